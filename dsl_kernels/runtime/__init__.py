@@ -1,0 +1,1 @@
+"""From a generated module to a running kernel: toolchain, artifacts, cache, compile pool and launcher."""

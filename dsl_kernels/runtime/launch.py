@@ -1,0 +1,452 @@
+"""Load a compiled variant and launch it through the CUDA driver, with no DSL and no allocation on the way.
+
+    kernel = load("path/of/the/artifact/folder")
+    kernel.launch({"q": q, "out": out, "sm_scale": 0.1}, dims={"t": 4, "n": 8192}, stream=stream.cuda_stream)
+
+A launch reads addresses and sizes on the host, packs them into a buffer that was laid out once, and calls
+`cuLaunchKernelEx`. It neither allocates on the device nor synchronises, so it can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+
+from .artifact import SCALAR_FORMATS, Artifact, TensorMap, compile_expressions, names_in, read
+
+# gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
+_CONFIG_HEAD = struct.Struct("<7I4xQ")
+_TENSOR_MAP_BYTES = 128
+_TENSOR_MAP_LIMIT = 4096
+_PORTABLE_CLUSTER = 8
+_DEFAULT_DYNAMIC_SMEM = 48 * 1024
+
+
+def load(folder: str | Path, *, verify: bool = True) -> LoadedKernel:
+    """The kernel compiled into `folder`. `verify` compares the code with the recorded hashes."""
+    folder = Path(folder)
+    artifact = read(folder, verify=verify)
+    return LoadedKernel(artifact, (folder / "kernel.cubin").read_bytes())
+
+
+class LoadedKernel:
+    """One compiled variant, ready to launch on any device of its architecture.
+
+    Safe to use from several threads: the argument buffers are per thread.
+    """
+
+    def __init__(self, artifact: Artifact, cubin: bytes) -> None:
+        self.artifact = artifact
+        self.name = artifact.variant
+        self._cubin = cubin
+        self._lock = threading.Lock()
+        self._library: Any = None
+        self._kernel: int = 0
+        self._ready: set[int] = set()
+        self._slots = threading.local()
+        self._tensor_maps: dict[tuple[int, ...], tuple[int, Any]] = {}
+        self._values = struct.Struct("<" + "".join(_slot_format(p.kind) for p in artifact.params if p.kind != "tensormap"))
+        self._bind, self._derive = _binders(artifact)
+        tensors = [o.name for o in artifact.operands if o.kind == "tensor"]
+        self._anchor = tensors[0] if tensors else None
+
+    def __repr__(self) -> str:
+        return f"LoadedKernel({self.name})"
+
+    def launch(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None = None, stream: int = 0) -> None:
+        """Enqueue the kernel on `stream` (a CUstream address).
+
+        Args:
+            operands: Tensors and numbers by operand name. Only addresses are read: `check` compares the rest.
+            dims: Every runtime dim by name. Without it they are read from the operands' shapes and strides.
+            stream: Stream of the operands' device; 0 is the legacy default stream.
+
+        A grid with a zero extent launches nothing.
+
+        Raises:
+            LaunchError: An operand or dim is missing or out of range, or the driver refused.
+        """
+        try:
+            values, grid, maps = self._bind(operands, self._derive(operands) if dims is None else dims)
+        except (KeyError, AttributeError, TypeError) as error:
+            raise self._explain(operands, dims, error) from None
+        if not all(grid):
+            return
+        slot = getattr(self._slots, "slot", None) or self._new_slot()
+        try:
+            self._values.pack_into(slot.arguments, 0, *values)
+            _CONFIG_HEAD.pack_into(slot.config_head, 0, *grid, *slot.fixed, stream)
+        except struct.error as error:
+            raise self._out_of_range(values, grid, error) from None
+        for index, key in zip(slot.map_indices, maps, strict=True):
+            slot.pointers[index] = (self._tensor_maps.get((index, *key)) or self._encode(index, key))[0]
+        if slot.devices > 1:
+            self._launch_on_its_device(operands, slot)
+            return
+        result = slot.call(slot.config, self._kernel, slot.parameters, 0)[0]
+        if result:
+            raise self._refused(result, grid)
+
+    def check(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> None:
+        """Compare every operand's dtype, shape, strides, device and alignment with what the kernel was built for.
+
+        Too slow for every call; for tests, debugging and the first call of a shape.
+        """
+        known = {o.name for o in self.artifact.operands}
+        if missing := sorted(known - set(operands)):
+            raise self._missing("operand", missing, operands)
+        dims = self._derive(operands) if dims is None else dims
+        scope = {**dims, **{name: operands[name] for name in self.artifact.scalars}}
+        if missing := sorted(set(self.artifact.dims) - set(scope)):
+            raise self._missing("dim", missing, dims)
+        device = None
+        for spec in self.artifact.operands:
+            value, label = operands[spec.name], f"{self.name}: operand {spec.name}"
+            if spec.kind == "scalar":
+                if not isinstance(value, (int, float)):
+                    raise ArgumentTypeError(label, expected=spec.dtype, got=type(value).__name__, fix="pass a Python number")
+                continue
+            if str(value.dtype).removeprefix("torch.") not in _same_dtype(spec.dtype):
+                raise ArgumentTypeError(label, expected=spec.dtype, got=str(value.dtype), fix="convert the tensor")
+            shape = _evaluate(spec.shape, scope)
+            if tuple(value.shape) != shape:
+                raise InvalidArgumentError(
+                    label, expected=f"shape {shape} = ({', '.join(spec.shape)})", got=f"{tuple(value.shape)}", fix="reshape or pass its dims"
+                )
+            strides = _evaluate(spec.strides, scope) if spec.strides else _contiguous(shape)
+            if any(a != b for a, b, size in zip(value.stride(), strides, shape, strict=True) if size > 1):
+                raise InvalidArgumentError(label, expected=f"strides {strides}", got=f"{value.stride()}", fix="make it contiguous")
+            device = device or value.device
+            if value.device != device:
+                raise InvalidArgumentError(label, expected=f"device {device}", got=str(value.device), fix="move it")
+            mapped = any(m.operand == spec.name for m in self.artifact.tensor_maps)
+            if value.data_ptr() % (16 if mapped else value.element_size()):
+                raise InvalidArgumentError(label, expected="a 16-byte aligned address", got=hex(value.data_ptr()), fix="copy the tensor")
+
+    def prepare(self, device: int = 0) -> None:
+        """Load the code onto `device` now, so that the first launch there does not pay for it."""
+        driver = _driver()
+        context = driver.primary_context(device)
+        with driver.current(context):
+            self._ensure_loaded(device)
+            driver.check(driver.api.cuKernelGetFunction(self._kernel_object), f"load {self.name}")
+
+    def _new_slot(self) -> _Slot:
+        driver = _driver()
+        device = driver.enter_any_context()
+        self._ensure_loaded(device)
+        slot = _Slot(self.artifact, self._values.size, driver)
+        self._slots.slot = slot
+        return slot
+
+    def _ensure_loaded(self, device: int) -> None:
+        """Load the library once, and set the kernel's attributes once per device."""
+        if device in self._ready:
+            return
+        artifact, driver = self.artifact, _driver()
+        with self._lock:
+            if device in self._ready:
+                return
+            driver.require_arch(device, artifact.arch, self.name)
+            api = driver.api
+            if self._library is None:
+                loaded = api.cuLibraryLoadData(self._cubin, None, None, 0, None, None, 0)
+                self._library = driver.check(loaded, f"load {self.name}")
+                self._kernel_object = driver.check(api.cuLibraryGetKernel(self._library, artifact.entry.encode()), artifact.entry)
+                self._kernel = int(self._kernel_object)
+            attribute = api.CUfunction_attribute
+            wanted = {}
+            if artifact.dynamic_smem > _DEFAULT_DYNAMIC_SMEM:
+                wanted[attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES] = artifact.dynamic_smem
+            if artifact.cluster[0] * artifact.cluster[1] * artifact.cluster[2] > _PORTABLE_CLUSTER:
+                wanted[attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] = 1
+            for name, value in wanted.items():
+                handle = driver.check(api.cuDeviceGet(device), "cuDeviceGet")
+                driver.check(api.cuKernelSetAttribute(name, value, self._kernel_object, handle), f"{self.name}: {name.name}={value}")
+            self._ready.add(device)
+
+    def _launch_on_its_device(self, operands: Mapping[str, Any], slot: _Slot) -> None:
+        """With several devices, launch in the context of the operands' device whatever context is current."""
+        driver = _driver()
+        device = operands[self._anchor].get_device() if self._anchor else driver.current_device()
+        self._ensure_loaded(device)
+        with driver.current(driver.primary_context(device)):
+            result = slot.call(slot.config, self._kernel, slot.parameters, 0)[0]
+        if result:
+            raise self._refused(result, _CONFIG_HEAD.unpack_from(slot.config_head)[:3])
+
+    def _encode(self, index: int, key: tuple[int, ...]) -> tuple[int, Any]:
+        """Build the tensor map for an address and sizes that were not seen yet."""
+        spec = next(m for m in self.artifact.tensor_maps if m.name == self.artifact.params[index].source)
+        address, rank = key[0], len(spec.global_dims)
+        encoded = _encode_tensor_map(spec, address, key[1 : 1 + rank], key[1 + rank :], self.name)
+        storage = (ctypes.c_char * (_TENSOR_MAP_BYTES + 64))()
+        aligned = (ctypes.addressof(storage) + 63) & ~63
+        ctypes.memmove(aligned, int(encoded.getPtr()), _TENSOR_MAP_BYTES)
+        with self._lock:
+            if len(self._tensor_maps) >= _TENSOR_MAP_LIMIT:
+                self._tensor_maps = {}
+            entry = self._tensor_maps[(index, *key)] = (aligned, storage)
+        return entry
+
+    def _explain(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None, error: Exception) -> LaunchError:
+        known = [o.name for o in self.artifact.operands]
+        if missing := [name for name in known if name not in operands]:
+            return self._missing("operand", missing, operands)
+        if dims is not None and (missing := sorted(set(self.artifact.dims) - set(dims))):
+            return self._missing("dim", missing, dims)
+        for spec in self.artifact.operands:
+            if spec.kind == "tensor" and not hasattr(operands[spec.name], "data_ptr"):
+                got = type(operands[spec.name]).__name__
+                return LaunchError(f"{self.name}: operand {spec.name}", expected=f"a {spec.dtype} tensor", got=got, fix="pass a tensor")
+        return LaunchError(self.name, expected="operands and dims of the kernel", got=f"{type(error).__name__}: {error}", fix="see check()")
+
+    def _missing(self, what: str, missing: list[str], given: Mapping[str, Any]) -> LaunchError:
+        return LaunchError(
+            f"{self.name}: {what} {missing[0]}",
+            expected=f"a value for {', '.join(missing)}",
+            got=f"only {', '.join(given) or 'nothing'}",
+            fix=f"pass every {what} of the artifact by name",
+        )
+
+    def _out_of_range(self, values: tuple[Any, ...], grid: tuple[int, ...], error: Exception) -> LaunchError:
+        params = [p for p in self.artifact.params if p.kind != "tensormap"]
+        for param, value in zip(params, values, strict=True):
+            try:
+                struct.pack(_slot_format(param.kind), value)
+            except struct.error:
+                return LaunchError(f"{self.name}: {param.name}", expected=f"a value that fits {param.kind}", got=repr(value), fix="pass a smaller problem")
+        return LaunchError(f"{self.name}: grid", expected="extents of 32 bits", got=f"{grid}: {error}", fix="pass a smaller problem")
+
+    def _refused(self, result: Any, grid: tuple[int, ...]) -> LaunchError:
+        a = self.artifact
+        return LaunchError(
+            self.name,
+            expected="the driver to accept the launch",
+            got=f"{_driver().describe(result)} for grid {grid}, block {a.block}, cluster {a.cluster}, {a.dynamic_smem} B dynamic shared memory",
+            fix="check grid limits (y and z: 65535), the stream's device, and earlier asynchronous errors",
+        )
+
+
+class _Slot:
+    """One thread's launch configuration and argument buffer, laid out once."""
+
+    def __init__(self, artifact: Artifact, size: int, driver: _DriverApi) -> None:
+        api = driver.api
+        self.devices = driver.devices
+        self.call: Callable[..., tuple[Any]] = api.cuLaunchKernelEx
+        self.fixed = (*artifact.block, artifact.dynamic_smem)
+        self.config = api.CUlaunchConfig()
+        attributes = _attributes(artifact, api)
+        self.config.attrs = attributes
+        self.config.numAttrs = len(attributes)
+        self.config_head = (ctypes.c_char * _CONFIG_HEAD.size).from_address(int(self.config.getPtr()))
+        self.arguments = ctypes.create_string_buffer(max(size, 8))
+        self.pointers = (ctypes.c_void_p * max(len(artifact.params), 1))()
+        self.parameters = ctypes.addressof(self.pointers)
+        self.map_indices = [i for i, p in enumerate(artifact.params) if p.kind == "tensormap"]
+        address = ctypes.addressof(self.arguments)
+        for index, param in enumerate(artifact.params):
+            if param.kind != "tensormap":
+                self.pointers[index] = address
+                address += 8
+
+
+def _attributes(artifact: Artifact, api: Any) -> list[Any]:
+    attributes = []
+
+    def add(kind: Any, assign: Callable[[Any], None]) -> None:
+        attribute = api.CUlaunchAttribute()
+        attribute.id = kind
+        value = api.CUlaunchAttributeValue()
+        assign(value)
+        attribute.value = value
+        attributes.append(attribute)
+
+    def cluster(value: Any) -> None:
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = artifact.cluster
+
+    kinds = api.CUlaunchAttributeID
+    if artifact.cluster != (1, 1, 1):
+        add(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster)
+    if artifact.cooperative:
+        add(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, lambda value: setattr(value, "cooperative", 1))
+    if artifact.programmatic_launch:
+        kind = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        add(kind, lambda value: setattr(value, "programmaticStreamSerializationAllowed", 1))
+    return attributes
+
+
+def _binders(artifact: Artifact) -> tuple[Callable[..., Any], Callable[..., dict[str, int]]]:
+    """Two functions written out for this kernel, so that a launch runs no loop over the description.
+
+    The first takes (operands, dims) and returns the parameter values, the grid and one key per tensor map; the
+    second reads the dims from the operands' shapes. All names and expressions were checked by the artifact.
+    """
+    for name in (*artifact.dims, *(o.name for o in artifact.operands)):
+        if not name.isidentifier():
+            raise LaunchError(artifact.variant, expected="identifiers as names", got=repr(name), fix="compile the variant again")
+    sources = [p.source for p in artifact.params if p.kind in SCALAR_FORMATS]
+    sizes = [text for m in artifact.tensor_maps for text in (*m.global_dims, *m.global_strides)]
+    used = frozenset().union(*map(names_in, (*sources, *sizes, *artifact.grid)))
+    maps = {m.name: m for m in artifact.tensor_maps}
+    mapped = [maps[p.source] for p in artifact.params if p.kind == "tensormap"]
+    pointers = {p.source for p in artifact.params if p.kind == "pointer"} | {m.operand for m in mapped}
+
+    lines = ["def bind(o, d):"]
+    lines += [f"    {name} = o[{name!r}]" if name in artifact.scalars else f"    {name} = d[{name!r}]" for name in sorted(used)]
+    lines += [f"    p_{name} = o[{name!r}].data_ptr()" for name in sorted(pointers)]
+    values = [f"p_{p.source}" if p.kind == "pointer" else p.source for p in artifact.params if p.kind != "tensormap"]
+    keys = [_tuple([f"p_{m.operand}", *m.global_dims, *m.global_strides]) for m in mapped]
+    lines.append(f"    return {_tuple(values)}, {_tuple(artifact.grid)}, {_tuple(keys)}")
+    lines.append("def derive(o):")
+    reads = {
+        name: f"o[{operand!r}].{'shape[' if what == 'shape' else 'stride('}{axis}{']' if what == 'shape' else ')'}"
+        for name, (operand, what, axis) in artifact.dims.items()
+    }
+    lines.append("    return {" + ", ".join(f"{name!r}: {text}" for name, text in reads.items()) + "}")
+    scope: dict[str, Any] = {"__builtins__": {}, "min": min, "max": max}
+    exec("\n".join(lines), scope)  # noqa: S102
+    return scope["bind"], scope["derive"]
+
+
+def _tuple(items: Any) -> str:
+    return "(" + "".join(f"{item}, " for item in items) + ")"
+
+
+def _slot_format(kind: str) -> str:
+    """Struct code of one parameter, padded to 8 bytes."""
+    code = "Q" if kind == "pointer" else SCALAR_FORMATS[kind]
+    return f"{code}{8 - struct.calcsize('<' + code)}x"
+
+
+def _evaluate(expressions: tuple[str, ...], scope: Mapping[str, Any]) -> tuple[int, ...]:
+    names = sorted(frozenset().union(*map(names_in, expressions)))
+    return compile_expressions(expressions, names)(*(scope[n] for n in names))
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+def _same_dtype(dtype: str) -> tuple[str, ...]:
+    """Spellings of a TIR dtype in torch."""
+    return (dtype, {"float8_e4m3": "float8_e4m3fn"}.get(dtype, dtype))
+
+
+def _encode_tensor_map(spec: TensorMap, address: int, dims: tuple[int, ...], strides: tuple[int, ...], variant: str) -> Any:
+    driver = _driver()
+    api = driver.api
+    u64, u32 = api.cuuint64_t, api.cuuint32_t
+    result = api.cuTensorMapEncodeTiled(
+        getattr(api.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{spec.dtype}"),
+        len(dims),
+        address,
+        [u64(d) for d in dims],
+        [u64(s) for s in strides],
+        [u32(b) for b in spec.box],
+        [u32(s) for s in spec.element_strides],
+        getattr(api.CUtensorMapInterleave, f"CU_TENSOR_MAP_INTERLEAVE_{spec.interleave}"),
+        getattr(api.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{spec.swizzle}"),
+        getattr(api.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{spec.l2_promotion}"),
+        getattr(api.CUtensorMapFloatOOBfill, f"CU_TENSOR_MAP_FLOAT_OOB_FILL_{spec.oob_fill}"),
+    )
+    if result[0]:
+        raise LaunchError(
+            f"{variant}: tensor map of {spec.operand}",
+            expected="a 16-byte aligned address, sizes of at least 1 and strides that are multiples of 16 bytes",
+            got=f"{driver.describe(result[0])} for address {address:#x}, dims {dims}, strides {strides} bytes",
+            fix="pass a contiguous, aligned tensor that is not empty",
+        )
+    return result[1]
+
+
+class _DriverApi:
+    """The few driver calls besides the launch, with typed errors; one per process."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import driver as api
+        except ImportError as error:
+            raise _unavailable("the package cuda-bindings", str(error), "`pip install cuda-bindings`") from error
+        self.api = api
+        try:
+            self.check(api.cuInit(0), "cuInit")
+            self.devices: int = self.check(api.cuDeviceGetCount(), "cuDeviceGetCount")
+        except (RuntimeError, LaunchError) as error:
+            raise _unavailable("an NVIDIA driver and a GPU", str(error), "run on a machine with a GPU, or another executor") from error
+        self._contexts: dict[int, Any] = {}
+
+    def check(self, result: tuple[Any, ...], what: str) -> Any:
+        if result[0]:
+            raise LaunchError(what, expected="success", got=self.describe(result[0]), fix="see the CUDA driver's error; `doctor` checks it")
+        return result[1] if len(result) == 2 else None
+
+    def describe(self, result: Any) -> str:
+        _, text = self.api.cuGetErrorString(result)
+        return f"{result.name} ({text.decode() if text else 'no description'})"
+
+    def primary_context(self, device: int) -> Any:
+        """The context that torch and the runtime use on `device`; retained for the life of the process."""
+        if device not in self._contexts:
+            handle = self.check(self.api.cuDeviceGet(device), f"device {device}")
+            self._contexts[device] = self.check(self.api.cuDevicePrimaryCtxRetain(handle), f"context of device {device}")
+        return self._contexts[device]
+
+    def enter_any_context(self) -> int:
+        """Device of this thread's context; a thread without one gets that of device 0."""
+        context = self.check(self.api.cuCtxGetCurrent(), "cuCtxGetCurrent")
+        if not int(context):
+            self.check(self.api.cuCtxSetCurrent(self.primary_context(0)), "cuCtxSetCurrent")
+        return self.current_device()
+
+    def current_device(self) -> int:
+        return int(self.check(self.api.cuCtxGetDevice(), "cuCtxGetDevice"))
+
+    def current(self, context: Any) -> _Current:
+        return _Current(self, context)
+
+    def require_arch(self, device: int, arch: str, variant: str) -> None:
+        handle = self.check(self.api.cuDeviceGet(device), f"device {device}")
+        kinds = self.api.CUdevice_attribute
+        major, minor = (
+            self.check(self.api.cuDeviceGetAttribute(kind, handle), "compute capability")
+            for kind in (kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+        )
+        match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+        if not match or (int(match[1]), int(match[2])) != (major, minor):
+            raise _unavailable(f"a GPU of {arch} for {variant}", f"compute capability {major}.{minor}", "compile or select a variant for this GPU")
+
+
+class _Current:
+    """Make a context current for a block, and the previous one afterwards."""
+
+    def __init__(self, driver: _DriverApi, context: Any) -> None:
+        self._driver, self._context = driver, context
+
+    def __enter__(self) -> None:
+        self._driver.check(self._driver.api.cuCtxPushCurrent(self._context), "cuCtxPushCurrent")
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.check(self._driver.api.cuCtxPopCurrent(), "cuCtxPopCurrent")
+
+
+@lru_cache(maxsize=1)
+def _driver() -> _DriverApi:
+    return _DriverApi()
+
+
+def _unavailable(expected: str, got: str, fix: str) -> ExecutorUnavailableError:
+    return ExecutorUnavailableError("executor cuda", expected=expected, got=got, fix=fix)

@@ -1,0 +1,231 @@
+"""The CUDA compiler and binary tools on this machine: where they are, which version, and how to run them.
+
+None of it needs a GPU or a driver. `nvcc` comes from `CUDA_HOME`/`CUDA_PATH`, from PATH or from NVIDIA's Python
+wheels, in that order; the disassembler comes from its wheel or from PATH.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from dsl_kernels.errors import CompileError, ToolchainError
+
+INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[nvcc]'`"
+INSTALL_NVDISASM = "`pip install --no-deps nvidia-cuda-nvdisasm`, or put the CUDA toolkit's bin folder on PATH"
+INSTALL_CXX = "install a C++ compiler (Debian: `apt-get install g++`), or set CXX"
+MINIMUM_NVCC = (13, 0)
+
+# Opcode families that are counted by full mnemonic too: their modifiers say which shape or mode the kernel uses.
+DETAILED = frozenset(
+    "HGMMA QGMMA IGMMA HMMA QMMA IMMA OMMA UTCHMMA UTCQMMA UTCIMMA UTCBAR UTCCP LDTM STTM UTMALDG UTMASTG UTMAREDG "
+    "UBLKCP LDGSTS LDSM STSM".split()
+)
+
+_OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.[\w:]+)*)")
+_PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?")
+_TMEM_ALLOC = re.compile(r"tcgen05\.alloc[\w.:]*\s+\[[^\]]+\],\s*(\w+|%\w+)\s*;")
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One program: its path, its version and where it was found."""
+
+    name: str
+    path: Path
+    version: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class AssemblerReport:
+    """What ptxas -v says about one module."""
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    barriers: int
+    static_smem: int
+
+
+def nvcc() -> Tool:
+    """The CUDA compiler, or a `ToolchainError` that says how to get one."""
+    return _nvcc(os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), os.environ.get("PATH"))
+
+
+@lru_cache(maxsize=8)
+def _nvcc(cuda_home: str | None, cuda_path: str | None, path: str | None) -> Tool:
+    for variable, root in (("CUDA_HOME", cuda_home), ("CUDA_PATH", cuda_path)):
+        if root:
+            candidate = Path(root) / "bin" / "nvcc"
+            if not candidate.is_file():
+                raise ToolchainError(
+                    variable, expected="the root of a CUDA toolkit", got=f"{root} without bin/nvcc", fix=f"correct or unset {variable}"
+                )
+            return _checked_nvcc(candidate, variable)
+    if found := shutil.which("nvcc", path=path):
+        return _checked_nvcc(Path(found), "PATH")
+    for root in wheel_roots():
+        if (root / "bin" / "nvcc").is_file():
+            return _checked_nvcc(root / "bin" / "nvcc", "wheel nvidia-cuda-nvcc")
+    raise ToolchainError("nvcc", expected=f"nvcc {_dotted(MINIMUM_NVCC)} or newer", got="none found", fix=INSTALL_NVCC)
+
+
+def _checked_nvcc(path: Path, origin: str) -> Tool:
+    version = _version(path)
+    numbers = tuple(int(n) for n in version.split(".")[:2]) if version[:1].isdigit() else (0, 0)
+    if numbers < MINIMUM_NVCC:
+        raise ToolchainError(
+            f"nvcc at {path}", expected=f"version {_dotted(MINIMUM_NVCC)} or newer", got=version or "no version", fix=INSTALL_NVCC
+        )
+    return Tool("nvcc", path, version, origin)
+
+
+def host_compiler() -> Tool:
+    """The C++ compiler that nvcc preprocesses with."""
+    for name in filter(None, (os.environ.get("CXX"), "g++", "c++")):
+        if found := shutil.which(name):
+            return Tool("g++", Path(found), _version(Path(found)), "CXX" if name == os.environ.get("CXX") else "PATH")
+    raise ToolchainError("g++", expected="a C++ compiler", got="none found", fix=INSTALL_CXX)
+
+
+def nvdisasm() -> Tool:
+    """The cubin disassembler."""
+    for root in wheel_roots():
+        if (root / "bin" / "nvdisasm").is_file():
+            return Tool("nvdisasm", root / "bin" / "nvdisasm", _version(root / "bin" / "nvdisasm"), "wheel nvidia-cuda-nvdisasm")
+    if found := shutil.which("nvdisasm"):
+        return Tool("nvdisasm", Path(found), _version(Path(found)), "PATH")
+    beside = Path(os.path.realpath(nvcc().path)).parent / "nvdisasm"
+    if beside.is_file():
+        return Tool("nvdisasm", beside, _version(beside), "beside nvcc")
+    raise ToolchainError("nvdisasm", expected="the CUDA disassembler", got="none found", fix=INSTALL_NVDISASM)
+
+
+def wheel_roots() -> list[Path]:
+    """`site-packages/nvidia/cu<major>` folders, newest first."""
+    spec = importlib.util.find_spec("nvidia")
+    places = list(spec.submodule_search_locations or []) if spec else []
+    return sorted((root for place in places for root in Path(place).glob("cu[0-9]*")), reverse=True)
+
+
+def describe() -> list[dict[str, str]]:
+    """One row a tool for `doctor`: name, version, origin, path, and the fix where it is missing."""
+    rows = []
+    for name, find in (("nvcc", nvcc), ("g++", host_compiler), ("nvdisasm", nvdisasm)):
+        try:
+            tool = find()
+            rows.append({"tool": name, "ok": "yes", "version": tool.version, "origin": tool.origin, "path": str(tool.path), "fix": ""})
+        except ToolchainError as error:
+            rows.append({"tool": name, "ok": "no", "version": error.got, "origin": "", "path": "", "fix": error.fix})
+    return rows
+
+
+def cuda_to_ptx(source: Path, ptx: Path, arch: str, flags: Sequence[str], *, roots: Sequence[Path] = ()) -> None:
+    """Compile CUDA to PTX whose line information names files relative to `roots`, so that it is the same everywhere."""
+    host_compiler()
+    _run([str(nvcc().path), "--ptx", f"-arch={arch}", *flags, "-o", ptx.name, source.name], source.parent, source.stem)
+    ptx.write_text(relative_line_info(ptx.read_text(), [source.parent, *roots]))
+
+
+def ptx_to_cubin(ptx: Path, cubin: Path, arch: str, flags: Sequence[str]) -> AssemblerReport:
+    """Assemble PTX; the flags that concern ptxas reach it through nvcc as they would in one run."""
+    command = [str(nvcc().path), "--cubin", f"-arch={arch}", *flags, "--ptxas-options=-v", "-o", cubin.name, ptx.name]
+    return parse_assembler(_run(command, ptx.parent, ptx.stem))
+
+
+def relative_line_info(ptx: str, roots: Sequence[Path]) -> str:
+    """Replace the absolute paths of `.file` directives by paths relative to the first root that holds them."""
+    prefixes = sorted({os.path.realpath(r) for r in roots} | {str(r) for r in roots}, key=len, reverse=True)
+
+    def shorten(match: re.Match[str]) -> str:
+        path = match.group(2)
+        for name in (path, os.path.realpath(path)):
+            for prefix in prefixes:
+                if name.startswith(prefix + os.sep):
+                    return f'{match.group(1)}"{os.path.relpath(name, prefix)}"'
+        return f'{match.group(1)}"{os.path.basename(path)}"'
+
+    return re.sub(r'^(\s*\.file\s+\d+\s+)"([^"]*)"(?:\s*,\s*\d+)*', shorten, ptx, flags=re.MULTILINE)
+
+
+def parse_assembler(log: str) -> AssemblerReport:
+    """Registers, spills, stack, barriers and static shared memory from the text of ptxas -v."""
+    properties = [tuple(map(int, m.groups())) for m in _PROPERTIES.finditer(log)]
+    used = _USED.search(log)
+    if used is None or not properties:
+        raise CompileError("ptxas", expected="a resource report (-v)", got=log.strip()[-400:] or "nothing", fix="check the nvcc version")
+    return AssemblerReport(
+        registers=int(used.group(1)),
+        spill_stores=sum(p[1] for p in properties),
+        spill_loads=sum(p[2] for p in properties),
+        stack=max(p[0] for p in properties),
+        barriers=int(used.group(2) or 0),
+        static_smem=int(used.group(3) or 0),
+    )
+
+
+def sass_counts(cubin: Path) -> dict[str, int]:
+    """How often each SASS opcode occurs, by stem; the families in `DETAILED` by full mnemonic besides."""
+    listing = _run([str(nvdisasm().path), "-c", cubin.name], cubin.parent, cubin.stem)
+    counts: Counter[str] = Counter()
+    for match in _OPCODE.finditer(listing):
+        stem, modifiers = match.groups()
+        counts[stem] += 1
+        if stem in DETAILED and modifiers:
+            counts[stem + modifiers] += 1
+    return dict(sorted(counts.items()))
+
+
+def tmem_columns(ptx: str) -> int:
+    """Tensor-memory columns that the kernel allocates: the sum over its `tcgen05.alloc` instructions."""
+    total = 0
+    for match in _TMEM_ALLOC.finditer(ptx):
+        operand = match.group(1)
+        if not operand.isdigit():
+            moves = re.findall(rf"mov\.[bu]32\s+{re.escape(operand)},\s*(\d+);", ptx[: match.start()])
+            operand = moves[-1] if moves else "0"
+        total += int(operand)
+    return total
+
+
+def _run(command: Sequence[str], folder: Path, subject: str) -> str:
+    env = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as error:
+        raise ToolchainError(command[0], expected="an executable", got=str(error), fix=INSTALL_NVCC) from error
+    if done.returncode != 0:
+        lines = (done.stderr + done.stdout).strip().splitlines()
+        errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()] or lines
+        raise CompileError(
+            subject,
+            expected=f"{Path(command[0]).name} {command[1]} to accept it",
+            got=f"exit status {done.returncode}: " + " | ".join(errors[:6])[:1500],
+            fix="read the message above; the source is in the build folder",
+        )
+    return done.stdout + done.stderr
+
+
+@lru_cache(maxsize=32)
+def _version(path: Path) -> str:
+    try:
+        text = subprocess.run([str(path), "--version"], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
+    match = re.search(r"\bV(\d+\.\d+\.\d+)", text) or re.search(r"(\d+\.\d+(?:\.\d+)?)", text)
+    return match.group(1) if match else ""
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
