@@ -1,0 +1,44 @@
+# Two commands: `make generate` sets everything up and emits, compiles and demonstrates the kernels; `make test` tests.
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.dsl_kernels
+LEVEL  ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup generate check compile test test-gpu lint bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## virtual environment and locked dependencies
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup.py
+	$(PYTHON) scripts/setup.py $(VENV)
+	@touch $@
+
+generate: $(STAMP) ## emit, check and compile the committed variants, then run one decode step
+	@$(PY) -m codegen generate --level $(LEVEL)
+	@$(PY) -m dsl_kernels run decode --size demo
+
+check: $(STAMP) ## fail with the list of generated files that are out of step
+	@$(PY) -m codegen check
+
+compile: $(STAMP) ## compile every committed variant (no GPU needed)
+	@$(PY) -m dsl_kernels compile --all
+
+test: $(STAMP) ## everything that needs no GPU
+	@$(PY) -m pytest tests
+
+test-gpu: $(STAMP) ## numerics on the GPU that is present
+	@$(PY) -m pytest tests -m "sm90 or sm100"
+
+lint: $(STAMP) ## ruff and mypy
+	@$(PY) -m ruff check dsl_kernels codegen tests benchmarks scripts
+	@$(PY) -m mypy
+
+bench: $(STAMP) ## time every operation on the GPU that is present
+	@$(PY) -m dsl_kernels bench
+
+clean: ## remove the virtual environment, caches of the tools and untracked output
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

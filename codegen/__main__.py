@@ -1,0 +1,232 @@
+"""`python -m codegen`: generate, check, list and scaffold kernels."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
+
+from dsl_kernels.errors import DslKernelError
+
+from .emit import GENERATED, emit
+from .sweep import Filter, Sweep, sweep
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+Op = Annotated[str | None, typer.Option(help="Only this operation.")]
+Backend = Annotated[str | None, typer.Option(help="Only this backend.")]
+Arch = Annotated[str | None, typer.Option(help="Only this architecture (sm_90a, sm_100a).")]
+Name = Annotated[str | None, typer.Option("--filter", help="Regular expression searched in the variant id.")]
+Level = Annotated[
+    int, typer.Option(min=0, help="Sweep level; 0 is the committed set, higher ones go to the cache.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def output_folder(level: int, out: Path | None) -> Path:
+    """generated/ for the committed set, a folder in the cache for a wider sweep."""
+    if out is not None:
+        return out
+    if level == 0:
+        return GENERATED
+    from dsl_kernels.runtime.cache import cache_root
+
+    return cache_root() / "generated" / f"level{level}"
+
+
+@app.command()
+def generate(
+    op: Op = None,
+    backend: Backend = None,
+    arch: Arch = None,
+    name: Name = None,
+    level: Level = 0,
+    out: Annotated[Path | None, typer.Option(help="Write here instead.")] = None,
+    compile: Annotated[bool, typer.Option(help="Compile what was generated.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Sweep, check, render into generated/, compile every variant, and print one table."""
+    console = Console(stderr=True)
+    only = Filter(op, backend, arch, name)
+    found = sweep(level, only)
+    root = output_folder(level, out)
+    with _progress(console) as progress:
+        task = progress.add_task("render", total=len(found.kept))
+        emission = emit(
+            found.kept,
+            root,
+            partial=only != Filter(),
+            progress=lambda c: progress.update(task, advance=1, description=f"render {c.id}"),
+        )
+    compiled: dict[str, Any] = {}
+    if compile:
+        compiled = _compile(found, root, console)
+    rows = _rows(found, compiled)
+    if as_json:
+        typer.echo(
+            json.dumps({"rows": rows, "written": emission.written, "removed": emission.removed}, indent=1)
+        )
+    else:
+        Console().print(_table(rows, with_compile=compile))
+        changed = f"{len(emission.written)} written, {len(emission.removed)} removed, {len(emission.unchanged)} unchanged"
+        Console().print(f"{root.name}: {changed}")
+    failures = {variant: outcome for variant, outcome in compiled.items() if outcome.error is not None}
+    for variant, outcome in failures.items():
+        Console(stderr=True).print(f"[red]{variant}[/]: {outcome.error}", soft_wrap=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _compile(found: Sweep, root: Path, console: Console) -> dict[str, Any]:
+    from dsl_kernels.runtime.pool import compile_all
+    from dsl_kernels.variants import Variant
+
+    from .emit import relative_path
+
+    variants = [
+        Variant(
+            id=c.id,
+            op=c.program.op,
+            backend=c.backend,
+            arch=c.arch.name,
+            knobs=c.knobs,
+            path=root / relative_path(c),
+        )
+        for c in found.kept
+    ]
+    outcomes = {}
+    with _progress(console) as progress:
+        task = progress.add_task("compile", total=len(variants))
+        for outcome in compile_all(variants):
+            outcomes[outcome.variant] = outcome
+            progress.update(task, advance=1, description=f"compile {outcome.variant}")
+    return outcomes
+
+
+def _rows(found: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row an (op, backend, arch)."""
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def row(candidate: Any) -> dict[str, Any]:
+        key = (candidate.program.op, candidate.backend, candidate.arch.name)
+        return rows.setdefault(
+            key,
+            {
+                "op": key[0],
+                "backend": key[1],
+                "arch": key[2],
+                "kept": 0,
+                "refused": Counter(),
+                "compile_seconds": 0.0,
+                "cache_hits": 0,
+                "failed": 0,
+            },
+        )
+
+    for candidate in found.kept:
+        entry = row(candidate)
+        entry["kept"] += 1
+        outcome = compiled.get(candidate.id)
+        if outcome is not None:
+            entry["compile_seconds"] += outcome.seconds
+            entry["cache_hits"] += outcome.cached
+            entry["failed"] += outcome.error is not None
+    for candidate, violations in found.refused:
+        row(candidate)["refused"][violations[0].code] += 1
+    return [{**value, "refused": dict(value["refused"])} for _, value in sorted(rows.items())]
+
+
+def _table(rows: list[dict[str, Any]], with_compile: bool) -> Table:
+    table = Table("op", "backend", "arch", "kept", "refused by", title="variants")
+    if with_compile:
+        for column in ("compile s", "cache hits", "failed"):
+            table.add_column(column, justify="right")
+    for row in rows:
+        refused = ", ".join(f"{code} x{count}" for code, count in row["refused"].items()) or "-"
+        cells = [row["op"], row["backend"], row["arch"], str(row["kept"]), refused]
+        if with_compile:
+            cells += [f"{row['compile_seconds']:.1f}", str(row["cache_hits"]), str(row["failed"])]
+        table.add_row(*cells)
+    return table
+
+
+@app.command()
+def check(as_json: Json = False) -> None:
+    """Fail with the list of files in generated/ that differ from what the declarations and templates give."""
+    emission = emit(sweep().kept, dry_run=True)
+    if as_json:
+        typer.echo(json.dumps({"drifted": emission.drifted}))
+    elif emission.drifted:
+        Console(stderr=True).print(
+            "generated/ is out of step; run `make generate`:\n  " + "\n  ".join(emission.drifted)
+        )
+    else:
+        Console().print(f"generated/ is in step: {len(emission.unchanged)} files")
+    if emission.drifted:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_candidates(
+    op: Op = None,
+    backend: Backend = None,
+    arch: Arch = None,
+    name: Name = None,
+    level: Level = 0,
+    as_json: Json = False,
+) -> None:
+    """The candidates of a sweep level, kept and refused, without writing anything."""
+    found = sweep(level, Filter(op, backend, arch, name))
+    refused = [{"id": c.id, "violations": [vars(v) for v in violations]} for c, violations in found.refused]
+    if as_json:
+        typer.echo(json.dumps({"kept": [c.id for c in found.kept], "refused": refused}, indent=1))
+        return
+    table = Table("variant", "verdict", "figure", "limit", "fix")
+    for candidate in found.kept:
+        table.add_row(candidate.id, "kept", "", "", "")
+    for candidate, violations in found.refused:
+        for violation in violations:
+            table.add_row(candidate.id, violation.code, violation.figure, violation.limit, violation.fix)
+    Console().print(table)
+
+
+@app.command()
+def new(op: Annotated[str, typer.Argument(help="Name of the operation, in snake_case.")]) -> None:
+    """Scaffold an operation: problem, program, template, op and test; its tests fail until it is written."""
+    from .scaffold import scaffold
+
+    for path in scaffold(op):
+        Console().print(f"wrote {path}")
+
+
+def main() -> None:
+    try:
+        app()
+    except DslKernelError as error:
+        Console(stderr=True).print(str(error), style="red", soft_wrap=True, markup=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Every environment variable the project reads, in one typed table; read at call time, never at import."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from .errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class EnvVar(Generic[T]):
+    """One variable: its name, how its text becomes a value, the default and what it does."""
+
+    name: str
+    parse: Callable[[str], T]
+    default: T
+    doc: str
+    expected: str
+
+    def get(self) -> T:
+        text = os.environ.get(self.name, "")
+        if text == "":
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError:
+            raise InvalidArgumentError(
+                self.name,
+                expected=self.expected,
+                got=repr(text),
+                fix=f"unset {self.name} or give {self.expected}",
+            ) from None
+
+
+def _flag(text: str) -> bool:
+    lowered = text.lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(text)
+
+
+def _forced(text: str) -> dict[str, str]:
+    pairs = [item.split("=", 1) for item in text.split(",") if item.strip()]
+    if any(len(pair) != 2 for pair in pairs):
+        raise ValueError(text)
+    return {op.strip(): variant.strip() for op, variant in pairs}
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+CACHE_DIR = EnvVar[Path | None](
+    "DSL_KERNELS_CACHE_DIR",
+    lambda text: Path(text).expanduser(),
+    None,
+    "Root of every cache (artifacts, the DSLs' own caches, the emulator's core); the platform's user cache by default.",
+    "a folder",
+)
+GENERATED_DIR = EnvVar[Path | None](
+    "DSL_KERNELS_GENERATED_DIR",
+    lambda text: Path(text).expanduser(),
+    None,
+    "Folder with a manifest.json and generated modules, instead of the packaged set.",
+    "a folder that holds manifest.json",
+)
+DISABLE_JIT = EnvVar(
+    "DSL_KERNELS_DISABLE_JIT",
+    _flag,
+    False,
+    "Never compile at run time: a missing artifact is an error.",
+    "0 or 1",
+)
+FORCE = EnvVar[dict[str, str]](
+    "DSL_KERNELS_FORCE",
+    _forced,
+    {},
+    "Override selection, by operation: `sparse_mla=<variant id>,topk_selector=<variant id>`.",
+    "op=variant pairs separated by commas",
+)
+EXECUTOR = EnvVar(
+    "DSL_KERNELS_EXECUTOR",
+    str,
+    "",
+    "Executor for ops that name none: cuda, interpreter or emulator. Default: cuda for CUDA tensors, else an error.",
+    "cuda, interpreter or emulator",
+)
+CHECK_VALUES = EnvVar(
+    "DSL_KERNELS_CHECK_VALUES",
+    _flag,
+    False,
+    "Read index and length operands back and check their ranges before each launch (synchronises; debugging only).",
+    "0 or 1",
+)
+JOBS = EnvVar[int | None](
+    "DSL_KERNELS_JOBS",
+    _positive,
+    None,
+    "Compile workers; by default what the cores and the memory carry.",
+    "an integer >= 1",
+)
+COMPILE_TIMEOUT = EnvVar(
+    "DSL_KERNELS_COMPILE_TIMEOUT",
+    _positive,
+    600,
+    "Seconds one variant may compile before it is given up.",
+    "an integer >= 1",
+)
+LOG_LEVEL = EnvVar(
+    "DSL_KERNELS_LOG_LEVEL",
+    str.upper,
+    "WARNING",
+    "Level of the `dsl_kernels` logger in the CLI.",
+    "a level name",
+)
+
+
+def table() -> list[dict[str, Any]]:
+    """All variables with their present values, for `python -m dsl_kernels env`."""
+    rows = []
+    for var in (v for v in globals().values() if isinstance(v, EnvVar)):
+        rows.append({"name": var.name, "value": var.get(), "set": var.name in os.environ, "doc": var.doc})
+    return rows

@@ -1,0 +1,214 @@
+"""FP8 lightning indexer scoring: logits[r, j] = scale[j] * sum_h w[r, h] * max(0, q[r, h] . k[j]).
+
+Decode reads the 132-byte block-planar paged cache through a block table; prefill reads flat keys with a window of
+keys per row. Columns outside a row's valid range are not written.
+Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h64_d128_topk2048_ps64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .base import Comparison, Operand, Problem, Workload
+from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
+
+PAGE = 64
+_SKIP = Operand("skip_below", (), "int32", "scalar", doc="rows with at most this many keys are not scored")
+
+DECODE = (
+    Operand(
+        "q",
+        ("b", "next_n", "heads", INDEX_DIM),
+        "float8_e4m3",
+        doc="queries; any q scale is folded into weights",
+    ),
+    Operand(
+        "k_cache",
+        ("pages", PAGE * (INDEX_DIM + 4)),
+        "uint8",
+        doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
+    ),
+    Operand("weights", ("b", "next_n", "heads"), "float32", doc="per-head weights, may be negative"),
+    Operand("seq_lens", ("b", "next_n"), "int32", doc="keys visible to each query; 0 for a padded row"),
+    Operand(
+        "block_table", ("b", "max_pages"), "int32", doc="page ids; entries past ceil(len / 64) are never read"
+    ),
+    Operand(
+        "logits",
+        ("b", "next_n", "stride"),
+        "float32",
+        "out",
+        doc="scores; columns at and beyond the length stay as they were",
+    ),
+    _SKIP,
+)
+PREFILL = (
+    Operand("q", ("s", "heads", INDEX_DIM), "float8_e4m3"),
+    Operand("k", ("skv", INDEX_DIM), "float8_e4m3"),
+    Operand("k_scales", ("skv",), "float32"),
+    Operand("weights", ("s", "heads"), "float32"),
+    Operand("k_start", ("s",), "int32", doc="first key of each row"),
+    Operand("k_end", ("s",), "int32", doc="one past the last key of each row"),
+    Operand(
+        "logits",
+        ("s", "stride"),
+        "float32",
+        "out",
+        doc="column j is key j; columns outside the window stay as they were",
+    ),
+    _SKIP,
+)
+
+
+def _queries(
+    rows: tuple[int, ...], heads: int, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor]:
+    q = torch.randn(*rows, heads, INDEX_DIM, generator=generator).clamp(-2, 2).to(torch.float8_e4m3fn)
+    return q, torch.randn(*rows, heads, generator=generator)
+
+
+def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
+    p = workload.params
+    if workload.form == "prefill":
+        s, skv = p["s"], p["skv"]
+        q, weights = _queries((s,), p["heads"], generator)
+        keys, scales = unpack_index_keys(
+            pack_index_keys(torch.randn(-(-skv // PAGE), PAGE, INDEX_DIM, generator=generator))
+        )
+        first = skv - s + 1
+        ends = torch.arange(first, first + s, dtype=torch.int32).clamp(min=0)
+        starts = torch.zeros(s, dtype=torch.int32)
+        if p.get("windows") == "ragged":
+            starts = (torch.rand(s, generator=generator) * ends).to(torch.int32)
+            ends[s // 2] = starts[s // 2]
+        return {
+            "q": q, "k": keys.reshape(-1, INDEX_DIM)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
+            "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
+        }  # fmt: skip
+    lens = torch.tensor(p["lens"], dtype=torch.int32)
+    b, next_n = lens.shape
+    q, weights = _queries((b, next_n), p["heads"], generator)
+    pages = p["pages"]
+    cache = pack_index_keys(torch.randn(pages, PAGE, INDEX_DIM, generator=generator)).view(pages, -1)
+    max_pages = max(1, -(-int(lens.max()) // PAGE)) + p.get("spare_pages", 1)
+    table = torch.randint(-(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64).to(
+        torch.int32
+    )
+    for row in range(b):
+        used = -(-int(lens[row].max()) // PAGE)
+        order = torch.randperm(pages, generator=generator)[:used]
+        table[row, :used] = order.to(torch.int32)
+    return {
+        "q": q,
+        "k_cache": cache,
+        "weights": weights,
+        "seq_lens": lens,
+        "block_table": table,
+        "skip_below": p.get("skip_below", 0),
+    }
+
+
+def _score(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    dots = q.double() @ keys.double().T
+    return (weights.double()[:, None] * dots.clamp(min=0)).sum(dim=0) * scales.double()
+
+
+def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Float64 logits, NaN where the kernel writes nothing."""
+    skip = inputs.get("skip_below", 0)
+    if form == "prefill":
+        rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
+        logits = torch.full((rows, columns), float("nan"), dtype=torch.float64)
+        for row in range(rows):
+            start, end = int(inputs["k_start"][row]), int(inputs["k_end"][row])
+            if end - start > skip:
+                logits[row, start:end] = _score(
+                    inputs["q"][row],
+                    inputs["weights"][row],
+                    inputs["k"][start:end],
+                    inputs["k_scales"][start:end],
+                )
+        return {"logits": logits}
+    values, scales = unpack_index_keys(inputs["k_cache"], PAGE)
+    lens = inputs["seq_lens"]
+    b, next_n = lens.shape
+    logits = torch.full((b, next_n, max(1, int(lens.max()))), float("nan"), dtype=torch.float64)
+    for row in range(b):
+        for query in range(next_n):
+            length = int(lens[row, query])
+            if length <= skip or length == 0:
+                continue
+            ids = inputs["block_table"][row, : -(-length // PAGE)].long()
+            keys, key_scales = values[ids].reshape(-1, INDEX_DIM)[:length], scales[ids].reshape(-1)[:length]
+            logits[row, query, :length] = _score(
+                inputs["q"][row, query], inputs["weights"][row, query], keys, key_scales
+            )
+    return {"logits": logits}
+
+
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
+    """Relative error over the valid columns <= 1e-3; columns outside them are ignored."""
+    result = Comparison()
+    wanted = expected["logits"]
+    got = outputs["logits"][..., : wanted.shape[-1]].double()
+    valid = ~wanted.isnan()
+    error, norm = (got[valid] - wanted[valid]).norm(), wanted[valid].norm()
+    result.require("logits relative error", float(error / norm) if norm > 0 else float(error), 1e-3)
+    return result
+
+
+def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
+    """Keys and scales once a sequence, logits once a query, queries and weights once."""
+    if form == "prefill":
+        rows, keys = dims["s"], dims["skv"]
+        return keys * 132.0 + rows * dims["heads"] * 132.0 + rows * (keys - rows / 2) * 4.0
+    length = dims["max_len"]
+    rows = dims["b"] * dims["next_n"]
+    return dims["b"] * length * 132.0 + rows * length * 4.0 + rows * dims["heads"] * 132.0
+
+
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """Tensor-core and fp32 operations: 2 * heads * 128 and about 3 * heads a (query, key) pair."""
+    pairs = (
+        dims["s"] * (dims["skv"] - dims["s"] / 2)
+        if form == "prefill"
+        else float(dims["b"] * dims["next_n"] * dims["max_len"])
+    )
+    return {"float8_e4m3": 2.0 * dims["heads"] * INDEX_DIM * pairs, "float32": 3.0 * dims["heads"] * pairs}
+
+
+def _decode(
+    name: str, tier: str, lens: list[list[int]], heads: int = 64, pages: int = 12, **extra: Any
+) -> Workload:
+    return Workload(name, tier, "decode", {"lens": lens, "heads": heads, "pages": pages, **extra})
+
+
+PROBLEM = Problem(
+    op="lightning_indexer",
+    doc=__doc__,
+    forms={"decode": DECODE, "prefill": PREFILL},
+    workloads=(
+        _decode("decode_tiny", "tiny", [[100]]),
+        _decode("decode_tiny_h32", "tiny", [[130]], heads=32),
+        _decode("decode_ragged", "edge", [[0], [1], [63], [64], [65], [200], [319]]),
+        _decode("decode_mtp3", "edge", [[98, 99, 100], [0, 0, 1], [190, 64, 7]]),
+        _decode("decode_mtp8_h32", "edge", [[121, 122, 123, 124, 125, 126, 127, 128]], heads=32),
+        _decode("decode_skip", "edge", [[128], [129]], skip_below=128),
+        _decode("decode_long", "real", [[4096], [2049], [2047], [0]], pages=11923),
+        _decode("decode_64x4k", "real", [[4096]] * 64, pages=11923),
+        Workload("prefill_tiny", "tiny", "prefill", {"s": 3, "skv": 130, "heads": 64}),
+        Workload("prefill_ragged", "edge", "prefill", {"s": 9, "skv": 300, "heads": 64, "windows": "ragged"}),
+        Workload("prefill_h32", "edge", "prefill", {"s": 5, "skv": 129, "heads": 32}),
+        Workload("prefill_4k", "real", "prefill", {"s": 512, "skv": 4096, "heads": 64}),
+    ),
+    make=make,
+    reference=reference,
+    compare=compare,
+    bytes=moved_bytes,
+    flops=flops,
+)

@@ -1,0 +1,212 @@
+"""Sparse multi-head latent attention over selected tokens, with the latent row as key and as value.
+
+l[i] = sm_scale * (q_nope . ckv[id_i] + q_pe . kpe[id_i]);  out = softmax(l) @ ckv[ids];  lse = log(sum exp l).
+An id of -1 anywhere is padding. A row without ids gives out = 0 and lse = -inf. The optional sink joins the
+softmax's denominator of `out` only. Source: DeepSeek-V3.2 and flashinfer-bench's
+dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .base import Comparison, Operand, Problem, Workload
+from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
+
+_QUERIES = (
+    Operand("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),
+    Operand("q_pe", ("t", "heads", ROPE_DIM), "bfloat16"),
+)
+_REST = (
+    Operand("indices", ("t", "topk"), "int32", doc="global token ids; -1 anywhere is padding"),
+    Operand(
+        "attn_sink",
+        ("heads",),
+        "float32",
+        doc="natural-log logit that joins the denominator of out; -inf: none",
+    ),
+    Operand("out", ("t", "heads", LATENT_DIM), "bfloat16", "out"),
+    Operand("lse", ("t", "heads"), "float32", "out"),
+    Operand("o_partial", ("t", "splits", "heads", LATENT_DIM), "float32", "workspace"),
+    Operand("lse_partial", ("t", "splits", "heads"), "float32", "workspace", doc="base 2"),
+    Operand(
+        "arrivals",
+        ("arrival_slots",),
+        "int32",
+        "workspace",
+        zeroed=True,
+        doc="split counters, one a query and head block",
+    ),
+    Operand("sm_scale", (), "float32", "scalar"),
+    Operand("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
+)
+FORMS = {
+    "bf16": (
+        *_QUERIES,
+        Operand(
+            "ckv",
+            ("n", LATENT_DIM),
+            "bfloat16",
+            row_stride="ckv_stride",
+            doc="latent rows; may be a slice of 576-wide rows",
+        ),
+        Operand("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
+        *_REST,
+    ),
+    "fp8": (*_QUERIES, Operand("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens"), *_REST),
+}
+DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
+
+
+def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:
+    """Ids [t, topk]: random distinct, sorted, tail (half padded at the end), holes (-1 anywhere), empty, mixed, repeats."""
+    ids = torch.stack(
+        [
+            torch.randperm(n, generator=generator)[:topk]
+            if n >= topk
+            else torch.randint(n, (topk,), generator=generator)
+            for _ in range(t)
+        ]
+    )
+    ids = ids.to(torch.int32)
+    if pattern == "sorted":
+        return ids.sort(dim=1).values
+    if pattern == "tail":
+        ids[:, topk // 2 + 5 :] = -1
+    elif pattern == "holes":
+        ids[torch.rand(t, topk, generator=generator) < 0.5] = -1
+        ids[:, : topk // 4] = -1
+    elif pattern == "empty":
+        ids.fill_(-1)
+    elif pattern == "mixed":
+        ids[0] = -1
+        if t > 1:
+            ids[1, 1:] = -1
+        if t > 2:
+            ids[2, : topk - 1] = -1
+    elif pattern == "repeats":
+        ids[:, 1::2] = ids[:, ::2]
+    return ids
+
+
+def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
+    p = workload.params
+    t, heads, topk, n = p["t"], p["heads"], p["topk"], p["n"]
+    inputs: dict[str, Any] = {
+        "q_nope": torch.randn(t, heads, LATENT_DIM, generator=generator).bfloat16(),
+        "q_pe": torch.randn(t, heads, ROPE_DIM, generator=generator).bfloat16(),
+    }
+    latent = torch.randn(n, LATENT_DIM, generator=generator).bfloat16()
+    rope = torch.randn(n, ROPE_DIM, generator=generator).bfloat16()
+    if workload.form == "fp8":
+        inputs["kv_cache"] = pack_fp8_tokens(latent, rope)
+    elif p.get("joined"):
+        rows = torch.cat([latent, rope], dim=1)
+        inputs["ckv"], inputs["kpe"] = rows[:, :LATENT_DIM], rows[:, LATENT_DIM:]
+    else:
+        inputs["ckv"], inputs["kpe"] = latent, rope
+    inputs["indices"] = draw_indices(p.get("ids", "random"), t, topk, n, generator)
+    sink = torch.randn(heads, generator=generator) if p.get("sink") else torch.full((heads,), -math.inf)
+    inputs |= {
+        "attn_sink": sink,
+        "sm_scale": p.get("sm_scale", DATASET_SM_SCALE),
+        "lse_scale": p.get("lse_scale", 1.0),
+    }
+    return inputs
+
+
+def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Float64 attention, one query at a time."""
+    if form == "fp8":
+        latent, rope = unpack_fp8_tokens(inputs["kv_cache"])
+    else:
+        latent, rope = inputs["ckv"], inputs["kpe"]
+    t, heads, _ = inputs["q_nope"].shape
+    out = torch.zeros(t, heads, LATENT_DIM, dtype=torch.float64, device=latent.device)
+    lse = torch.full((t, heads), -math.inf, dtype=torch.float64, device=latent.device)
+    sink = inputs["attn_sink"].double()
+    for row in range(t):
+        ids = inputs["indices"][row]
+        ids = ids[ids >= 0].long()
+        if ids.numel() == 0:
+            continue
+        keys, pe = latent[ids].double(), rope[ids].double()
+        logits = inputs["sm_scale"] * (
+            inputs["q_nope"][row].double() @ keys.T + inputs["q_pe"][row].double() @ pe.T
+        )
+        total = torch.logsumexp(logits, dim=1)
+        share = 1.0 / (1.0 + torch.exp(sink - total))
+        out[row] = torch.softmax(logits, dim=1) @ keys * share[:, None]
+        lse[row] = total / math.log(2) * inputs["lse_scale"]
+    return {"out": out, "lse": lse}
+
+
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
+    """Relative error of out <= 3e-3, absolute error of lse <= 1e-4 in base 2, empty rows exact."""
+    result = Comparison()
+    wanted, got = expected["out"], outputs["out"].double()
+    norm = wanted.norm()
+    result.require(
+        "out relative error",
+        float((got - wanted).norm() / norm) if norm > 0 else float(got.abs().max()),
+        3e-3,
+    )
+    finite = expected["lse"].isfinite()
+    lse = outputs["lse"].double()
+    result.demand("empty rows have lse = -inf", bool((lse[~finite] == -math.inf).all()))
+    if bool(finite.any()):
+        result.require("lse absolute error", float((lse[finite] - expected["lse"][finite]).abs().max()), 1e-4)
+    return result
+
+
+def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
+    """Selected rows once a query, queries and outputs once."""
+    row = FP8_TOKEN_BYTES if form == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
+    queries = dims["t"] * dims["heads"] * (2.0 * (LATENT_DIM + ROPE_DIM) + 2.0 * LATENT_DIM)
+    return dims["t"] * dims["topk"] * (row + 4.0) + queries
+
+
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """2 * (576 + 512) a (query, head, token) on the tensor cores."""
+    return {"bfloat16": 2.0 * dims["t"] * dims["heads"] * dims["topk"] * (2 * LATENT_DIM + ROPE_DIM)}
+
+
+def _case(name: str, tier: str, form: str = "bf16", **params: Any) -> Workload:
+    return Workload(name, tier, form, {"t": 2, "heads": 16, "topk": 256, "n": 512, **params})
+
+
+PROBLEM = Problem(
+    op="sparse_mla",
+    doc=__doc__,
+    forms=FORMS,
+    workloads=(
+        *(_case(f"tiny_h{heads}", "tiny", heads=heads) for heads in (8, 16, 32, 64, 128)),
+        _case("tiny_fp8", "tiny", "fp8"),
+        *(
+            _case(f"ids_{ids}", "edge", t=3, ids=ids)
+            for ids in ("sorted", "tail", "holes", "empty", "mixed", "repeats")
+        ),
+        _case("joined_cache", "edge", joined=True, ids="holes"),
+        _case("sink", "edge", sink=True, ids="mixed", t=3),
+        _case("natural_log", "edge", lse_scale=math.log(2)),
+        _case("topk64", "edge", topk=64, n=100),
+        _case("fp8_holes", "edge", "fp8", ids="holes", t=3),
+        *(
+            _case(f"real_h{heads}", "real", heads=heads, t=16, topk=2048, n=131072)
+            for heads in (8, 16, 32, 64, 128)
+        ),
+        _case("real_pages_8462", "real", t=8, topk=2048, n=8462 * 64, ids="tail"),
+        _case("real_fp8", "real", "fp8", t=16, topk=2048, n=131072),
+    ),
+    make=make,
+    reference=reference,
+    compare=compare,
+    bytes=moved_bytes,
+    flops=flops,
+)

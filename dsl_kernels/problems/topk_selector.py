@@ -1,0 +1,190 @@
+"""Exact top-k of fp32 scores: ascending positions of the k largest of each row, ties to the lower position.
+
+Rows are ragged ([row_starts, row_ends)); a row with at most k scores is taken whole without reading them. With
+page_size > 0 positions become global token ids through the block table. NaN counts as larger than +inf, and
+-0.0 equals +0.0, as in torch.topk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from .base import Comparison, Operand, Problem, Workload
+
+OPERANDS = (
+    Operand("logits", ("rows", "stride"), "float32", doc="scores; columns outside a row's range are garbage"),
+    Operand("row_starts", ("rows",), "int32"),
+    Operand("row_ends", ("rows",), "int32"),
+    Operand(
+        "block_table",
+        ("b", "max_pages"),
+        "int32",
+        doc="row r uses table row r // next_n; ignored when page_size is 0",
+    ),
+    Operand("next_n", (), "int32", "scalar"),
+    Operand("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions relative to row_starts"),
+    Operand(
+        "indices", ("rows", "k"), "int32", "out", doc="min(k, length) ids in ascending position, then -1"
+    ),
+)
+
+
+def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
+    """Scores of one of the distributions that break selection kernels.
+
+    normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
+    bucket (most scores in one histogram bin), steps (few distinct values), specials (NaN and infinities inside).
+    """
+    x = torch.randn(rows, columns, generator=generator)
+    if kind == "tight":
+        return 1.0 + 1e-3 * x
+    if kind == "ties":
+        return (x * 4).round() / 4
+    if kind == "equal":
+        return torch.full_like(x, 0.5)
+    if kind == "outlier":
+        return torch.full_like(x, -1.0).index_fill_(
+            1, torch.randint(columns, (1,), generator=generator), 1e30
+        )
+    if kind == "negative":
+        return -x.abs() - 1e-3
+    if kind == "zeros":
+        return torch.where(x > 0, 0.0, -0.0)
+    if kind == "bucket":
+        return torch.where(x > 3.0, x, 1.0 + x.abs() * 1e-6)
+    if kind == "steps":
+        return (x > 0).float()
+    if kind == "specials":
+        x[x > 2.5] = float("nan")
+        x[x < -2.5] = float("-inf")
+        x[(x > 2.2) & (x <= 2.5)] = float("inf")
+        return x
+    return x
+
+
+def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
+    p = workload.params
+    lens = torch.tensor(p["lens"], dtype=torch.int32)
+    starts = torch.tensor(p.get("starts", [0] * len(p["lens"])), dtype=torch.int32)
+    rows, ends = len(lens), starts + lens
+    stride = -(-(int(ends.max()) + p.get("tail", 37)) // 4) * 4
+    logits = draw(p.get("scores", "normal"), rows, stride, generator)
+    columns = torch.arange(stride)
+    outside = (columns >= ends[:, None]) | (columns < starts[:, None])
+    logits[outside] = torch.where(
+        torch.rand(int(outside.sum()), generator=generator) < 0.5, float("nan"), float("inf")
+    )
+    page, next_n = p.get("page_size", 0), p.get("next_n", 1)
+    sequences = -(-rows // next_n)
+    max_pages = -(-int(lens.max()) // page) + 1 if page else 1
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (sequences, max_pages), generator=generator, dtype=torch.int64
+    ).to(torch.int32)
+    if page:
+        for sequence in range(sequences):
+            used = -(-int(lens[sequence * next_n : (sequence + 1) * next_n].max()) // page)
+            table[sequence, :used] = torch.randperm(p.get("pages", 4096), generator=generator)[:used].to(
+                torch.int32
+            )
+    return {
+        "logits": logits,
+        "row_starts": starts,
+        "row_ends": ends,
+        "block_table": table,
+        "next_n": next_n,
+        "page_size": page,
+        "k": p["k"],
+    }
+
+
+def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Positions by a stable descending sort, in ascending order, mapped through the block table."""
+    logits, k = inputs["logits"], int(inputs["k"])
+    rows, page = logits.shape[0], int(inputs["page_size"])
+    out = torch.full((rows, k), -1, dtype=torch.int32)
+    for row in range(rows):
+        start, end = int(inputs["row_starts"][row]), int(inputs["row_ends"][row])
+        count = min(k, end - start)
+        if count <= 0:
+            continue
+        order = torch.sort(logits[row, start:end] + 0.0, descending=True, stable=True).indices
+        positions = order[:count].sort().values
+        if page:
+            table = inputs["block_table"][row // int(inputs["next_n"])]
+            positions = table[positions // page].long() * page + positions % page
+        out[row, :count] = positions.to(torch.int32)
+    return {"indices": out}
+
+
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
+    """Equality with the reference at every slot; no tolerance."""
+    result = Comparison()
+    got, wanted = outputs["indices"], expected["indices"]
+    wrong = (got != wanted).any(dim=1).nonzero().flatten().tolist()
+    detail = ""
+    if wrong:
+        row = wrong[0]
+        slot = int((got[row] != wanted[row]).nonzero()[0])
+        detail = f"{len(wrong)} of {len(wanted)} rows differ; row {row} slot {slot} is {int(got[row, slot])}, expected {int(wanted[row, slot])}"
+    result.demand("indices equal the stable reference", not wrong, detail)
+    return result
+
+
+def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
+    """Every score once, every index once."""
+    return dims["rows"] * (4.0 * dims["max_len"] + 4.0 * dims["k"])
+
+
+def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
+    """Integer work only; counted as one fp32-rate operation a score and pass."""
+    return {"float32": 3.0 * dims["rows"] * dims["max_len"]}
+
+
+def _rows(name: str, tier: str, lens: list[int], k: int, **extra: Any) -> Workload:
+    return Workload(name, tier, "default", {"lens": lens, "k": k, **extra})
+
+
+_DISTRIBUTIONS = (
+    "normal",
+    "tight",
+    "ties",
+    "equal",
+    "outlier",
+    "negative",
+    "zeros",
+    "bucket",
+    "steps",
+    "specials",
+)
+
+PROBLEM = Problem(
+    op="topk_selector",
+    doc=__doc__,
+    forms={"default": OPERANDS},
+    workloads=(
+        _rows("tiny", "tiny", [300], 64),
+        _rows("tiny_paged", "tiny", [190, 20], 32, page_size=64),
+        _rows("ragged", "edge", [0, 1, 63, 64, 65, 511, 512, 513, 3000], 512),
+        _rows("starts", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250]),
+        _rows("k1", "edge", [1000, 1, 2], 1),
+        _rows("mtp3_paged", "edge", [998, 999, 1000, 0, 0, 1], 256, page_size=64, next_n=3),
+        *(_rows(f"scores_{kind}", "edge", [5000, 2500], 512, scores=kind) for kind in _DISTRIBUTIONS),
+        _rows("k2048", "edge", [2047, 2048, 2049, 6000], 2048),
+        *(
+            _rows(f"real_{kind}", "real", [32768, 131072, 4096, 2049], 2048, scores=kind)
+            for kind in _DISTRIBUTIONS
+        ),
+        _rows("real_64x128k", "real", [131072] * 64, 2048, page_size=64, pages=11923),
+        _rows("real_1m", "real", [1 << 20], 2048, scores="ties"),
+    ),
+    make=make,
+    reference=reference,
+    compare=compare,
+    bytes=moved_bytes,
+    flops=flops,
+)

@@ -1,0 +1,386 @@
+"""Sparse MLA as a tile program: tokens on M, heads on N, the gathered latent tile read as key and as value.
+
+    S[tokens, heads] = K Q^T,   P = online softmax over tokens,   O[512, heads] += K^T P
+
+A CTA owns one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits, ...).
+Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory: the
+last to arrive merges them, so the operation is one launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from .. import problems
+from ..arch import ArchSpec
+from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, unpack_fp8_tokens
+from ..tile.lang import (
+    Body,
+    Buffer,
+    Engine,
+    Guard,
+    Knob,
+    Mma,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Space,
+    TileProgram,
+)
+from ..tile.machine import Machine, Slot
+
+LOG2E = math.log2(math.e)
+MAX_HEAD_BLOCK = 64
+
+# tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
+BLACKWELL_MIN_N = 16
+# The ring on Blackwell holds quarter tiles: 64 tokens x 128 of the 512 latent dims.
+UNIT = 128
+UNITS = LATENT_DIM // UNIT
+# The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
+RESCALE_LOG2 = 8
+
+KNOBS = (
+    Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
+    Knob(
+        "kv",
+        "",
+        (("bf16", "fp8"),),
+        "cache format: bf16 rows, or 656-byte fp8 tokens dequantised on the way in",
+    ),
+    Knob("tile", "bt", ((64,),), "tokens a tile"),
+    Knob("stages", "st", ((2,), (3,)), "gathered tiles in flight", archs=("sm_90a",)),
+    Knob(
+        "gather",
+        "",
+        (("cp_async", "gather4"),),
+        "row gather: 16-byte copies by a warpgroup, or TMA gather4",
+        archs=("sm_100a",),
+    ),
+)
+
+
+def head_block(heads: int) -> int:
+    """Heads of one CTA."""
+    return min(heads, MAX_HEAD_BLOCK)
+
+
+def _hopper(k: SimpleNamespace) -> Schedule:
+    hb = head_block(k.heads)
+    groups = 1 if hb <= 32 else 2
+    attend = Role(
+        "attend", 4 * groups, None if groups == 1 else 216, "queries, both products, softmax, merge, output"
+    )
+    gather = Role("gather", 4, None if groups == 1 else 72, "selected rows into the ring")
+    shared, registers = Space.SHARED, Space.REGISTER
+    return Schedule(
+        roles=(attend, gather),
+        buffers=(
+            Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
+            Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
+            Buffer("ckv_s", shared, (k.tile, LATENT_DIM), "bfloat16", k.stages, swizzle=128),
+            Buffer("kpe_s", shared, (k.tile, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
+            Buffer("p_s", shared, (k.tile, hb), "bfloat16", swizzle=min(128, max(32, 2 * hb // groups)) if hb >= 16 else 0),
+            Buffer("red_s", shared, (4, hb), "float32"),
+            Buffer("last_s", shared, (1,), "int32"),
+            Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
+            Buffer("acc", registers, (LATENT_DIM, hb), "float32", role="attend"),
+        ),
+        pipelines=(
+            Pipeline(
+                "kv", ("ckv_s", "kpe_s"), "gather", Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS,
+                (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split",
+            ),
+        ),
+        mmas=(
+            Mma("qk_nope", "wgmma", "attend", k.tile, hb, LATENT_DIM, "bfloat16"),
+            Mma("qk_pe", "wgmma", "attend", k.tile, hb, ROPE_DIM, "bfloat16"),
+            Mma("pv", "wgmma", "attend", LATENT_DIM, hb, k.tile, "bfloat16", a_major="mn", b_major="mn"),
+        ),
+        grid=(f"t * {k.heads // hb}", "splits"),
+        named_barriers={"attend": ("attend",)},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "groups": groups},
+    )  # fmt: skip
+
+
+def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    hb = head_block(k.heads)
+    n = max(hb, BLACKWELL_MIN_N)
+    shared, tensor = Space.SHARED, Space.TENSOR
+    small = 2 if n <= 32 else 1
+    unit_bytes = k.tile * UNIT * 2
+    others = (
+        n * 2 * (LATENT_DIM + ROPE_DIM) + small * (k.tile * ROPE_DIM * 2 + k.tile * n * 2) + 40 * n + 4096
+    )
+    units = min(11, (arch.smem_per_cta - others) // unit_bytes)
+    bulk = k.gather == "gather4"
+    fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+    return Schedule(
+        roles=(
+            Role("softmax", 4, doc="queries, online softmax, lazy rescale, epilogue, merge"),
+            Role("producer", 1 if bulk else 4, doc="selected rows into the rings"),
+            Role("mma", 1, doc="issues every tcgen05.mma and commit"),
+        ),
+        buffers=(
+            Buffer("q_s", shared, (n, LATENT_DIM), "bfloat16", swizzle=128),
+            Buffer("qpe_s", shared, (n, ROPE_DIM), "bfloat16", swizzle=128),
+            Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
+            Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
+            Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
+            Buffer("red_s", shared, (2, 4, n), "float32", doc="maxima across warps, by tile parity"),
+            Buffer("stat_s", shared, (2, n), "float32"),
+            Buffer("live_s", shared, (k.tile + 1,), "int32", doc="tiles of this split with a valid id, and their number"),
+            Buffer("s_t", tensor, (64, n), "float32", 2),
+            Buffer("o_t", tensor, (128, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
+        ),
+        pipelines=(
+            Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), rounds="once"),
+            Pipeline("kv", ("kv_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), units, doc="four units a tile; each is read twice"),
+            Pipeline("pe", ("pe_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), small),
+            Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), 2),
+            Pipeline("p", ("p_s",), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), small, doc="also returns o"),
+            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), returned_by="p", accumulates=True),
+        ),
+        mmas=(
+            Mma("qk_nope", "tcgen05", "mma", k.tile, n, UNIT, "bfloat16"),
+            Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16"),
+            Mma("pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn"),
+        ),
+        grid=(f"t * {k.heads // hb}", "splits"),
+        named_barriers={"softmax": ("softmax",)},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "unit": UNIT, "units": UNITS, "rescale_log2": RESCALE_LOG2},
+    )  # fmt: skip
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return _hopper(k) if arch.tmem_columns == 0 else _blackwell(k, arch)
+
+
+def _place(m: Machine) -> tuple[int, int, int]:
+    """(query, first head, split) of this CTA."""
+    blocks, hb = m.schedule.constants["head_blocks"], m.schedule.constants["head_block"]
+    return m.block[0] // blocks, (m.block[0] % blocks) * hb, m.block[1]
+
+
+def _live_tiles(m: Machine) -> Iterator[torch.Tensor]:
+    """The ids of each tile of this split that has a valid one; every role walks the same tiles."""
+    query, _, split = _place(m)
+    tiles = m.dim("topk") // m.k.tile
+    for turn in m.loop(-(-(tiles - split) // m.dim("splits"))):
+        tile = split + turn * m.dim("splits")
+        ids = m.operand("indices")[query, tile * m.k.tile : (tile + 1) * m.k.tile]
+        if m.taken((ids >= 0).any()):
+            yield ids
+
+
+def _rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The bf16 latent and rope rows of a tile's ids; padding gives zero rows."""
+    if m.k.kv == "fp8":
+        tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES, dtype=torch.uint8)
+        m.gather(tokens, m.operand("kv_cache"), ids)
+        latent, rope = unpack_fp8_tokens(tokens)
+        return latent.bfloat16(), rope
+    latent = m.zeros(m.k.tile, LATENT_DIM, dtype=torch.bfloat16)
+    rope = m.zeros(m.k.tile, ROPE_DIM, dtype=torch.bfloat16)
+    m.gather(latent, m.operand("ckv"), ids)
+    m.gather(rope, m.operand("kpe"), ids)
+    return latent, rope
+
+
+def _gather(m: Machine) -> Iterator[Any]:
+    for ids in _live_tiles(m):
+        slot = yield from m.acquire("kv")
+        latent, rope = _rows(m, ids)
+        slot.ckv_s.copy_(latent)
+        slot.kpe_s.copy_(rope)
+        m.commit(slot)
+
+
+def _gather_units(m: Machine) -> Iterator[Any]:
+    for ids in _live_tiles(m):
+        latent, rope = _rows(m, ids)
+        for unit in range(UNITS):
+            slot = yield from m.acquire("kv")
+            slot.kv_s.copy_(latent[:, unit * UNIT : (unit + 1) * UNIT])
+            m.commit(slot)
+        slot = yield from m.acquire("pe")
+        slot.pe_s.copy_(rope)
+        m.commit(slot)
+
+
+def _issue(m: Machine) -> Iterator[Any]:
+    """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    q = yield from m.wait("q")
+    n = m.schedule.constants["n"]
+    held: list[list[Slot]] = []
+
+    def scores() -> Iterator[Any]:
+        out = yield from m.acquire("s")
+        units = []
+        for unit in range(UNITS):
+            slot = yield from m.wait("kv")
+            part = m.mma(
+                "qk_nope", slot.kv_s, q.q_s[:, unit * UNIT : (unit + 1) * UNIT].T, out.s_t if unit else None
+            )
+            out.s_t.copy_(part)
+            units.append(slot)
+        pe = yield from m.wait("pe")
+        out.s_t.copy_(m.mma("qk_pe", pe.pe_s, q.qpe_s.T, out.s_t))
+        m.release(pe)
+        m.commit(out)
+        held.append(units)
+
+    def values(first: bool) -> Iterator[Any]:
+        p = yield from m.wait("p")
+        o = yield from m.acquire("o")
+        for unit, slot in enumerate(held.pop(0)):
+            columns = slice(unit * n, (unit + 1) * n)
+            o.o_t[:, columns] = m.mma("pv", slot.kv_s.T, p.p_s, None if first else o.o_t[:, columns])
+            m.release(slot)
+        m.release(p)
+        m.commit(o)
+
+    issued = 0
+    for _ in _live_tiles(m):
+        yield from scores()
+        if issued:
+            yield from values(first=issued == 1)
+        issued += 1
+    if issued:
+        yield from values(first=issued == 1)
+
+
+def _softmax(m: Machine) -> Iterator[Any]:
+    query, head, _ = _place(m)
+    hb, n = m.schedule.constants["head_block"], m.schedule.constants["n"]
+    q = yield from m.acquire("q")
+    for target, name in ((q.q_s, "q_nope"), (q.qpe_s, "q_pe")):
+        target.zero_()
+        m.load(target[:hb], m.operand(name)[query, head : head + hb])
+    m.commit(q)
+    scale = m.scalar("sm_scale") * LOG2E
+    highest, total = m.full((n,), -math.inf), m.zeros(n)
+    tiles = 0
+    for ids in _live_tiles(m):
+        slot = yield from m.wait("s")
+        scores = torch.where((ids >= 0)[:, None], slot.s_t * scale, -math.inf)
+        m.release(slot)
+        risen = torch.maximum(highest, scores.amax(dim=0))
+        risen = torch.where(risen - highest > RESCALE_LOG2, risen, highest)
+        decay = torch.exp2(highest - risen)
+        highest = risen
+        weights = torch.exp2(scores - highest)
+        total = total * decay + weights.sum(dim=0)
+        if tiles:
+            o = yield from m.wait("o")
+            o.o_t.mul_(decay.repeat(UNITS))
+            m.release(o)
+        p = yield from m.acquire("p")
+        m.store(p.p_s, weights)
+        m.commit(p)
+        tiles += 1
+    acc = m.zeros(LATENT_DIM, n)
+    if tiles:
+        o = yield from m.wait("o")
+        acc = o.o_t.view(UNIT, UNITS, n).transpose(0, 1).reshape(LATENT_DIM, n)
+        m.release(o)
+    lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
+    out = (acc / torch.where(total > 0, total, 1.0)).T
+    _finish(m, out[:hb], lse[:hb])
+
+
+def _attend(m: Machine) -> Iterator[Any]:
+    query, head, _ = _place(m)
+    hb = m.schedule.constants["head_block"]
+    q, q_pe, p = m.buffer("q_s"), m.buffer("qpe_s"), m.buffer("p_s")
+    m.load(q, m.operand("q_nope")[query, head : head + hb])
+    m.load(q_pe, m.operand("q_pe")[query, head : head + hb])
+    scale = m.scalar("sm_scale") * LOG2E
+    highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(LATENT_DIM, hb)
+    for ids in _live_tiles(m):
+        slot = yield from m.wait("kv")
+        scores = m.mma("qk_pe", slot.kpe_s, q_pe.T, m.mma("qk_nope", slot.ckv_s, q.T))
+        scores = torch.where((ids >= 0)[:, None], scores * scale, -math.inf)
+        risen = torch.maximum(highest, scores.amax(dim=0))
+        decay, weights = torch.exp2(highest - risen), torch.exp2(scores - risen)
+        highest, total = risen, total * decay + weights.sum(dim=0)
+        m.store(p, weights)
+        acc = m.mma("pv", slot.ckv_s.T, p, acc * decay)
+        m.release(slot)
+    lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
+    out = (acc / torch.where(total > 0, total, 1.0)).T
+    _finish(m, out, lse)
+
+
+def _finish(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> None:
+    """Write the result of a lone split, or leave a partial and let the last split to arrive merge them all."""
+    query, head, split = _place(m)
+    heads = slice(head, head + out.shape[0])
+    splits = m.dim("splits")
+    if splits > 1:
+        m.store(m.operand("o_partial")[query, split, heads], out)
+        m.store(m.operand("lse_partial")[query, split, heads], lse)
+        if not m.arrive_last("arrivals", m.block[0], splits):
+            return
+        partial_lse = m.operand("lse_partial")[query, :, heads]
+        lse = torch.logsumexp(partial_lse.double() * math.log(2), dim=0).float() * LOG2E
+        # An empty split has lse = -inf: weight 0, and its partial output is not looked at.
+        share = torch.where(partial_lse > -math.inf, torch.exp2(partial_lse - lse), 0.0)[..., None]
+        out = torch.where(share > 0, share * m.operand("o_partial")[query, :, heads], 0.0).sum(dim=0)
+    sink = m.operand("attn_sink")[heads] * LOG2E
+    out = torch.where(lse > -math.inf, 1.0 / (1.0 + torch.exp2(sink - lse)), 0.0)[:, None] * out
+    m.store(m.operand("out")[query, heads], out)
+    m.store(m.operand("lse")[query, heads], lse * m.scalar("lse_scale"))
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    if arch.tmem_columns == 0:
+        return {"gather": _gather, "attend": _attend}
+    return {"softmax": _softmax, "producer": _gather_units, "mma": _issue}
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads."""
+    if arch.tmem_columns and k.gather == "gather4":
+        return k.kv == "bf16" and (level > 0 or k.heads in (16, 128))
+    return True
+
+
+def _same(name: str, dim: str) -> Guard:
+    def refuse(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+        return None if knobs[name] == call[dim] else f"{dim} = {call[dim]}, built for {knobs[name]}"
+
+    return Guard(dim, refuse)
+
+
+def _whole_tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return (
+        None
+        if call["topk"] % knobs["tile"] == 0
+        else f"topk = {call['topk']} is no multiple of the tile of {knobs['tile']}"
+    )
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
+    """Enough splits of the id row to give every SM a CTA, at most one a tile."""
+    blocks = dims["t"] * (k.heads // head_block(k.heads))
+    tiles = max(1, dims["topk"] // k.tile)
+    return {"splits": max(1, min(tiles, arch.sms // max(1, blocks))), "arrival_slots": max(1, blocks)}
+
+
+PROGRAM = TileProgram(
+    op="sparse_mla",
+    problem=problems.get("sparse_mla"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    guards=(_same("heads", "heads"), _same("kv", "form"), Guard("topk", _whole_tiles)),
+    launch=launch,
+    useful=useful,
+)

@@ -1,0 +1,201 @@
+"""Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs a row.
+
+Each CTA histograms one digit of the keys that still match the decided prefix, in shared memory; the CTAs of a row
+read each other's counts and agree on the digit that holds the k-th largest key. After at most three digits the key is
+exact to its last bit, whatever the distribution; ties go to the lower position. Every CTA then writes its own share
+in ascending position, at an offset that follows from the counts of lower ranks: no atomics on the output, the same
+bits in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from .. import problems
+from ..arch import ArchSpec
+from ..tile.lang import Body, Buffer, Guard, Knob, Role, Schedule, Space, TileProgram
+from ..tile.machine import Machine
+
+MAX_K = 2048
+TILE = 128
+COARSE = 64
+KEY_BITS = 32
+# Widths of the three digits by the knob's value; the rest of the key is the third digit.
+DIGITS = {12: (12, 12, 8), 11: (11, 11, 10)}
+
+KNOBS = (
+    Knob("group", "g", ((1, 4, 8, 16), (2,)), "CTAs a row, one cluster"),
+    Knob("threads", "t", ((1024,), (512,), (256,)), "threads a CTA"),
+    Knob(
+        "keep",
+        "r",
+        ((4, 8, 16, 32),),
+        "keys a thread keeps in registers; longer rows re-read their tail each digit",
+    ),
+    Knob("digit", "d", ((12,), (11,)), "bits of the first two digits"),
+)
+# (group, keep) of the committed set: short rows, a few long rows, many rows.
+COMMITTED = ((1, 4), (8, 4), (4, 8), (16, 8), (8, 16), (4, 32), (1, 32))
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    digits = DIGITS[k.digit]
+    warps = k.threads // 32
+    shared = Space.SHARED
+    return Schedule(
+        roles=(Role("select", warps, doc="every warp owns a run of 128-column tiles"),),
+        buffers=(
+            Buffer(
+                "hist", shared, (sum(1 << bits for bits in digits),), "uint32", doc="one histogram a digit"
+            ),
+            Buffer(
+                "coarse",
+                shared,
+                (len(digits) * COARSE,),
+                "uint32",
+                doc="sums of neighbouring bins, 64 a digit",
+            ),
+            Buffer("decided", shared, (5,), "uint32"),
+            Buffer("warp_counts", shared, (2 * warps,), "uint32"),
+            Buffer("chosen", shared, (MAX_K,), "int32", doc="selected positions of this CTA, ascending"),
+            Buffer("keys", Space.REGISTER, (k.threads, k.keep), "uint32", role="select"),
+        ),
+        pipelines=(),
+        mmas=(),
+        grid=("rows", str(k.group)),
+        cluster=(1, k.group, 1),
+        group=(1,) if k.group > 1 else (),
+        constants={"digits": digits, "coarse": COARSE, "max_k": MAX_K, "tile": TILE},
+    )
+
+
+def order_key(x: torch.Tensor) -> torch.Tensor:
+    """Unsigned keys (as int64) in the order of the floats: -0 equals +0, NaN above +inf."""
+    bits = (x + 0.0).view(torch.int32).long() & 0xFFFFFFFF
+    key = torch.where(bits >= 1 << 31, bits ^ 0xFFFFFFFF, bits ^ (1 << 31))
+    return torch.where(x.isnan(), 0xFFFFFFFF, key)
+
+
+def _map(m: Machine, row: int, positions: torch.Tensor) -> torch.Tensor:
+    page = m.dim("page_size")
+    if page == 0:
+        return positions
+    table = m.operand("block_table")[row // max(1, m.dim("next_n"))]
+    return table[positions // page].long() * page + positions % page
+
+
+def _take_all(m: Machine, row: int, rank: int, length: int) -> None:
+    """A row with at most k scores: slot j is position j; ranks share the slots in blocks of one per thread."""
+    slots = m.arange(m.dim("k"))
+    mine = (slots // m.k.threads) % m.k.group == rank
+    out = m.operand("indices")[row]
+    inside = slots < length
+    ids = torch.where(inside, _map(m, row, torch.where(inside, slots, 0)) if length > 0 else slots, -1)
+    m.store(out, torch.where(mine, ids, out.long()))
+
+
+def _settle(m: Machine, counts: torch.Tensor, need: int, rank: int) -> tuple[int, int, int, int, int]:
+    """The bin (from the top) that holds the need-th key, given counts [ranks, bins].
+
+    Returns the bin, what it must still give, how many it holds, and the lower ranks' keys above and inside it.
+    """
+    total = counts.sum(dim=0)
+    above = total.flip(0).cumsum(0).flip(0) - total
+    bin_ = m.number(((above < need) & (need <= above + total)).long().argmax())
+    return (
+        bin_,
+        need - m.number(above[bin_]),
+        m.number(total[bin_], need + 1),
+        m.number(counts[:rank, bin_ + 1 :].sum()),
+        m.number(counts[:rank, bin_].sum()),
+    )
+
+
+def _select(m: Machine) -> Iterator[Any]:
+    row, rank = m.block
+    stride, k = m.dim("stride"), m.dim("k")
+    start = max(0, m.read("row_starts", (row,), 0))
+    end = min(stride, m.read("row_ends", (row,), "max_len"))
+    length = end - start
+    if length <= k:
+        _take_all(m, row, rank, max(0, length))
+        return
+    warps = m.k.threads // 32
+    origin = start // 32 * 32
+    tiles = -(-(end - origin) // TILE)
+    run = -(-tiles // (m.k.group * warps))
+    first = min(stride, origin + rank * warps * run * TILE)
+    last = min(stride, first + warps * run * TILE)
+    scores = m.zeros(last - first)
+    m.load(scores, m.operand("logits")[row, first:last])
+    columns = m.arange(last - first) + first
+    valid = (columns >= start) & (columns < end)
+    keys = torch.where(valid, order_key(scores), 0)
+    hist, coarse = m.buffer("hist"), m.buffer("coarse")
+
+    prefix, need, inside = 0, k, -1
+    above_low, inside_low = 0, 0
+    base, low = 0, KEY_BITS
+    for number, bits in enumerate(DIGITS[m.k.digit]):
+        if need == inside:
+            break
+        low -= bits
+        bins, fine = 1 << bits, (1 << bits) // COARSE
+        match = valid & (keys >> (low + bits) == prefix)
+        counts = m.histogram((keys >> low) & (bins - 1), match, bins)
+        hist[base : base + bins] = counts
+        coarse[number * COARSE : (number + 1) * COARSE] = counts.view(COARSE, fine).sum(dim=1)
+        yield from m.group_sync()
+        sums = m.group_buffer("coarse")[:, number * COARSE : (number + 1) * COARSE]
+        c, need, _, low_above, _ = _settle(m, sums, need, rank)
+        above_low += low_above
+        counts = m.group_buffer("hist")[:, base + c * fine : base + (c + 1) * fine]
+        f, need, inside, low_above, inside_low = _settle(m, counts, need, rank)
+        above_low += low_above
+        prefix = prefix << bits | (c * fine + f)
+        base += bins
+    above = valid & (keys >> low > prefix)
+    equal = valid & (keys >> low == prefix)
+    lower_ties = min(inside_low, need)
+    taken = equal & (equal.cumsum(0) <= need - lower_ties)
+    skip = above_low + lower_ties
+    chosen = m.buffer("chosen")
+    count = m.compact(chosen, 0, columns - start, above | taken)
+    m.store(m.operand("indices")[row, skip : skip + count], _map(m, row, chosen[:count].long()))
+    yield from m.group_sync()
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    return {"select": _select}
+
+
+def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
+
+
+def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return (
+        None
+        if call["stride"] % 4 == 0
+        else f"a row stride of {call['stride']} floats is no multiple of 4 (16-byte loads)"
+    )
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    """At level 0 only the combinations that the tuned tables use."""
+    return level > 0 or (k.group, k.keep) in COMMITTED
+
+
+PROGRAM = TileProgram(
+    op="topk_selector",
+    problem=problems.get("topk_selector"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    guards=(Guard("k", _small_k), Guard("stride", _vector_rows)),
+    useful=useful,
+)

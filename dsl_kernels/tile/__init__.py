@@ -1,0 +1,9 @@
+"""The tile language: declare a kernel once; its check, barrier plan, interpreter, cost and drawing follow."""
+
+from .lang import Buffer, Engine, Guard, Knob, Mma, Pipeline, Reader, Role, Schedule, Space, TileProgram
+from .plan import Action, Barrier, BarrierPlan, PipelinePlan, barrier_plan
+
+__all__ = [
+    "Action", "Barrier", "BarrierPlan", "Buffer", "Engine", "Guard", "Knob", "Mma", "Pipeline", "PipelinePlan",
+    "Reader", "Role", "Schedule", "Space", "TileProgram", "barrier_plan",
+]  # fmt: skip

@@ -1,0 +1,377 @@
+"""The vocabulary of a tile program: buffers, roles, pipelines, tensor-core operations, knobs and guards.
+
+A program is a function from knobs and an architecture to a `Schedule` (plain frozen data), plus one body a role
+written against `dsl_kernels.tile.machine.Machine`. Nothing here knows a DSL or touches a device; everything that
+the checks, the barrier plan, the templates, the interpreter and the cost model need is read from these records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DeclarationError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    from ..arch import ArchSpec
+    from ..problems.base import Problem
+    from .machine import Machine
+
+DTYPE_BYTES = {
+    "float32": 4,
+    "int32": 4,
+    "uint32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "float8_e4m3": 1,
+    "float8_e5m2": 1,
+    "uint8": 1,
+    "int64": 8,
+}
+
+
+class Space(str, Enum):
+    """Where a buffer lives."""
+
+    SHARED = "shared"
+    TENSOR = "tensor"
+    REGISTER = "register"
+
+
+class Engine(str, Enum):
+    """What moves or reads a buffer's bytes; decides how completion is signalled and which fences are due."""
+
+    BULK = "bulk"
+    """Copy engine (cp.async.bulk, TMA tile or gather4): completes on an mbarrier by byte count."""
+    CP_ASYNC = "cp_async"
+    """16-byte cp.async issued by each producer thread: arrives on the mbarrier when that thread's copies land."""
+    THREADS = "threads"
+    """Ordinary loads and stores of the role's threads (ldmatrix, stmatrix and mma.sync included)."""
+    WGMMA = "wgmma"
+    """Hopper's warpgroup MMA reading shared memory asynchronously."""
+    TCGEN05 = "tcgen05"
+    """Blackwell's MMA, issued by one thread, reading shared or tensor memory and writing tensor memory."""
+    TMEM = "tmem"
+    """tcgen05.ld and tcgen05.st by the role's threads."""
+
+
+ASYNC_PROXY = frozenset({Engine.BULK, Engine.WGMMA, Engine.TCGEN05})
+"""Engines that reach shared memory through the asynchronous proxy."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """On-chip storage of one CTA.
+
+    `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
+    storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them.
+    """
+
+    name: str
+    space: Space
+    shape: tuple[int, ...]
+    dtype: str
+    stages: int = 1
+    swizzle: int = 0
+    role: str | None = None
+    alias: str | None = None
+    doc: str = ""
+
+    @property
+    def stage_bytes(self) -> int:
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        return self.stage_bytes * self.stages
+
+
+@dataclass(frozen=True)
+class Role:
+    """Consecutive warps of a CTA that do one job. `registers` is the budget a thread (setmaxnreg) or None."""
+
+    name: str
+    warps: int
+    registers: int | None = None
+    doc: str = ""
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One consumer of a pipeline: which role, through which engine, and who arrives when it lets a slot go.
+
+    `arrive` is "thread" (each thread of the role), "warp" (one lane a warp) or "role" (one thread for all).
+    """
+
+    role: str
+    engine: Engine
+    arrive: str = "thread"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A ring of `stages` slots over `buffers`, filled by one role and read by others.
+
+    `rounds` is "loop" for a ring used once an iteration and "once" for a single hand-over (no empty barrier).
+    `returned_by` names a pipeline in the other direction whose full barrier also gives this one's slot back: the
+    reader commits that one only after it has released this one, so no empty barrier of its own is needed.
+    `accumulates` keeps a slot's contents from use to use (an accumulator in tensor memory).
+    `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
+    """
+
+    name: str
+    buffers: tuple[str, ...]
+    producer: str
+    fill: Engine
+    readers: tuple[Reader, ...]
+    stages: int = 1
+    rounds: str = "loop"
+    fill_arrive: str = "thread"
+    returned_by: str | None = None
+    accumulates: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class Mma:
+    """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from."""
+
+    name: str
+    unit: str
+    role: str
+    m: int
+    n: int
+    k: int
+    dtype: str
+    a_major: str = "k"
+    b_major: str = "k"
+    a_space: Space = Space.SHARED
+    doc: str = ""
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A tile program at fixed knobs on one architecture.
+
+    `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
+    synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
+    whose threads meet at it. `constants` are literal numbers the template needs beside the buffers.
+    """
+
+    roles: tuple[Role, ...]
+    buffers: tuple[Buffer, ...]
+    pipelines: tuple[Pipeline, ...]
+    mmas: tuple[Mma, ...]
+    grid: tuple[str, ...]
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+    group: tuple[int, ...] = ()
+    named_barriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    ctas_per_sm: int = 1
+
+    @property
+    def threads(self) -> int:
+        return sum(role.threads for role in self.roles)
+
+    def role(self, name: str) -> Role:
+        return _pick(self.roles, name, "role")
+
+    def buffer(self, name: str) -> Buffer:
+        return _pick(self.buffers, name, "buffer")
+
+    def pipeline(self, name: str) -> Pipeline:
+        return _pick(self.pipelines, name, "pipeline")
+
+    def mma(self, name: str) -> Mma:
+        return _pick(self.mmas, name, "mma")
+
+    def first_thread(self, name: str) -> int:
+        """The first thread of a role; roles occupy consecutive warps in the order they are declared."""
+        first = 0
+        for role in self.roles:
+            if role.name == name:
+                return first
+            first += role.threads
+        raise UnknownNameError(
+            f"role {name}",
+            expected="a declared role",
+            got=name,
+            fix=did_you_mean(name, [r.name for r in self.roles]),
+        )
+
+    def smem_bytes(self) -> int:
+        """Shared memory of all buffers that own their storage."""
+        return sum(b.bytes for b in self.buffers if b.space is Space.SHARED and b.alias is None)
+
+    def tmem_columns(self) -> int:
+        """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
+        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
+
+
+def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
+    for record in records:
+        if record.name == name:
+            return record
+    names = [record.name for record in records]
+    raise UnknownNameError(
+        f"{kind} {name}", expected=f"a declared {kind}", got=name, fix=did_you_mean(name, names)
+    )
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One axis of the sweep.
+
+    `levels[i]` are the values at sweep level i (0 is the committed set; a higher level contains the lower ones).
+    `key` is its short spelling in variant ids; values that are words stand there alone.
+    """
+
+    name: str
+    key: str
+    levels: tuple[tuple[Any, ...], ...]
+    doc: str
+    archs: tuple[str, ...] = ()
+
+    def values(self, level: int) -> tuple[Any, ...]:
+        seen: dict[Any, None] = {}
+        for row in self.levels[: level + 1]:
+            seen.update(dict.fromkeys(row))
+        return tuple(seen)
+
+    def spell(self, value: Any) -> str:
+        return f"{self.key}{value}" if not isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on a call that a variant needs; `refuse` returns the reason, or None where it accepts."""
+
+    name: str
+    refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]
+
+
+Body = Callable[["Machine"], Iterator[Any]]
+
+
+@dataclass(frozen=True)
+class TileProgram:
+    """One kernel, declared: what it computes (`problem`), how (`declare`, `bodies`) and what is swept (`knobs`).
+
+    Attributes:
+        declare: (knobs as a namespace, arch) -> Schedule.
+        bodies: role name -> generator function over a Machine. A role that no body names is an error.
+        guards: conditions on the call, checked by the registry.
+        constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
+        launch: (knobs, call dims, arch) -> values of the runtime dims the caller does not fix (splits, groups).
+        useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it a violation.
+    """
+
+    op: str
+    problem: Problem
+    knobs: tuple[Knob, ...]
+    declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
+    bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
+    guards: tuple[Guard, ...] = ()
+    constraints: (
+        Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
+    ) = None
+    launch: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], dict[str, int]] | None = None
+    useful: Callable[[SimpleNamespace, ArchSpec, int], bool] | None = None
+
+    def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
+        """The schedule at `knobs` on `arch`, with its internal references checked.
+
+        Raises:
+            DeclarationError: a buffer, role or pipeline refers to something that is not declared.
+        """
+        schedule = self.declare(SimpleNamespace(**knobs), arch)
+        _validate(self.op, schedule)
+        return schedule
+
+    def variant_id(self, backend: str, arch: ArchSpec, knobs: Mapping[str, Any]) -> str:
+        """`<op>__<backend>_<arch>__<knobs>`: file name, kernel symbol, cache folder, test id and tuned value."""
+        spelled = "_".join(knob.spell(knobs[knob.name]) for knob in self.knobs if knob.name in knobs)
+        return f"{self.op}__{backend}_{arch.tag}__{spelled}"
+
+
+def _validate(op: str, schedule: Schedule) -> None:
+    def fail(subject: str, expected: str, got: str) -> None:
+        raise DeclarationError(
+            f"program {op}, {subject}",
+            expected=expected,
+            got=got,
+            fix="correct the declaration in dsl_kernels/programs",
+        )
+
+    roles = {role.name for role in schedule.roles}
+    for kind, records in (
+        ("role", schedule.roles),
+        ("buffer", schedule.buffers),
+        ("pipeline", schedule.pipelines),
+        ("mma", schedule.mmas),
+    ):
+        names = [record.name for record in records]
+        if len(set(names)) != len(names):
+            fail(f"{kind}s", "distinct names", ", ".join(names))
+    buffers = {buffer.name: buffer for buffer in schedule.buffers}
+    for buffer in schedule.buffers:
+        if buffer.dtype not in DTYPE_BYTES:
+            fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPE_BYTES), buffer.dtype)
+        if buffer.alias is not None and buffer.alias not in buffers:
+            fail(f"buffer {buffer.name}", "an alias of a declared buffer", buffer.alias)
+        if buffer.space is Space.REGISTER and buffer.role not in roles:
+            fail(f"buffer {buffer.name}", "the role that holds it", str(buffer.role))
+        if buffer.stages < 1 or any(extent < 1 for extent in buffer.shape):
+            fail(f"buffer {buffer.name}", "positive extents and stages", f"{buffer.shape} x {buffer.stages}")
+    for pipe in schedule.pipelines:
+        if pipe.producer not in roles:
+            fail(f"pipeline {pipe.name}", "a declared producer role", pipe.producer)
+        if not pipe.readers:
+            fail(f"pipeline {pipe.name}", "at least one reader", "none")
+        for reader in pipe.readers:
+            if reader.role not in roles:
+                fail(f"pipeline {pipe.name}", "a declared reader role", reader.role)
+        for name in pipe.buffers:
+            if name not in buffers:
+                fail(f"pipeline {pipe.name}", "declared buffers", name)
+            if buffers[name].stages != pipe.stages:
+                fail(
+                    f"pipeline {pipe.name}",
+                    f"buffer {name} with {pipe.stages} stages",
+                    f"{buffers[name].stages} stages",
+                )
+        if pipe.returned_by is not None:
+            back = next((p for p in schedule.pipelines if p.name == pipe.returned_by), None)
+            if (
+                back is None
+                or back.producer not in {r.role for r in pipe.readers}
+                or pipe.producer not in {r.role for r in back.readers}
+            ):
+                fail(
+                    f"pipeline {pipe.name}",
+                    "returned_by a pipeline from its reader to its producer",
+                    str(pipe.returned_by),
+                )
+        if pipe.rounds not in ("loop", "once"):
+            fail(f"pipeline {pipe.name}", "rounds 'loop' or 'once'", pipe.rounds)
+        if pipe.rounds == "once" and pipe.stages != 1:
+            fail(f"pipeline {pipe.name}", "one stage for a single hand-over", f"{pipe.stages} stages")
+    for mma in schedule.mmas:
+        if mma.role not in roles:
+            fail(f"mma {mma.name}", "a declared role", mma.role)
+    for barrier, members in schedule.named_barriers.items():
+        if not members or not set(members) <= roles:
+            fail(f"named barrier {barrier}", "declared roles", ", ".join(members) or "none")

@@ -1,0 +1,199 @@
+"""The barrier plan: who arrives where, how often, with which fences, derived from a schedule's pipelines.
+
+For each pipeline the producer goes acquire -> fill -> commit and each reader wait -> read -> release. The engines
+on both sides decide the rest:
+
+| fill     | full barrier                                                                      |
+|----------|-----------------------------------------------------------------------------------|
+| bulk     | one arrival that announces the bytes; the copy engine completes them               |
+| cp_async | one arrival a producer thread, made by the hardware when that thread's copies land |
+| threads  | one arrival a thread or warp, after a proxy fence if an async engine reads         |
+| tcgen05  | one arrival, by the commit of the MMAs that wrote the buffer                       |
+| tmem     | one arrival a thread or warp, after tcgen05.wait::st and the before-fence          |
+
+A reader that is itself asynchronous lets a slot go only when its operation has finished: wgmma after its wait,
+tcgen05 through a commit, never by an arrive that merely follows the issue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ..errors import DeclarationError
+from .lang import ASYNC_PROXY, Engine, Pipeline, Reader, Role, Schedule, Space
+
+
+class Action(str, Enum):
+    """One synchronisation step, in the order in which a role performs it."""
+
+    WAIT_EMPTY = "wait_empty"
+    EXPECT_TX = "arrive_expect_tx"
+    NOINC_ARRIVE_FULL = "cp_async_arrive_noinc"
+    ARRIVE_FULL = "arrive_full"
+    COMMIT_FULL = "commit_full"
+    WAIT_FULL = "wait_full"
+    ARRIVE_EMPTY = "arrive_empty"
+    COMMIT_EMPTY = "commit_empty"
+    FENCE_PROXY = "fence_proxy_async"
+    FENCE_BEFORE = "tcgen05_fence_before"
+    FENCE_AFTER = "tcgen05_fence_after"
+    WAIT_TMEM_LOAD = "tmem_wait_load"
+    WAIT_TMEM_STORE = "tmem_wait_store"
+    WAIT_WGMMA = "wgmma_wait"
+    ELECT = "one_lane_a_warp"
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """One mbarrier array: `stages` barriers of `count` arrivals; `tx_bytes` announced a phase (0: none)."""
+
+    name: str
+    stages: int
+    count: int
+    tx_bytes: int
+    arrives: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """Everything the two sides of one pipeline do, as ordered actions.
+
+    The parities are for the i-th use of the ring: a full barrier is waited on with `(i // stages) & 1`, an empty one
+    with the opposite, so that the first `stages` acquires pass on fresh barriers.
+    """
+
+    pipeline: Pipeline
+    full: Barrier
+    empty: Barrier | None
+    acquire: tuple[Action, ...]
+    commit: tuple[Action, ...]
+    wait: dict[str, tuple[Action, ...]]
+    release: dict[str, tuple[Action, ...]]
+
+    def full_parity(self, use: int) -> int:
+        return (use // self.pipeline.stages) & 1
+
+    def empty_parity(self, use: int) -> int:
+        return self.full_parity(use) ^ 1
+
+
+@dataclass(frozen=True)
+class BarrierPlan:
+    """The plans of all pipelines of a schedule, by name."""
+
+    pipelines: dict[str, PipelinePlan]
+
+    @property
+    def barriers(self) -> tuple[Barrier, ...]:
+        found = []
+        for plan in self.pipelines.values():
+            found.append(plan.full)
+            if plan.empty is not None:
+                found.append(plan.empty)
+        return tuple(found)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of the barriers themselves."""
+        return 8 * sum(barrier.stages for barrier in self.barriers)
+
+
+def _arrivals(role: Role, per: str) -> int:
+    return {"thread": role.threads, "warp": role.warps, "role": 1}[per]
+
+
+def _tmem(schedule: Schedule, pipe: Pipeline) -> bool:
+    return any(schedule.buffer(name).space is Space.TENSOR for name in pipe.buffers)
+
+
+def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int]:
+    producer = schedule.role(pipe.producer)
+    async_reader = any(reader.engine in ASYNC_PROXY for reader in pipe.readers)
+    if pipe.fill is Engine.BULK:
+        return (Action.EXPECT_TX,), 1
+    if pipe.fill is Engine.CP_ASYNC:
+        return (Action.NOINC_ARRIVE_FULL,), producer.threads
+    if pipe.fill is Engine.TCGEN05:
+        return (Action.COMMIT_FULL,), 1
+    steps: list[Action] = []
+    if pipe.fill is Engine.TMEM:
+        steps += [Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
+    elif pipe.fill is Engine.THREADS:
+        if async_reader and not _tmem(schedule, pipe):
+            steps.append(Action.FENCE_PROXY)
+        if any(back.returned_by == pipe.name for back in schedule.pipelines):
+            # This arrival also hands tensor memory back that the same threads have read and rescaled.
+            steps += [Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
+    else:
+        raise DeclarationError(
+            f"pipeline {pipe.name}",
+            expected="a fill engine that writes shared or tensor memory",
+            got=pipe.fill.value,
+            fix="wgmma accumulates in registers: hand its result over with fill=Engine.THREADS",
+        )
+    if pipe.fill_arrive == "warp":
+        steps.append(Action.ELECT)
+    return (*steps, Action.ARRIVE_FULL), _arrivals(producer, pipe.fill_arrive)
+
+
+def _wait(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
+    steps = [Action.WAIT_FULL]
+    if pipe.fill is Engine.CP_ASYNC and reader.engine in ASYNC_PROXY:
+        # cp.async writes through the generic proxy and its arrival is made by hardware, so the writer has no
+        # point at which to fence; the reader fences after it has observed the barrier.
+        steps.append(Action.FENCE_PROXY)
+    if pipe.fill in (Engine.TCGEN05, Engine.TMEM) or reader.engine in (Engine.TCGEN05, Engine.TMEM):
+        steps.append(Action.FENCE_AFTER)
+    return tuple(steps)
+
+
+def _release(reader: Reader) -> tuple[Action, ...]:
+    if reader.engine is Engine.TCGEN05:
+        return (Action.COMMIT_EMPTY,)
+    steps: list[Action] = []
+    if reader.engine is Engine.WGMMA:
+        steps.append(Action.WAIT_WGMMA)
+    if reader.engine is Engine.TMEM:
+        steps += [Action.WAIT_TMEM_LOAD, Action.FENCE_BEFORE]
+    if reader.arrive == "warp":
+        steps.append(Action.ELECT)
+    return (*steps, Action.ARRIVE_EMPTY)
+
+
+def barrier_plan(schedule: Schedule) -> BarrierPlan:
+    """Derive the plan of every pipeline of `schedule`.
+
+    Raises:
+        DeclarationError: an engine that cannot fill or read the buffers it is declared on.
+    """
+    plans: dict[str, PipelinePlan] = {}
+    for pipe in schedule.pipelines:
+        commit, count = _commit(schedule, pipe)
+        tx_bytes = 0
+        if pipe.fill is Engine.BULK:
+            tx_bytes = sum(schedule.buffer(name).stage_bytes for name in pipe.buffers)
+        full = Barrier(f"{pipe.name}_full", pipe.stages, count, tx_bytes, (pipe.producer,))
+        empty = None
+        if pipe.rounds == "loop" and pipe.returned_by is None:
+            arrivals = sum(
+                1 if reader.engine is Engine.TCGEN05 else _arrivals(schedule.role(reader.role), reader.arrive)
+                for reader in pipe.readers
+            )
+            empty = Barrier(
+                f"{pipe.name}_empty", pipe.stages, arrivals, 0, tuple(r.role for r in pipe.readers)
+            )
+        acquire = (Action.WAIT_EMPTY,) if empty is not None else ()
+        if empty is not None and (pipe.fill in (Engine.TCGEN05, Engine.TMEM)):
+            # The slot was last read through tcgen05 by other threads: order their reads before our writes.
+            acquire = (*acquire, Action.FENCE_AFTER)
+        plans[pipe.name] = PipelinePlan(
+            pipeline=pipe,
+            full=full,
+            empty=empty,
+            acquire=acquire,
+            commit=commit,
+            wait={reader.role: _wait(pipe, reader) for reader in pipe.readers},
+            release={reader.role: _release(reader) if empty is not None else () for reader in pipe.readers},
+        )
+    return BarrierPlan(plans)

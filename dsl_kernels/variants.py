@@ -1,0 +1,124 @@
+"""The generated set as the library sees it: records of manifest.json, found and loaded without a DSL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from . import env
+from .errors import ArtifactError, UnknownNameError, did_you_mean
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One generated kernel module: an operation at fixed knobs, in one DSL, for one architecture."""
+
+    id: str
+    op: str
+    backend: str
+    arch: str
+    knobs: Mapping[str, Any]
+    path: Path
+    sha256: str = ""
+    declared: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def source(self) -> str:
+        """Text of the generated module."""
+        return self.path.read_text()
+
+
+def generated_root() -> Path:
+    """The folder that holds the manifest: DSL_KERNELS_GENERATED_DIR, the packaged set, or the checkout's generated/.
+
+    Raises:
+        ArtifactError: none of them holds a manifest.
+    """
+    here = Path(__file__).resolve().parent
+    override = env.GENERATED_DIR.get()
+    places = [override] if override is not None else [here / "generated", here.parent / "generated"]
+    for place in places:
+        if (place / MANIFEST).exists():
+            return place
+    raise ArtifactError(
+        "generated kernels",
+        expected=f"{MANIFEST} in one of: {', '.join(str(p) for p in places)}",
+        got="none",
+        fix="run `make generate` (or `python -m codegen generate`), or correct DSL_KERNELS_GENERATED_DIR",
+    )
+
+
+@lru_cache(maxsize=8)
+def _read(root: Path, stamp: int) -> tuple[Variant, ...]:
+    path = root / MANIFEST
+    try:
+        content = json.loads(path.read_text())
+        if content["schema"] != SCHEMA:
+            raise ArtifactError(
+                str(path),
+                expected=f"schema {SCHEMA}",
+                got=str(content["schema"]),
+                fix="regenerate it with this version: `make generate`",
+            )
+        return tuple(
+            Variant(
+                r["id"],
+                r["op"],
+                r["backend"],
+                r["arch"],
+                r["knobs"],
+                root / r["file"],
+                r["sha256"],
+                r["declared"],
+            )
+            for r in content["variants"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            str(path),
+            expected="a manifest of this version",
+            got=f"{type(error).__name__}: {error}",
+            fix="run `make generate`",
+        ) from error
+
+
+def variants(
+    op: str | None = None, backend: str | None = None, arch: str | None = None
+) -> tuple[Variant, ...]:
+    """Generated variants, in the manifest's order, narrowed by any of the arguments."""
+    root = generated_root()
+    everything = _read(root, (root / MANIFEST).stat().st_mtime_ns)
+    return tuple(
+        v
+        for v in everything
+        if op in (None, v.op) and backend in (None, v.backend) and arch in (None, v.arch)
+    )
+
+
+def get(variant_id: str) -> Variant:
+    """The variant with this id.
+
+    Raises:
+        UnknownNameError: not in the generated set.
+    """
+    everything = variants()
+    for variant in everything:
+        if variant.id == variant_id:
+            return variant
+    raise UnknownNameError(
+        "variant",
+        expected="a generated variant",
+        got=repr(variant_id),
+        fix=did_you_mean(variant_id, ids(everything)),
+    )
+
+
+def ids(of: Iterable[Variant]) -> list[str]:
+    return [variant.id for variant in of]

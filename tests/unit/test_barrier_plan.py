@@ -1,0 +1,142 @@
+"""The barrier plan by itself: counts, phases, fences and release points, and a model check of the derived protocol."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+
+from dsl_kernels import programs
+from dsl_kernels.arch import ARCHS
+from dsl_kernels.errors import DeclarationError
+from dsl_kernels.tile.lang import Buffer, Engine, Pipeline, Reader, Role, Schedule, Space
+from dsl_kernels.tile.plan import Action, barrier_plan
+
+
+def schedule(
+    fill: Engine, readers: tuple[Reader, ...], *, stages: int = 2, space: Space = Space.SHARED, **pipe
+) -> Schedule:
+    shape = (128, 64) if space is Space.TENSOR else (64, 64)
+    return Schedule(
+        roles=(Role("math", 4), Role("copy", 1), Role("mma", 1)),
+        buffers=(Buffer("tile", space, shape, "bfloat16" if space is Space.SHARED else "float32", stages),),
+        pipelines=(Pipeline("ring", ("tile",), pipe.pop("producer", "copy"), fill, readers, stages, **pipe),),
+        mmas=(),
+        grid=("1",),
+    )
+
+
+def plan_of(*args, **kwargs):
+    return barrier_plan(schedule(*args, **kwargs)).pipelines["ring"]
+
+
+def test_bulk_copy_to_wgmma_announces_bytes_and_frees_after_the_wgmma_wait():
+    plan = plan_of(Engine.BULK, (Reader("math", Engine.WGMMA),))
+    assert (plan.full.count, plan.full.tx_bytes) == (1, 64 * 64 * 2)
+    assert plan.commit == (Action.EXPECT_TX,)
+    assert plan.wait["math"] == (Action.WAIT_FULL,)
+    assert plan.release["math"] == (Action.WAIT_WGMMA, Action.ARRIVE_EMPTY)
+    assert plan.empty.count == 128
+
+
+def test_cp_async_to_an_async_reader_is_fenced_by_the_reader():
+    plan = plan_of(Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),))
+    assert plan.full.count == 32 and plan.full.tx_bytes == 0
+    assert plan.wait["mma"] == (Action.WAIT_FULL, Action.FENCE_PROXY, Action.FENCE_AFTER)
+    assert plan.release["mma"] == (Action.COMMIT_EMPTY,)
+    assert plan.empty.count == 1
+
+
+def test_thread_stores_to_thread_loads_need_no_proxy_fence():
+    plan = plan_of(Engine.THREADS, (Reader("math", Engine.THREADS, "warp"),), fill_arrive="warp")
+    assert plan.commit == (Action.ELECT, Action.ARRIVE_FULL) and plan.full.count == 1
+    assert plan.release["math"] == (Action.ELECT, Action.ARRIVE_EMPTY) and plan.empty.count == 4
+
+
+def test_thread_stores_to_tcgen05_are_fenced_by_the_writer():
+    plan = plan_of(Engine.THREADS, (Reader("mma", Engine.TCGEN05),), producer="math")
+    assert plan.commit == (Action.FENCE_PROXY, Action.ARRIVE_FULL)
+    assert Action.FENCE_PROXY not in plan.wait["mma"]
+
+
+def test_accumulators_travel_through_commit_and_tmem_loads():
+    plan = plan_of(Engine.TCGEN05, (Reader("math", Engine.TMEM),), producer="mma", space=Space.TENSOR)
+    assert plan.commit == (Action.COMMIT_FULL,) and plan.full.count == 1
+    assert plan.wait["math"] == (Action.WAIT_FULL, Action.FENCE_AFTER)
+    assert plan.release["math"] == (Action.WAIT_TMEM_LOAD, Action.FENCE_BEFORE, Action.ARRIVE_EMPTY)
+    assert plan.acquire == (Action.WAIT_EMPTY, Action.FENCE_AFTER)
+
+
+def test_tmem_operand_is_stored_waited_and_fenced_before_the_mma_reads_it():
+    plan = plan_of(Engine.TMEM, (Reader("mma", Engine.TCGEN05),), producer="math", space=Space.TENSOR)
+    assert plan.commit == (Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE, Action.ARRIVE_FULL)
+    assert Action.FENCE_PROXY not in plan.commit
+    assert plan.wait["mma"] == (Action.WAIT_FULL, Action.FENCE_AFTER)
+
+
+def test_two_readers_add_up_and_a_commit_counts_once():
+    plan = plan_of(Engine.BULK, (Reader("math", Engine.THREADS), Reader("mma", Engine.TCGEN05)))
+    assert plan.empty.count == 128 + 1
+
+
+def test_a_single_hand_over_has_no_empty_barrier():
+    plan = plan_of(Engine.BULK, (Reader("math", Engine.THREADS),), stages=1, rounds="once")
+    assert plan.empty is None and plan.acquire == () and plan.release["math"] == ()
+
+
+def test_wgmma_cannot_fill_a_buffer():
+    with pytest.raises(DeclarationError, match="accumulates in registers"):
+        plan_of(Engine.WGMMA, (Reader("math", Engine.THREADS),))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5])
+def test_parities_hold_under_any_interleaving(stages: int) -> None:
+    """Run the derived protocol on modelled mbarriers: no slot is overwritten unread, none is read unfilled."""
+    plan = plan_of(Engine.BULK, (Reader("math", Engine.THREADS, "role"),), stages=stages)
+    for seed in range(20):
+        rng = random.Random(seed)
+        full, empty, content = [0] * stages, [0] * stages, [None] * stages
+        produced = consumed = 0
+        while consumed < 4 * stages + 3:
+            # try_wait.parity(P) passes when the phase of parity P has completed, i.e. the current phase has parity 1 - P.
+            can_fill = (empty[produced % stages] & 1) != plan.empty_parity(produced)
+            can_read = (full[consumed % stages] & 1) != plan.full_parity(consumed)
+            assert can_fill or can_read, "deadlock"
+            if can_fill and (not can_read or rng.random() < 0.5):
+                slot = produced % stages
+                assert content[slot] is None, "overwrites an unread slot"
+                content[slot] = produced
+                full[slot] += 1
+                produced += 1
+            else:
+                slot = consumed % stages
+                assert content[slot] == consumed, "reads another use's data"
+                content[slot] = None
+                empty[slot] += 1
+                consumed += 1
+
+
+@pytest.mark.parametrize("op,arch", list(product(programs.names(), ARCHS)))
+def test_every_declared_program_has_a_plan_without_orphans(op: str, arch: str) -> None:
+    from codegen.sweep import combinations
+
+    program = programs.get(op)
+    for knobs in combinations(program, ARCHS[arch], 0):
+        s = program.schedule(knobs, ARCHS[arch])
+        plan = barrier_plan(s)
+        assert set(plan.pipelines) == {p.name for p in s.pipelines}
+        for barrier in plan.barriers:
+            assert barrier.count >= 1 and barrier.stages >= 1
+        assert len({b.name for b in plan.barriers}) == len(plan.barriers)
+
+
+def test_an_accumulator_returned_by_another_pipeline_is_fenced_there():
+    s = programs.get("sparse_mla").schedule(
+        {"heads": 16, "kv": "bf16", "tile": 64, "gather": "cp_async"}, ARCHS["sm_100a"]
+    )
+    plan = barrier_plan(s).pipelines
+    assert plan["o"].empty is None and plan["o"].full.count == 1
+    assert plan["p"].commit == (
+        Action.FENCE_PROXY, Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE, Action.ARRIVE_FULL,
+    )  # fmt: skip
