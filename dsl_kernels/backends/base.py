@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 from typing import Protocol
 
 from dsl_kernels.runtime.artifact import Artifact
+
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class Backend(Protocol):
@@ -14,11 +17,15 @@ class Backend(Protocol):
     name: str
 
     def versions(self) -> dict[str, str]:
-        """Versions that an artifact depends on (the DSL, the vendor's compiler); part of its cache key."""
+        """Versions that an artifact depends on (the DSL, the vendor's compiler); part of its cache key.
+
+        Raises:
+            ToolchainError: something is missing here, so nothing can be compiled.
+        """
         ...
 
-    def sources(self) -> list[Path]:
-        """Files besides the generated module that its text may import; part of the cache key."""
+    def sources(self, path: Path) -> list[Path]:
+        """Files of this package whose text enters the kernel of the module at `path`; part of the cache key."""
         ...
 
     def flags(self, arch: str, *, lineinfo: bool = True) -> list[str]:
@@ -28,3 +35,41 @@ class Backend(Protocol):
     def compile_module(self, path: Path, arch: str, out_dir: Path, *, lineinfo: bool = True) -> Artifact:
         """Compile `path` and leave kernel.ptx, kernel.cubin, meta.json and build.json in `out_dir`."""
         ...
+
+
+def imported_helpers(path: Path, backend: str) -> list[Path]:
+    """Device helpers that a module imports, directly or through each other, and every helper that is not Python.
+
+    A change to one helper then recompiles the variants that use it and no others.
+    """
+    folder = _PACKAGE / "device" / backend
+    package = f"{_PACKAGE.name}.device.{backend}"
+    found: set[Path] = {p for p in folder.rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    pending = [path]
+    while pending:
+        current = pending.pop()
+        for name in _imports(current, package):
+            parts = name.removeprefix(package).strip(".").split(".")
+            target = folder.joinpath(*parts)
+            for candidate in (target.with_suffix(".py"), target / "__init__.py"):
+                if candidate.is_file() and candidate not in found:
+                    found.add(candidate)
+                    pending.append(candidate)
+    return sorted(found)
+
+
+def _imports(path: Path, package: str) -> set[str]:
+    """Dotted names below `package` that a file may import; a name that turns out to be a function is harmless."""
+    try:
+        tree = ast.parse(path.read_text())
+    except (SyntaxError, OSError):
+        return set()
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = f"{package}.{node.module}" if node.level and node.module else package if node.level else node.module or ""
+            names.add(base)
+            names.update(f"{base}.{alias.name}" for alias in node.names)
+    return {name for name in names if name == package or name.startswith(package + ".")}

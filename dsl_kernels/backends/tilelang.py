@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from dsl_kernels.errors import CompileError, ToolchainError
-from dsl_kernels.runtime import toolkit
+from dsl_kernels.runtime import cache, toolkit
 from dsl_kernels.runtime.artifact import (
     BUILD,
     SCALAR_FORMATS,
@@ -30,9 +31,14 @@ from dsl_kernels.runtime.artifact import (
     TensorMap,
 )
 
+from .base import imported_helpers
+
 log = logging.getLogger(__name__)
 
 INSTALL = "`pip install 'dsl-kernels[tilelang]'`"
+
+# Standard error is redirected while TileLang lowers, so one thread at a time.
+_lowering = threading.Lock()
 
 # Warnings of the lowering that mean a wrong kernel, with what its author can do.
 FATAL_WARNINGS = {
@@ -41,13 +47,13 @@ FATAL_WARNINGS = {
 
 # Enumerators of cuTensorMapEncodeTiled in the order of cuda.h.
 _TMAP_DTYPES = (
-    "UINT8 UINT16 UINT32 INT32 UINT64 INT64 FLOAT16 FLOAT32 FLOAT64 BFLOAT16 FLOAT32_FTZ TFLOAT32 TFLOAT32_FTZ "
-    "16U4_ALIGN8B 16U4_ALIGN16B 16U6_ALIGN16B"
-).split()
-_TMAP_INTERLEAVE = "NONE 16B 32B".split()
-_TMAP_SWIZZLE = "NONE 32B 64B 128B 128B_ATOM_32B 128B_ATOM_32B_FLIP_8B 128B_ATOM_64B".split()
-_TMAP_PROMOTION = "NONE L2_64B L2_128B L2_256B".split()
-_TMAP_FILL = "NONE NAN_REQUEST_ZERO_FMA".split()
+    "UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT64", "BFLOAT16",
+    "FLOAT32_FTZ", "TFLOAT32", "TFLOAT32_FTZ", "16U4_ALIGN8B", "16U4_ALIGN16B", "16U6_ALIGN16B",
+)  # fmt: skip
+_TMAP_INTERLEAVE = ("NONE", "16B", "32B")
+_TMAP_SWIZZLE = ("NONE", "32B", "64B", "128B", "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
+_TMAP_PROMOTION = ("NONE", "L2_64B", "L2_128B", "L2_256B")
+_TMAP_FILL = ("NONE", "NAN_REQUEST_ZERO_FMA")
 
 _INFIX = {
     "Add": "+",
@@ -81,9 +87,8 @@ class TileLangBackend:
             raise ToolchainError("tilelang", expected="TileLang 0.1.15", got="not installed", fix=INSTALL) from None
         return {"tilelang": tilelang, "nvcc": toolkit.nvcc().version}
 
-    def sources(self) -> list[Path]:
-        folder = Path(__file__).parent.parent / "device" / self.name
-        return sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+    def sources(self, path: Path) -> list[Path]:
+        return imported_helpers(path, self.name)
 
     def flags(self, arch: str, *, lineinfo: bool = True) -> list[str]:
         return ["-O3", "-std=c++20", "-w", *(["-lineinfo"] if lineinfo else []), f"-arch={arch}"]
@@ -153,6 +158,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
 def _import_tilelang() -> ModuleType:
     """TileLang, told not to print and to keep quiet about the absence of a device."""
     os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
+    cache.share_root_with_dsls()
     try:
         import tilelang
     except ImportError as error:
@@ -180,7 +186,10 @@ def _pass_configs(module: ModuleType, path: Path) -> dict[str, Any]:
     for name in ("PASS_CONFIGS", "program"):
         if not hasattr(module, name):
             raise CompileError(str(path), expected=f"a module with {name}", got="none", fix="generate the module again")
-    return dict(module.PASS_CONFIGS)
+    configs = dict(module.PASS_CONFIGS)
+    if isinstance(flags := configs.get("tl.device_compile_flags"), str):
+        configs["tl.device_compile_flags"] = shlex.split(flags)
+    return configs
 
 
 def _lower(module: ModuleType, path: Path, arch: str, configs: dict[str, Any]) -> tuple[Any, Any]:
@@ -191,7 +200,7 @@ def _lower(module: ModuleType, path: Path, arch: str, configs: dict[str, Any]) -
 
     target = Target({"kind": "cuda", "arch": arch})
     captured: list[str] = []
-    with _refused(path.stem, "TileLang's lowering"), _captured_stderr(captured):
+    with _lowering, _refused(path.stem, "TileLang's lowering"), _captured_stderr(captured):
         program = module.program()
         with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(configs) or {}), target:
             lowered = tilelang.lower(program, target=target, enable_host_codegen=False, enable_device_compile=False)
@@ -220,8 +229,7 @@ def _nvcc_options(configs: dict[str, Any]) -> tuple[list[str], list[Path]]:
         extra.append("--use_fast_math")
     if (level := configs.get("tl.ptxas_register_usage_level")) is not None:
         extra.append(f"--ptxas-options=--register-usage-level={int(level)}")
-    asked = configs.get("tl.device_compile_flags") or []
-    for item in [asked] if isinstance(asked, str) else asked:
+    for item in configs.get("tl.device_compile_flags") or []:
         extra += shlex.split(item)
     return [*extra, *includes], [Path(f[2:]) for f in includes]
 

@@ -8,22 +8,20 @@ An artifact folder holds
     meta.json      an `Artifact`, with the SHA-256 of each file above; no paths, times or hosts
     build.json     how long the steps took (informative, never hashed)
 
-Sizes that are known only at a call are expressions: Python integer arithmetic over the names of dims and scalar
-operands, restricted by `names_in` to operators that cannot do anything but compute a number.
+Sizes that are known only at a call are expressions (`dsl_kernels.expr`) over the names of dims and scalar operands.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from dsl_kernels.errors import ArtifactError
+from dsl_kernels.expr import names_in
 
 SCHEMA = 1
 META = "meta.json"
@@ -44,55 +42,6 @@ SCALAR_FORMATS = {
     "float32": "f",
     "float64": "d",
 }
-
-_BINARY = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.LShift, ast.RShift, ast.BitAnd, ast.BitOr, ast.BitXor)
-_COMPARE = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-
-
-@lru_cache(maxsize=4096)
-def names_in(expression: str) -> frozenset[str]:
-    """The names that an integer expression uses. Anything that is not plain arithmetic is refused."""
-    try:
-        tree = ast.parse(expression, mode="eval")
-    except SyntaxError:
-        raise _malformed(f"expression {expression!r}", "integer arithmetic", "text that does not parse") from None
-    names: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        match node:
-            case ast.Constant(value=int()):
-                return
-            case ast.Name(id=name):
-                names.add(name)
-                return
-            case ast.BinOp(op=op) if isinstance(op, _BINARY):
-                children: list[ast.AST] = [node.left, node.right]
-            case ast.UnaryOp(op=ast.USub() | ast.Not()):
-                children = [node.operand]
-            case ast.BoolOp():
-                children = list(node.values)
-            case ast.IfExp():
-                children = [node.test, node.body, node.orelse]
-            case ast.Compare(ops=ops) if all(isinstance(op, _COMPARE) for op in ops):
-                children = [node.left, *node.comparators]
-            case ast.Call(func=ast.Name(id="min" | "max"), keywords=[]):
-                children = list(node.args)
-            case _:
-                raise _malformed(f"expression {expression!r}", "integer arithmetic", type(node).__name__)
-        for child in children:
-            visit(child)
-
-    visit(tree.body)
-    return frozenset(names)
-
-
-def compile_expressions(expressions: Sequence[str], arguments: Sequence[str]) -> Callable[..., tuple[int, ...]]:
-    """One function of `arguments` (positional) that evaluates every expression to a tuple."""
-    unknown = sorted(set().union(*map(names_in, expressions)) - set(arguments)) if expressions else []
-    if unknown:
-        raise _malformed("meta.json", f"expressions over {', '.join(arguments) or 'no names'}", f"name {unknown[0]}")
-    body = "".join(f"({text})," for text in expressions)
-    return eval(f"lambda {', '.join(arguments)}: ({body})", {"__builtins__": {}, "min": min, "max": max})  # noqa: S307
 
 
 @dataclass(frozen=True)

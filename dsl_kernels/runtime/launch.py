@@ -10,7 +10,6 @@ A launch reads addresses and sizes on the host, packs them into a buffer that wa
 from __future__ import annotations
 
 import ctypes
-import re
 import struct
 import threading
 from collections.abc import Callable, Mapping
@@ -18,9 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from dsl_kernels.arch import get_arch
 from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
-from .artifact import SCALAR_FORMATS, Artifact, TensorMap, compile_expressions, names_in, read
+from .artifact import SCALAR_FORMATS, Artifact, TensorMap, read
 
 # gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
 _CONFIG_HEAD = struct.Struct("<7I4xQ")
@@ -296,7 +297,7 @@ def _binders(artifact: Artifact) -> tuple[Callable[..., Any], Callable[..., dict
             raise LaunchError(artifact.variant, expected="identifiers as names", got=repr(name), fix="compile the variant again")
     sources = [p.source for p in artifact.params if p.kind in SCALAR_FORMATS]
     sizes = [text for m in artifact.tensor_maps for text in (*m.global_dims, *m.global_strides)]
-    used = frozenset().union(*map(names_in, (*sources, *sizes, *artifact.grid)))
+    used = names_in_all((*sources, *sizes, *artifact.grid))
     maps = {m.name: m for m in artifact.tensor_maps}
     mapped = [maps[p.source] for p in artifact.params if p.kind == "tensormap"]
     pointers = {p.source for p in artifact.params if p.kind == "pointer"} | {m.operand for m in mapped}
@@ -305,21 +306,17 @@ def _binders(artifact: Artifact) -> tuple[Callable[..., Any], Callable[..., dict
     lines += [f"    {name} = o[{name!r}]" if name in artifact.scalars else f"    {name} = d[{name!r}]" for name in sorted(used)]
     lines += [f"    p_{name} = o[{name!r}].data_ptr()" for name in sorted(pointers)]
     values = [f"p_{p.source}" if p.kind == "pointer" else p.source for p in artifact.params if p.kind != "tensormap"]
-    keys = [_tuple([f"p_{m.operand}", *m.global_dims, *m.global_strides]) for m in mapped]
-    lines.append(f"    return {_tuple(values)}, {_tuple(artifact.grid)}, {_tuple(keys)}")
+    keys = [tuple_text([f"p_{m.operand}", *m.global_dims, *m.global_strides]) for m in mapped]
+    lines.append(f"    return {tuple_text(values)}, {tuple_text(artifact.grid)}, {tuple_text(keys)}")
     lines.append("def derive(o):")
     reads = {
         name: f"o[{operand!r}].{'shape[' if what == 'shape' else 'stride('}{axis}{']' if what == 'shape' else ')'}"
         for name, (operand, what, axis) in artifact.dims.items()
     }
     lines.append("    return {" + ", ".join(f"{name!r}: {text}" for name, text in reads.items()) + "}")
-    scope: dict[str, Any] = {"__builtins__": {}, "min": min, "max": max}
-    exec("\n".join(lines), scope)  # noqa: S102
+    scope: dict[str, Any] = dict(SCOPE)
+    exec("\n".join(lines), scope)
     return scope["bind"], scope["derive"]
-
-
-def _tuple(items: Any) -> str:
-    return "(" + "".join(f"{item}, " for item in items) + ")"
 
 
 def _slot_format(kind: str) -> str:
@@ -329,7 +326,7 @@ def _slot_format(kind: str) -> str:
 
 
 def _evaluate(expressions: tuple[str, ...], scope: Mapping[str, Any]) -> tuple[int, ...]:
-    names = sorted(frozenset().union(*map(names_in, expressions)))
+    names = sorted(names_in_all(expressions))
     return compile_expressions(expressions, names)(*(scope[n] for n in names))
 
 
@@ -425,8 +422,7 @@ class _DriverApi:
             self.check(self.api.cuDeviceGetAttribute(kind, handle), "compute capability")
             for kind in (kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         )
-        match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-        if not match or (int(match[1]), int(match[2])) != (major, minor):
+        if get_arch(arch).compute_capability != (major, minor):
             raise _unavailable(f"a GPU of {arch} for {variant}", f"compute capability {major}.{minor}", "compile or select a variant for this GPU")
 
 

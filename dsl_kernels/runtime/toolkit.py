@@ -11,25 +11,35 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dsl_kernels.errors import CompileError, ToolchainError
+from dsl_kernels.errors import CacheError, CompileError, ToolchainError
 
 INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[nvcc]'`"
 INSTALL_NVDISASM = "`pip install --no-deps nvidia-cuda-nvdisasm`, or put the CUDA toolkit's bin folder on PATH"
 INSTALL_CXX = "install a C++ compiler (Debian: `apt-get install g++`), or set CXX"
+FREE_SPACE = "free space there and in TMPDIR, or set DSL_KERNELS_CACHE_DIR to another folder"
 MINIMUM_NVCC = (13, 0)
+
+# Code of a `CompileError` that says nothing about the module: a compiler that was killed may succeed next time.
+KILLED = "COMPILE_KILLED"
 
 # Opcode families that are counted by full mnemonic too: their modifiers say which shape or mode the kernel uses.
 DETAILED = frozenset(
-    "HGMMA QGMMA IGMMA HMMA QMMA IMMA OMMA UTCHMMA UTCQMMA UTCIMMA UTCBAR UTCCP LDTM STTM UTMALDG UTMASTG UTMAREDG "
-    "UBLKCP LDGSTS LDSM STSM".split()
-)
+    {
+        "HGMMA", "QGMMA", "IGMMA", "HMMA", "QMMA", "IMMA", "OMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA", "UTCBAR", "UTCCP",
+        "LDTM", "STTM", "UTMALDG", "UTMASTG", "UTMAREDG", "UBLKCP", "LDGSTS", "LDSM", "STSM",
+    }
+)  # fmt: skip
 
+_SEPARATOR = r"(?:,|\n\.b8 )"
+_INTERNAL_NAME = re.compile(r"(_INTERNAL_)[0-9a-f]{8}_")
+_INTERNAL_BYTES = re.compile(rf"({_SEPARATOR.join(str(byte) for byte in b'_INTERNAL_')}{_SEPARATOR})((?:\d+{_SEPARATOR}){{8}})")
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.[\w:]+)*)")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?")
@@ -135,17 +145,23 @@ def cuda_to_ptx(source: Path, ptx: Path, arch: str, flags: Sequence[str], *, roo
     """Compile CUDA to PTX whose line information names files relative to `roots`, so that it is the same everywhere."""
     host_compiler()
     _run([str(nvcc().path), "--ptx", f"-arch={arch}", *flags, "-o", ptx.name, source.name], source.parent, source.stem)
-    ptx.write_text(relative_line_info(ptx.read_text(), [source.parent, *roots]))
+    ptx.write_text(without_traces(ptx.read_text(), [source.parent, *roots]))
 
 
 def ptx_to_cubin(ptx: Path, cubin: Path, arch: str, flags: Sequence[str]) -> AssemblerReport:
     """Assemble PTX; the flags that concern ptxas reach it through nvcc as they would in one run."""
-    command = [str(nvcc().path), "--cubin", f"-arch={arch}", *flags, "--ptxas-options=-v", "-o", cubin.name, ptx.name]
-    return parse_assembler(_run(command, ptx.parent, ptx.stem))
+    command = [str(nvcc().path), "--cubin", f"-arch={arch}", *flags, "--ptxas-options=-v", "-o", str(cubin), str(ptx)]
+    # ptxas records the age of every source file that it finds from where it runs: let it find none.
+    with tempfile.TemporaryDirectory(dir=ptx.parent) as empty:
+        return parse_assembler(_run(command, Path(empty), ptx.stem))
 
 
-def relative_line_info(ptx: str, roots: Sequence[Path]) -> str:
-    """Replace the absolute paths of `.file` directives by paths relative to the first root that holds them."""
+def without_traces(ptx: str, roots: Sequence[Path]) -> str:
+    """The same PTX wherever it was compiled.
+
+    The absolute paths of `.file` directives become relative to the first root that holds them, and the hash of the
+    source's path that nvcc puts into the names of internal symbols (as text and in the debug bytes) becomes zero.
+    """
     prefixes = sorted({os.path.realpath(r) for r in roots} | {str(r) for r in roots}, key=len, reverse=True)
 
     def shorten(match: re.Match[str]) -> str:
@@ -156,7 +172,9 @@ def relative_line_info(ptx: str, roots: Sequence[Path]) -> str:
                     return f'{match.group(1)}"{os.path.relpath(name, prefix)}"'
         return f'{match.group(1)}"{os.path.basename(path)}"'
 
-    return re.sub(r'^(\s*\.file\s+\d+\s+)"([^"]*)"(?:\s*,\s*\d+)*', shorten, ptx, flags=re.MULTILINE)
+    ptx = re.sub(r'^(\s*\.file\s+\d+\s+)"([^"]*)"(?:\s*,\s*\d+)*', shorten, ptx, flags=re.MULTILINE)
+    ptx = _INTERNAL_NAME.sub(r"\g<1>00000000_", ptx)
+    return _INTERNAL_BYTES.sub(lambda match: match.group(1) + re.sub(r"\d+(?=[,\n])", "48", match.group(2)), ptx)
 
 
 def parse_assembler(log: str) -> AssemblerReport:
@@ -206,13 +224,18 @@ def _run(command: Sequence[str], folder: Path, subject: str) -> str:
     except OSError as error:
         raise ToolchainError(command[0], expected="an executable", got=str(error), fix=INSTALL_NVCC) from error
     if done.returncode != 0:
-        lines = (done.stderr + done.stdout).strip().splitlines()
+        text = (done.stderr + done.stdout).strip()
+        if "No space left on device" in text:
+            raise CacheError(str(folder), expected="room for the compiler's files", got=text[-300:], fix=FREE_SPACE)
+        lines = text.splitlines()
         errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()] or lines
+        killed = done.returncode < 0 or done.returncode >= 128 or "died due to signal" in text
         raise CompileError(
             subject,
             expected=f"{Path(command[0]).name} {command[1]} to accept it",
             got=f"exit status {done.returncode}: " + " | ".join(errors[:6])[:1500],
-            fix="read the message above; the source is in the build folder",
+            fix="free memory or lower DSL_KERNELS_JOBS" if killed else "correct the template; `show --source` prints the module",
+            code=KILLED if killed else None,
         )
     return done.stdout + done.stderr
 

@@ -1,0 +1,48 @@
+"""A compile worker: one JSON job a line on standard input, one JSON reply a line on what was standard output.
+
+Whatever a DSL prints goes to standard error, which the pool keeps for the case that the worker dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+from base64 import b64encode
+from pathlib import Path
+from types import SimpleNamespace
+
+from dsl_kernels.errors import CompileError, DslKernelError
+
+from . import cache
+
+
+def main() -> None:
+    """Serve jobs until standard input ends."""
+    with os.fdopen(os.dup(1), "w") as replies:
+        os.dup2(2, 1)
+        for line in sys.stdin:
+            replies.write(json.dumps(_serve(json.loads(line))) + "\n")
+            replies.flush()
+
+
+def _serve(job: dict[str, str]) -> dict[str, str]:
+    module = SimpleNamespace(id=job["id"], backend=job["backend"], arch=job["arch"], path=Path(job["path"]))
+    try:
+        return {"folder": str(cache.artifact_for(module, retry=bool(job["retry"])))}
+    except DslKernelError as error:
+        return {"error": _packed(error)}
+    except Exception as error:
+        fault = CompileError(
+            module.id, expected="a compile", got=f"{type(error).__name__}: {error}", fix="report it: this is a defect of dsl_kernels"
+        )
+        return {"error": _packed(fault)}
+
+
+def _packed(error: DslKernelError) -> str:
+    return b64encode(pickle.dumps(error)).decode()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""The artifact cache with the real compiler: hits, corruption, concurrency, crashes, failures and no-JIT mode."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dsl_kernels import backends
+from dsl_kernels.errors import CacheError, CompileError, MissingArtifactError, ToolchainError
+from dsl_kernels.runtime import cache
+from dsl_kernels.runtime.artifact import read
+
+COUNTED = 'pathlib.Path(os.environ["COMPILES"]).open("a").write("x")'
+BUILD = """
+import sys, types, pathlib
+from dsl_kernels.runtime import cache
+module = types.SimpleNamespace(id=sys.argv[1], backend="tilelang", arch="sm_90a", path=pathlib.Path(sys.argv[2]))
+print(cache.artifact_for(module))
+"""
+
+
+@pytest.fixture
+def compiles(tmp_path, monkeypatch):
+    """How often a module with the prelude COUNTED was compiled."""
+    log = tmp_path / "compiles"
+    monkeypatch.setenv("COMPILES", str(log))
+    return lambda: len(log.read_text()) if log.exists() else 0
+
+
+def build_in_child(module, env):
+    command = [sys.executable, "-c", BUILD, module.id, str(module.path)]
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def hidden(folder):
+    return [p.name for p in folder.glob(".*") if p.name != ".locks"]
+
+
+def test_compiled_once_then_found_then_rebuilt_when_damaged(make_module, compiles, cache_dir, caplog):
+    module = make_module(prelude=COUNTED)
+    assert cache.lookup(module) is None
+    folder = cache.artifact_for(module)
+    assert folder.parent.name == "sm_90a" and folder.name.startswith("scale__tilelang_sm90a__t-") and folder.is_relative_to(cache_dir)
+    assert cache.lookup(module) == cache.artifact_for(module) == folder and compiles() == 1
+    assert [entry.folder for entry in cache.entries()] == [folder] and not hidden(folder.parent)
+
+    cubin = folder / "kernel.cubin"
+    cubin.write_bytes(cubin.read_bytes()[:-1])
+    assert cache.lookup(module) is None and "damaged" in caplog.text
+    assert cache.artifact_for(module) == folder and compiles() == 2
+    read(folder)
+
+    (folder / "meta.json").write_text("{")
+    (folder / "inputs.json").unlink()
+    assert cache.artifact_for(module) == folder and compiles() == 3 and not hidden(folder.parent)
+    assert cache.load(module).artifact == read(folder)
+
+
+def test_the_key_covers_source_helpers_versions_and_flags(make_module, tmp_path, monkeypatch):
+    module = make_module()
+    before = cache.key_of(module)
+    assert cache.key_of(module) == before
+
+    module.path.write_text(module.path.read_text() + "\n# a comment\n")
+    edited = cache.key_of(module)
+    assert edited.content != before.content
+
+    helper = tmp_path / "helper.py"
+    helper.write_text("A = 1\n")
+    backend = backends.get("tilelang")
+    monkeypatch.setattr(type(backend), "sources", lambda self, path: [helper])
+    with_helper = cache.key_of(module)
+    helper.write_text("A = 2\n")
+    assert len({edited.content, with_helper.content, cache.key_of(module).content}) == 3
+
+    monkeypatch.setattr(type(backend), "versions", lambda self: {"tilelang": "9.9", "nvcc": "99"})
+    newer = cache.key_of(module)
+    assert newer.content == cache.key_of(module).content and newer.digest != with_helper.digest
+
+    monkeypatch.setattr(type(backend), "flags", lambda self, arch: ["-O0"])
+    assert cache.key_of(module).content != newer.content
+
+
+def test_processes_that_want_the_same_variant_compile_it_once(make_module, compiles, child_env):
+    module = make_module(prelude=COUNTED + "\ntime.sleep(1)")
+    children = [build_in_child(module, child_env) for _ in range(3)]
+    outputs = [child.communicate(timeout=120) for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0], outputs
+    assert len({out for out, _ in outputs}) == 1 and compiles() == 1
+    assert cache.lookup(module) is not None
+
+
+def test_a_killed_compile_publishes_nothing_and_does_not_block_the_next(make_module, tmp_path, child_env):
+    marker = tmp_path / "started"
+    prelude = f'if os.environ.get("STALL"):\n    pathlib.Path({str(marker)!r}).touch()\n    time.sleep(120)\n'
+    module = make_module(prelude=prelude)
+    child = build_in_child(module, {**child_env, "STALL": "1"})
+    deadline = time.monotonic() + 60
+    while not marker.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+    folder = cache.cache_root()
+    assert cache.lookup(module) is None and cache.entries() == []
+    left = list(folder.glob("*/*/.staging-*"))
+    assert len(left) == 1
+    assert cache.artifact_for(module).is_dir() and not left[0].exists()
+
+
+def test_a_failure_is_remembered_until_the_source_changes_or_a_retry(make_module, compiles):
+    broken = "\nif os.environ.get('BROKEN'):\n    raise RuntimeError('no such tile')"
+    module = make_module(prelude=COUNTED + broken)
+    os.environ["BROKEN"] = "1"
+    try:
+        for attempt in ("got RuntimeError: no such tile", "an earlier compile .*no such tile.*--retry"):
+            with pytest.raises(CompileError, match=attempt):
+                cache.artifact_for(module)
+        assert compiles() == 1
+    finally:
+        del os.environ["BROKEN"]
+    assert cache.artifact_for(module, retry=True).is_dir() and compiles() == 2
+
+
+def test_a_compiler_that_was_killed_is_not_remembered(make_module, monkeypatch):
+    module, backend = make_module(), backends.get("tilelang")
+
+    def die(self, path, arch, out_dir, *, lineinfo=True):
+        raise CompileError(path.stem, expected="it", got="signal 9", fix="more memory", code="COMPILE_KILLED")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(backend), "compile_module", die)
+        with pytest.raises(CompileError):
+            cache.artifact_for(module)
+    assert cache.artifact_for(module).is_dir()
+
+
+def test_without_jit_the_error_names_the_variant_and_the_command(make_module, monkeypatch):
+    module = make_module()
+    with pytest.raises(MissingArtifactError, match=rf"{module.id}.*dsl_kernels compile {module.id}"):
+        cache.artifact_for(module, build=False)
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
+    with pytest.raises(MissingArtifactError, match="got none"):
+        cache.load(module)
+
+
+def test_without_a_toolchain_a_build_of_the_same_content_is_used(make_module, monkeypatch):
+    module, backend = make_module(), backends.get("tilelang")
+    folder = cache.artifact_for(module)
+    missing = ToolchainError("nvcc", expected="nvcc", got="none found", fix="install it")
+
+    def no_versions(self):
+        raise missing
+
+    monkeypatch.setattr(type(backend), "versions", no_versions)
+    assert cache.lookup(module) == folder
+    module.path.write_text(module.path.read_text() + "\n# edited\n")
+    assert cache.lookup(module) is None
+    with pytest.raises(ToolchainError, match="nvcc"):
+        cache.artifact_for(module)
+
+    monkeypatch.setattr(type(backend), "versions", lambda self: {"tilelang": "9.9"})
+    make_module()
+    assert cache.lookup(module) is None, "a newer toolchain rebuilds"
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
+    assert cache.lookup(module) == folder, "unless nothing may be built"
+
+
+def test_a_cache_that_cannot_be_created(make_module, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "file" / "below"))
+    module = make_module()
+    assert cache.lookup(module) is None
+    with pytest.raises(CacheError, match="DSL_KERNELS_CACHE_DIR") as caught:
+        cache.artifact_for(module)
+    assert isinstance(caught.value, OSError)
+
+
+def test_a_read_only_cache_still_serves_what_it_has(make_module, monkeypatch):
+    module = make_module()
+    folder = cache.artifact_for(module)
+
+    def refuse(*args, **kwargs):
+        raise OSError(30, "Read-only file system", str(folder))
+
+    monkeypatch.setattr("pathlib.Path.mkdir", refuse)
+    assert cache.artifact_for(module) == folder
+    module.path.write_text(module.path.read_text() + "\n# edited\n")
+    with pytest.raises(CacheError, match="Read-only file system"):
+        cache.artifact_for(module)
+
+
+def test_a_full_disk_leaves_no_half_entry(make_module, child_env):
+    module = make_module()
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\n{BUILD}"
+    command = [sys.executable, "-c", limited, module.id, str(module.path)]
+    done = subprocess.run(command, env=child_env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1 and ("CacheError" in done.stderr or "CompileError" in done.stderr), done.stderr[-2000:]
+    assert cache.lookup(module) is None and cache.entries() == []
+    assert cache.artifact_for(module).is_dir()
+
+
+def test_no_space_reported_by_the_compiler_is_a_cache_error(make_module, tmp_path, monkeypatch):
+    fake = tmp_path / "bin" / "nvcc"
+    fake.parent.mkdir()
+    fake.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo "release 13.0, V13.0.88";; *) echo "fatal error: No space left on device" >&2; exit 1;; esac\n'
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(CacheError, match=r"No space left.*DSL_KERNELS_CACHE_DIR"):
+        cache.artifact_for(make_module())
+
+
+def test_a_lock_that_is_never_released(make_module, child_env, cache_dir, monkeypatch):
+    module = make_module(prelude="time.sleep(30)")
+    child = build_in_child(module, child_env)
+    try:
+        deadline = time.monotonic() + 60
+        while not list(cache_dir.glob("*/*/.staging-*")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        monkeypatch.setenv("DSL_KERNELS_COMPILE_TIMEOUT", "1")
+        with pytest.raises(CacheError, match="lock that is still held"):
+            cache.artifact_for(module)
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+
+
+def test_a_missing_generated_module(make_module):
+    module = make_module()
+    module.path.unlink()
+    with pytest.raises(MissingArtifactError, match="make generate"):
+        cache.artifact_for(module)
+
+
+def test_one_root_for_every_cache(tmp_path, monkeypatch):
+    for name in ("TILELANG_CACHE_DIR", "CUTE_DSL_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    cache.share_root_with_dsls()
+    assert os.environ["TILELANG_CACHE_DIR"] == str(cache.cache_root() / "tilelang")
+    monkeypatch.setenv("CUTE_DSL_CACHE_DIR", "/elsewhere")
+    cache.share_root_with_dsls()
+    assert os.environ["CUTE_DSL_CACHE_DIR"] == "/elsewhere"
+    monkeypatch.delenv("DSL_KERNELS_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.cache_root() == tmp_path / "xdg" / "dsl_kernels"
+
+
+def test_unreadable_entries_are_skipped_in_the_listing(make_module, cache_dir):
+    folder = cache.artifact_for(make_module())
+    copy = folder.with_name("other-00000000")
+    shutil.copytree(folder, copy)
+    (copy / "meta.json").write_text("{}")
+    listed = cache.entries()
+    assert [entry.folder for entry in listed] == [folder] and listed[0].bytes > 1000
+    assert json.loads((folder / "inputs.json").read_text())["variant"] == "scale__tilelang_sm90a__t"

@@ -1,0 +1,105 @@
+"""meta.json: round trip, hashes, and refusal of whatever a launcher could not trust."""
+
+import json
+
+import pytest
+
+from dsl_kernels.errors import ArtifactError
+from dsl_kernels.runtime.artifact import META, Artifact, Operand, Param, Resources, TensorMap, read
+
+
+def example(**changes):
+    values = {
+        "variant": "scale__tilelang_sm90a__t",
+        "backend": "tilelang",
+        "arch": "sm_90a",
+        "entry": "scale__tilelang_sm90a__t_kernel",
+        "operands": (
+            Operand("x", "tensor", "bfloat16", ("n", "64"), ("x_stride", "1")),
+            Operand("y", "tensor", "float32", ("n", "64"), None, written=True),
+            Operand("scale", "scalar", "float32"),
+        ),
+        "params": (
+            Param("x_desc", "tensormap", "x_desc"),
+            Param("y", "pointer", "y"),
+            Param("n", "int32", "n"),
+            Param("scale", "float32", "scale"),
+        ),
+        "dims": {"n": ("x", "shape", 0), "x_stride": ("x", "stride", 0)},
+        "grid": ("(n + 127) // 128", "1", "1"),
+        "block": (128, 1, 1),
+        "cluster": (1, 1, 1),
+        "dynamic_smem": 65536,
+        "cooperative": False,
+        "programmatic_launch": False,
+        "tensor_maps": (TensorMap("x_desc", "x", "BFLOAT16", ("64", "n"), ("x_stride * 2",), (64, 128), (1, 1), swizzle="128B"),),
+        "resources": Resources(32, 0, 0, 0, 1, 0, 65536, 0),
+        "evidence": {"UTMALDG": 1},
+        "toolchain": {"tilelang": "0.1.15"},
+    }
+    return Artifact(**{**values, **changes})
+
+
+def test_round_trip_is_exact():
+    artifact = example()
+    assert Artifact.from_json(artifact.to_json()) == artifact
+    assert Artifact.from_json(artifact.to_json()).to_json() == artifact.to_json()
+    assert artifact.op == "scale" and artifact.scalars == ("scale",)
+
+
+def test_seal_and_read_verify_hashes(tmp_path):
+    (tmp_path / "kernel.ptx").write_text("ptx")
+    (tmp_path / "kernel.cubin").write_bytes(b"cubin")
+    sealed = example().seal(tmp_path)
+    assert sorted(sealed.files) == ["kernel.cubin", "kernel.ptx"]
+    assert read(tmp_path) == sealed
+
+    (tmp_path / "kernel.cubin").write_bytes(b"cubiN")
+    with pytest.raises(ArtifactError, match=r"kernel\.cubin.*SHA-256"):
+        read(tmp_path)
+    assert read(tmp_path, verify=False) == sealed
+
+    (tmp_path / "kernel.cubin").unlink()
+    with pytest.raises(ArtifactError, match="no such file"):
+        read(tmp_path)
+
+
+def test_missing_folder_is_an_artifact_error(tmp_path):
+    with pytest.raises(ArtifactError, match=r"meta\.json"):
+        read(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 99}, "schema 1"),
+        ({"grid": ["missing_dim", "1", "1"]}, "missing_dim"),
+        ({"grid": ["__import__('os').getpid()", "1", "1"]}, "expression"),
+        ({"block": [0, 1, 1]}, "positive block"),
+        ({"dynamic_smem": -1}, "dynamic shared memory"),
+        ({"params": [{"name": "p", "kind": "pointer", "source": "nobody"}]}, "source of kind pointer"),
+        ({"params": [{"name": "p", "kind": "quaternion", "source": "n"}]}, "parameter kind"),
+        ({"params": [{"name": "p", "kind": "int32"}]}, "fields"),
+        ({"dims": {"n": ["scale", "shape", 0]}}, "source for dim n"),
+        ({"resources": {"registers": 1}}, "fields"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_untrustworthy_meta_is_refused(tmp_path, change, message):
+    raw = json.loads(example().to_json())
+    (tmp_path / META).write_text(json.dumps({**raw, **change}))
+    with pytest.raises(ArtifactError, match=message):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": 1}'])
+def test_text_that_is_no_artifact_is_refused(tmp_path, text):
+    (tmp_path / META).write_text(text)
+    with pytest.raises(ArtifactError):
+        read(tmp_path)
+
+
+def test_tensor_map_must_have_matching_rank():
+    bad = TensorMap("x_desc", "x", "BFLOAT16", ("64", "n"), (), (64, 128), (1, 1))
+    with pytest.raises(ArtifactError, match="one to five dimensions"):
+        example(tensor_maps=(bad,))

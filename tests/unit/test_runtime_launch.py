@@ -1,0 +1,279 @@
+"""The launcher against a driver that records what it is handed: packed parameters, grid, attributes, errors."""
+
+import ctypes
+import struct
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_runtime_artifact import example
+
+from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+from dsl_kernels.runtime import launch
+from dsl_kernels.runtime.artifact import Param
+
+real = pytest.importorskip("cuda.bindings.driver")
+
+
+class FakeDriver:
+    """The driver's calls, answered without a GPU. Structures are the real ones, so layouts are tested."""
+
+    def __init__(self, capability=(9, 0), devices=1):
+        self.capability, self.count = capability, devices
+        self.launches, self.encoded, self.attributes, self.pushed = [], [], [], []
+        self.result = real.CUresult.CUDA_SUCCESS
+        self.context = {}
+
+    def __getattr__(self, name):
+        return getattr(real, name)
+
+    def ok(self, *values):
+        return (real.CUresult.CUDA_SUCCESS, *values)
+
+    def cuInit(self, flags):
+        return self.ok()
+
+    def cuDeviceGetCount(self):
+        return self.ok(self.count)
+
+    def cuDeviceGet(self, device):
+        return self.ok(real.CUdevice(device))
+
+    def cuDeviceGetAttribute(self, kind, device):
+        return self.ok(self.capability["MINOR" in kind.name])
+
+    def cuDevicePrimaryCtxRetain(self, device):
+        return self.ok(real.CUcontext(1000 + int(device)))
+
+    def cuCtxGetCurrent(self):
+        return self.ok(real.CUcontext(self.context.get(threading.get_ident(), 0)))
+
+    def cuCtxSetCurrent(self, context):
+        self.context[threading.get_ident()] = int(context)
+        return self.ok()
+
+    def cuCtxPushCurrent(self, context):
+        self.pushed.append(int(context) - 1000)
+        return self.ok()
+
+    def cuCtxPopCurrent(self):
+        return self.ok(real.CUcontext(0))
+
+    def cuCtxGetDevice(self):
+        return self.ok(real.CUdevice(self.context[threading.get_ident()] - 1000))
+
+    def cuLibraryLoadData(self, code, *rest):
+        self.code = code
+        return self.ok(real.CUlibrary(77))
+
+    def cuLibraryGetKernel(self, library, name):
+        self.entry = name
+        return self.ok(real.CUkernel(88))
+
+    def cuKernelSetAttribute(self, attribute, value, kernel, device):
+        self.attributes.append((attribute.name, value, int(device)))
+        return self.ok()
+
+    def cuGetErrorString(self, result):
+        return self.ok(b"refused for a test")
+
+    def cuTensorMapEncodeTiled(self, dtype, rank, address, dims, strides, box, steps, *modes):
+        self.encoded.append((dtype.name, rank, address, [int(d) for d in dims], [int(s) for s in strides], [m.name for m in modes]))
+        tensor_map = real.CUtensorMap()
+        ctypes.memset(int(tensor_map.getPtr()), len(self.encoded), 128)
+        return self.ok(tensor_map)
+
+    def cuLaunchKernelEx(self, config, function, parameters, extra):
+        pointers = (ctypes.c_void_p * 4).from_address(parameters)
+        raw = [ctypes.string_at(p, size) for p, size in zip(pointers, (128, 8, 4, 4), strict=True)]
+        self.launches.append(
+            SimpleNamespace(
+                grid=(config.gridDimX, config.gridDimY, config.gridDimZ),
+                block=(config.blockDimX, config.blockDimY, config.blockDimZ),
+                smem=config.sharedMemBytes,
+                stream=int(config.hStream),
+                attributes=[(a.id.name, a.value) for a in config.attrs],
+                function=function,
+                map=raw[0],
+                y=struct.unpack("<Q", raw[1])[0],
+                n=struct.unpack("<i", raw[2])[0],
+                scale=struct.unpack("<f", raw[3])[0],
+                map_aligned=pointers[0] % 64 == 0,
+            )
+        )
+        return (self.result,)
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    return use(monkeypatch, FakeDriver())
+
+
+def use(monkeypatch, fake):
+    api = object.__new__(launch._DriverApi)
+    api.api, api.devices, api._contexts = fake, fake.count, {}
+    monkeypatch.setattr(launch, "_driver", lambda: api)
+    return fake
+
+
+def operands(n=300, stride=96):
+    base = torch.zeros(n, stride, dtype=torch.bfloat16)
+    return {"x": base[:, :64], "y": torch.zeros(n, 64), "scale": 0.5}
+
+
+def test_parameters_grid_and_maps_reach_the_driver(driver):
+    kernel, given = launch.LoadedKernel(example(), b"cubin"), operands()
+    kernel.launch(given, stream=4321)
+    kernel.launch(given, {"n": 300, "x_stride": 96}, stream=4321)
+    first, second = driver.launches
+    assert driver.code == b"cubin" and driver.entry == b"scale__tilelang_sm90a__t_kernel"
+    assert first.grid == (3, 1, 1) and first.block == (128, 1, 1) and first.smem == 65536 and first.stream == 4321
+    assert (first.y, first.n, first.scale) == (given["y"].data_ptr(), 300, 0.5)
+    assert first.map == b"\x01" * 128 and first.map_aligned
+    assert vars(first) == vars(second), "dims read from the shapes equal dims that were passed"
+    assert driver.attributes == [("CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES", 65536, 0)]
+    dtype, rank, address, dims, strides, modes = driver.encoded[0]
+    assert (dtype, rank, address) == ("CU_TENSOR_MAP_DATA_TYPE_BFLOAT16", 2, given["x"].data_ptr())
+    assert (dims, strides) == ([64, 300], [192])
+    assert modes == [
+        "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_NONE",
+        "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
+    ]  # fmt: skip
+
+
+def test_tensor_maps_follow_the_address_and_are_reused(driver):
+    kernel = launch.LoadedKernel(example(), b"cubin")
+    one, two = operands(), operands()
+    for given in (one, two, one, two):
+        kernel.launch(given)
+    assert len(driver.encoded) == 2
+    assert [call.map[0] for call in driver.launches] == [1, 2, 1, 2]
+    kernel.launch({**one, "x": one["x"][:200]})
+    assert len(driver.encoded) == 3 and driver.launches[-1].map[0] == 3
+
+
+def test_tensor_map_cache_is_bounded(driver, monkeypatch):
+    monkeypatch.setattr(launch, "_TENSOR_MAP_LIMIT", 2)
+    kernel = launch.LoadedKernel(example(), b"cubin")
+    for n in (100, 200, 300, 400):
+        kernel.launch(operands(n))
+    assert len(kernel._tensor_maps) <= 2 and driver.launches[-1].map[0] == 4
+
+
+def test_cluster_cooperative_and_programmatic_launch_attributes(driver):
+    kernel = launch.LoadedKernel(example(cluster=(16, 1, 1), cooperative=True, programmatic_launch=True), b"cubin")
+    kernel.launch(operands())
+    given = dict(driver.launches[0].attributes)
+    cluster = given["CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"].clusterDim
+    assert (cluster.x, cluster.y, cluster.z) == (16, 1, 1)
+    assert given["CU_LAUNCH_ATTRIBUTE_COOPERATIVE"].cooperative == 1
+    assert given["CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"].programmaticStreamSerializationAllowed == 1
+    assert ("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, 0) in driver.attributes
+
+
+def test_an_empty_grid_launches_nothing(driver):
+    launch.LoadedKernel(example(), b"cubin").launch(operands(0))
+    assert driver.launches == []
+
+
+def test_threads_have_their_own_buffers_and_get_a_context(driver):
+    kernel, given = launch.LoadedKernel(example(), b"cubin"), [operands(128 * (i + 1)) for i in range(8)]
+    barrier = threading.Barrier(8)
+
+    def work(index):
+        barrier.wait()
+        for _ in range(50):
+            kernel.launch(given[index], stream=index)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(driver.launches) == 400 and len(driver.context) == 8
+    for call in driver.launches:
+        assert call.n == 128 * (call.stream + 1) and call.y == given[call.stream]["y"].data_ptr()
+
+
+def test_with_several_devices_the_operands_choose(monkeypatch):
+    fake = use(monkeypatch, FakeDriver(devices=2))
+    kernel, given = launch.LoadedKernel(example(), b"cubin"), operands()
+    given["x"] = SimpleNamespace(data_ptr=given["x"].data_ptr, shape=given["x"].shape, stride=given["x"].stride, get_device=lambda: 1)
+    kernel.launch(given)
+    assert fake.pushed == [1]
+    assert {device for _, _, device in fake.attributes} == {0, 1}
+
+
+def test_another_architecture_is_refused(monkeypatch):
+    use(monkeypatch, FakeDriver(capability=(10, 0)))
+    with pytest.raises(ExecutorUnavailableError, match=r"sm_90a.*10\.0"):
+        launch.LoadedKernel(example(), b"cubin").launch(operands())
+
+
+def test_a_machine_without_a_driver_is_refused(monkeypatch):
+    fake = FakeDriver()
+    fake.cuInit = lambda flags: (real.CUresult.CUDA_ERROR_NO_DEVICE,)
+    monkeypatch.setattr("cuda.bindings.driver", fake)
+    launch._driver.cache_clear()
+    with pytest.raises(ExecutorUnavailableError, match="CUDA_ERROR_NO_DEVICE"):
+        launch.LoadedKernel(example(), b"cubin").launch(operands())
+    launch._driver.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("change", "dims", "message"),
+    [
+        ({"y": None}, None, "operand y"),
+        ({"y": ...}, None, "operand y: expected a float32 tensor"),
+        ({}, {"n": 4}, "dim x_stride"),
+        ({"scale": ...}, None, "scale"),
+        ({}, {"n": 1 << 40, "x_stride": 96}, "n: expected a value that fits int32"),
+        ({"scale": "big"}, None, "scale: expected a value that fits float32"),
+    ],
+)
+def test_bad_operands_are_named(driver, change, dims, message):
+    given = {name: value for name, value in {**operands(), **change}.items() if value is not None}
+    with pytest.raises(LaunchError, match=message):
+        launch.LoadedKernel(example(), b"cubin").launch(given, dims)
+    assert driver.launches == []
+
+
+def test_a_refusal_of_the_driver_names_the_launch(driver):
+    driver.result = real.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(LaunchError, match=r"CUDA_ERROR_INVALID_VALUE \(refused for a test\) for grid \(3, 1, 1\)"):
+        launch.LoadedKernel(example(), b"cubin").launch(operands())
+
+
+def test_a_refused_tensor_map_names_the_operand(driver):
+    driver.cuTensorMapEncodeTiled = lambda *_: (real.CUresult.CUDA_ERROR_INVALID_VALUE, None)
+    with pytest.raises(LaunchError, match="tensor map of x"):
+        launch.LoadedKernel(example(), b"cubin").launch(operands())
+
+
+def test_check_accepts_what_the_kernel_was_built_for():
+    launch.LoadedKernel(example(), b"cubin").check(operands())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": None}, LaunchError, "operand x"),
+        ({"y": torch.zeros(300, 64, dtype=torch.float16)}, ArgumentTypeError, "float32"),
+        ({"y": torch.zeros(300, 65)}, InvalidArgumentError, "shape"),
+        ({"y": torch.zeros(64, 300).T}, InvalidArgumentError, "strides"),
+        ({"y": torch.zeros(300, 64, device="meta")}, InvalidArgumentError, "device"),
+        ({"x": torch.zeros(300 * 96 + 1, dtype=torch.bfloat16)[1:].view(300, 96)[:, :64]}, InvalidArgumentError, "16-byte"),
+        ({"scale": "x"}, ArgumentTypeError, "scale"),
+    ],
+)
+def test_check_names_what_does_not_fit(change, error, message):
+    given = {name: value for name, value in {**operands(), **change}.items() if value is not None}
+    with pytest.raises(error, match=message):
+        launch.LoadedKernel(example(), b"cubin").check(given)
+
+
+def test_a_parameter_may_be_an_expression(driver):
+    params = (*example().params[:2], Param("n2", "int32", "n * 2 + 1"), Param("scale", "float32", "scale"))
+    launch.LoadedKernel(example(params=params), b"cubin").launch(operands())
+    assert driver.launches[0].n == 601
