@@ -374,12 +374,18 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[
     return {"splits": max(1, min(tiles, arch.sms // max(1, blocks))), "arrival_slots": max(1, blocks)}
 
 
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Queries, heads and selected tokens."""
+    return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"]}
+
+
 PROGRAM = TileProgram(
     op="sparse_mla",
     problem=problems.get("sparse_mla"),
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
+    bucket=bucket,
     guards=(_same("heads", "heads"), _same("kv", "form"), Guard("topk", _whole_tiles)),
     launch=launch,
     useful=useful,

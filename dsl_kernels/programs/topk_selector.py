@@ -185,9 +185,21 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
     )
 
 
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
+    """Register tiles that short rows leave idle, and the tail that long rows read again for each digit."""
+    kept = k.group * k.threads * k.keep
+    again = max(0, dims["max_len"] - kept) * 4 * len(DIGITS[k.digit]) / k.group
+    return 0.02 * k.keep + again / (arch.l2_gbps * 1e3 / arch.sms)
+
+
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """At level 0 only the combinations that the tuned tables use."""
     return level > 0 or (k.group, k.keep) in COMMITTED
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Rows, the longest row there can be, and k."""
+    return {"rows": dims["rows"], "max_len": dims["stride"], "k": dims["k"]}
 
 
 PROGRAM = TileProgram(
@@ -196,6 +208,8 @@ PROGRAM = TileProgram(
     knobs=KNOBS,
     declare=declare,
     bodies=bodies,
+    bucket=bucket,
     guards=(Guard("k", _small_k), Guard("stride", _vector_rows)),
+    overhead=overhead,
     useful=useful,
 )

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -189,6 +190,8 @@ def predict(
         waves * arch.tile_latency_us * (1 + max(0.0, steps / stages - 1) * 0.25)
         + counts.group_syncs * arch.tile_latency_us
     )
+    if program.overhead is not None:
+        latency += max(1, waves) * program.overhead(SimpleNamespace(**knobs), dims, arch)
     return Cost(
         arch.launch_us + latency + max(terms.values()),
         ctas,

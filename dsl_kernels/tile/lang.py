@@ -276,6 +276,9 @@ class TileProgram:
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
         launch: (knobs, call dims, arch) -> values of the runtime dims the caller does not fix (splits, groups).
+        bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries after
+            rounding up to powers of two, and are the dims that the cost model assumes.
+        overhead: (knobs, dims, arch) -> microseconds a CTA spends that the counts of its body do not show.
         useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it a violation.
     """
 
@@ -284,11 +287,13 @@ class TileProgram:
     knobs: tuple[Knob, ...]
     declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
     bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
+    bucket: Callable[[str, Mapping[str, int]], dict[str, int]]
     guards: tuple[Guard, ...] = ()
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
     ) = None
     launch: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], dict[str, int]] | None = None
+    overhead: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], float] | None = None
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] | None = None
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:

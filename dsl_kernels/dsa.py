@@ -1,0 +1,188 @@
+"""The whole DeepSeek Sparse Attention step: score, select, attend, with one workspace.
+
+Every launch is a kernel of the registry; nothing is computed on the host from device data, so a step can be captured
+in a CUDA graph and replayed with padded rows (length 0) and other lengths.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .errors import InvalidArgumentError
+from .ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from .ops.lightning_indexer import PAGE
+
+
+@dataclass
+class StepOutput:
+    """out [rows, heads, 512] bfloat16, lse [rows, heads] float32, indices [rows, topk] int32 (global token ids)."""
+
+    out: torch.Tensor
+    lse: torch.Tensor
+    indices: torch.Tensor
+
+
+_default = Workspace()
+
+
+def decode(
+    q_index: torch.Tensor,
+    k_index_cache: torch.Tensor,
+    weights: torch.Tensor,
+    seq_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    *,
+    sm_scale: float,
+    topk: int = 2048,
+    kpe: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    lse_base: str = "2",
+    output: StepOutput | None = None,
+    workspace: Workspace | None = None,
+    executor: str | None = None,
+    arch: str | None = None,
+) -> StepOutput:
+    """One decode step of b sequences with next_n queries each.
+
+    Args:
+        q_index: [b, next_n, index_heads, 128] float8_e4m3fn.
+        k_index_cache: [pages, 64, 1, 132] bytes, block-planar index keys.
+        weights: [b, next_n, index_heads] float32.
+        seq_lens: [b, next_n] int32, tokens each query sees; 0 for padded rows.
+        block_table: [b, max_pages] int32.
+        q_nope, q_pe: [b * next_n, heads, 512] and [b * next_n, heads, 64] bfloat16.
+        kv, kpe, attn_sink, lse_base, sm_scale: as `dsl_kernels.ops.sparse_mla`; the cache has the index cache's pages.
+        topk: tokens to select, a multiple of 64 up to 2048.
+        output: tensors to write into.
+        workspace: scratch for the step, with its logits; needed when steps overlap in time.
+        executor, arch: as in `dsl_kernels.ops`.
+
+    Returns:
+        The attention output, its lse and the selected ids.
+    """
+    b, next_n = seq_lens.shape
+    rows = b * next_n
+    scratch = workspace if workspace is not None else _default
+    _check_topk(topk)
+    logits = scratch.get(
+        "logits", (b, next_n, block_table.shape[1] * PAGE), torch.float32, q_index.device, zeroed=False
+    )
+    lightning_indexer(
+        q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk, executor=executor, arch=arch,
+        workspace=scratch,
+    )  # fmt: skip
+    result = output if output is not None else _allocate(q_nope, topk)
+    topk_selector(
+        logits.view(rows, -1), seq_lens.view(rows), topk, block_table=block_table, page_size=PAGE, next_n=next_n,
+        out=result.indices, executor=executor, arch=arch, workspace=scratch,
+    )  # fmt: skip
+    sparse_mla(
+        q_nope, q_pe, kv, result.indices, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink, lse_base=lse_base,
+        out=result.out, lse=result.lse, executor=executor, arch=arch, workspace=scratch,
+    )  # fmt: skip
+    return result
+
+
+def prefill(
+    q_index: torch.Tensor,
+    k_index: torch.Tensor,
+    k_index_scales: torch.Tensor,
+    weights: torch.Tensor,
+    k_start: torch.Tensor,
+    k_end: torch.Tensor,
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    *,
+    sm_scale: float,
+    topk: int = 2048,
+    kpe: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    lse_base: str = "2",
+    rows_per_chunk: int = 1024,
+    output: StepOutput | None = None,
+    workspace: Workspace | None = None,
+    executor: str | None = None,
+    arch: str | None = None,
+) -> StepOutput:
+    """Prefill of s query rows over one flat cache of skv tokens.
+
+    Logits are made and consumed in chunks of `rows_per_chunk` rows, so the workspace holds rows_per_chunk * skv floats.
+
+    Args:
+        q_index: [s, index_heads, 128] float8_e4m3fn.
+        k_index, k_index_scales: [skv, 128] float8_e4m3fn and [skv] float32.
+        weights: [s, index_heads] float32.
+        k_start, k_end: [s] int32 window of keys of each row.
+        q_nope, q_pe: [s, heads, 512] and [s, heads, 64] bfloat16.
+        kv: cache of at least skv tokens; token j of it belongs to key j. Other arguments as `decode`.
+
+    Returns:
+        The attention output, its lse and the selected key positions, counted from key 0.
+    """
+    _check_topk(topk)
+    if rows_per_chunk < 1:
+        raise InvalidArgumentError(
+            "rows_per_chunk",
+            expected="at least 1",
+            got=str(rows_per_chunk),
+            fix="pass the rows whose logits fit in memory",
+        )
+    if k_start.numel() != q_index.shape[0]:
+        raise InvalidArgumentError(
+            "k_start",
+            expected=f"[{q_index.shape[0]}]",
+            got=str(tuple(k_start.shape)),
+            fix="pass one window a query row",
+        )
+    s, skv = q_index.shape[0], k_index.shape[0]
+    stride = -(-skv // 4) * 4
+    scratch = workspace if workspace is not None else _default
+    result = output if output is not None else _allocate(q_nope, topk)
+    for first in range(0, s, rows_per_chunk):
+        chunk = slice(first, min(s, first + rows_per_chunk))
+        rows = chunk.stop - chunk.start
+        logits = scratch.get("logits", (rows, stride), torch.float32, q_index.device, zeroed=False)
+        lightning_indexer_prefill(
+            q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk], out=logits,
+            skip_below=topk, executor=executor, arch=arch, workspace=scratch,
+        )  # fmt: skip
+        topk_selector(
+            logits, k_end[chunk], topk, row_starts=k_start[chunk], out=result.indices[chunk], executor=executor, arch=arch,
+            workspace=scratch,
+        )  # fmt: skip
+        _to_keys(result.indices[chunk], k_start[chunk])
+        sparse_mla(
+            q_nope[chunk], q_pe[chunk], kv, result.indices[chunk], sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
+            lse_base=lse_base, out=result.out[chunk], lse=result.lse[chunk], executor=executor, arch=arch, workspace=scratch,
+        )  # fmt: skip
+    return result
+
+
+def _to_keys(indices: torch.Tensor, k_start: torch.Tensor) -> None:
+    """Positions within a row's window become key positions; padding stays -1."""
+    indices.add_(k_start[:, None] * (indices >= 0))
+
+
+def _allocate(q_nope: torch.Tensor, topk: int) -> StepOutput:
+    rows, heads, _ = q_nope.shape
+    return StepOutput(
+        torch.empty_like(q_nope),
+        q_nope.new_empty(rows, heads, dtype=torch.float32),
+        q_nope.new_empty(rows, topk, dtype=torch.int32),
+    )
+
+
+def _check_topk(topk: int) -> None:
+    if topk % 64 or not 64 <= topk <= 2048:
+        raise InvalidArgumentError(
+            "topk",
+            expected="a multiple of 64 from 64 to 2048",
+            got=str(topk),
+            fix="round it up; extra slots are -1 padding",
+        )

@@ -1,0 +1,22 @@
+"""Torch ops, one module an operation.
+
+Arguments they share:
+    executor: "cuda", "interpreter" or "emulator". By default cuda for CUDA tensors; CPU tensors need a name.
+    variant: id of the variant to run; by default the registry selects.
+    arch: architecture whose variants run off the GPU, sm_90a by default; ignored on a GPU.
+    workspace: a `Workspace` for launches that may overlap others; by default one per device and stream.
+"""
+
+from ._base import Workspace, clear
+from .lightning_indexer import lightning_indexer, lightning_indexer_prefill
+from .sparse_mla import sparse_mla
+from .topk_selector import topk_selector
+
+__all__ = [
+    "Workspace",
+    "clear",
+    "lightning_indexer",
+    "lightning_indexer_prefill",
+    "sparse_mla",
+    "topk_selector",
+]

@@ -1,0 +1,222 @@
+"""What every op shares: operands in, a prepared launch out, with the host work done once a shape.
+
+The first call of a shape validates it, selects a variant, loads it and sizes the workspace. Later calls look the
+result up by the operands' shapes, strides, dtypes and alignment, and launch: no allocation once the workspace has
+grown, no synchronisation, no device read, so a call can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from .. import env, executors, problems, registry
+from ..arch import arch_for_capability, get_arch
+from ..errors import InvalidArgumentError, LaunchError
+from ..problems.base import Operand, bind_dims
+
+DEFAULT_CPU_ARCH = "sm_90a"
+
+
+class Workspace:
+    """Scratch memory that ops share, grown on demand and kept.
+
+    A launch captured in a CUDA graph keeps using the addresses it saw, so replaced buffers stay alive. Launches that
+    may overlap in time (two streams, two graphs) need a workspace each. Without one, ops keep their own per device
+    and stream.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
+        self._retired: list[torch.Tensor] = []
+
+    def get(
+        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, zeroed: bool
+    ) -> torch.Tensor:
+        """A contiguous tensor of this shape; a zeroed one is zero unless a kernel was interrupted."""
+        count = 1
+        for extent in shape:
+            count *= extent
+        held = self._buffers.get((name, device))
+        if held is None or held.numel() < count or held.dtype != dtype:
+            if held is not None:
+                self._retired.append(held)
+            size = max(count, 1)
+            held = (torch.zeros if zeroed else torch.empty)(size, dtype=dtype, device=device)
+            self._buffers[(name, device)] = held
+        return held[:count].view(shape)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held now."""
+        held = [*self._buffers.values(), *self._retired]
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+
+@dataclass(slots=True)
+class _Prepared:
+    launch: executors.Launcher
+    dims: dict[str, int]
+    workspace: tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
+    selection: registry.Selection
+
+
+_prepared: dict[tuple[Any, ...], _Prepared] = {}
+_launchers: dict[tuple[str, str, int | None], executors.Launcher] = {}
+_workspaces: dict[tuple[int | None, int], Workspace] = {}
+
+
+def clear() -> None:
+    """Forget prepared launches (after the generated set, a tuned table or the environment changed)."""
+    _prepared.clear()
+    _launchers.clear()
+    registry.clear()
+
+
+@lru_cache(maxsize=64)
+def device_facts(index: int) -> tuple[str, str]:
+    """(architecture, GPU name) of a CUDA device.
+
+    Raises:
+        UnsupportedArchError: nothing is generated for that GPU.
+    """
+    major, minor = torch.cuda.get_device_capability(index)
+    return arch_for_capability(major, minor).name, torch.cuda.get_device_name(index)
+
+
+def run(
+    op: str,
+    form: str,
+    operands: dict[str, Any],
+    *,
+    static: Mapping[str, int],
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+    workspace: Workspace | None = None,
+    launch: Mapping[str, int] | None = None,
+) -> registry.Selection:
+    """Launch `op` on operands that hold every input, output and scalar of its declaration.
+
+    Args:
+        static: dims that no tensor shape gives (k of an empty output, integer scalars that guards look at).
+        executor: "cuda", "interpreter" or "emulator"; by default cuda for CUDA tensors, else an error.
+        variant: id of the variant to use.
+        arch: architecture whose variants run when the executor is not a GPU; sm_90a by default.
+        launch: overrides of launch dims such as splits.
+
+    Returns:
+        What ran.
+    """
+    tensors = [value for value in operands.values() if isinstance(value, torch.Tensor)]
+    device = tensors[0].device
+    index = device.index
+    key = (
+        op, form, executor, variant, arch, device, None if launch is None else tuple(launch.items()), tuple(static.items()),
+        *((t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in tensors),
+    )  # fmt: skip
+    prepared = _prepared.get(key)
+    if prepared is None:
+        prepared = _prepare(op, form, operands, static, executor, variant, arch, device, dict(launch or {}))
+        _prepared[key] = prepared
+    if env.CHECK_VALUES.get():
+        check_values(problems.get(op).operands(form), operands, prepared.dims)
+    stream = torch._C._cuda_getCurrentRawStream(index) if device.type == "cuda" else 0
+    if prepared.workspace:
+        scratch = workspace if workspace is not None else _workspaces.setdefault((index, stream), Workspace())
+        operands = dict(operands)
+        for name, shape, dtype, zeroed in prepared.workspace:
+            operands[name] = scratch.get(name, shape, dtype, device, zeroed)
+    prepared.launch(operands, prepared.dims, stream)
+    return prepared.selection
+
+
+def _prepare(
+    op: str,
+    form: str,
+    operands: Mapping[str, Any],
+    static: Mapping[str, int],
+    executor: str | None,
+    variant: str | None,
+    arch: str | None,
+    device: torch.device,
+    launch: dict[str, int],
+) -> _Prepared:
+    specs = problems.get(op).operands(form)
+    dims = bind_dims(specs, operands, static)
+    name = executors.for_device(device.type, executor or env.EXECUTOR.get())
+    if name == "cuda":
+        arch_name, gpu = device_facts(device.index)
+    else:
+        arch_name, gpu = get_arch(arch or DEFAULT_CPU_ARCH).name, ""
+    call = registry.Call(op, form, arch_name, dims, gpu)
+    selection = registry.select(call, variant)
+    dims = {**dims, **selection.launch, **launch}
+    launcher = _launcher(name, selection, device)
+    workspace = tuple(
+        (spec.name, _extents(spec, dims), spec.torch_dtype, spec.zeroed)
+        for spec in specs
+        if spec.kind == "workspace"
+    )
+    return _Prepared(launcher, dims, workspace, selection)
+
+
+def _launcher(executor: str, selection: registry.Selection, device: torch.device) -> executors.Launcher:
+    key = (selection.variant.id, executor, device.index)
+    launcher = _launchers.get(key)
+    if launcher is None:
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise LaunchError(
+                selection.variant.id,
+                expected="a variant that was loaded before the capture began",
+                got="its first call inside a CUDA graph capture",
+                fix="call the op once with these sizes before capturing, or use dsl_kernels.warmup",
+            )
+        launcher = executors.get(executor).prepare(selection.variant, device.index)
+        _launchers[key] = launcher
+    return launcher
+
+
+def _extents(spec: Operand, dims: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(extent if isinstance(extent, int) else dims[extent] for extent in spec.shape)
+
+
+def check_values(specs: tuple[Operand, ...], operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
+    """Read lengths, tables and ids back and compare them with the sizes they index; debugging only.
+
+    Raises:
+        InvalidArgumentError: a negative or too long length, a page or id out of range.
+    """
+    present = {spec.name for spec in specs}
+
+    def between(name: str, low: int, high: int, what: str, values: torch.Tensor | None = None) -> None:
+        tensor = operands[name] if values is None else values
+        if tensor.numel() and (int(tensor.min()) < low or int(tensor.max()) > high):
+            raise InvalidArgumentError(
+                name, expected=f"{what} from {low} to {high}", got=f"{int(tensor.min())} to {int(tensor.max())}",
+                fix="correct the values (DSL_KERNELS_CHECK_VALUES reports before the launch)",
+            )  # fmt: skip
+
+    if "seq_lens" in present:
+        between("seq_lens", 0, min(dims["max_pages"] * 64, dims["stride"]), "lengths")
+        used = -(-operands["seq_lens"].amax(dim=1) // 64)
+        columns = torch.arange(dims["max_pages"], device=used.device)
+        between(
+            "block_table",
+            0,
+            dims["pages"] - 1,
+            "page ids in use",
+            operands["block_table"][columns < used[:, None]],
+        )
+    if "row_ends" in present:
+        between("row_starts", 0, dims["stride"], "row starts")
+        between("row_ends", 0, dims["stride"], "row ends")
+    if "k_end" in present:
+        between("k_start", 0, dims["skv"], "first keys")
+        between("k_end", 0, dims["skv"], "key ends")
+    if "indices" in present and "n" in dims:
+        between("indices", -1, dims["n"] - 1, "token ids")

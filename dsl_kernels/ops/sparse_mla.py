@@ -1,0 +1,240 @@
+"""Torch op of sparse MLA attention over selected tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ._base import Workspace, run
+
+LSE_SCALE = {"2": 1.0, "e": math.log(2)}
+
+
+def _rows(name: str, cache: torch.Tensor, width: int) -> torch.Tensor:
+    """A cache [..., width] as strided rows [n, width], without copying."""
+    try:
+        return cache.view(-1, width)
+    except RuntimeError:
+        raise InvalidArgumentError(
+            name, expected="tokens at one constant stride", got=f"shape {tuple(cache.shape)}, strides {cache.stride()}",
+            fix="pass a cache whose pages follow one another without gaps",
+        ) from None  # fmt: skip
+
+
+def _split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, torch.Tensor]]:
+    """The form and the cache operands of what the caller passed."""
+    width = kv.shape[-1]
+    if kv.dtype == torch.bfloat16 and kpe is not None and width == LATENT_DIM:
+        return "bf16", {"ckv": _rows("kv", kv, LATENT_DIM), "kpe": _rows("kpe", kpe, ROPE_DIM)}
+    if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM + ROPE_DIM:
+        rows = _rows("kv", kv, width)
+        return "bf16", {"ckv": rows[:, :LATENT_DIM], "kpe": rows[:, LATENT_DIM:]}
+    if kv.element_size() == 1 and kpe is None and width == FP8_TOKEN_BYTES:
+        return "fp8", {"kv_cache": _rows("kv", kv.view(torch.uint8), width)}
+    if kv.dtype != torch.bfloat16 and kv.element_size() != 1:
+        raise ArgumentTypeError(
+            "kv", expected="bfloat16 rows or 656-byte tokens", got=str(kv.dtype), fix="convert the cache"
+        )
+    raise InvalidArgumentError(
+        "kv", expected="bfloat16 [..., 512] with kpe, bfloat16 [..., 576] without, or bytes [..., 656] without",
+        got=f"{kv.dtype} {tuple(kv.shape)} {'with' if kpe is not None else 'without'} kpe", fix="pass one of these caches",
+    )  # fmt: skip
+
+
+_no_sink: dict[tuple[int, torch.device], torch.Tensor] = {}
+
+
+def _sink(heads: int, device: torch.device) -> torch.Tensor:
+    held = _no_sink.get((heads, device))
+    if held is None:
+        held = _no_sink[(heads, device)] = torch.full((heads,), -math.inf, dtype=torch.float32, device=device)
+    return held
+
+
+def _launch(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    kpe: torch.Tensor | None,
+    indices: torch.Tensor,
+    attn_sink: torch.Tensor | None,
+    sm_scale: float,
+    lse_base: str,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    executor: str | None,
+    variant: str | None,
+    arch: str | None,
+    workspace: Workspace | None = None,
+    splits: int | None = None,
+) -> None:
+    if lse_base not in LSE_SCALE:
+        raise InvalidArgumentError(
+            "lse_base", expected="'2' or 'e'", got=repr(lse_base), fix="name the base of lse"
+        )
+    form, cache = _split_cache(kv, kpe)
+    sink = attn_sink if attn_sink is not None else _sink(q_nope.shape[1], q_nope.device)
+    operands: dict[str, Any] = {
+        "q_nope": q_nope, "q_pe": q_pe, **cache, "indices": indices, "attn_sink": sink, "out": out, "lse": lse,
+        "sm_scale": sm_scale, "lse_scale": LSE_SCALE[lse_base],
+    }  # fmt: skip
+    launch = None if splits is None else {"splits": splits}
+    run(
+        "sparse_mla",
+        form,
+        operands,
+        static={},
+        executor=executor,
+        variant=variant,
+        arch=arch,
+        workspace=workspace,
+        launch=launch,
+    )
+
+
+@torch.library.custom_op("dsl_kernels::sparse_mla", mutates_args=())
+def _op(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    kpe: torch.Tensor | None,
+    indices: torch.Tensor,
+    attn_sink: torch.Tensor | None,
+    sm_scale: float,
+    lse_base: str = "2",
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out = torch.empty_like(q_nope)
+    lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32)
+    _launch(q_nope, q_pe, kv, kpe, indices, attn_sink, sm_scale, lse_base, out, lse, executor, variant, arch)
+    return out, lse
+
+
+@_op.register_fake
+def _(
+    q_nope, q_pe, kv, kpe, indices, attn_sink, sm_scale, lse_base="2", executor=None, variant=None, arch=None
+):
+    return torch.empty_like(q_nope), q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32)
+
+
+@torch.library.custom_op("dsl_kernels::sparse_mla_out", mutates_args=("out", "lse"))
+def _out_op(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    kpe: torch.Tensor | None,
+    indices: torch.Tensor,
+    attn_sink: torch.Tensor | None,
+    sm_scale: float,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    lse_base: str = "2",
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+) -> None:
+    _launch(q_nope, q_pe, kv, kpe, indices, attn_sink, sm_scale, lse_base, out, lse, executor, variant, arch)
+
+
+@_out_op.register_fake
+def _(
+    q_nope,
+    q_pe,
+    kv,
+    kpe,
+    indices,
+    attn_sink,
+    sm_scale,
+    out,
+    lse,
+    lse_base="2",
+    executor=None,
+    variant=None,
+    arch=None,
+):
+    return None
+
+
+def sparse_mla(
+    q_nope: torch.Tensor,
+    q_pe: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    sm_scale: float,
+    kpe: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    lse_base: str = "2",
+    out: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+    splits: int | None = None,
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+    workspace: Workspace | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of each query over its own selected tokens; the latent row is key and value.
+
+    Args:
+        q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16; heads 8, 16, 32, 64 or 128.
+        kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; or bytes
+            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope).
+        indices: [t, topk] int32 global token ids, topk a multiple of 64; -1 anywhere is padding, repeats count.
+        sm_scale: factor of the logits.
+        attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
+        lse_base: "2" or "e".
+        out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into.
+        splits: pieces the id row is cut into; chosen by default.
+        executor, variant, arch, workspace: see `dsl_kernels.ops`.
+
+    Returns:
+        (out, lse). A query without tokens gives out = 0 and lse = -inf.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device that does not fit.
+        NoVariantError: no generated variant accepts these sizes.
+    """
+    if splits is not None and not 1 <= splits <= max(1, indices.shape[-1] // 64):
+        raise InvalidArgumentError(
+            "splits",
+            expected=f"1 to {max(1, indices.shape[-1] // 64)}",
+            got=str(splits),
+            fix="use at most one split per 64 ids",
+        )
+    if torch.compiler.is_compiling():
+        if out is None or lse is None:
+            return torch.ops.dsl_kernels.sparse_mla(
+                q_nope, q_pe, kv, kpe, indices, attn_sink, sm_scale, lse_base, executor, variant, arch
+            )
+        torch.ops.dsl_kernels.sparse_mla_out(
+            q_nope, q_pe, kv, kpe, indices, attn_sink, sm_scale, out, lse, lse_base, executor, variant, arch
+        )
+        return out, lse
+    if out is None:
+        out = torch.empty_like(q_nope)
+    if lse is None:
+        lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32)
+    _launch(
+        q_nope,
+        q_pe,
+        kv,
+        kpe,
+        indices,
+        attn_sink,
+        sm_scale,
+        lse_base,
+        out,
+        lse,
+        executor,
+        variant,
+        arch,
+        workspace,
+        splits,
+    )
+    return out, lse

@@ -1,0 +1,289 @@
+"""Which variant serves a call, and why.
+
+The order is: an explicit argument, the environment's override, the tuned table of this GPU for the call's shape
+bucket, the cost model among applicable variants, otherwise an error that lists every refusal. Nothing ever falls
+back to another dtype or to the reference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from . import env, programs, variants
+from .arch import get_arch
+from .errors import AmbiguousSelectionError, ArtifactError, InvalidArgumentError, NoVariantError
+from .variants import Variant
+
+TUNED = Path(__file__).resolve().parent / "tuned"
+TUNED_SCHEMA = 1
+# Predicted times closer than this are a tie, not a ranking.
+TIE = 1e-9
+
+
+@dataclass(frozen=True)
+class Call:
+    """What selection looks at: the operation, its form, the architecture, the GPU and the runtime dims.
+
+    Attributes:
+        form: variant of the problem ("decode", "prefill", "bf16", "fp8", "default").
+        dims: runtime dims by name, as `problems.base.bind_dims` returns them.
+        gpu: name that finds the tuned table, e.g. "NVIDIA H200"; "" skips it.
+    """
+
+    op: str
+    form: str
+    arch: str
+    dims: Mapping[str, int]
+    gpu: str = ""
+    backend: str | None = None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (self.op, self.form, self.arch, self.gpu, self.backend, tuple(self.dims.items()))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen variant, the launch dims it is to run with, and the rule that chose it."""
+
+    variant: Variant
+    launch: dict[str, int]
+    rule: str
+
+
+@dataclass
+class Candidate:
+    """One row of `explain`: a variant, why it was refused or how it ranks."""
+
+    variant: Variant
+    refusal: str | None = None
+    predicted_us: float | None = None
+    bound: str = ""
+    tuned_us: float | None = None
+    chosen: bool = False
+
+
+@dataclass
+class Explanation:
+    """The whole decision: every candidate, the bucket, the tuned entry if one decided, and the result or the error."""
+
+    call: Call
+    bucket: dict[str, int]
+    candidates: list[Candidate]
+    tuned: Mapping[str, Any] | None = None
+    selection: Selection | None = None
+    error: Exception | None = field(default=None, repr=False)
+
+
+_selected: dict[tuple[Any, ...], Selection] = {}
+
+
+def select(call: Call, variant: str | None = None) -> Selection:
+    """The variant for a call.
+
+    Args:
+        variant: an id to use regardless of rank; it must still accept the call.
+
+    Raises:
+        NoVariantError: nothing applies, or the variant asked for refuses; lists every refusal.
+        AmbiguousSelectionError: two variants rank equal.
+    """
+    forced = variant or env.FORCE.get().get(call.op)
+    key = (*call.key, forced)
+    found = _selected.get(key)
+    if found is None:
+        explanation = explain(call, forced, "argument" if variant else "DSL_KERNELS_FORCE")
+        if explanation.error is not None:
+            raise explanation.error
+        found = explanation.selection
+        if found is None:
+            raise NoVariantError(
+                call.op, expected="a selection", got="none", fix="report this call: explain() found neither"
+            )
+        _selected[key] = found
+    return found
+
+
+def clear() -> None:
+    """Forget cached selections and tuned tables (after the generated set or a tuned file changed)."""
+    _selected.clear()
+    _table.cache_clear()
+    _predict.cache_clear()
+
+
+def explain(call: Call, variant: str | None = None, forced_by: str = "argument") -> Explanation:
+    """Every candidate with its refusal or its predicted and tuned time, and the decision."""
+    program = programs.get(call.op)
+    sizes = bucket(call)
+    rows = [Candidate(v, refusal(call, v)) for v in variants.variants(call.op)]
+    result = Explanation(call, sizes, rows)
+    table = tuned_table(call.gpu) if call.gpu else []
+    for entry in table:
+        if _applies(entry, call, sizes):
+            for row in rows:
+                row.tuned_us = entry.get("us", {}).get(row.variant.id, row.tuned_us)
+            result.tuned = entry
+    open_rows = [row for row in rows if row.refusal is None]
+    for row in open_rows:
+        row.predicted_us, row.bound = _predict(row.variant.id, call.form, _frozen(_assumed(call, sizes)))
+    open_rows.sort(key=lambda row: (row.predicted_us or 0.0, row.variant.id))
+    try:
+        chosen, rule, launch = _decide(call, rows, open_rows, result.tuned, variant, forced_by)
+    except (NoVariantError, AmbiguousSelectionError) as error:
+        result.error = error
+        return result
+    chosen.chosen = True
+    dims = dict(call.dims)
+    computed = (
+        program.launch(SimpleNamespace(**chosen.variant.knobs), dims, get_arch(call.arch))
+        if program.launch
+        else {}
+    )
+    result.selection = Selection(chosen.variant, {**computed, **launch}, rule)
+    return result
+
+
+def _decide(
+    call: Call,
+    rows: list[Candidate],
+    open_rows: list[Candidate],
+    tuned: Mapping[str, Any] | None,
+    variant: str | None,
+    forced_by: str,
+) -> tuple[Candidate, str, dict[str, int]]:
+    if variant is not None:
+        row = next((r for r in rows if r.variant.id == variant), None)
+        if row is None:
+            raise NoVariantError(
+                call.op,
+                expected="a generated variant",
+                got=repr(variant),
+                fix="list them with `python -m dsl_kernels list`",
+            )
+        if row.refusal is not None:
+            raise NoVariantError(
+                variant,
+                expected="a call that it accepts",
+                got=row.refusal,
+                fix=f"drop the {forced_by} override",
+            )
+        return row, forced_by, {}
+    if not open_rows:
+        listed = "; ".join(f"{row.variant.id}: {row.refusal}" for row in rows) or "no variant was generated"
+        raise NoVariantError(
+            f"{call.op} {call.form} on {call.arch} with {dict(call.dims)}",
+            expected="one applicable variant",
+            got=f"refusals: {listed}",
+            fix="call with sizes a variant was built for, or widen its knobs and run `make generate`",
+        )
+    if tuned is not None:
+        row = next((r for r in open_rows if r.variant.id == tuned["variant"]), None)
+        if row is not None:
+            return row, "tuned table", dict(tuned.get("launch", {}))
+    first = open_rows[0]
+    if len(open_rows) > 1 and abs((open_rows[1].predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE:
+        tied = [
+            r.variant.id
+            for r in open_rows
+            if abs((r.predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE
+        ]
+        raise AmbiguousSelectionError(
+            f"{call.op} with {dict(call.dims)}",
+            expected="one best variant",
+            got="equal predictions for " + ", ".join(tied),
+            fix="name one with variant=, record a tuned entry, or make the programs' costs differ",
+        )
+    return first, "cost model" if len(open_rows) > 1 else "only applicable variant", {}
+
+
+def refusal(call: Call, variant: Variant) -> str | None:
+    """Why a variant cannot serve a call; None where it can."""
+    if variant.arch != call.arch:
+        return f"built for {variant.arch}, the call runs on {call.arch}"
+    if call.backend is not None and variant.backend != call.backend:
+        return f"backend {variant.backend}, asked for {call.backend}"
+    facts = {**call.dims, "form": call.form}
+    for guard in programs.get(call.op).guards:
+        reason = guard.refuse(variant.knobs, facts)
+        if reason is not None:
+            return reason
+    return None
+
+
+def bucket(call: Call) -> dict[str, int]:
+    """The sizes that decide, rounded up to powers of two."""
+    sizes = programs.get(call.op).bucket(call.form, call.dims)
+    return {name: 1 << max(0, value - 1).bit_length() for name, value in sizes.items()}
+
+
+def _assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Dims for the cost model: the bucket's sizes over the call's own, with derived ones that follow them."""
+    dims = {**call.dims, **sizes}
+    if "max_len" in sizes and "stride" in dims:
+        dims["stride"] = max(dims["stride"], sizes["max_len"])
+    return dims
+
+
+def _frozen(dims: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(dims.items()))
+
+
+@lru_cache(maxsize=4096)
+def _predict(variant_id: str, form: str, dims: tuple[tuple[str, int], ...]) -> tuple[float, str]:
+    from .tile.cost import predict
+
+    variant = variants.get(variant_id)
+    program, arch = programs.get(variant.op), get_arch(variant.arch)
+    sizes = dict(dims)
+    if program.launch:
+        sizes.update(program.launch(SimpleNamespace(**variant.knobs), sizes, arch))
+    cost = predict(program, variant.knobs, arch, form, sizes)
+    return cost.us, cost.bound
+
+
+def slug(gpu: str) -> str:
+    """File stem of a GPU's tuned table."""
+    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_")
+
+
+@lru_cache(maxsize=32)
+def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
+    try:
+        content = json.loads(path.read_text())
+        if content["schema"] != TUNED_SCHEMA:
+            raise InvalidArgumentError(
+                str(path),
+                expected=f"schema {TUNED_SCHEMA}",
+                got=str(content["schema"]),
+                fix="record it again with `bench --tune`",
+            )
+        return tuple(content["entries"])
+    except (ValueError, KeyError) as error:
+        raise ArtifactError(
+            str(path),
+            expected="a tuned table",
+            got=f"{type(error).__name__}: {error}",
+            fix="restore it or record it again",
+        ) from error
+
+
+def tuned_table(gpu: str) -> tuple[Mapping[str, Any], ...]:
+    """Entries recorded on this GPU; empty when none were."""
+    path = TUNED / f"{slug(gpu)}.json"
+    return _table(path) if path.exists() else ()
+
+
+def _applies(entry: Mapping[str, Any], call: Call, sizes: Mapping[str, int]) -> bool:
+    return (
+        entry["op"] == call.op
+        and entry["form"] == call.form
+        and entry["bucket"] == dict(sizes)
+        and (call.backend is None or call.backend == variants.get(entry["variant"]).backend)
+    )
