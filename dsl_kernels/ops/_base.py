@@ -62,6 +62,7 @@ class _Prepared:
     launch: executors.Launcher
     dims: dict[str, int]
     workspace: tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
+    scalars: dict[str, int]
     selection: registry.Selection
 
 
@@ -126,6 +127,8 @@ def run(
     if env.CHECK_VALUES.get():
         check_values(problems.get(op).operands(form), operands, prepared.dims)
     stream = torch._C._cuda_getCurrentRawStream(index) if device.type == "cuda" else 0
+    if prepared.scalars:
+        operands = {**operands, **prepared.scalars}
     if prepared.workspace:
         scratch = workspace if workspace is not None else _workspaces.setdefault((index, stream), Workspace())
         operands = dict(operands)
@@ -162,7 +165,12 @@ def _prepare(
         for spec in specs
         if spec.kind == "workspace"
     )
-    return _Prepared(launcher, dims, workspace, selection)
+    scalars = {
+        spec.name: dims[spec.name]
+        for spec in specs
+        if spec.kind == "scalar" and spec.name in selection.launch
+    }
+    return _Prepared(launcher, dims, workspace, scalars, selection)
 
 
 def _launcher(executor: str, selection: registry.Selection, device: torch.device) -> executors.Launcher:

@@ -60,6 +60,13 @@ PREFILL = (
         doc="column j is key j; columns outside the window stay as they were",
     ),
     _SKIP,
+    Operand(
+        "splits",
+        (),
+        "int32",
+        "scalar",
+        doc="CTAs that share the keys of one block of rows; chosen by the launch",
+    ),
 )
 
 

@@ -10,7 +10,7 @@ last to arrive merges them, so the operation is one launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -134,8 +134,8 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
             Buffer("red_s", shared, (2, 4, n), "float32", doc="maxima across warps, by tile parity"),
-            Buffer("stat_s", shared, (2, n), "float32"),
-            Buffer("live_s", shared, (k.tile + 1,), "int32", doc="tiles of this split with a valid id, and their number"),
+            Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
+            Buffer("last_s", shared, (1,), "int32"),
             Buffer("s_t", tensor, (64, n), "float32", 2),
             Buffer("o_t", tensor, (128, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
         ),
@@ -193,7 +193,7 @@ def _rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return latent, rope
 
 
-def _gather(m: Machine) -> Iterator[Any]:
+def _gather(m: Machine) -> Generator[Any, None, None]:
     for ids in _live_tiles(m):
         slot = yield from m.acquire("kv")
         latent, rope = _rows(m, ids)
@@ -202,7 +202,7 @@ def _gather(m: Machine) -> Iterator[Any]:
         m.commit(slot)
 
 
-def _gather_units(m: Machine) -> Iterator[Any]:
+def _gather_units(m: Machine) -> Generator[Any, None, None]:
     for ids in _live_tiles(m):
         latent, rope = _rows(m, ids)
         for unit in range(UNITS):
@@ -214,13 +214,13 @@ def _gather_units(m: Machine) -> Iterator[Any]:
         m.commit(slot)
 
 
-def _issue(m: Machine) -> Iterator[Any]:
+def _issue(m: Machine) -> Generator[Any, None, None]:
     """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
     q = yield from m.wait("q")
     n = m.schedule.constants["n"]
     held: list[list[Slot]] = []
 
-    def scores() -> Iterator[Any]:
+    def scores() -> Generator[Any, None, None]:
         out = yield from m.acquire("s")
         units = []
         for unit in range(UNITS):
@@ -236,7 +236,7 @@ def _issue(m: Machine) -> Iterator[Any]:
         m.commit(out)
         held.append(units)
 
-    def values(first: bool) -> Iterator[Any]:
+    def values(first: bool) -> Generator[Any, None, None]:
         p = yield from m.wait("p")
         o = yield from m.acquire("o")
         for unit, slot in enumerate(held.pop(0)):
@@ -256,7 +256,7 @@ def _issue(m: Machine) -> Iterator[Any]:
         yield from values(first=issued == 1)
 
 
-def _softmax(m: Machine) -> Iterator[Any]:
+def _softmax(m: Machine) -> Generator[Any, None, None]:
     query, head, _ = _place(m)
     hb, n = m.schedule.constants["head_block"], m.schedule.constants["n"]
     q = yield from m.acquire("q")
@@ -295,7 +295,7 @@ def _softmax(m: Machine) -> Iterator[Any]:
     _finish(m, out[:hb], lse[:hb])
 
 
-def _attend(m: Machine) -> Iterator[Any]:
+def _attend(m: Machine) -> Generator[Any, None, None]:
     query, head, _ = _place(m)
     hb = m.schedule.constants["head_block"]
     q, q_pe, p = m.buffer("q_s"), m.buffer("qpe_s"), m.buffer("p_s")

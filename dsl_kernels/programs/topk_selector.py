@@ -9,7 +9,7 @@ bits in every run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,7 +115,7 @@ def _settle(m: Machine, counts: torch.Tensor, need: int, rank: int) -> tuple[int
     )
 
 
-def _select(m: Machine) -> Iterator[Any]:
+def _select(m: Machine) -> Generator[Any, None, None]:
     row, rank = m.block
     stride, k = m.dim("stride"), m.dim("k")
     start = max(0, m.read("row_starts", (row,), 0))

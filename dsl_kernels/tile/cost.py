@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +50,8 @@ class Cost:
 class Counter(Machine):
     """Counts instead of computing; every tensor is on the meta device, every loop runs once with a weight."""
 
+    _run: _CountingRun
+
     def _weight(self) -> float:
         return math.prod(self._run.weights[self.role]) if self._run.weights[self.role] else 1.0
 
@@ -67,7 +69,7 @@ class Counter(Machine):
     def taken(self, condition: bool | torch.Tensor) -> bool:
         return True if isinstance(condition, torch.Tensor) else bool(condition)
 
-    def acquire(self, name: str) -> Iterator[Any]:
+    def acquire(self, name: str) -> Generator[Any, None, Slot]:
         pipe = self.schedule.pipeline(name)
         self._run.counts.uses[name] += self._weight()
         return Slot(pipe, 0, self._views(pipe, 0))
@@ -76,7 +78,7 @@ class Counter(Machine):
     def commit(self, slot: Slot) -> None:
         pass
 
-    def wait(self, name: str) -> Iterator[Any]:
+    def wait(self, name: str) -> Generator[Any, None, Slot]:
         pipe = self.schedule.pipeline(name)
         return Slot(pipe, 0, self._views(pipe, 0))
         yield
@@ -84,11 +86,11 @@ class Counter(Machine):
     def release(self, slot: Slot) -> None:
         pass
 
-    def meet(self, name: str) -> Iterator[Any]:
+    def meet(self, name: str) -> Generator[Any, None, None]:
         return
         yield
 
-    def group_sync(self) -> Iterator[Any]:
+    def group_sync(self) -> Generator[Any, None, None]:
         self._run.counts.group_syncs += self._weight()
         return
         yield

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import SimpleNamespace
@@ -152,7 +152,7 @@ class Machine:
     def arange(self, count: int) -> torch.Tensor:
         return torch.arange(count, device=self._run.device)
 
-    def acquire(self, name: str) -> Iterator[Any]:
+    def acquire(self, name: str) -> Generator[Any, None, Slot]:
         """Producer: wait until the next slot is free; returns the `Slot` (`slot = yield from m.acquire(...)`)."""
         pipe, ring = self.schedule.pipeline(name), self._cta.rings[name]
         self._owns(pipe, producer=True)
@@ -184,7 +184,7 @@ class Machine:
             )
         ring.committed += 1
 
-    def wait(self, name: str) -> Iterator[Any]:
+    def wait(self, name: str) -> Generator[Any, None, Slot]:
         """Reader: wait for the next full slot; returns the `Slot`."""
         pipe, ring = self.schedule.pipeline(name), self._cta.rings[name]
         self._owns(pipe, producer=False)
@@ -203,7 +203,7 @@ class Machine:
             )
         ring.released[self.role] += 1
 
-    def meet(self, name: str) -> Iterator[Any]:
+    def meet(self, name: str) -> Generator[Any, None, None]:
         """Named barrier among the roles declared for it."""
         members = self.schedule.named_barriers[name]
         state = self._cta.meetings[name]
@@ -213,7 +213,7 @@ class Machine:
             state[0], state[1] = 0, generation + 1
         yield Wait(f"named barrier {name}", lambda: state[1] > generation)
 
-    def group_sync(self) -> Iterator[Any]:
+    def group_sync(self) -> Generator[Any, None, None]:
         """Barrier over all CTAs that share this CTA's coordinates outside the schedule's group axes."""
         key = self._run.group_of(self.block)
         state = self._run.groups[key]

@@ -1,0 +1,496 @@
+"""The lightning indexer as a tile program: keys on M, query heads on N, the head sum in the epilogue.
+
+    S[keys, heads] = K Q^T (fp8, fp32 accumulators);   logit[key] = scale[key] * sum_h w_h * relu(S[key, h])
+
+Decode deals the key tiles of all sequences, end to end, to one CTA an SM in contiguous equal shares that every CTA
+works out from seq_lens itself: ragged rows need no plan from the host. Prefill gives a CTA a block of query rows and
+re-uses each key tile for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from .. import problems
+from ..arch import ArchSpec
+from ..problems.layouts import INDEX_DIM
+from ..problems.lightning_indexer import PAGE
+from ..tile.lang import (
+    Body,
+    Buffer,
+    Engine,
+    Guard,
+    Knob,
+    Mma,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Space,
+    TileProgram,
+)
+from ..tile.machine import Machine
+
+SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
+FP8 = "float8_e4m3"
+# N of one prefill tile: 256 query heads, 4 rows of 64 or 8 of 32.
+PREFILL_N = 256
+
+KNOBS = (
+    Knob("mode", "", (("decode", "prefill"),), "paged decode, or flat keys with a window per row"),
+    Knob("heads", "h", ((64, 32),), "index heads"),
+    Knob("queries", "q", ((1, 4, 8), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
+    Knob("tile", "t", ((128,), (64, 256)), "keys a tile"),
+    Knob("stages", "st", ((4, 6, 11), (8,)), "key tiles in flight"),
+)
+
+
+def _decode_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
+    return (
+        Buffer("keys", SHARED, (k.tile, INDEX_DIM), FP8, k.stages, swizzle=128),
+        Buffer("key_scales", SHARED, (k.tile,), "float32", k.stages),
+        Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
+        Buffer("head_weights", SHARED, (k.queries * k.heads,), "float32", query_stages),
+    )
+
+
+def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    query_stages = 2 if k.queries == 1 else 1
+    score = (Reader("score", Engine.WGMMA, "warp"),)
+    return Schedule(
+        roles=(
+            Role("score", k.tile // 16, doc="products and epilogue, 64 keys a warpgroup"),
+            Role("load", 1, doc="block table, key pages, queries"),
+        ),
+        buffers=(
+            *_decode_buffers(k, query_stages),
+            Buffer("acc", REGISTER, (k.tile, k.heads), "float32", role="score"),
+        ),
+        pipelines=(
+            Pipeline(
+                "keys",
+                ("keys", "key_scales"),
+                "load",
+                Engine.BULK,
+                score,
+                k.stages,
+                doc="tiles of this CTA's share",
+            ),
+            Pipeline(
+                "queries",
+                ("queries", "head_weights"),
+                "load",
+                Engine.BULK,
+                score,
+                query_stages,
+                doc="one use a sequence",
+            ),
+        ),
+        mmas=(Mma("score", "wgmma", "score", k.tile, k.heads, INDEX_DIM, FP8),),
+        grid=(str(arch.sms),),
+        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": 1},
+    )
+
+
+def _hopper_prefill(k: SimpleNamespace) -> Schedule:
+    groups = 2
+    each = k.queries // groups
+    readers = tuple(Reader(f"score_{g}", Engine.WGMMA, "warp") for g in range(groups))
+    return Schedule(
+        roles=(
+            *(
+                Role(f"score_{g}", k.tile // 16, 112, f"rows {g * each}..{(g + 1) * each - 1}")
+                for g in range(groups)
+            ),
+            Role("load", 4, 24, "key tiles, queries (one warp works)"),
+        ),
+        buffers=(
+            *_decode_buffers(k, 1),
+            *(
+                Buffer(f"acc_{g}", REGISTER, (k.tile, each * k.heads), "float32", role=f"score_{g}")
+                for g in range(groups)
+            ),
+        ),
+        pipelines=(
+            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
+            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
+        ),
+        mmas=tuple(
+            Mma(f"score_{g}", "wgmma", f"score_{g}", k.tile, each * k.heads, INDEX_DIM, FP8)
+            for g in range(groups)
+        ),
+        grid=(f"ceildiv(s, {k.queries})", "splits"),
+        constants={"groups": groups, "rows_per_group": each},
+    )
+
+
+def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    groups = 1 if k.queries == 1 else 2
+    accumulators = 4 // groups
+    query_stages = 2 if k.queries == 1 else 1
+    scorers = tuple(f"score_{g}" for g in range(groups))
+    readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
+    return Schedule(
+        roles=(
+            *(Role(role, 4, doc=f"epilogue of queries i with i % {groups} == {g}") for g, role in enumerate(scorers)),
+            Role("load", 1, doc="block table, key pages, queries"),
+            Role("mma", 1, doc="issues every tcgen05.mma and commit"),
+        ),
+        buffers=(
+            *_decode_buffers(k, query_stages),
+            *(Buffer(f"scores_{g}", TENSOR, (128, k.heads), "float32", accumulators) for g in range(groups)),
+        ),
+        pipelines=(
+            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages, doc="scales are read by threads"),
+            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages),
+            *(
+                Pipeline(
+                    f"scores_{g}", (f"scores_{g}",), "mma", Engine.TCGEN05,
+                    (Reader(f"score_{g}", Engine.TMEM, "warp"),), accumulators, doc="one use a tile and query of the group",
+                )
+                for g in range(groups)
+            ),
+        ),
+        mmas=(Mma("score", "tcgen05", "mma", k.tile, k.heads, INDEX_DIM, FP8),),
+        grid=(str(arch.sms),),
+        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups},
+    )  # fmt: skip
+
+
+def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
+    groups = 2
+    scorers = tuple(f"score_{g}" for g in range(groups))
+    readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
+    return Schedule(
+        roles=(
+            *(Role(role, 4, doc=f"epilogue of half {g} of the rows") for g, role in enumerate(scorers)),
+            Role("load", 1, doc="key tiles, queries"),
+            Role("mma", 1, doc="issues every tcgen05.mma and commit"),
+        ),
+        buffers=(
+            *_decode_buffers(k, 1),
+            Buffer("scores", TENSOR, (128, k.queries * k.heads), "float32", 2),
+        ),
+        pipelines=(
+            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
+            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
+            Pipeline(
+                "scores",
+                ("scores",),
+                "mma",
+                Engine.TCGEN05,
+                tuple(Reader(r, Engine.TMEM, "warp") for r in scorers),
+                2,
+            ),
+        ),
+        mmas=(Mma("score", "tcgen05", "mma", k.tile, k.queries * k.heads, INDEX_DIM, FP8),),
+        grid=(f"ceildiv(s, {k.queries})", "splits"),
+        constants={"groups": groups, "rows_per_group": k.queries // groups},
+    )
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    if arch.tmem_columns:
+        return _blackwell_decode(k, arch) if k.mode == "decode" else _blackwell_prefill(k)
+    return _hopper_decode(k, arch) if k.mode == "decode" else _hopper_prefill(k)
+
+
+def _lengths(m: Machine, sequence: int) -> list[int]:
+    """Keys to score for each query of a sequence; 0 for a row that selection takes whole."""
+    lens = [m.read("seq_lens", (sequence, i), "max_len") for i in range(m.dim("next_n"))]
+    return [length if length > m.dim("skip_below") else 0 for length in lens]
+
+
+def _share(m: Machine) -> Iterator[tuple[int, int]]:
+    """(sequence, tile) pairs of this CTA: the tiles of all sequences, end to end, in contiguous equal shares."""
+    tiles = [-(-max(_lengths(m, sequence)) // m.k.tile) for sequence in range(m.dim("b"))]
+    total, ctas, rank = sum(tiles), m.schedule.constants["ctas"], m.block[0]
+    base, extra = divmod(total, ctas)
+    first = rank * base + min(rank, extra)
+    for turn in m.loop(base + (rank < extra)):
+        place = first + turn
+        sequence = 0
+        while place >= tiles[sequence]:
+            place -= tiles[sequence]
+            sequence += 1
+        yield sequence, place
+
+
+def _load_decode(m: Machine) -> Generator[Any, None, None]:
+    k, queries = m.k, m.dim("next_n")
+    cache, present = m.operand("k_cache"), -1
+    for sequence, tile in _share(m):
+        if sequence != present:
+            present = sequence
+            slot = yield from m.acquire("queries")
+            m.load(slot.queries[: queries * k.heads], m.operand("q")[sequence].view(-1, INDEX_DIM))
+            m.load(slot.head_weights[: queries * k.heads], m.operand("weights")[sequence].view(-1))
+            m.commit(slot)
+        used = -(-max(_lengths(m, sequence)) // PAGE)
+        slot = yield from m.acquire("keys")
+        for i in range(k.tile // PAGE):
+            # A tile past the last page loads that page again: entries past it may be garbage.
+            page = m.read("block_table", (sequence, min(tile * (k.tile // PAGE) + i, used - 1)), 0)
+            rows = slice(i * PAGE, (i + 1) * PAGE)
+            m.load(
+                slot.keys[rows],
+                cache[page, : PAGE * INDEX_DIM].view(torch.float8_e4m3fn).view(PAGE, INDEX_DIM),
+            )
+            m.load(slot.key_scales[rows], cache[page, PAGE * INDEX_DIM :].view(torch.float32))
+        m.commit(slot)
+
+
+def _weigh(dots: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """The epilogue: relu, weighted sum over heads, times the key's scale. dots is [keys, heads]."""
+    return (dots.clamp(min=0) * weights).sum(dim=1) * scales
+
+
+def _store_decode(
+    m: Machine, sequence: int, query: int, tile: int, length: int, logits: torch.Tensor
+) -> None:
+    first = tile * m.k.tile
+    count = min(m.k.tile, length - first)
+    if count > 0:
+        m.store(m.operand("logits")[sequence, query, first : first + count], logits[:count])
+
+
+def _score_decode(m: Machine) -> Generator[Any, None, None]:
+    """Hopper: one role multiplies and scores."""
+    heads, held, present = m.k.heads, None, -1
+    for sequence, tile in _share(m):
+        if sequence != present:
+            if held is not None:
+                m.release(held)
+            held = yield from m.wait("queries")
+            present = sequence
+        slot = yield from m.wait("keys")
+        for query, length in enumerate(_lengths(m, sequence)):
+            rows = slice(query * heads, (query + 1) * heads)
+            dots = m.mma("score", slot.keys, held.queries[rows].T)
+            logits = _weigh(dots, held.head_weights[rows], slot.key_scales)
+            _store_decode(m, sequence, query, tile, length, logits)
+        m.release(slot)
+
+
+def _issue_decode(m: Machine) -> Generator[Any, None, None]:
+    """Blackwell's MMA warp: one accumulator a tile and query, dealt to the scoring groups in turn."""
+    heads, groups, held, present = m.k.heads, m.schedule.constants["groups"], None, -1
+    for sequence, _ in _share(m):
+        if sequence != present:
+            if held is not None:
+                m.release(held)
+            held = yield from m.wait("queries")
+            present = sequence
+        slot = yield from m.wait("keys")
+        for query in range(m.dim("next_n")):
+            name = f"scores_{query % groups}"
+            out = yield from m.acquire(name)
+            out.views[name].copy_(
+                m.mma("score", slot.keys, held.queries[query * heads : (query + 1) * heads].T)
+            )
+            m.commit(out)
+        m.release(slot)
+
+
+def _epilogue_decode(group: int) -> Body:
+    def body(m: Machine) -> Generator[Any, None, None]:
+        heads, groups, held, present = m.k.heads, m.schedule.constants["groups"], None, -1
+        name = f"scores_{group}"
+        for sequence, tile in _share(m):
+            if sequence != present:
+                if held is not None:
+                    m.release(held)
+                held = yield from m.wait("queries")
+                present = sequence
+            slot = yield from m.wait("keys")
+            for query, length in enumerate(_lengths(m, sequence)):
+                if query % groups != group:
+                    continue
+                scores = yield from m.wait(name)
+                weights = held.head_weights[query * heads : (query + 1) * heads]
+                logits = _weigh(scores.views[name], weights, slot.key_scales)
+                m.release(scores)
+                _store_decode(m, sequence, query, tile, length, logits)
+            m.release(slot)
+
+    return body
+
+
+def _windows(m: Machine) -> tuple[int, list[tuple[int, int]]]:
+    """First row of this CTA's block (the longest windows first) and the window of each of its rows."""
+    blocks = -(-m.dim("s") // m.k.queries)
+    first = (blocks - 1 - m.block[0]) * m.k.queries
+    windows = []
+    for row in range(first, min(m.dim("s"), first + m.k.queries)):
+        start, end = m.read("k_start", (row,), 0), m.read("k_end", (row,), "skv")
+        start, end = max(0, start), min(end, m.dim("skv"))
+        windows.append((start, end) if end - start > m.dim("skip_below") else (0, 0))
+    return first, windows
+
+
+def _key_tiles(m: Machine, windows: list[tuple[int, int]]) -> Iterator[int]:
+    """First key of each tile of this split over the union of the block's windows."""
+    live = [window for window in windows if window[1] > window[0]]
+    if not live:
+        return
+    low, high = min(start for start, _ in live) // m.k.tile, -(-max(end for _, end in live) // m.k.tile)
+    splits, split = m.dim("splits"), m.block[1]
+    base, extra = divmod(high - low, splits)
+    first = low + split * base + min(split, extra)
+    for turn in m.loop(base + (split < extra)):
+        yield (first + turn) * m.k.tile
+
+
+def _load_prefill(m: Machine) -> Generator[Any, None, None]:
+    k = m.k
+    first, windows = _windows(m)
+    slot = yield from m.acquire("queries")
+    slot.queries.zero_()
+    slot.head_weights.zero_()
+    rows = len(windows)
+    m.load(slot.queries[: rows * k.heads], m.operand("q")[first : first + rows].reshape(-1, INDEX_DIM))
+    m.load(slot.head_weights[: rows * k.heads], m.operand("weights")[first : first + rows].reshape(-1))
+    m.commit(slot)
+    for key in _key_tiles(m, windows):
+        slot = yield from m.acquire("keys")
+        count = min(k.tile, m.dim("skv") - key)
+        slot.keys.zero_()
+        slot.key_scales.zero_()
+        m.load(slot.keys[:count], m.operand("k")[key : key + count])
+        m.load(slot.key_scales[:count], m.operand("k_scales")[key : key + count])
+        m.commit(slot)
+
+
+def _store_prefill(m: Machine, row: int, window: tuple[int, int], key: int, logits: torch.Tensor) -> None:
+    start, end = max(window[0], key), min(window[1], key + m.k.tile)
+    if start < end:
+        m.store(m.operand("logits")[row, start:end], logits[start - key : end - key])
+
+
+def _score_prefill(group: int) -> Body:
+    def body(m: Machine) -> Generator[Any, None, None]:
+        first, windows = _windows(m)
+        heads, each = m.k.heads, m.schedule.constants["rows_per_group"]
+        held = yield from m.wait("queries")
+        own = slice(group * each * heads, (group + 1) * each * heads)
+        for key in _key_tiles(m, windows):
+            slot = yield from m.wait("keys")
+            dots = m.mma(f"score_{group}", slot.keys, held.queries[own].T)
+            for i in range(each):
+                row = group * each + i
+                if row < len(windows):
+                    weights = held.head_weights[row * heads : (row + 1) * heads]
+                    logits = _weigh(dots[:, i * heads : (i + 1) * heads], weights, slot.key_scales)
+                    _store_prefill(m, first + row, windows[row], key, logits)
+            m.release(slot)
+
+    return body
+
+
+def _issue_prefill(m: Machine) -> Generator[Any, None, None]:
+    _, windows = _windows(m)
+    held = yield from m.wait("queries")
+    for _ in _key_tiles(m, windows):
+        slot = yield from m.wait("keys")
+        out = yield from m.acquire("scores")
+        out.scores.copy_(m.mma("score", slot.keys, held.queries.T))
+        m.commit(out)
+        m.release(slot)
+
+
+def _epilogue_prefill(group: int) -> Body:
+    def body(m: Machine) -> Generator[Any, None, None]:
+        first, windows = _windows(m)
+        heads, each = m.k.heads, m.schedule.constants["rows_per_group"]
+        held = yield from m.wait("queries")
+        for key in _key_tiles(m, windows):
+            slot = yield from m.wait("keys")
+            out = yield from m.wait("scores")
+            for row in range(group * each, min(len(windows), (group + 1) * each)):
+                columns = slice(row * heads, (row + 1) * heads)
+                logits = _weigh(out.scores[:, columns], held.head_weights[columns], slot.key_scales)
+                _store_prefill(m, first + row, windows[row], key, logits)
+            m.release(out)
+            m.release(slot)
+
+    return body
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    decode, blackwell = k.mode == "decode", bool(arch.tmem_columns)
+    if not blackwell:
+        if decode:
+            return {"load": _load_decode, "score": _score_decode}
+        return {"load": _load_prefill, "score_0": _score_prefill(0), "score_1": _score_prefill(1)}
+    if decode:
+        groups = {f"score_{g}": _epilogue_decode(g) for g in range(1 if k.queries == 1 else 2)}
+        return {"load": _load_decode, "mma": _issue_decode, **groups}
+    groups = {f"score_{g}": _epilogue_prefill(g) for g in range(2)}
+    return {"load": _load_prefill, "mma": _issue_prefill, **groups}
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    """Prefill fills N = 256; on Blackwell a tile is 128 keys; level 0 keeps one depth of the ring a kernel."""
+    if arch.tmem_columns and k.tile != 128:
+        return False
+    if k.mode == "prefill":
+        depth = 6 if arch.tmem_columns else 4
+        return k.queries * k.heads == PREFILL_N and (level > 0 or (k.stages == depth and k.tile == 128))
+    return level > 0 or (k.tile == 128 and (k.queries, k.stages) in ((1, 11), (8, 6)))
+
+
+def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["heads"] == call["heads"] else f"heads = {call['heads']}, built for {knobs['heads']}"
+
+
+def _mode(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["mode"] == call["form"] else f"form {call['form']}, built for {knobs['mode']}"
+
+
+def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if knobs["mode"] == "prefill" or call["next_n"] <= knobs["queries"]:
+        return None
+    return f"next_n = {call['next_n']}, built for at most {knobs['queries']} queries a sequence"
+
+
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
+    """Shared memory that unused query slots take from the key ring."""
+    return 0.05 * (k.queries - dims["next_n"]) if k.mode == "decode" else 0.0
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
+    """Prefill: enough CTAs a block of rows to give every SM one."""
+    if k.mode == "decode":
+        return {}
+    blocks = max(1, -(-dims["s"] // k.queries))
+    return {"splits": 1 if blocks >= arch.sms else -(-arch.sms // blocks)}
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Decode: sequences, queries each and the longest there can be; prefill: rows and keys."""
+    if form == "prefill":
+        return {"s": dims["s"], "skv": dims["skv"], "heads": dims["heads"]}
+    return {
+        "b": dims["b"],
+        "next_n": dims["next_n"],
+        "max_len": dims["max_pages"] * PAGE,
+        "heads": dims["heads"],
+    }
+
+
+PROGRAM = TileProgram(
+    op="lightning_indexer",
+    problem=problems.get("lightning_indexer"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    bucket=bucket,
+    guards=(Guard("form", _mode), Guard("heads", _heads), Guard("next_n", _queries)),
+    launch=launch,
+    overhead=overhead,
+    useful=useful,
+)
