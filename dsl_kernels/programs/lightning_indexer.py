@@ -33,7 +33,7 @@ from ..tile.lang import (
     Space,
     TileProgram,
 )
-from ..tile.machine import Machine
+from ..tile.machine import Machine, Slot
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
@@ -258,39 +258,45 @@ def _store_decode(
         m.store(m.operand("logits")[sequence, query, first : first + count], logits[:count])
 
 
+def _follow(
+    m: Machine, sequence: int, held: tuple[int, Slot] | None
+) -> Generator[Any, None, tuple[int, Slot]]:
+    """The queries of `sequence`: those held, or the next ones when the CTA's share has moved on to it."""
+    if held is not None:
+        if held[0] == sequence:
+            return held
+        m.release(held[1])
+    slot = yield from m.wait("queries")
+    return sequence, slot
+
+
 def _score_decode(m: Machine) -> Generator[Any, None, None]:
     """Hopper: one role multiplies and scores."""
-    heads, held, present = m.k.heads, None, -1
+    heads = m.k.heads
+    held: tuple[int, Slot] | None = None
     for sequence, tile in _share(m):
-        if sequence != present:
-            if held is not None:
-                m.release(held)
-            held = yield from m.wait("queries")
-            present = sequence
+        held = yield from _follow(m, sequence, held)
         slot = yield from m.wait("keys")
         for query, length in enumerate(_lengths(m, sequence)):
             rows = slice(query * heads, (query + 1) * heads)
-            dots = m.mma("score", slot.keys, held.queries[rows].T)
-            logits = _weigh(dots, held.head_weights[rows], slot.key_scales)
+            dots = m.mma("score", slot.keys, held[1].queries[rows].T)
+            logits = _weigh(dots, held[1].head_weights[rows], slot.key_scales)
             _store_decode(m, sequence, query, tile, length, logits)
         m.release(slot)
 
 
 def _issue_decode(m: Machine) -> Generator[Any, None, None]:
     """Blackwell's MMA warp: one accumulator a tile and query, dealt to the scoring groups in turn."""
-    heads, groups, held, present = m.k.heads, m.schedule.constants["groups"], None, -1
+    heads, groups = m.k.heads, m.schedule.constants["groups"]
+    held: tuple[int, Slot] | None = None
     for sequence, _ in _share(m):
-        if sequence != present:
-            if held is not None:
-                m.release(held)
-            held = yield from m.wait("queries")
-            present = sequence
+        held = yield from _follow(m, sequence, held)
         slot = yield from m.wait("keys")
         for query in range(m.dim("next_n")):
             name = f"scores_{query % groups}"
             out = yield from m.acquire(name)
             out.views[name].copy_(
-                m.mma("score", slot.keys, held.queries[query * heads : (query + 1) * heads].T)
+                m.mma("score", slot.keys, held[1].queries[query * heads : (query + 1) * heads].T)
             )
             m.commit(out)
         m.release(slot)
@@ -298,20 +304,17 @@ def _issue_decode(m: Machine) -> Generator[Any, None, None]:
 
 def _epilogue_decode(group: int) -> Body:
     def body(m: Machine) -> Generator[Any, None, None]:
-        heads, groups, held, present = m.k.heads, m.schedule.constants["groups"], None, -1
+        heads, groups = m.k.heads, m.schedule.constants["groups"]
+        held: tuple[int, Slot] | None = None
         name = f"scores_{group}"
         for sequence, tile in _share(m):
-            if sequence != present:
-                if held is not None:
-                    m.release(held)
-                held = yield from m.wait("queries")
-                present = sequence
+            held = yield from _follow(m, sequence, held)
             slot = yield from m.wait("keys")
             for query, length in enumerate(_lengths(m, sequence)):
                 if query % groups != group:
                     continue
                 scores = yield from m.wait(name)
-                weights = held.head_weights[query * heads : (query + 1) * heads]
+                weights = held[1].head_weights[query * heads : (query + 1) * heads]
                 logits = _weigh(scores.views[name], weights, slot.key_scales)
                 m.release(scores)
                 _store_decode(m, sequence, query, tile, length, logits)
