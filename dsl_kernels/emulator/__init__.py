@@ -1,0 +1,42 @@
+"""Execute PTX written for NVIDIA GPUs (sm_90a, sm_100a) on a CPU, with checks, to verify kernels.
+
+>>> import numpy as np
+>>> from dsl_kernels.emulator import launch, Schedule
+>>> x = np.arange(64, dtype=np.float32); y = np.zeros_like(x)
+>>> report = launch(ptx, grid=1, block=64, args=[x, y])               # doctest: +SKIP
+>>> report = launch(ptx, 1, 64, [x, y], schedule=Schedule.random(7))  # doctest: +SKIP
+>>> print(report)                                                     # doctest: +SKIP
+
+``args`` follow the order of the PTX parameters: numpy arrays or torch CPU tensors (written in place), integers,
+floats, and for tensor copies a :class:`TensorMap` where the kernel takes a 128-byte parameter::
+
+    launch(ptx, grid=(2, 2), block=384, dynamic_smem=98304, args=[
+        TensorMap(a, box=(64, 128), swizzle="128B"), TensorMap(b, box=(64, 128), swizzle="128B"), c])
+
+A failed check raises :class:`EmulatorError` naming the warp, the PTX line and the source line; with
+``check="report"`` the findings are in the report. What is not supported raises :class:`UnsupportedInstruction`.
+It is a verification tool: see docs/emulator.md for what it checks and what it cannot promise.
+"""
+
+from .arguments import Struct, TensorMap
+from .errors import BuildError, EmulatorError, LaunchError, PtxSyntaxError, UnsupportedInstruction
+from .launch import explore, launch
+from .report import Finding, Location, Report
+from .schedule import Schedule, schedules
+
+__all__ = [
+    "BuildError",
+    "EmulatorError",
+    "Finding",
+    "LaunchError",
+    "Location",
+    "PtxSyntaxError",
+    "Report",
+    "Schedule",
+    "Struct",
+    "TensorMap",
+    "UnsupportedInstruction",
+    "explore",
+    "launch",
+    "schedules",
+]

@@ -1,0 +1,238 @@
+"""Launch arguments: tensors become checked regions of an emulated address space, tensor maps are described."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .errors import LaunchError
+from .isa.base import GENERIC_PARAM, TYPES
+from .ptx import Entry, Param
+
+ADDRESS_BASE = 0x10_0000_0000  # emulated global memory starts here; arguments lie apart with unmapped gaps
+_ALIGN = 512  # what an allocator of the GPU guarantees
+_GAP = 1 << 20
+SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
+_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "float8_e4m3fn": "e4m3",
+          "float8_e5m2": "e5m2", "uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "uint32": "u32",
+          "int32": "s32", "uint64": "u64", "int64": "s64", "bool": "u8"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Array:
+    """A tensor argument as bytes on this machine."""
+
+    name: str
+    address: int  # host address of the first element
+    low: int  # host extent that the kernel may touch
+    high: int
+    root: tuple[int, int]  # the allocation it is a view of
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    itemsize: int
+    type: str
+    writable: bool
+    keep: Any
+
+
+def as_array(x: Any, name: str) -> Array | None:
+    """Describe a numpy array or a torch CPU tensor; None for anything else."""
+    if isinstance(x, np.ndarray):
+        root = x
+        while isinstance(root.base, np.ndarray):
+            root = root.base
+        lo, hi = np.lib.array_utils.byte_bounds(x)
+        rlo, rhi = np.lib.array_utils.byte_bounds(root)
+        return Array(name, x.ctypes.data, lo, hi, (min(rlo, lo), max(rhi, hi)), x.shape, x.strides, x.itemsize,
+                     _TYPES.get(x.dtype.name, f"b{8 * x.itemsize}"), x.flags.writeable, x)  # fmt: skip
+    if hasattr(x, "untyped_storage"):
+        if x.device.type != "cpu":
+            raise LaunchError(f"argument {name} is on {x.device}; the emulator takes CPU tensors")
+        st = x.untyped_storage()
+        size = x.element_size()
+        strides = tuple(s * size for s in x.stride())
+        low = x.data_ptr()
+        high = low + (sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True)) + size if x.numel() else 0)
+        return Array(name, low, low, high, (st.data_ptr(), st.data_ptr() + st.nbytes()), tuple(x.shape), strides, size,
+                     _TYPES.get(str(x.dtype).removeprefix("torch."), f"b{8 * size}"), True, x)  # fmt: skip
+    return None
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tiled tensor map (what ``cuTensorMapEncodeTiled`` would be given), over a numpy array or torch CPU tensor.
+
+    ``box``, ``dims`` and ``strides`` are innermost first, as in CUDA; ``strides`` are in bytes and leave out the
+    innermost. ``dims`` and ``strides`` default to the array's own. ``fill`` is "zero" or "nan".
+    """
+
+    array: Any
+    box: Sequence[int]
+    swizzle: str = "none"
+    dims: Sequence[int] | None = None
+    strides: Sequence[int] | None = None
+    fill: str = "zero"
+    dtype: str | None = None
+    offset: int = 0  # bytes from the array's start to the map's base
+
+    def row(self, address: int, base: int, a: Array, name: str) -> list[int]:
+        """The row that the core takes; checks the limits of the hardware."""
+        kind = self.dtype or a.type
+        size = {"8": 1, "16": 2, "32": 4, "64": 8}.get(kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2") else 2)
+        if kind in ("tf32",):
+            size = 4
+        dims = list(self.dims) if self.dims is not None else list(reversed(a.shape))
+        strides = list(self.strides) if self.strides is not None else list(reversed(a.strides))[1:]
+        if len(strides) == len(dims):  # the innermost stride was given too
+            strides = strides[1:]
+        box = list(self.box)
+
+        def bad(why: str) -> LaunchError:
+            return LaunchError(f"tensor map {name}: {why}")
+
+        if not 1 <= len(dims) <= 5 or len(box) != len(dims) or len(strides) != len(dims) - 1:
+            raise bad(f"rank: {len(dims)} dimensions, {len(box)} box sizes, {len(strides)} strides")
+        if self.swizzle not in SWIZZLES:
+            raise bad(f"swizzle {self.swizzle!r} is not one of {', '.join(SWIZZLES)}")
+        if self.fill not in ("zero", "nan"):
+            raise bad(f"fill {self.fill!r} is neither zero nor nan")
+        if any(not 1 <= b <= 256 for b in box):
+            raise bad(f"box {box} is outside 1 to 256")
+        if box[0] * size % 16:
+            raise bad(f"the innermost box extent is {box[0] * size} bytes, not a multiple of 16")
+        span = {"32B": 32, "64B": 64, "128B": 128, "128B_atom_32B": 128}.get(self.swizzle)
+        if span and box[0] * size > span:
+            raise bad(f"the innermost box extent is {box[0] * size} bytes, more than the swizzle span {span}")
+        if any(s % 16 or not 0 <= s < 1 << 40 for s in strides):
+            raise bad(f"strides {strides} must be multiples of 16 below 2^40")
+        if (base + self.offset) % 16:
+            raise bad("the base address is not a multiple of 16")
+        if kind not in TYPES:
+            raise bad(f"element type {kind!r} is not known")
+
+        def five(v: list[int], fill: int) -> list[int]:
+            return [*v, *[fill] * (5 - len(v))]
+
+        return [address, base + self.offset, len(dims), size, *five(dims, 1), *five([size, *strides], 0), *five(box, 1),
+                *five([], 1), SWIZZLES[self.swizzle], int(self.fill == "nan"), TYPES[kind], 0]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Struct:
+    """A by-value parameter made of fields in order, each naturally aligned: tensors (pointers) and numpy scalars."""
+
+    fields: Sequence[Any]
+
+
+class Arguments:
+    """Packed parameters, memory regions and tensor maps of one launch."""
+
+    def __init__(self, entry: Entry, args: Sequence[Any], names: Sequence[str] | None) -> None:
+        if len(args) != len(entry.params):
+            listing = ", ".join(f".{p.type}{f'[{p.size}]' if p.is_array else ''} {p.name}" for p in entry.params)
+            raise LaunchError(f"kernel {entry.name} has {len(entry.params)} parameters ({listing}), {len(args)} arguments given")
+        self.names = list(names) if names else [p.name for p in entry.params]
+        self.arrays: list[Array] = []
+        for a, n in zip(args, self.names, strict=True):
+            self._collect(a, n)
+        self.regions: list[list[int]] = []  # emulated base, size, host, writable
+        self.region_names: list[str] = []
+        self.map_rows: list[list[int]] = []
+        self.blobs: list[np.ndarray] = []  # descriptors that live in global memory
+        self._place()
+        size = max((p.offset + p.size for p in entry.params), default=0)
+        self.params = bytearray(size)
+        for p, a, n in zip(entry.params, args, self.names, strict=True):
+            self._pack(p, a, n)
+
+    def _collect(self, a: Any, name: str) -> None:
+        if isinstance(a, TensorMap):
+            self._collect(a.array, name)
+        elif isinstance(a, Struct):
+            for f in a.fields:
+                self._collect(f, name)
+        elif (arr := as_array(a, name)) is not None:
+            self.arrays.append(arr)
+
+    def _place(self) -> None:
+        """Give every allocation an emulated address; views of one allocation keep their distance."""
+        groups: list[tuple[int, int, list[Array]]] = []
+        for a in sorted(self.arrays, key=lambda a: a.root):
+            if groups and a.root[0] < groups[-1][1]:
+                lo, hi, members = groups[-1]
+                groups[-1] = (lo, max(hi, a.root[1]), [*members, a])
+            else:
+                groups.append((a.root[0], a.root[1], [a]))
+        self.next = ADDRESS_BASE
+        self.bases: list[tuple[int, int, int]] = []  # host low, host high, emulated base
+        for lo, hi, members in groups:
+            live = [m for m in members if m.high > m.low]
+            self.bases.append((lo, max(hi, lo + 1), self.next))
+            if live:
+                low, high = min(m.low for m in live), max(m.high for m in live)
+                self.regions.append([self.next + low - lo, high - low, low, int(all(m.writable for m in live))])
+                self.region_names.append("/".join(dict.fromkeys(m.name for m in live)))
+            self.next = (self.next + hi - lo + _GAP + _ALIGN - 1) // _ALIGN * _ALIGN
+
+    def _address(self, a: Array) -> int:
+        for lo, hi, base in self.bases:
+            if lo <= a.address < hi or (a.address == lo):
+                return base + a.address - lo
+        raise LaunchError(f"argument {a.name}: no region")
+
+    def _map(self, t: TensorMap, name: str, address: int) -> None:
+        a = as_array(t.array, name)
+        if a is None:
+            raise LaunchError(f"tensor map {name}: {type(t.array).__name__} is neither a numpy array nor a torch tensor")
+        self.map_rows.append(t.row(address, self._address(a), a, name))
+
+    def _value(self, a: Any, name: str) -> bytes:
+        if a is None:
+            return bytes(8)
+        if isinstance(a, np.generic):
+            return a.tobytes()
+        if isinstance(a, TensorMap):
+            blob = np.zeros(128, np.uint8)
+            self.blobs.append(blob)
+            self.next = (self.next + 127) // 128 * 128
+            self.regions.append([self.next, 128, blob.ctypes.data, 0])
+            self.region_names.append(name)
+            self._map(a, name, self.next)
+            address, self.next = self.next, self.next + _GAP
+            return struct.pack("<Q", address)
+        if (arr := as_array(a, name)) is not None:
+            return struct.pack("<Q", self._address(arr))
+        raise LaunchError(f"argument {name}: a {type(a).__name__} cannot be passed here")
+
+    def _pack(self, p: Param, a: Any, name: str) -> None:
+        if isinstance(a, TensorMap) and p.is_array:
+            if p.size != 128:
+                raise LaunchError(f"argument {name}: a tensor map takes 128 bytes, the parameter has {p.size}")
+            self._map(a, name, GENERIC_PARAM + p.offset)
+            return
+        if isinstance(a, Struct):
+            raw = b""
+            for f in a.fields:
+                v = self._value(f, name)
+                raw += bytes(-len(raw) % len(v)) + v
+        elif isinstance(a, bytes | bytearray):
+            raw = bytes(a)
+        elif isinstance(a, bool | int | np.integer) and not p.is_array:
+            bits = 8 * p.size
+            if not -(1 << (bits - 1)) <= int(a) < 1 << bits:
+                raise LaunchError(f"argument {name}: {a} does not fit .{p.type}")
+            if p.type[0] == "f":
+                raw = struct.pack("<f" if p.size == 4 else "<d", float(a))
+            else:
+                raw = (int(a) & ((1 << bits) - 1)).to_bytes(p.size, "little")
+        elif isinstance(a, float | np.floating) and p.type in ("f32", "f64", "b32", "b64"):
+            raw = struct.pack("<f" if p.size == 4 else "<d", float(a))
+        else:
+            raw = self._value(a, name)
+        if len(raw) > p.size or (not isinstance(a, bytes | bytearray | Struct) and len(raw) != p.size):
+            raise LaunchError(f"argument {name}: {len(raw)} bytes for parameter .{p.type} of {p.size} bytes")
+        self.params[p.offset : p.offset + len(raw)] = raw

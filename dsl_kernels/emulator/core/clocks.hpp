@@ -1,0 +1,148 @@
+// Happens-before: vector clocks, access events and the shadow word kept for every byte of memory.
+//
+// An actor is something that runs in program order: a warp, one of a warp's asynchronous pipes, or a slot that
+// an unordered copy borrows. A memory access is an event (actor, clock). It is ordered before what an actor does
+// now when that actor's clock vector has reached it.
+#pragma once
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "program.hpp"
+
+namespace emu {
+
+using VC = std::vector<u32>;
+
+inline void join(VC& a, const VC& b) {
+  for (size_t i = 0; i < a.size(); i++) a[i] = std::max(a[i], b[i]);
+}
+
+// What synchronisation carries: everything that happened before (hb), the part of it that a proxy fence made
+// visible to the asynchronous proxy (px), and the part released by tcgen05.fence::before_thread_sync (tc).
+struct Clock {
+  VC hb, px, tc;
+  Clock() = default;
+  explicit Clock(size_t n) : hb(n), px(n), tc(n) {}
+  bool empty() const { return hb.empty(); }
+  void join(const Clock& o) {
+    if (o.empty()) return;
+    if (empty()) {
+      *this = o;
+      return;
+    }
+    emu::join(hb, o.hb);
+    emu::join(px, o.px);
+    emu::join(tc, o.tc);
+  }
+};
+
+enum EventFlags : u8 { EV_ASYNC = 1, EV_ATOMIC = 2, EV_TCGEN = 4, EV_INIT = 8 };
+
+struct Event {
+  u32 actor, clk;
+  int pc;
+  u8 flags;
+};
+
+struct Shadow {
+  u32 w = 0;  // event of the last write; 0: never written
+  u32 r = 0;  // set of reads since then; 0: none
+};
+
+// How an access looks to the checker.
+struct Access {
+  u32 event = 0;
+  const Clock* clock = nullptr;
+  const VC* ta = nullptr;  // what tcgen05.fence::after_thread_sync covers; null: not a tcgen05 access
+  bool async = false;      // through the asynchronous proxy
+};
+
+enum class Conflict { none, uninit, race, proxy, tcfence };
+
+class Shadows {
+ public:
+  Shadows() { reset(); }
+  void reset() {
+    events.assign(1, Event{0, 0, -1, 0});
+    sets.assign(1, {});
+    adds.clear();
+  }
+  u32 event(u32 actor, u32 clk, int pc, u8 flags) {
+    events.push_back({actor, clk, pc, flags});
+    return u32(events.size() - 1);
+  }
+  // Is the recorded event ordered before the access?
+  Conflict order(u32 past, const Access& a) const {
+    const Event &e = events[past], &me = events[a.event];
+    if (e.flags & EV_INIT) return Conflict::none;
+    if (e.actor == me.actor) return Conflict::none;
+    if ((e.flags & me.flags & EV_ATOMIC) != 0) return Conflict::none;
+    if (a.clock->hb[e.actor] < e.clk) return Conflict::race;
+    if (a.async && !(e.flags & EV_ASYNC) && a.clock->px[e.actor] < e.clk) return Conflict::proxy;
+    if (a.ta && (e.flags & EV_TCGEN) && (*a.ta)[e.actor] < e.clk) return Conflict::tcfence;
+    return Conflict::none;
+  }
+  // The set of reads after adding one; reads that are ordered before the new one are subsumed by it.
+  u32 add(u32 set, const Access& a) {
+    u64 key = u64(set) << 32 | a.event;
+    auto it = adds.find(key);
+    if (it != adds.end()) return it->second;
+    std::vector<u32> next;
+    for (u32 e : sets[set]) {
+      const Event &old = events[e], &me = events[a.event];
+      bool subsumed = old.actor == me.actor || a.clock->hb[old.actor] >= old.clk;
+      // A read by the asynchronous proxy or by tcgen05 is only replaced by one of the same kind.
+      if (!subsumed || ((old.flags ^ me.flags) & (EV_ASYNC | EV_TCGEN | EV_ATOMIC))) next.push_back(e);
+    }
+    next.push_back(a.event);
+    sets.push_back(std::move(next));
+    u32 id = u32(sets.size() - 1);
+    adds.emplace(key, id);
+    return id;
+  }
+  // Record a read of n shadow words; returns the first conflict and where it was.
+  Conflict read(Shadow* s, size_t n, const Access& a, size_t& where, u32& other, bool check_init = true) {
+    Conflict bad = Conflict::none;
+    u32 lw = ~0u, lr = ~0u, nr = 0;
+    for (size_t i = 0; i < n; i++) {
+      if (s[i].w != lw) {
+        lw = s[i].w;
+        Conflict c = lw ? order(lw, a) : (check_init ? Conflict::uninit : Conflict::none);
+        if (c != Conflict::none && bad == Conflict::none) bad = c, where = i, other = lw;
+      }
+      if (s[i].r != lr) lr = s[i].r, nr = add(lr, a);
+      s[i].r = nr;
+    }
+    return bad;
+  }
+  Conflict write(Shadow* s, size_t n, const Access& a, size_t& where, u32& other) {
+    Conflict bad = Conflict::none;
+    u32 lw = ~0u, lr = ~0u;
+    for (size_t i = 0; i < n; i++) {
+      if (s[i].w != lw) {
+        lw = s[i].w;
+        Conflict c = lw ? order(lw, a) : Conflict::none;
+        if (c != Conflict::none && bad == Conflict::none) bad = c, where = i, other = lw;
+      }
+      if (s[i].r != lr) {
+        lr = s[i].r;
+        for (u32 e : sets[lr]) {
+          Conflict c = order(e, a);
+          // Reading through one proxy before writing through the other needs no proxy fence.
+          if (c == Conflict::proxy) c = Conflict::none;
+          if (c != Conflict::none && bad == Conflict::none) bad = c, where = i, other = e;
+        }
+      }
+      s[i] = {a.event, 0};
+    }
+    return bad;
+  }
+  std::vector<Event> events;
+
+ private:
+  std::vector<std::vector<u32>> sets;
+  std::unordered_map<u64, u32> adds;
+};
+
+}  // namespace emu

@@ -1,0 +1,200 @@
+// Operand access and dispatch of one instruction.
+#include "machine.hpp"
+
+namespace emu {
+
+void Exec::unsupported(const std::string& why) { M.fatal("unsupported", &w, pc, why); }
+
+void Exec::get(int i, Val& out, bool must, const char* what) {
+  const Operand& x = o[i];
+  out.valid = ~0u;
+  out.v = out.buf;
+  auto fill = [&](u64 v) { std::fill(out.buf, out.buf + 32, v); };
+  switch (x.kind) {
+    case K_REG:
+      if (w.busy[x.a])
+        M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
+               w.busy[x.a] == 1 ? "a register is read before tcgen05.wait::ld has completed the load that fills it"
+                                : "a register that a wgmma in flight owns is read before wgmma.wait_group");
+      out.v = w.regs + x.a * 32;
+      out.valid = w.init[x.a];
+      break;
+    case K_NOTPRED: {
+      const u64* r = w.regs + x.a * 32;
+      for (int l = 0; l < 32; l++) out.buf[l] = !r[l];
+      out.valid = w.init[x.a];
+      break;
+    }
+    case K_IMM: fill(u64(x.b)); break;
+    case K_SMEM: fill(u64(x.b) | u64(c.rank) << RANK_SHIFT); break;
+    case K_PARAM: fill(u64(x.b)); break;
+    case K_ADDR32: {
+      const u64* r = w.regs + x.a * 32;
+      for (int l = 0; l < 32; l++) out.buf[l] = (r[l] + u64(x.b)) & 0xFFFFFFFF;
+      out.valid = w.init[x.a];
+      break;
+    }
+    case K_ADDR64: {
+      const u64* r = w.regs + x.a * 32;
+      for (int l = 0; l < 32; l++) out.buf[l] = r[l] + u64(x.b);
+      out.valid = w.init[x.a];
+      break;
+    }
+    default: fill(0);
+  }
+  if (must) need(out.valid, what, i);
+}
+
+void Exec::need(u32 valid, const char* what, int) {
+  if (mask & ~valid)
+    M.find("uninit-register", true, &w, pc,
+           std::string("the ") + what + " depends on a register that lane " +
+               std::to_string(__builtin_ctz(mask & ~valid)) + " never wrote");
+}
+
+u64 Exec::lead(int i, const char* what) {
+  Val v;
+  get(i, v, true, what);
+  return v[first()];
+}
+
+u64 Exec::uniform(int i, const char* what) {
+  Val v;
+  get(i, v, true, what);
+  u64 r = v[first()];
+  LANES(mask, l) if (v[l] != r) M.fatal("not-uniform", &w, pc, std::string("the lanes disagree about the ") + what);
+  return r;
+}
+
+u64* Exec::dst(int i, u32 valid) {
+  const Operand& x = o[i];
+  if (x.kind == K_NONE) return nullptr;
+  if (w.busy[x.a])
+    M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
+           "a register that an asynchronous operation in flight owns is overwritten");
+  w.init[x.a] = (w.init[x.a] & ~mask) | (valid & mask);
+  w.written[x.a] = w.icount;
+  return w.regs + x.a * 32;
+}
+
+void Exec::set(int i, int lane, u64 v, bool valid) {
+  const Operand& x = o[i];
+  if (x.kind == K_NONE) return;
+  if (valid) w.init[x.a] |= 1u << lane;
+  else w.init[x.a] &= ~(1u << lane);
+  w.written[x.a] = w.icount;
+  w.regs[x.a * 32 + lane] = v;
+}
+
+void Exec::aligned() {
+  if (mask != (w.present & ~w.exited))
+    M.fatal("divergent-aligned", &w, pc,
+            "an .aligned instruction is executed by lanes " + hex(mask) + " while lanes " + hex(w.present & ~w.exited) +
+                " of the warp are alive");
+}
+
+Flow Exec::run() {
+  switch (in.op) {
+    case OP_bra: case OP_brx: case OP_exit: case OP_trap: case OP_call: case OP_nop: case OP_nanosleep:
+    case OP_warpsync: case OP_setmaxnreg:
+      return control();
+    case OP_shfl: case OP_vote: case OP_match: case OP_redux: case OP_elect: case OP_activemask: case OP_movmatrix:
+      return warp_op();
+    case OP_ld: load(); return Flow::next;
+    case OP_st: case OP_st_async: store(); return Flow::next;
+    case OP_atom: atomic(); return Flow::next;
+    case OP_prefetch: return Flow::next;
+    case OP_cp_async: case OP_cp_async_commit: case OP_cp_async_mbar: cp_async(); return Flow::next;
+    case OP_ldmatrix: case OP_stmatrix: matrix(); return Flow::next;
+    case OP_bar: case OP_cluster_arrive: case OP_cluster_wait: return barrier();
+    case OP_mbar_init: case OP_mbar_inval: case OP_mbar_arrive: case OP_mbar_tx: case OP_mbar_wait: case OP_mbar_pending:
+      return mbarrier();
+    case OP_fence: case OP_fence_proxy: case OP_griddep: fences(); return Flow::next;
+    case OP_mma: mma(); return Flow::next;
+    case OP_wgmma_fence: case OP_wgmma: case OP_wgmma_commit: case OP_wgmma_wait: return wgmma();
+    case OP_bulk_load: case OP_bulk_store: case OP_bulk_dsmem: case OP_bulk_commit: case OP_bulk_wait:
+    case OP_cp_async_wait:
+      return bulk();
+    case OP_tma_load: case OP_tma_store: tma(); return Flow::next;
+    case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_mma: case OP_tc_cp: case OP_tc_commit:
+    case OP_tc_ld: case OP_tc_st: case OP_tc_wait: case OP_tc_fence:
+      return tcgen();
+    default: alu(); return Flow::next;
+  }
+}
+
+Flow Exec::control() {
+  switch (in.op) {
+    case OP_bra: {
+      u32 stay = g.mask & ~mask;
+      if (!stay) {
+        g.pc = int(in.m[0]);
+        return Flow::jumped;
+      }
+      // The group splits: g keeps the lanes that fall through. push_back may move g, so it comes last.
+      Group taken{int(in.m[0]), mask, {}};
+      g.mask = stay;
+      g.pc = pc + 1;
+      w.groups.push_back(taken);
+      return Flow::jumped;
+    }
+    case OP_brx: {
+      Val v;
+      get(0, v, true, "branch index");
+      std::map<int, u32> to;
+      LANES(mask, l) {
+        if (v[l] >= u64(in.m[1])) M.fatal("branch-index", &w, pc, "brx.idx index " + std::to_string(v[l]) + " is outside the list");
+        to[int(M.prog.targets[in.m[0] + s64(v[l])])] |= 1u << l;
+      }
+      u32 stay = g.mask & ~mask;
+      std::vector<Group> extra;
+      for (auto& [t, lanes] : to) extra.push_back({t, lanes, {}});
+      if (stay) {
+        g.mask = stay;
+        g.pc = pc + 1;
+      } else {
+        g = extra.back();
+        extra.pop_back();
+      }
+      for (auto& e : extra) w.groups.push_back(e);
+      return Flow::jumped;
+    }
+    case OP_exit:
+      w.exited |= mask;
+      g.mask &= ~mask;
+      if (g.mask) g.pc = pc + 1;
+      M.progress();
+      return Flow::jumped;
+    case OP_trap: M.fatal("trap", &w, pc, "the kernel executed trap");
+    case OP_call: M.fatal("call", &w, pc, "a device function is called (an assertion or printf); calls are not executed");
+    case OP_setmaxnreg: {
+      aligned();
+      int want = int(lead(0, "register count"));
+      bool inc = in.m[0];
+      if (want % 8 || want < 24 || want > 256)
+        M.find("setmaxnreg-value", true, &w, pc, "setmaxnreg " + std::to_string(want) + " is not a multiple of 8 in 24 to 256");
+      // A zero launch value means that the launch did not say how many registers a thread has.
+      if (w.maxnreg && ((inc && want < w.maxnreg) || (!inc && want > w.maxnreg)))
+        M.find("setmaxnreg-direction", true, &w, pc,
+               std::string(inc ? "inc" : "dec") + " to " + std::to_string(want) + " from " + std::to_string(w.maxnreg));
+      w.maxnreg = want;
+      u64 total = 0;
+      bool known = true;
+      for (auto& x : c.warps) {
+        total += u64(x.maxnreg) * 32;
+        known &= x.maxnreg != 0;
+      }
+      if (known && total > 65536)
+        M.find("setmaxnreg-budget", true, &w, pc, "the warps of the CTA now ask for " + std::to_string(total) + " registers, of 65536");
+      return Flow::next;
+    }
+    case OP_warpsync: {
+      u32 want = u32(lead(0, "member mask")) & w.present & ~w.exited;
+      if ((mask & want) != want) return g.wait = {WaitKind::converge, want}, Flow::wait;
+      return Flow::next;
+    }
+  }
+  return Flow::next;
+}
+
+}  // namespace emu

@@ -1,0 +1,546 @@
+// Integer, float and packed arithmetic, conversions, comparisons.
+#include "machine.hpp"
+
+namespace emu {
+
+namespace {
+
+bool is_float(s64 ty) { return TYPE_CLASS[ty] == 'f'; }
+bool is_packed(s64 ty) { return TYPE_CLASS[ty] == 'p'; }
+bool is_signed(s64 ty) { return TYPE_CLASS[ty] == 's'; }
+
+template <class T>
+bool compare(int cmp, T a, T b, bool nan) {
+  switch (cmp) {
+    case 0: return !nan && a == b;
+    case 1: return !nan && a != b;
+    case 2: case 6: return !nan && a < b;
+    case 3: case 7: return !nan && a <= b;
+    case 4: case 8: return !nan && a > b;
+    case 5: case 9: return !nan && a >= b;
+    case 10: return nan || a == b;
+    case 11: return nan || a != b;
+    case 12: return nan || a < b;
+    case 13: return nan || a <= b;
+    case 14: return nan || a > b;
+    case 15: return nan || a >= b;
+    case 16: return !nan;
+    default: return nan;
+  }
+}
+
+float to_f32(u64 v, int ty) { return ty == TY_f32 ? as_f32(v) : ty == TY_bf16 ? bf16_f32(u32(v)) : f16_f32(u32(v)); }
+u64 from_f32(float x, int ty, int rnd = RN) {
+  return ty == TY_f32 ? bits(x) : ty == TY_bf16 && rnd == RN ? f32_bf16(x) : encode(x, format_of(ty), false, rnd);
+}
+
+u64 mul_high(u64 a, u64 b, int n, bool sgn) {
+  if (n < 64) {
+    if (sgn) return low(u64((sign_extend(a, n) * sign_extend(b, n)) >> n), n);
+    return low((low(a, n) * low(b, n)) >> n, n);
+  }
+  if (sgn) return u64((__int128(s64(a)) * s64(b)) >> 64);
+  return u64((static_cast<unsigned __int128>(a) * b) >> 64);
+}
+
+// One float operation on already decoded values. x holds up to three sources.
+template <class T>
+T apply(int op, const T* x, const s64* m, int sources) {
+  int rnd = int(m[0]);
+  switch (op) {
+    case OP_add: return with_rounding<T>(rnd, [&] { return x[0] + x[1]; });
+    case OP_sub: return with_rounding<T>(rnd, [&] { return x[0] - x[1]; });
+    case OP_mul: return with_rounding<T>(rnd, [&] { return x[0] * x[1]; });
+    case OP_fma: return with_rounding<T>(rnd, [&] { return std::fma(x[0], x[1], x[2]); });
+    case OP_div: return with_rounding<T>(rnd, [&] { return x[0] / x[1]; });
+    case OP_abs: return std::fabs(x[0]);
+    case OP_neg: return -x[0];
+    case OP_rcp: return T(1) / x[0];
+    case OP_sqrt: return std::sqrt(x[0]);
+    case OP_rsqrt: return T(1) / std::sqrt(x[0]);
+    case OP_ex2: return std::exp2(x[0]);
+    case OP_lg2: return std::log2(x[0]);
+    case OP_sin: return std::sin(x[0]);
+    case OP_cos: return std::cos(x[0]);
+    case OP_tanh: return std::tanh(x[0]);
+    case OP_copysign: return std::copysign(x[1], x[0]);
+    case OP_min: case OP_max: {
+      T r = m[4] ? std::fabs(x[0]) : x[0];
+      for (int i = 1; i < sources; i++) {
+        T y = m[4] ? std::fabs(x[i]) : x[i];
+        if (std::isnan(r) || std::isnan(y)) {
+          if (m[0]) r = std::numeric_limits<T>::quiet_NaN();
+          else r = std::isnan(r) ? y : r;
+        } else if (r == y && r == T(0)) {
+          r = (op == OP_min) == std::signbit(r) ? r : y;
+        } else {
+          r = op == OP_min ? std::min(r, y) : std::max(r, y);
+        }
+      }
+      return r;
+    }
+  }
+  return std::numeric_limits<T>::quiet_NaN();
+}
+
+template <class T>
+T clamp01(T x) { return std::isnan(x) ? T(0) : x < T(0) ? T(0) : x > T(1) ? T(1) : x; }
+
+}  // namespace
+
+void Exec::alu() {
+  int ty = int(in.ty);
+  switch (in.op) {
+    case OP_setp: case OP_set: return setp();
+    case OP_cvt: return cvt();
+    case OP_add: case OP_sub: case OP_mul: case OP_fma: case OP_div: case OP_abs: case OP_neg: case OP_min: case OP_max:
+    case OP_rcp: case OP_sqrt: case OP_rsqrt: case OP_ex2: case OP_lg2: case OP_sin: case OP_cos: case OP_tanh:
+    case OP_copysign:
+      if (is_packed(ty)) return packed();
+      if (is_float(ty)) return floats();
+  }
+  ints();
+}
+
+void Exec::floats() {
+  int n = int(in.count) - 1, ty = int(in.ty);
+  Val a[3];
+  u32 valid = ~0u;
+  for (int i = 0; i < n; i++) get(i + 1, a[i]), valid &= a[i].valid;
+  u64* d = dst(0, valid);
+  if (!d) return;
+  bool minmax = in.op == OP_min || in.op == OP_max, sat = !minmax && in.m[2], ftz = in.m[1], relu = in.m[3];
+  LANES(mask, l) {
+    if (ty == TY_f64) {
+      double x[3] = {};
+      for (int i = 0; i < n; i++) x[i] = as_f64(a[i][l]);
+      double r = apply<double>(int(in.op), x, in.m, n);
+      d[l] = bits(sat ? clamp01(r) : r);
+      continue;
+    }
+    float x[3] = {};
+    for (int i = 0; i < n; i++) {
+      x[i] = to_f32(a[i][l], ty);
+      if (ftz) x[i] = flush(x[i]);
+    }
+    float r;
+    if (ty == TY_f32) {
+      r = apply<float>(int(in.op), x, in.m, n);
+    } else {
+      // 16-bit formats: evaluate in double and round once.
+      double y[3] = {x[0], x[1], x[2]};
+      s64 m[8] = {minmax ? in.m[0] : 0, in.m[1], in.m[2], in.m[3], in.m[4], in.m[5], 0, 0};
+      r = float(apply<double>(int(in.op), y, m, n));
+    }
+    if (ftz) r = flush(r);
+    if (sat) r = clamp01(r);
+    if (relu) r = r > 0 ? r : std::isnan(r) ? r : 0.0f;
+    d[l] = from_f32(r, ty);
+  }
+}
+
+void Exec::packed() {
+  int n = int(in.count) - 1, ty = int(in.ty);
+  Val a[3];
+  u32 valid = ~0u;
+  for (int i = 0; i < n; i++) get(i + 1, a[i]), valid &= a[i].valid;
+  u64* d = dst(0, valid);
+  if (!d) return;
+  bool minmax = in.op == OP_min || in.op == OP_max;
+  int half = TYPE_BITS[ty] / 2;
+  LANES(mask, l) {
+    u64 out = 0;
+    for (int h = 0; h < 2; h++) {
+      u64 v[3] = {};
+      for (int i = 0; i < n; i++) v[i] = low(a[i][l] >> (h * half), half);
+      u64 r;
+      if (ty == TY_u16x2 || ty == TY_s16x2) {
+        s64 x = ty == TY_s16x2 ? sign_extend(v[0], 16) : s64(v[0]), y = ty == TY_s16x2 ? sign_extend(v[1], 16) : s64(v[1]);
+        r = low(u64(in.op == OP_add ? x + y : in.op == OP_sub ? x - y : in.op == OP_min ? std::min(x, y) : std::max(x, y)), 16);
+      } else {
+        int et = ty == TY_f32x2 ? TY_f32 : ty == TY_bf16x2 ? TY_bf16 : TY_f16;
+        float y;
+        if (et == TY_f32) {
+          float x[3] = {};
+          for (int i = 0; i < n; i++) x[i] = in.m[1] ? flush(as_f32(v[i])) : as_f32(v[i]);
+          y = apply<float>(int(in.op), x, in.m, n);
+          if (in.m[1]) y = flush(y);
+        } else {
+          double x[3] = {};
+          for (int i = 0; i < n; i++) x[i] = to_f32(v[i], et);
+          s64 m[8] = {minmax ? in.m[0] : 0, 0, 0, 0, in.m[4], 0, 0, 0};
+          y = float(apply<double>(int(in.op), x, m, n));
+        }
+        if (!minmax && in.m[2]) y = clamp01(y);
+        if (in.m[3]) y = y > 0 ? y : std::isnan(y) ? y : 0.0f;
+        r = from_f32(y, et);
+      }
+      out |= r << (h * half);
+    }
+    d[l] = out;
+  }
+}
+
+void Exec::ints() {
+  int ty = int(in.ty), n = TYPE_BITS[ty];
+  bool sgn = is_signed(ty);
+  Val a, b, e, f;
+  u32 valid = ~0u;
+  // Predicate and shift-like operations read all their sources alike; unused ones stay empty.
+  int first_src = in.op == OP_unpack ? int(in.m[0]) : 1, sources = int(in.count) - first_src;
+  if (in.op == OP_pack) sources = 0;
+  Val* vals[4] = {&a, &b, &e, &f};
+  for (int i = 0; i < sources && i < 4; i++) get(first_src + i, *vals[i]), valid &= vals[i]->valid;
+  auto each = [&](auto fn) {
+    u64* d = dst(0, valid);
+    if (d) LANES(mask, l) d[l] = fn(l);
+  };
+  auto sx = [&](u64 v) { return sign_extend(v, n); };
+  switch (in.op) {
+    case OP_mov: each([&](u32 l) { return ty == TY_pred ? a[l] & 1 : low(a[l], n); }); return;
+    case OP_pack: {
+      int parts = int(in.m[0]), w1 = n / parts;
+      std::vector<Val> v(parts);
+      for (int i = 0; i < parts; i++) get(1 + i, v[i]), valid &= v[i].valid;
+      each([&](u32 l) {
+        u64 r = 0;
+        for (int i = 0; i < parts; i++) r |= low(v[i][l], w1) << (i * w1);
+        return r;
+      });
+      return;
+    }
+    case OP_unpack: {
+      int parts = int(in.m[0]), w1 = n / parts;
+      u64 copy[32];
+      std::copy(a.v, a.v + 32, copy);
+      for (int i = 0; i < parts; i++)
+        if (u64* d = dst(i, valid)) LANES(mask, l) d[l] = low(copy[l] >> (i * w1), w1);
+      return;
+    }
+    case OP_clock: each([&](u32) { return low(M.clock_now() * 4, n); }); return;
+    case OP_add: each([&](u32 l) { return low(a[l] + b[l], n); }); return;
+    case OP_sub: each([&](u32 l) { return low(a[l] - b[l], n); }); return;
+    case OP_mul: each([&](u32 l) { return low(a[l] * b[l], n); }); return;
+    case OP_mad: each([&](u32 l) { return low(a[l] * b[l] + e[l], n); }); return;
+    case OP_mul_hi: each([&](u32 l) { return mul_high(a[l], b[l], n, sgn); }); return;
+    case OP_mad_hi: each([&](u32 l) { return low(mul_high(a[l], b[l], n, sgn) + e[l], n); }); return;
+    case OP_mul_wide: case OP_mad_wide:
+      each([&](u32 l) {
+        u64 p = sgn ? u64(sx(a[l]) * sx(b[l])) : low(a[l], n) * low(b[l], n);
+        return low(in.op == OP_mad_wide ? p + e[l] : p, 2 * n);
+      });
+      return;
+    case OP_div: case OP_rem:
+      LANES(mask, l) if (!low(b[l], n)) M.fatal("division-by-zero", &w, pc, "integer division by zero in lane " + std::to_string(l));
+      each([&](u32 l) {
+        if (sgn) {
+          s64 x = sx(a[l]), y = sx(b[l]);
+          if (y == -1) return in.op == OP_div ? low(u64(0) - u64(x), n) : u64(0);
+          return low(u64(in.op == OP_div ? x / y : x % y), n);
+        }
+        u64 x = low(a[l], n), y = low(b[l], n);
+        return in.op == OP_div ? x / y : x % y;
+      });
+      return;
+    case OP_abs: each([&](u32 l) { s64 x = sx(a[l]); return low(x < 0 ? u64(0) - u64(x) : u64(x), n); }); return;
+    case OP_neg: each([&](u32 l) { return low(u64(0) - a[l], n); }); return;
+    case OP_min: case OP_max:
+      each([&](u32 l) {
+        u64 r = low(a[l], n);
+        for (int i = 1; i < sources; i++) {
+          u64 y = low((*vals[i])[l], n);
+          bool less = sgn ? sx(y) < sx(r) : y < r;
+          if (less == (in.op == OP_min)) r = y;
+        }
+        return r;
+      });
+      return;
+    case OP_band: each([&](u32 l) { return low(a[l] & b[l], n); }); return;
+    case OP_bor: each([&](u32 l) { return low(a[l] | b[l], n); }); return;
+    case OP_bxor: each([&](u32 l) { return low(a[l] ^ b[l], n); }); return;
+    case OP_bnot: each([&](u32 l) { return low(~a[l], n); }); return;
+    case OP_cnot: each([&](u32 l) { return u64(low(a[l], n) == 0); }); return;
+    case OP_lop3: {
+      Val t;
+      get(4, t);
+      u64 lut = t[0];
+      each([&](u32 l) {
+        u64 r = 0;
+        for (int k = 0; k < 8; k++)
+          if (lut >> k & 1) r |= (k & 4 ? a[l] : ~a[l]) & (k & 2 ? b[l] : ~b[l]) & (k & 1 ? e[l] : ~e[l]);
+        return low(r, 32);
+      });
+      return;
+    }
+    case OP_shl: each([&](u32 l) { u64 s = low(b[l], 32); return s >= u64(n) ? 0 : low(a[l] << s, n); }); return;
+    case OP_shr:
+      each([&](u32 l) {
+        u64 s = std::min<u64>(low(b[l], 32), u64(n));
+        if (sgn) return low(u64(sx(a[l]) >> std::min<u64>(s, 63)), n);
+        return s >= u64(n) ? 0 : low(a[l], n) >> s;
+      });
+      return;
+    case OP_shf:
+      each([&](u32 l) {
+        u64 s = in.m[1] ? e[l] & 31 : std::min<u64>(low(e[l], 32), 32), x = low(b[l], 32) << 32 | low(a[l], 32);
+        return in.m[0] ? low(x >> s, 32) : low((x << s) >> 32, 32);
+      });
+      return;
+    case OP_bfe:
+      each([&](u32 l) {
+        u64 pos = b[l] & 255, len = e[l] & 255;
+        u64 sbit = sgn && len ? (pos + len - 1 >= u64(n) ? low(a[l], n) >> (n - 1) & 1 : a[l] >> (pos + len - 1) & 1) : 0;
+        u64 v = pos >= u64(n) ? 0 : low(a[l], n) >> pos;
+        if (len >= 64) return low(v | (sbit && pos ? ~u64(0) << std::max<s64>(0, s64(n) - s64(pos)) : 0), n);
+        u64 r = low(v, int(len));
+        return low(sbit ? r | ~((u64(1) << len) - 1) : r, n);
+      });
+      return;
+    case OP_bfi:
+      each([&](u32 l) {
+        u64 pos = e[l] & 255, len = f[l] & 255;
+        if (!len || pos >= u64(n)) return low(b[l], n);
+        u64 m = (len >= 64 ? ~u64(0) : (u64(1) << len) - 1) << pos;
+        return low((b[l] & ~m) | ((a[l] << pos) & m), n);
+      });
+      return;
+    case OP_bfind:
+      each([&](u32 l) {
+        u64 x = low(a[l], n);
+        if (sgn && x >> (n - 1)) x = low(~x, n);
+        if (!x) return u64(0xFFFFFFFF);
+        int msb = 63 - __builtin_clzll(x);
+        return u64(in.m[0] ? n - 1 - msb : msb);
+      });
+      return;
+    case OP_brev:
+      each([&](u32 l) {
+        u64 r = 0;
+        for (int i = 0; i < n; i++) r |= (a[l] >> i & 1) << (n - 1 - i);
+        return r;
+      });
+      return;
+    case OP_popc: each([&](u32 l) { return u64(__builtin_popcountll(low(a[l], n))); }); return;
+    case OP_clz: each([&](u32 l) { u64 x = low(a[l], n); return x ? u64(__builtin_clzll(x) - (64 - n)) : u64(n); }); return;
+    case OP_prmt:
+      each([&](u32 l) {
+        u64 x = low(b[l], 32) << 32 | low(a[l], 32), r = 0;
+        for (int i = 0; i < 4; i++) {
+          u64 s;
+          int k = int(e[l] & 3);
+          switch (in.m[0]) {
+            case 0: s = e[l] >> (4 * i) & 15; break;
+            case 1: s = u64(k + i) & 7; break;                       // f4e
+            case 2: s = u64(k - i) & 7; break;                       // b4e
+            case 3: s = u64(k); break;                               // rc8
+            case 4: s = u64(i < k ? k : i); break;                   // ecl
+            case 5: s = u64(i > k ? k : i); break;                   // ecr
+            default: s = u64((k & 1) * 2 + (i & 1)); break;          // rc16
+          }
+          u64 byte = x >> (8 * (s & 7)) & 255;
+          if (in.m[0] == 0 && (s & 8)) byte = byte & 128 ? 255 : 0;
+          r |= byte << (8 * i);
+        }
+        return r;
+      });
+      return;
+    case OP_dp4a:
+      each([&](u32 l) {
+        s64 r = s64(e[l]);
+        for (int i = 0; i < 4; i++) {
+          u64 x = a[l] >> (8 * i) & 255, y = b[l] >> (8 * i) & 255;
+          r += (sgn ? sign_extend(x, 8) : s64(x)) * (is_signed(in.ty2) ? sign_extend(y, 8) : s64(y));
+        }
+        return low(u64(r), 32);
+      });
+      return;
+    case OP_sad:
+      each([&](u32 l) {
+        if (sgn) return low(u64(std::llabs(sx(a[l]) - sx(b[l]))) + e[l], n);
+        u64 x = low(a[l], n), y = low(b[l], n);
+        return low((x > y ? x - y : y - x) + e[l], n);
+      });
+      return;
+    case OP_selp: {
+      // Only the chosen side has to be initialised.
+      u32 ok = 0;
+      LANES(mask, l) if (((e[l] & 1 ? a.valid : b.valid) & e.valid) >> l & 1) ok |= 1u << l;
+      valid = ok;
+      each([&](u32 l) { return low(e[l] & 1 ? a[l] : b[l], n); });
+      return;
+    }
+    case OP_testp:
+      each([&](u32 l) {
+        double x = ty == TY_f64 ? as_f64(a[l]) : double(as_f32(a[l]));
+        int k = ty == TY_f64 ? std::fpclassify(x) : std::fpclassify(as_f32(a[l]));
+        switch (in.m[0]) {
+          case 0: return u64(std::isfinite(x));
+          case 1: return u64(std::isinf(x));
+          case 2: return u64(!std::isnan(x));
+          case 3: return u64(std::isnan(x));
+          case 4: return u64(k == FP_NORMAL || k == FP_ZERO);
+          default: return u64(k == FP_SUBNORMAL);
+        }
+      });
+      return;
+    case OP_cvta: {
+      u64 base = in.m[0] == 2 ? WIN_SHARED : in.m[0] == 4 ? WIN_LOCAL : in.m[0] == 3 ? WIN_PARAM : 0;
+      each([&](u32 l) { return in.m[1] ? a[l] - base : a[l] + base; });
+      return;
+    }
+    case OP_isspacep:
+      each([&](u32 l) {
+        u64 x = a[l];
+        auto inside = [&](u64 b0) { return x >= b0 && x < b0 + WIN_SIZE; };
+        switch (in.m[0]) {
+          case 2: return u64(inside(WIN_SHARED) && ((x >> RANK_SHIFT) & 0xFF) == u64(c.rank));
+          case 5: return u64(inside(WIN_SHARED));
+          case 4: return u64(inside(WIN_LOCAL));
+          case 3: return u64(inside(WIN_PARAM));
+          default: return u64(x < WIN_SHARED);
+        }
+      });
+      return;
+    case OP_mapa:
+      each([&](u32 l) {
+        u64 keep = a[l] & ~(u64(0xFF) << RANK_SHIFT);
+        if (b[l] >= c.cluster->ctas.size())
+          M.fatal("mapa-rank", &w, pc, "mapa to rank " + std::to_string(b[l]) + " of a cluster of " + std::to_string(c.cluster->ctas.size()));
+        return keep | b[l] << RANK_SHIFT;
+      });
+      return;
+    case OP_getctarank: each([&](u32 l) { return a[l] >> RANK_SHIFT & 0xFF; }); return;
+  }
+  unsupported("operation without an executor");
+}
+
+void Exec::setp() {
+  int ty = int(in.ty), n = TYPE_BITS[ty];
+  Val a, b, e;
+  get(2, a);
+  get(3, b);
+  u32 valid = a.valid & b.valid;
+  if (in.m[1]) get(4, e), valid &= e.valid;
+  bool p[32], q[32];
+  LANES(mask, l) {
+    bool r;
+    if (is_float(ty)) {
+      double x = ty == TY_f64 ? as_f64(a[l]) : to_f32(a[l], ty), y = ty == TY_f64 ? as_f64(b[l]) : to_f32(b[l], ty);
+      if (in.m[2]) x = flush(float(x)), y = flush(float(y));
+      r = compare(int(in.m[0]), x, y, std::isnan(x) || std::isnan(y));
+    } else if (is_signed(ty)) {
+      r = compare(int(in.m[0]), sign_extend(a[l], n), sign_extend(b[l], n), false);
+    } else {
+      r = compare(int(in.m[0]), low(a[l], n), low(b[l], n), false);
+    }
+    p[l] = r, q[l] = !r;
+    if (in.m[1]) {
+      bool k = e[l] & 1;
+      auto mix = [&](bool x) { return in.m[1] == 1 ? x && k : in.m[1] == 2 ? x || k : x != k; };
+      p[l] = mix(p[l]), q[l] = mix(q[l]);
+    }
+  }
+  u64 one = in.op == OP_setp ? 1 : in.ty2 == TY_f32 ? bits(1.0f) : 0xFFFFFFFF;
+  if (u64* d = dst(0, valid)) LANES(mask, l) d[l] = p[l] ? one : 0;
+  if (u64* d = dst(1, valid)) LANES(mask, l) d[l] = q[l] ? one : 0;
+}
+
+void Exec::cvt() {
+  int dt = int(in.ty), st = int(in.ty2), rnd = int(in.m[0]);
+  bool ftz = in.m[1], sat = in.m[2], relu = in.m[3], satfinite = in.m[4];
+  Val a, b;
+  get(1, a);
+  u32 valid = a.valid;
+  bool two = in.count == 3;
+  if (two) get(2, b), valid &= b.valid;
+  u64* d = dst(0, valid);
+  if (!d) return;
+  int sn = TYPE_BITS[st], dn = TYPE_BITS[dt], fr = rnd < 0 ? RN : rnd;
+  auto prep = [&](float x) {
+    if (ftz) x = flush(x);
+    if (relu) x = x > 0 ? x : std::isnan(x) ? x : 0.0f;
+    return x;
+  };
+  auto small = [&](float x) -> u32 {
+    if (dt == TY_ue8m0x2) {  // a power of two, rounded up or towards zero, NaN is 255
+      if (std::isnan(x)) return 255;
+      u32 u = u32(bits(std::fabs(x))), e = u >> 23, m = u & 0x7FFFFF;
+      if (rnd == RP && m && !(e == 0 && m <= 0x400000)) e++;
+      return std::min(e, 254u);
+    }
+    bool fs = satfinite || dt == TY_e4m3x2 || dt == TY_e5m2x2;
+    return encode(prep(x), format_of(dt), fs, fr);
+  };
+  LANES(mask, l) {
+    u64 v = a[l], r = 0;
+    if (is_packed(dt)) {
+      int half = dn / 2;
+      if (two) {
+        r = u64(small(as_f32(v))) << half | small(as_f32(b[l]));
+      } else {
+        int sh = sn / 2;
+        for (int h = 0; h < 2; h++) {
+          u32 part = u32(low(v >> (h * sh), sh));
+          float x = st == TY_ue8m0x2 ? (part == 255 ? NAN : std::ldexp(1.0f, int(part) - 127)) : decode(part, format_of(st));
+          r |= u64(small(x)) << (h * half);
+        }
+      }
+    } else if (is_float(st) && is_float(dt)) {
+      double x = st == TY_f64 ? as_f64(v) : to_f32(v, st);
+      if (rnd >= RNI) {  // round to an integral value of the same type
+        x = rnd == RNI ? std::nearbyint(x) : rnd == RZI ? std::trunc(x) : rnd == RMI ? std::floor(x) : std::ceil(x);
+      }
+      if (dt == TY_f64) r = bits(x);
+      else {
+        float y = float(x);
+        if (st == TY_f64 && rnd != RN && rnd >= 0 && rnd < RNA && double(y) != x) {
+          bool down = rnd == RM || (rnd == RZ && x > 0);
+          if (down && double(y) > x) y = std::nextafter(y, -INFINITY);
+          if (!down && double(y) < x) y = std::nextafter(y, INFINITY);
+        }
+        y = prep(y);
+        if (sat) y = clamp01(y);
+        r = dt == TY_f32 ? bits(y) : dt == TY_tf32 ? [&] {
+          u32 e = encode(y, TF32, satfinite, rnd == RNA ? RNA : fr);
+          return u64(e & 0x3FFFF) << 13 | u64(e >> 18) << 31;
+        }() : encode(y, format_of(dt), satfinite, fr);
+      }
+    } else if (is_float(st)) {  // to integer, saturating
+      double x = st == TY_f64 ? as_f64(v) : to_f32(v, st);
+      if (ftz) x = flush(float(x));
+      x = rnd == RNI ? std::nearbyint(x) : rnd == RMI ? std::floor(x) : rnd == RPI ? std::ceil(x) : std::trunc(x);
+      bool sg = is_signed(dt);
+      double lo = sg ? -std::ldexp(1.0, dn - 1) : 0, hi = std::ldexp(1.0, sg ? dn - 1 : dn);
+      if (std::isnan(x)) r = dn == 64 ? u64(1) << 63 : 0;
+      else if (x < lo) r = sg ? low(u64(1) << (dn - 1), dn) : 0;
+      else if (x >= hi) r = sg ? low(~u64(0), dn - 1) : low(~u64(0), dn);
+      else r = low(sg ? u64(s64(x)) : u64(x), dn);
+    } else if (is_float(dt)) {  // from integer
+      bool sg = is_signed(st);
+      s64 sv = sign_extend(v, sn);
+      u64 uv = low(v, sn);
+      if (dt == TY_f64) r = bits(with_rounding<double>(fr, [&] { return sg ? double(sv) : double(uv); }));
+      else {
+        float y = with_rounding<float>(fr, [&] { return sg ? float(sv) : float(uv); });
+        r = dt == TY_f32 ? bits(y) : encode(y, format_of(dt), false, fr);
+      }
+    } else {  // integer to integer
+      s64 sv = is_signed(st) ? sign_extend(v, sn) : s64(low(v, sn));
+      if (sat) {
+        bool big_unsigned = !is_signed(st) && sn == 64 && sv < 0;
+        if (is_signed(dt)) {
+          s64 hi = s64(low(~u64(0), dn - 1)), lo = -hi - 1;
+          sv = big_unsigned || sv > hi ? hi : sv < lo ? lo : sv;
+        } else if (is_signed(st) && sv < 0) {
+          sv = 0;
+        } else if (dn < 64 && (big_unsigned || u64(sv) > low(~u64(0), dn))) {
+          sv = s64(low(~u64(0), dn));
+        }
+      }
+      r = low(u64(sv), dn);
+    }
+    d[l] = r;
+  }
+}
+
+}  // namespace emu

@@ -1,0 +1,316 @@
+// Bulk and tensor copies (the asynchronous proxy) and the waits for their groups and those of cp.async.
+#include "machine.hpp"
+
+namespace emu {
+
+namespace {
+
+// Where an element's byte lands: the swizzle acts on the absolute shared-memory address.
+u64 swizzle(u64 a, s64 mode) {
+  switch (mode) {
+    case 1: return a ^ (a >> 3 & 0x10);
+    case 2: return a ^ (a >> 3 & 0x30);
+    case 3: return a ^ (a >> 3 & 0x70);
+    case 4: return a ^ (a >> 2 & 0x60);  // 128B with 32-byte atoms
+    default: return a;
+  }
+}
+
+// One row of a box: a stretch of global memory (maybe partly outside the tensor) and its place in the box.
+struct Row {
+  u64 global = 0, inside_from = 0, inside_to = 0;  // bytes of the row that are inside the tensor
+  u64 offset = 0;
+};
+
+std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool gather, s64& row_bytes) {
+  std::vector<Row> out;
+  s64 es = t.elem_bytes;
+  row_bytes = t.box[0] * es;
+  s64 from = std::clamp<s64>(-coord[0], 0, t.box[0]), to = std::clamp<s64>(t.dims[0] - coord[0], from, t.box[0]);
+  s64 n[5] = {1, 1, 1, 1, 1};
+  for (int d = 1; d < dims; d++) n[d] = t.box[d];
+  if (gather) n[1] = 4;
+  u64 off = 0;
+  for (s64 i4 = 0; i4 < n[4]; i4++)
+    for (s64 i3 = 0; i3 < n[3]; i3++)
+      for (s64 i2 = 0; i2 < n[2]; i2++)
+        for (s64 i1 = 0; i1 < n[1]; i1++) {
+          Row r;
+          r.offset = off;
+          off += u64(row_bytes);
+          s64 idx[5] = {0, i1, i2, i3, i4};
+          bool in = to > from;
+          s64 g = t.base + coord[0] * es;
+          for (int d = 1; d < dims; d++) {
+            s64 k = gather ? coord[1 + i1] : coord[d] + idx[d];
+            in &= k >= 0 && k < t.dims[d];
+            g += k * t.strides[d];
+          }
+          r.global = u64(g);
+          if (in) r.inside_from = u64(from * es), r.inside_to = u64(to * es);
+          out.push_back(r);
+        }
+  return out;
+}
+
+void fill_outside(u8* row, const Row& r, u64 n, const TensorMapRow& t) {
+  if (!t.nan_fill) return;
+  // Out-of-bounds elements become a quiet NaN of the element type.
+  u64 nan = t.type == TY_f32 || t.type == TY_tf32 ? 0x7FFFFFFF : t.type == TY_bf16 || t.type == TY_f16 ? 0x7FFF : t.type == TY_f64 ? 0x7FFFFFFFFFFFFFFF : 0;
+  for (u64 i = 0; i < n; i += u64(t.elem_bytes))
+    if (i < r.inside_from || i >= r.inside_to) std::memcpy(row + i, &nan, size_t(t.elem_bytes));
+}
+
+}  // namespace
+
+u32 Machine::take_slot(Cluster& c, u32& clk) {
+  u32 slot = c.slots_next;
+  c.slots_next = (slot + 1) % u32(c.slot_clk.size());
+  clk = ++c.slot_clk[slot];
+  return c.slots_first + slot;
+}
+
+Flow Exec::bulk() {
+  if (in.op == OP_bulk_commit) {
+    w.bulk_open++;
+    return Flow::next;
+  }
+  if (in.op == OP_cp_async_wait) {
+    u64 n = in.m[0] ? 0 : uniform(0, "group count");
+    u64 target = in.m[0] ? w.cp_open : w.cp_open - 1 >= n ? w.cp_open - 1 - n : 0;
+    if (pending_group(w.cp_queue, target)) {
+      g.wait = {WaitKind::cp_async, target};
+      return Flow::wait;
+    }
+    g.wait = {};
+    u32& seen = w.clock.hb[w.actor + P_CPASYNC];
+    seen = std::max(seen, u32(target));
+    if (in.m[0]) w.cp_open++;
+    w.snapshot.reset();
+    return Flow::next;
+  }
+  if (in.op == OP_bulk_wait) {
+    u64 n = uniform(0, "group count"), target = w.bulk_open - 1 >= n ? w.bulk_open - 1 - n : 0;
+    for (auto& b : w.bulk)
+      if (b->group <= target && !(in.m[0] ? b->read_done : b->done)) {
+        g.wait = {WaitKind::bulk, target, u64(in.m[0])};
+        return Flow::wait;
+      }
+    g.wait = {};
+    std::vector<std::shared_ptr<BulkOp>> left;
+    for (auto& b : w.bulk) {
+      if (b->group <= target) w.clock.hb[b->slot] = std::max(w.clock.hb[b->slot], b->clk);
+      if (b->group > target || !b->done) left.push_back(b);
+    }
+    w.bulk.swap(left);
+    w.snapshot.reset();
+    return Flow::next;
+  }
+  // bulk_load: dst, src, size, mbarrier [, mask]; bulk_store: dst, src, size; bulk_dsmem: dst, src, size, mbarrier.
+  Val d, s, size, bar, cast;
+  get(0, d, true, "destination");
+  get(1, s, true, "source");
+  get(2, size, true, "size");
+  bool load = in.op == OP_bulk_load, dsmem = in.op == OP_bulk_dsmem;
+  if (load || dsmem) get(3, bar, true, "mbarrier address");
+  if (load && in.m[0]) get(4, cast, true, "multicast mask");
+  int red = load ? -1 : int(in.m[0]), ty = int(in.ty), p = pc;
+  Machine* m = &M;
+  Warp* wp = &w;
+  auto at = M.fork(w);
+  LANES(mask, l) {
+    u64 n = low(size[l], 32);
+    if (!n || n % 16) M.fatal("bulk-size", &w, pc, "bulk copy of " + std::to_string(n) + " bytes: not a positive multiple of 16");
+    auto generic_shared = [](u64 x) { return x >= WIN_SHARED ? x - WIN_SHARED : x; };
+    u32 clk, slot = M.take_slot(*c.cluster, clk);
+    if (load || dsmem) {
+      std::vector<std::pair<Loc, u64>> to;  // destination and its mbarrier
+      u64 dst_addr = generic_shared(d[l]), bar_addr = generic_shared(bar[l]);
+      if (load && in.m[0]) {
+        for (u64 r = 0; r < 16; r++)
+          if (cast[l] >> r & 1)
+            to.push_back({M.shared_at(w, pc, (dst_addr & 0xFFFFFF) | r << RANK_SHIFT, n, 16, "bulk copy"), (bar_addr & 0xFFFFFF) | r << RANK_SHIFT});
+      } else {
+        to.push_back({M.shared_at(w, pc, dst_addr, n, 16, "bulk copy"), bar_addr});
+      }
+      for (auto& x : to) M.mbar(w, pc, x.second, "bulk copy");
+      Loc src = load ? M.resolve(w, pc, s[l], n, 1, 16, "bulk copy") : M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk copy");
+      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"bulk copy to shared memory", &w, pc, at, [=] {
+        Access acc = m->async_access(*wp, slot, clk, p, *at);
+        m->note_read(src, n, acc, *wp, p, "bulk copy read");
+        std::vector<u8> data(src.p, src.p + n);
+        Clock k = *at;
+        k.hb[slot] = std::max(k.hb[slot], clk);
+        for (auto& x : to) {
+          m->note_write(x.first, n, acc, *wp, p, "bulk copy write");
+          if (red < 0) std::memcpy(x.first.p, data.data(), n);
+          else {
+            int es = TYPE_BITS[ty] / 8;
+            for (u64 i = 0; i < n; i += es) {
+              u64 a = 0, b = 0;
+              std::memcpy(&a, x.first.p + i, es), std::memcpy(&b, data.data() + i, es);
+              a = reduce_value(red, ty, a, b);
+              std::memcpy(x.first.p + i, &a, es);
+            }
+          }
+          m->mbar_tx(m->mbar(*wp, p, x.second, "bulk copy"), -s64(n), &k);
+        }
+        m->stats.async_read += n, m->stats.async_written += n * to.size();
+        return true;
+      }}));
+    } else {
+      Loc src = M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk store"), dst = M.resolve(w, pc, d[l], n, 1, 16, "bulk store");
+      if (!dst.region->r.writable) M.fatal("write-to-read-only", &w, pc, "bulk store to '" + dst.region->name + "', which is read-only");
+      auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk});
+      w.bulk.push_back(op);
+      auto data = std::make_shared<std::vector<u8>>();
+      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"bulk store", &w, pc, at, [=] {
+        Access acc = m->async_access(*wp, slot, clk, p, *at);
+        if (!op->read_done) {
+          m->note_read(src, n, acc, *wp, p, "bulk store read");
+          data->assign(src.p, src.p + n);
+          op->read_done = true;
+          m->progress();
+          return false;
+        }
+        m->note_write(dst, n, acc, *wp, p, "bulk store write");
+        if (red < 0) std::memcpy(dst.p, data->data(), n);
+        else {
+          int es = TYPE_BITS[ty] / 8;
+          for (u64 i = 0; i < n; i += es) {
+            u64 a = 0, b = 0;
+            std::memcpy(&a, dst.p + i, es), std::memcpy(&b, data->data() + i, es);
+            a = reduce_value(red, ty, a, b);
+            std::memcpy(dst.p + i, &a, es);
+          }
+        }
+        op->done = true;
+        m->stats.async_read += n, m->stats.async_written += n;
+        return true;
+      }}));
+    }
+  }
+  M.tick(w);
+  return Flow::next;
+}
+
+void Exec::tma() {
+  bool load = in.op == OP_tma_load, gather = in.m[1];
+  int dims = int(in.m[0]), nc = gather ? 5 : dims, red = load ? -1 : int(in.m[2]);
+  if (gather && dims != 2) unsupported("gather4 and scatter4 take a 2-dimensional map");
+  Val a, bar, map, cast;
+  get(0, a, true, "shared address");
+  int k = 1;
+  if (load) get(k++, bar, true, "mbarrier address");
+  get(k++, map, true, "tensor map address");
+  std::vector<Val> cv(nc);
+  for (int i = 0; i < nc; i++) get(k++, cv[i], true, "coordinate");
+  bool multicast = load && in.m[2];
+  if (multicast) get(k++, cast, true, "multicast mask");
+  Machine* m = &M;
+  Warp* wp = &w;
+  int p = pc;
+  auto at = M.fork(w);
+  LANES(mask, l) {
+    u64 ma = map[l];
+    auto it = M.maps.find(ma);
+    if (it == M.maps.end()) it = M.maps.find(ma + WIN_PARAM);
+    if (it == M.maps.end()) M.fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(ma));
+    const TensorMapRow* t = &it->second;
+    if (t->rank != dims) M.fatal("tensor-map", &w, pc, "a " + std::to_string(dims) + "-D copy with a map of rank " + std::to_string(t->rank));
+    if (gather && t->box[1] != 1) M.fatal("tensor-map", &w, pc, "gather4 and scatter4 need a box of one row, the map has " + std::to_string(t->box[1]));
+    s64 coord[5];
+    for (int i = 0; i < nc; i++) coord[i] = sign_extend(cv[i][l], 32);
+    s64 row_bytes;
+    auto rows = std::make_shared<std::vector<Row>>(rows_of(*t, dims, coord, gather, row_bytes));
+    u64 n = u64(row_bytes), total = n * rows->size(), sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
+    u32 clk, slot = M.take_slot(*c.cluster, clk);
+    if (load) {
+      std::vector<std::pair<u64, u64>> to;  // base address of the box and its mbarrier
+      u64 ba = bar[l] >= WIN_SHARED ? bar[l] - WIN_SHARED : bar[l];
+      if (multicast) {
+        for (u64 r = 0; r < 16; r++)
+          if (cast[l] >> r & 1) {
+            // With cta_group::2 the pair's barrier may live in either CTA of the pair.
+            u64 br = in.m[3] == 2 ? (r & ~u64(1)) | (ba >> RANK_SHIFT & 1) : r;
+            to.push_back({(sa & 0xFFFFFF) | r << RANK_SHIFT, (ba & 0xFFFFFF) | br << RANK_SHIFT});
+          }
+        if (to.empty()) M.fatal("multicast-mask", &w, pc, "the multicast mask is empty");
+      } else {
+        to.push_back({sa, ba});
+      }
+      for (auto& x : to) {
+        M.shared_at(w, pc, x.first, total, 128, "tensor copy");
+        M.mbar(w, pc, x.second, "tensor copy");
+      }
+      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor copy to shared memory", &w, pc, at, [=] {
+        Access acc = m->async_access(*wp, slot, clk, p, *at);
+        std::vector<u8> row(n);
+        Clock done = *at;
+        done.hb[slot] = std::max(done.hb[slot], clk);
+        for (const Row& r : *rows) {
+          std::fill(row.begin(), row.end(), 0);
+          if (r.inside_to > r.inside_from) {
+            Loc s = m->global_at(*wp, p, r.global + r.inside_from, r.inside_to - r.inside_from, "tensor copy", false);
+            m->note_read(s, r.inside_to - r.inside_from, acc, *wp, p, "tensor copy read");
+            std::memcpy(row.data() + r.inside_from, s.p, r.inside_to - r.inside_from);
+          }
+          fill_outside(row.data(), r, n, *t);
+          for (auto& x : to)
+            for (u64 i = 0; i < n; i += 16) {
+              u64 part = std::min<u64>(16, n - i);
+              Loc d = m->shared_at(*wp, p, swizzle(x.first + r.offset + i, t->swizzle), part, 1, "tensor copy");
+              m->note_write(d, part, acc, *wp, p, "tensor copy write");
+              std::memcpy(d.p, row.data() + i, part);
+            }
+        }
+        for (auto& x : to) m->mbar_tx(m->mbar(*wp, p, x.second, "tensor copy"), -s64(total), &done);
+        m->stats.async_read += total, m->stats.async_written += total * to.size();
+        return true;
+      }}));
+    } else {
+      M.shared_at(w, pc, sa, total, 128, "tensor store");
+      auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk});
+      w.bulk.push_back(op);
+      auto data = std::make_shared<std::vector<u8>>(total);
+      M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor store", &w, pc, at, [=] {
+        Access acc = m->async_access(*wp, slot, clk, p, *at);
+        if (!op->read_done) {
+          for (u64 i = 0; i < total; i += 16) {
+            u64 part = std::min<u64>(16, total - i);
+            Loc s = m->shared_at(*wp, p, swizzle(sa + i, t->swizzle), part, 1, "tensor store");
+            // Parts of the box outside the tensor are not read.
+            const Row& r = (*rows)[i / n];
+            u64 j = i % n;
+            if (j < r.inside_to && j + part > r.inside_from) m->note_read(s, part, acc, *wp, p, "tensor store read");
+            std::memcpy(data->data() + i, s.p, part);
+          }
+          op->read_done = true;
+          m->progress();
+          return false;
+        }
+        for (const Row& r : *rows) {
+          if (r.inside_to <= r.inside_from) continue;
+          u64 len = r.inside_to - r.inside_from;
+          Loc d = m->global_at(*wp, p, r.global + r.inside_from, len, "tensor store", true);
+          m->note_write(d, len, acc, *wp, p, "tensor store write");
+          const u8* src = data->data() + r.offset + r.inside_from;
+          if (red < 0) std::memcpy(d.p, src, len);
+          else
+            for (u64 i = 0; i < len; i += u64(t->elem_bytes)) {
+              u64 x = 0, y = 0;
+              std::memcpy(&x, d.p + i, size_t(t->elem_bytes)), std::memcpy(&y, src + i, size_t(t->elem_bytes));
+              x = reduce_value(red, int(t->type), x, y);
+              std::memcpy(d.p + i, &x, size_t(t->elem_bytes));
+            }
+        }
+        op->done = true;
+        m->stats.async_read += total, m->stats.async_written += total;
+        return true;
+      }}));
+    }
+  }
+  M.tick(w);
+}
+
+}  // namespace emu

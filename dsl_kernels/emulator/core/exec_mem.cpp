@@ -1,0 +1,349 @@
+// Loads, stores, atomics, cp.async, ldmatrix and stmatrix.
+#include "machine.hpp"
+
+namespace emu {
+
+namespace {
+u64 read_le(const u8* p, int n) {
+  u64 v = 0;
+  std::memcpy(&v, p, n);
+  return v;
+}
+}  // namespace
+
+// Extra passes that the banks of shared memory need for a warp's access, beyond the least possible.
+static u64 bank_conflicts(const u64* addr, u32 mask, int bytes) {
+  std::set<u64> words;
+  int per_bank[32] = {}, worst = 0;
+  LANES(mask, l) for (int i = 0; i < bytes; i += 4) words.insert((addr[l] + i) >> 2);
+  for (u64 x : words) worst = std::max(worst, ++per_bank[x & 31]);
+  u64 least = (words.size() + 31) / 32;
+  return worst > int(least) ? u64(worst) - least : 0;
+}
+
+static u64 sectors(const u64* addr, u32 mask, int bytes) {
+  std::set<u64> s;
+  LANES(mask, l) for (u64 x = addr[l] >> 5; x <= (addr[l] + bytes - 1) >> 5; x++) s.insert(x);
+  return s.size();
+}
+
+static bool local_access(int space, u64& addr) {
+  if (space == 4) return true;
+  if (space == 0 && addr >= WIN_LOCAL && addr < WIN_LOCAL + WIN_SIZE) {
+    addr -= WIN_LOCAL;
+    return true;
+  }
+  return false;
+}
+
+void Exec::load() {
+  int n = int(in.m[1]), bits1 = TYPE_BITS[in.ty], bytes = bits1 / 8, total = n * bytes;
+  if (bits1 == 128) unsupported("128-bit registers are not supported");
+  int space = int(in.m[0]);
+  Val a;
+  get(n, a, true, "address");
+  u64 addr[32];
+  std::copy(a.v, a.v + 32, addr);
+  bool sgn = TYPE_CLASS[in.ty] == 's';
+  Access acc = M.access(w, pc, in.m[2] ? EV_ATOMIC : 0);
+  u64* d[8] = {};
+  for (int i = 0; i < n; i++) d[i] = dst(i, ~0u);
+  bool shared = false, global = false;
+  LANES(mask, l) {
+    u64 x = addr[l];
+    const u8* p;
+    if (local_access(space, x)) {
+      if (x + total > u64(M.cfg.local_bytes)) M.fatal("out-of-bounds-local", &w, pc, "local address " + std::to_string(x));
+      p = w.local.data() + l * M.cfg.local_bytes + x;
+    } else {
+      Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "load");
+      M.note_read(loc, u64(total), acc, w, pc, "load");
+      shared |= loc.shadow != nullptr, global |= loc.region != nullptr;
+      if (in.m[2] && (loc.region || loc.shadow)) {
+        u64 key = loc.region ? u64(loc.region->r.base) + loc.region_offset : (u64(loc.cta->rank) << 32 | loc.offset);
+        auto it = c.cluster->location.find(key);
+        if (it != c.cluster->location.end()) {
+          if (in.m[2] == 2) M.acquire(w, it->second);
+          else w.pending_acquire[key].join(it->second);
+        }
+      }
+      p = loc.p;
+    }
+    for (int i = 0; i < n; i++)
+      if (d[i]) {
+        u64 v = read_le(p + i * bytes, bytes);
+        d[i][l] = sgn ? low(u64(sign_extend(v, bits1)), bits1 < 32 ? 32 : bits1) : v;
+      }
+  }
+  if (shared) {
+    M.stats.shared_read += u64(total) * __builtin_popcount(mask);
+    M.stats.shared_accesses++;
+    M.stats.bank_conflicts += bank_conflicts(addr, mask, total);
+  }
+  if (global) {
+    M.stats.global_read += u64(total) * __builtin_popcount(mask);
+    M.stats.global_sectors += sectors(addr, mask, total);
+  }
+}
+
+void Exec::store() {
+  bool remote_async = in.op == OP_st_async;
+  int n = int(in.m[1]), bits1 = TYPE_BITS[in.ty], bytes = bits1 / 8, total = n * bytes, space = int(in.m[0]);
+  if (bits1 == 128) unsupported("128-bit registers are not supported");
+  Val a;
+  get(0, a, true, "address");
+  u64 addr[32];
+  std::copy(a.v, a.v + 32, addr);
+  std::vector<Val> v(n);
+  u32 valid = ~0u;
+  for (int i = 0; i < n; i++) get(1 + i, v[i]), valid &= v[i].valid;
+  Val bar;
+  if (remote_async) get(1 + n, bar, true, "mbarrier address");
+  Access acc = M.access(w, pc, in.m[2] ? EV_ATOMIC : 0);
+  bool shared = false, global = false;
+  u8 raw[64];
+  LANES(mask, l) {
+    for (int i = 0; i < n; i++) std::memcpy(raw + i * bytes, &v[i].v[l], bytes);
+    u64 x = addr[l];
+    if (local_access(space, x)) {
+      if (x + total > u64(M.cfg.local_bytes)) M.fatal("out-of-bounds-local", &w, pc, "local address " + std::to_string(x));
+      std::memcpy(w.local.data() + l * M.cfg.local_bytes + x, raw, total);
+      continue;
+    }
+    Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "store");
+    if (loc.region) {
+      global = true;
+      if (!loc.region->r.writable) M.fatal("write-to-read-only", &w, pc, "store to '" + loc.region->name + "', which is read-only");
+      if (!(valid >> l & 1))
+        M.find("uninit-register", true, &w, pc, "lane " + std::to_string(l) + " stores a value that depends on an uninitialised register to '" + loc.region->name + "'");
+    }
+    shared |= loc.shadow != nullptr;
+    if (!loc.shadow && !loc.region) M.fatal("write-to-param", &w, pc, "store to a kernel parameter");
+    M.note_write(loc, u64(total), acc, w, pc, "store");
+    // A value that was never written leaves the memory uninitialised as well.
+    if (loc.shadow && !(valid >> l & 1))
+      for (int i = 0; i < total; i++) loc.shadow[i].w = 0;
+    if (std::memcmp(loc.p, raw, total)) M.progress();
+    std::memcpy(loc.p, raw, total);
+    if (in.m[2] && !remote_async) {
+      u64 key = loc.region ? u64(loc.region->r.base) + loc.region_offset : (u64(loc.cta->rank) << 32 | loc.offset);
+      if (in.m[2] >= 3) c.cluster->location[key] = w.clock;
+      else if (!w.fenced.empty()) c.cluster->location[key] = w.fenced;
+    }
+    if (remote_async) {
+      MBar& b = M.mbar(w, pc, bar[l], "st.async");
+      M.mbar_tx(b, -s64(total), &w.clock);
+    }
+  }
+  if (in.m[2] >= 3 || remote_async) M.tick(w);
+  if (shared) {
+    M.stats.shared_written += u64(total) * __builtin_popcount(mask);
+    M.stats.shared_accesses++;
+    M.stats.bank_conflicts += bank_conflicts(addr, mask, total);
+  }
+  if (global) M.stats.global_written += u64(total) * __builtin_popcount(mask);
+}
+
+static u64 atom_value(int op, int ty, u64 old, u64 x, u64 y) {
+  int n = TYPE_BITS[ty];
+  if (TYPE_CLASS[ty] == 'p') {
+    u64 r = 0;
+    int et = ty == TY_f16x2 ? TY_f16 : TY_bf16;
+    for (int h = 0; h < 2; h++) r |= atom_value(op, et, low(old >> 16 * h, 16), low(x >> 16 * h, 16), 0) << 16 * h;
+    return r;
+  }
+  if (TYPE_CLASS[ty] == 'f' && op <= 2) {
+    if (ty == TY_f64) {
+      double a = as_f64(old), b = as_f64(x);
+      return bits(op == 0 ? a + b : op == 1 ? std::fmin(a, b) : std::fmax(a, b));
+    }
+    float a = ty == TY_f32 ? as_f32(old) : decode(u32(old), format_of(ty)), b = ty == TY_f32 ? as_f32(x) : decode(u32(x), format_of(ty));
+    float r = op == 0 ? a + b : op == 1 ? std::fmin(a, b) : std::fmax(a, b);
+    return ty == TY_f32 ? bits(r) : encode(r, format_of(ty));
+  }
+  bool sgn = TYPE_CLASS[ty] == 's';
+  u64 o = low(old, n);
+  x = low(x, n);
+  switch (op) {
+    case 0: return low(o + x, n);
+    case 1: return sgn ? (sign_extend(x, n) < sign_extend(o, n) ? x : o) : std::min(o, x);
+    case 2: return sgn ? (sign_extend(x, n) > sign_extend(o, n) ? x : o) : std::max(o, x);
+    case 3: return o & x;
+    case 4: return o | x;
+    case 5: return o ^ x;
+    case 6: return x;
+    case 7: return o == x ? low(y, n) : o;
+    case 8: return o >= x ? 0 : o + 1;
+    default: return o == 0 || o > x ? x : o - 1;
+  }
+}
+
+u64 reduce_value(int op, int ty, u64 old, u64 x) { return atom_value(op, ty, old, x, 0); }
+
+void Exec::atomic() {
+  int n = int(in.m[4]), bytes = TYPE_BITS[in.ty] / 8, op = int(in.m[1]), sem = int(in.m[2]);
+  Val a, y;
+  get(n, a, true, "address");
+  u64 addr[32];
+  std::copy(a.v, a.v + 32, addr);
+  std::vector<Val> v(n);
+  for (int i = 0; i < n; i++) get(n + 1 + i, v[i], true, "atomic operand");
+  if (op == 7) get(n + 1 + n, y, true, "atomic operand");
+  std::vector<u64> out(32 * n);
+  Access acc = M.access(w, pc, EV_ATOMIC);
+  bool shared = false;
+  LANES(mask, l) {
+    Loc loc = M.resolve(w, pc, addr[l], u64(bytes * n), int(in.m[0]), u32(bytes * n), "atomic");
+    if (!loc.shadow && !loc.region) M.fatal("write-to-param", &w, pc, "atomic on a kernel parameter");
+    if (loc.region && !loc.region->r.writable) M.fatal("write-to-read-only", &w, pc, "atomic on '" + loc.region->name + "', which is read-only");
+    shared |= loc.shadow != nullptr;
+    M.note_read(loc, u64(bytes * n), acc, w, pc, "atomic");
+    M.note_write(loc, u64(bytes * n), acc, w, pc, "atomic");
+    u64 key = loc.region ? u64(loc.region->r.base) + loc.region_offset : (u64(loc.cta->rank) << 32 | loc.offset);
+    auto& sync = c.cluster->location;
+    auto it = sync.find(key);
+    if (it != sync.end()) {
+      if (sem == 2 || sem == 4) M.acquire(w, it->second);
+      else w.pending_acquire[key].join(it->second);
+    }
+    if (sem >= 3) sync[key].join(w.clock);
+    else if (!w.fenced.empty()) sync[key].join(w.fenced);
+    for (int i = 0; i < n; i++) {
+      u64 old = read_le(loc.p + i * bytes, bytes);
+      out[i * 32 + l] = old;
+      u64 r = atom_value(op, int(in.ty), old, v[i][l], op == 7 ? y[l] : 0);
+      if (r != old) M.progress();
+      std::memcpy(loc.p + i * bytes, &r, bytes);
+    }
+  }
+  if (sem >= 3) M.tick(w);
+  for (int i = 0; i < n; i++)
+    if (u64* d = dst(i, ~0u)) LANES(mask, l) d[l] = out[i * 32 + l];
+  u64& bytes_of = shared ? M.stats.shared_written : M.stats.global_written;
+  bytes_of += u64(bytes * n) * __builtin_popcount(mask);
+}
+
+void Exec::cp_async() {
+  if (in.op == OP_cp_async_commit) {
+    w.cp_open++;
+    return;
+  }
+  u32 actor = w.actor + P_CPASYNC, clk = u32(w.cp_open);
+  if (in.op == OP_cp_async_mbar) {
+    Val a;
+    get(0, a, true, "mbarrier address");
+    std::vector<u64> bars;
+    LANES(mask, l) bars.push_back(a[l]);
+    bool noinc = in.m[0];
+    for (u64 x : bars) {
+      MBar& b = M.mbar(w, pc, x, "cp.async.mbarrier.arrive");
+      if (!noinc) b.pending++;
+    }
+    auto at = M.fork(w);
+    Machine* m = &M;
+    Warp* wp = &w;
+    int p = pc;
+    M.launch_async(w.cp_queue, std::make_shared<AsyncOp>(AsyncOp{"cp.async.mbarrier.arrive", &w, pc, at, [=] {
+      Clock k = *at;
+      k.hb[actor] = std::max(k.hb[actor], clk);
+      for (u64 x : bars) m->mbar_arrive(m->mbar(*wp, p, x, "cp.async.mbarrier.arrive"), *wp, p, 1, &k);
+      return true;
+    }, clk}));
+    M.tick(w);
+    return;
+  }
+  Val d, s, src_size;
+  get(0, d, true, "destination");
+  get(1, s, true, "source");
+  u64 n = uniform(2, "copy size");
+  if (n != 4 && n != 8 && n != 16) M.fatal("cp-async-size", &w, pc, "cp.async of " + std::to_string(n) + " bytes");
+  if (in.m[0]) get(3, src_size, true, "source size");
+  struct One { Loc dst, src; u64 take; };
+  std::vector<One> all;
+  LANES(mask, l) {
+    u64 take = in.m[0] == 1 ? low(src_size[l], 32) : in.m[0] == 2 ? (src_size[l] & 1 ? 0 : n) : n;
+    if (take > n) M.fatal("cp-async-size", &w, pc, "source size " + std::to_string(take) + " exceeds the copy size");
+    One x;
+    x.take = take;
+    x.dst = M.shared_at(w, pc, d[l], n, u32(n), "cp.async");
+    if (take) x.src = M.resolve(w, pc, s[l], take, 1, u32(n), "cp.async");
+    all.push_back(x);
+  }
+  M.stats.async_read += n * all.size();
+  auto at = M.fork(w);
+  Machine* m = &M;
+  Warp* wp = &w;
+  int p = pc;
+  M.launch_async(w.cp_queue, std::make_shared<AsyncOp>(AsyncOp{"cp.async", &w, pc, at, [=] {
+    // Non-bulk cp.async works through the generic proxy; its group is its actor's clock.
+    Access acc = m->async_access(*wp, actor, clk, p, *at, 0);
+    for (auto& x : all) {
+      u8 raw[16] = {};
+      if (x.take) {
+        m->note_read(x.src, x.take, acc, *wp, p, "cp.async read");
+        std::memcpy(raw, x.src.p, x.take);
+      }
+      m->note_write(x.dst, n, acc, *wp, p, "cp.async write");
+      std::memcpy(x.dst.p, raw, n);
+    }
+    return true;
+  }, clk}));
+}
+
+// ldmatrix and stmatrix: lane 8i+j holds the address of row j of matrix i; lane t owns elements 2(t%4), 2(t%4)+1 of
+// row t/4, or with .trans of the transposed matrix.
+void Exec::matrix() {
+  aligned();
+  bool load = in.op == OP_ldmatrix, trans = in.m[1];
+  int n = int(in.m[0]);
+  Val a;
+  get(load ? n : 0, a, true, "row address");
+  Access acc = M.access(w, pc);
+  u64 addr[32];
+  std::copy(a.v, a.v + 32, addr);
+  u16 mat[4][8][8];
+  const char* what = load ? "ldmatrix" : "stmatrix";
+  if (!load) {
+    for (int i = 0; i < n; i++) {
+      Val v;
+      get(1 + i, v, true, "matrix fragment");
+      for (int t = 0; t < 32; t++)
+        for (int h = 0; h < 2; h++) {
+          int r = t / 4, k = 2 * (t % 4) + h;
+          (trans ? mat[i][k][r] : mat[i][r][k]) = u16(v[t] >> (16 * h));
+        }
+    }
+  }
+  for (int i = 0; i < n; i++)
+    for (int j = 0; j < 8; j++) {
+      Loc l = M.shared_at(w, pc, addr[8 * i + j], 16, 16, what);
+      if (load) {
+        M.note_read(l, 16, acc, w, pc, what);
+        std::memcpy(mat[i][j], l.p, 16);
+      } else {
+        M.note_write(l, 16, acc, w, pc, what);
+        std::memcpy(l.p, mat[i][j], 16);
+        M.progress();
+      }
+    }
+  for (int i = 0; i < n; i++) {
+    int per_bank[8] = {}, worst = 0;
+    for (int j = 0; j < 8; j++) worst = std::max(worst, ++per_bank[addr[8 * i + j] >> 4 & 7]);
+    M.stats.bank_conflicts += u64(worst - 1);
+    M.stats.shared_accesses++;
+  }
+  (load ? M.stats.shared_read : M.stats.shared_written) += u64(128 * n);
+  if (load)
+    for (int i = 0; i < n; i++)
+      if (u64* d = dst(i, ~0u))
+        for (int t = 0; t < 32; t++) {
+          u64 v = 0;
+          for (int h = 0; h < 2; h++) {
+            int r = t / 4, k = 2 * (t % 4) + h;
+            v |= u64(trans ? mat[i][k][r] : mat[i][r][k]) << (16 * h);
+          }
+          d[t] = v;
+        }
+}
+
+}  // namespace emu

@@ -1,0 +1,317 @@
+// Named barriers, mbarriers, cluster barriers and fences.
+#include "machine.hpp"
+
+namespace emu {
+
+static u32 live_threads(const Cta& c) {
+  u32 n = 0;
+  for (auto& x : c.warps) n += u32(__builtin_popcount(x.present & ~x.exited));
+  return n;
+}
+
+bool named_complete(const Cta& c, const Named& b) {
+  return b.arrived && b.arrived >= (b.expected ? b.expected : live_threads(c));
+}
+
+void named_release(Named& b) {
+  b.last = b.cur;
+  b.cur = Clock();
+  b.generation++;
+  b.arrived = 0;
+  b.out_count = b.red_count, b.out_and = b.red_and, b.out_or = b.red_or;
+  b.red_count = 0, b.red_and = 1, b.red_or = 0;
+  b.who.clear();
+}
+
+bool cluster_complete(const Cluster& cl) {
+  u32 n = 0;
+  for (auto& x : cl.ctas) n += live_threads(*x);
+  return cl.arrived && cl.arrived >= n;
+}
+
+Flow Exec::barrier() {
+  if (in.op == OP_cluster_arrive) {
+    Cluster& cl = *c.cluster;
+    if (w.cluster_arrived) M.find("cluster-barrier-twice", true, &w, pc, "barrier.cluster.arrive twice with no wait between");
+    w.cluster_arrived = true;
+    w.cluster_gen = cl.generation;
+    // A relaxed arrival only carries what an earlier fence released.
+    cl.cur.join(in.m[0] ? w.fenced : w.clock);
+    M.tick(w);
+    cl.arrived += u32(__builtin_popcount(mask));
+    M.progress();
+    if (cluster_complete(cl)) cl.last = cl.cur, cl.cur = Clock(), cl.arrived = 0, cl.generation++;
+    return Flow::next;
+  }
+  if (in.op == OP_cluster_wait) {
+    Cluster& cl = *c.cluster;
+    if (!w.cluster_arrived) M.fatal("cluster-barrier-order", &w, pc, "barrier.cluster.wait without an arrive before it");
+    if (cl.generation == w.cluster_gen) {
+      g.wait = {WaitKind::cluster, cl.generation};
+      return Flow::wait;
+    }
+    g.wait = {};
+    w.cluster_arrived = false;
+    M.acquire(w, cl.last);
+    return Flow::next;
+  }
+  u64 id = uniform(0, "barrier number");
+  if (id > 15) M.fatal("barrier-number", &w, pc, "barrier " + std::to_string(id) + " does not exist");
+  Named& b = c.bars[id];
+  auto finish = [&] {
+    g.wait = {};
+    M.acquire(w, b.last);
+    if (in.m[0] == 2)
+      if (u64* d = dst(2, ~0u))
+        LANES(mask, l) d[l] = in.m[1] == 0 ? b.out_count : in.m[1] == 1 ? b.out_and : b.out_or;
+  };
+  if (g.wait.kind == WaitKind::bar) {
+    finish();
+    return Flow::next;
+  }
+  u32 want = has(1) ? u32(uniform(1, "barrier thread count")) : 0;
+  if (has(1) && (!want || want % 32)) M.fatal("barrier-count", &w, pc, "thread count " + std::to_string(want) + " is not a multiple of 32");
+  if (b.arrived && b.expected != want)
+    M.find("barrier-count", true, &w, pc,
+           "barrier " + std::to_string(id) + " is used with " + std::to_string(want) + " threads while warp " +
+               std::to_string(b.who.back().first) + " waits on it with " + std::to_string(b.expected) + " (0 means all)");
+  b.expected = want;
+  if (in.m[0] == 2) {
+    Val p;
+    get(3, p, true, "reduction predicate");
+    LANES(mask, l) b.red_count += p[l] & 1, b.red_and &= u32(p[l] & 1), b.red_or |= u32(p[l] & 1);
+  }
+  b.cur.join(w.clock);
+  M.tick(w);
+  b.arrived += u32(__builtin_popcount(mask));
+  b.who.push_back({w.index, pc});
+  M.progress();
+  if (want && b.arrived > want)
+    M.find("barrier-count", true, &w, pc, "more threads arrive at barrier " + std::to_string(id) + " than the " + std::to_string(want) + " it expects");
+  bool full = named_complete(c, b);
+  if (in.m[0] == 1) {  // arrive does not wait
+    if (full) named_release(b);
+    return Flow::next;
+  }
+  if (full) {
+    named_release(b);
+    finish();
+    return Flow::next;
+  }
+  w.count.barrier_waits++;
+  g.wait = {WaitKind::bar, id, b.generation};
+  return Flow::wait;
+}
+
+// ------------------------------------------------------------------------------------------ mbarrier
+MBar& Machine::mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset, Cta** owner) {
+  if (addr >= WIN_SHARED) addr -= WIN_SHARED;
+  Loc l = shared_at(w, pc, addr, 8, 8, what);
+  auto it = l.cta->mbars.find(l.offset);
+  if (it == l.cta->mbars.end() || !it->second.live)
+    fatal("mbarrier-uninitialised", &w, pc, std::string(what) + " on shared offset " + std::to_string(l.offset) + ", where no mbarrier is initialised");
+  if (offset) *offset = l.offset;
+  if (owner) *owner = l.cta;
+  return it->second;
+}
+
+void Machine::mbar_settle(MBar& b) {
+  if (b.pending || b.tx) return;
+  b.phase++;
+  b.pending = b.expected;
+  b.done.join(b.cur);
+  b.cur = Clock();
+  b.arrived_last.swap(b.arrived);
+  b.arrived.clear();
+  progress();
+}
+
+void Machine::mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* k) {
+  if (n > b.pending)
+    fatal("mbarrier-over-arrival", &w, pc,
+          std::to_string(n) + " arrivals where " + std::to_string(b.pending) + " of " + std::to_string(b.expected) +
+              " are pending in phase " + std::to_string(b.phase) + " (transaction bytes outstanding: " + std::to_string(b.tx) + ")");
+  if (k) b.cur.join(*k);
+  b.pending -= n;
+  b.arrived.insert({w.cta->rank * 1000 + w.index, pc});
+  progress();
+  mbar_settle(b);
+}
+
+void Machine::mbar_tx(MBar& b, s64 delta, const Clock* k) {
+  if (k) b.cur.join(*k);
+  b.tx += delta;
+  progress();
+  mbar_settle(b);
+}
+
+// The phase after the last one that the warp saw; before the first wait, the one that its parity means then.
+static s64 next_phase(const Warp& w, u64 key, u64 parity) {
+  auto it = w.seen_phase.find(key);
+  return it == w.seen_phase.end() ? (parity ? -1 : 0) : it->second + 1;
+}
+
+Flow Exec::mbarrier() {
+  switch (in.op) {
+    case OP_mbar_init: {
+      Val a, n;
+      get(0, a, true, "mbarrier address");
+      get(1, n, true, "mbarrier count");
+      LANES(mask, l) {
+        u64 addr = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
+        Loc loc = M.shared_at(w, pc, addr, 8, 8, "mbarrier.init");
+        u64 count = low(n[l], 32);
+        if (!count || count > 1048575) M.fatal("mbarrier-count", &w, pc, "mbarrier.init with count " + std::to_string(count));
+        MBar& b = loc.cta->mbars[loc.offset];
+        if (b.live && (b.pending != b.expected || b.tx))
+          M.find("mbarrier-reinit", true, &w, pc, "mbarrier.init of a barrier that is in use");
+        b = MBar();
+        M.note_write(loc, 8, M.access(w, pc), w, pc, "mbarrier.init");
+        b.live = true;
+        b.expected = b.pending = u32(count);
+        b.init_pc = pc, b.init_warp = w.index;
+        std::memset(loc.p, 0, 8);
+      }
+      M.progress();
+      return Flow::next;
+    }
+    case OP_mbar_inval: {
+      Val a;
+      get(0, a, true, "mbarrier address");
+      LANES(mask, l) {
+        u32 off;
+        Cta* owner;
+        MBar& b = M.mbar(w, pc, a[l], "mbarrier.inval", &off, &owner);
+        b.live = false;
+        owner->shadow[off].w = 0;
+      }
+      return Flow::next;
+    }
+    case OP_mbar_arrive: {
+      Val a, n;
+      get(1, a, true, "mbarrier address");
+      if (has(2)) get(2, n, true, "mbarrier operand");
+      bool drop = in.m[0], expect = in.m[1];
+      std::vector<u64> state(32);
+      LANES(mask, l) {
+        u32 off;
+        Cta* owner;
+        MBar& b = M.mbar(w, pc, a[l], "mbarrier.arrive", &off, &owner);
+        // The barrier's own initialisation must be ordered before its use.
+        Access acc = M.access(w, pc, EV_ATOMIC);
+        Conflict k = M.shadows.order(owner->shadow[off].w, acc);
+        if (k == Conflict::race) M.conflict(k, w, pc, "use of the mbarrier at shared offset " + std::to_string(off), owner->shadow[off].w, false);
+        state[l] = b.phase;
+        u32 count = has(2) && !expect ? u32(n[l]) : 1;
+        if (expect) b.tx += s64(low(n[l], 32));
+        if (drop) b.expected -= count;
+        M.mbar_arrive(b, w, pc, count, in.m[2] ? (w.fenced.empty() ? nullptr : &w.fenced) : &w.clock);
+      }
+      M.tick(w);
+      if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = state[l];
+      return Flow::next;
+    }
+    case OP_mbar_tx: {
+      Val a, n;
+      get(0, a, true, "mbarrier address");
+      get(1, n, true, "transaction bytes");
+      LANES(mask, l) {
+        MBar& b = M.mbar(w, pc, a[l], "mbarrier.expect_tx");
+        s64 bytes = s64(low(n[l], 32));
+        // expect_tx is not an arrival: it never completes a phase by itself.
+        if (in.m[0] == 0) b.tx += bytes;
+        else M.mbar_tx(b, -bytes, nullptr);
+      }
+      return Flow::next;
+    }
+    case OP_mbar_wait: {
+      Val a, s;
+      get(1, a, true, "mbarrier address");
+      get(2, s, true, "mbarrier phase");
+      bool try_wait = in.m[0], parity = in.m[1];
+      u32 done = 0;
+      int blocker = -1;
+      u64 last_addr = ~u64(0), last_phase = 0;
+      bool last_ok = false, lapped = false;
+      LANES(mask, l) {
+        u32 off;
+        Cta* owner;
+        MBar& b = M.mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
+        if (parity && s[l] > 1) M.fatal("mbarrier-parity", &w, pc, "phase parity " + std::to_string(s[l]) + " is neither 0 nor 1");
+        bool ok = parity ? (b.phase & 1) != (s[l] & 1) : b.phase != s[l];
+        u64 key = u64(owner->rank) << 32 | off;
+        if (a[l] == last_addr && s[l] == last_phase) {
+          ok = last_ok;  // lanes that ask the same get the same answer
+        } else if (!ok && parity) {
+          // The phase that this warp has to see next, if it waits for every phase. With one bit of parity a warp that
+          // comes a full phase late waits for ever; the scheduler lets it go when nothing else can run.
+          s64 next = next_phase(w, key, s[l] & 1);
+          lapped |= (next & 1) == s64(s[l] & 1) && s64(b.phase) >= next + 2;
+          if (lapped && g.overtaken) {
+            M.find("mbarrier-lapped", M.cfg.strict_lapping != 0, &w, pc,
+                   "the mbarrier at shared offset " + std::to_string(off) + " has completed phase " + std::to_string(next + 1) +
+                       " before this warp waited for phase " + std::to_string(next) +
+                       ": nothing in the program holds the barrier back for it, and by parity alone it would wait for ever");
+            ok = true;
+          }
+        }
+        if (ok && parity) {
+          s64 next = next_phase(w, key, s[l] & 1);
+          if ((next & 1) == s64(s[l] & 1)) w.seen_phase[key] = next;
+        }
+        last_addr = a[l], last_phase = s[l], last_ok = ok;
+        if (ok) done |= 1u << l;
+        else if (blocker < 0) blocker = int(l);
+      }
+      if (blocker >= 0 && try_wait && !g.timed_out) {
+        u32 off;
+        Cta* owner;
+        MBar& b = M.mbar(w, pc, a[blocker], "mbarrier wait", &off, &owner);
+        if (g.wait.kind != WaitKind::mbar) w.count.barrier_waits++;
+        g.wait = {WaitKind::mbar, u64(owner->rank) << 32 | off, b.phase, s[blocker]};
+        g.lapped = lapped;
+        return Flow::wait;
+      }
+      g.wait = {};
+      g.timed_out = g.lapped = g.overtaken = false;
+      if (blocker >= 0) w.count.spins++;
+      LANES(done, l) {
+        u32 off;
+        Cta* owner;
+        MBar& b = M.mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
+        Conflict k = M.shadows.order(owner->shadow[off].w, M.access(w, pc, EV_ATOMIC));
+        if (k == Conflict::race) M.conflict(k, w, pc, "use of the mbarrier at shared offset " + std::to_string(off), owner->shadow[off].w, false);
+        if (!in.m[2]) M.acquire(w, b.done);
+        else w.pending_acquire[u64(owner->rank) << 32 | off].join(b.done);
+      }
+      if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = done >> l & 1;
+      return Flow::next;
+    }
+    case OP_mbar_pending: {
+      unsupported("mbarrier.pending_count");
+    }
+  }
+  return Flow::next;
+}
+
+void Exec::fences() {
+  if (in.op == OP_fence_proxy) {
+    if (in.m[0] == 2) return;
+    join(w.clock.px, w.clock.hb);
+    if (in.m[0] == 1) w.fenced = w.clock;  // mbarrier initialisations become visible to the cluster
+    M.tick(w);
+    return;
+  }
+  if (in.op == OP_griddep) return;
+  int sem = int(in.m[0]);
+  if (sem == 2 || sem == 4) {
+    for (auto& [key, k] : w.pending_acquire) M.acquire(w, k);
+    w.pending_acquire.clear();
+  }
+  if (sem == 3 || sem == 4) {
+    w.fenced = w.clock;
+    M.tick(w);
+  }
+}
+
+}  // namespace emu

@@ -1,0 +1,367 @@
+// State of a launch: warps, CTAs, clusters, memories, asynchronous operations.
+#pragma once
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+
+#include "clocks.hpp"
+#include "numeric.hpp"
+
+namespace emu {
+
+inline constexpr u64 WIN_SHARED = 0x700000000000, WIN_LOCAL = 0x710000000000, WIN_PARAM = 0x720000000000;
+inline constexpr u64 WIN_SIZE = 0x10000000000;
+inline constexpr u32 SMEM_RESERVED = 1024, RANK_SHIFT = 24;
+inline constexpr int TMEM_LANES = 128, TMEM_COLS = 512;
+
+// A fact that ends execution: thrown after the finding was recorded.
+struct Stop {
+  std::string why;
+};
+
+struct Finding {
+  std::string code, message;
+  bool error;
+  int cta, warp, pc, other_warp, other_pc;
+};
+
+enum class WaitKind { none, converge, bar, mbar, bulk, cp_async, wgmma, alloc, cluster };
+struct Wait {
+  WaitKind kind = WaitKind::none;
+  u64 a = 0, b = 0, c = 0;
+};
+
+// Lanes of a warp that share a program counter.
+struct Group {
+  int pc;
+  u32 mask;
+  Wait wait;
+  bool timed_out = false;  // a suspended try_wait is to answer false once
+  bool lapped = false;     // its mbarrier went on by more than the phase that it waits for
+  bool overtaken = false;  // a lapped wait is to answer true
+};
+
+struct Cta;
+struct Cluster;
+struct Warp;
+
+// An operation in flight. step() does its next part and says whether it is finished.
+struct AsyncOp {
+  const char* kind;
+  Warp* warp;
+  int pc;
+  std::shared_ptr<const Clock> fork;
+  std::function<bool()> step;
+  u64 group = 0;
+};
+using AsyncRef = std::shared_ptr<AsyncOp>;
+
+// Pipes of a warp, each an actor after the warp itself.
+enum Pipe : int { P_WARP, P_TLD, P_TST, P_TC, P_WGMMA, P_CPASYNC, P_COUNT };
+
+struct BulkOp {
+  u64 group;
+  bool read_done = false, done = false;
+  u32 slot = 0, clk = 0;
+};
+
+struct Counters {
+  u64 instructions = 0, by_op[OP_COUNT] = {}, barrier_waits = 0, spins = 0;
+};
+
+struct Warp {
+  Cta* cta = nullptr;
+  int index = 0;
+  u32 actor = 0;  // first of P_COUNT actors
+  u64* regs = nullptr;
+  std::vector<u32> init;
+  std::vector<u8> busy;       // 1: tcgen05.ld pending, 2: wgmma pending
+  std::vector<u32> written;   // instruction count of the last write by an instruction
+  std::vector<Group> groups;
+  std::vector<u8> local;
+  u32 exited = 0, present = 0;
+  Clock clock;
+  VC ta;
+  std::shared_ptr<const Clock> snapshot;
+  std::map<u64, Clock> pending_acquire;
+  Clock fenced;  // what the last release fence covers
+  u64 clk(Pipe p) const { return clock.hb[actor + p]; }
+
+  std::deque<AsyncRef> cp_queue, wgmma_queue, tc_queue[3];
+  u64 cp_open = 1, wgmma_open = 1;  // numbers of the groups that are still open
+  u64 bulk_open = 1;
+  std::vector<std::shared_ptr<BulkOp>> bulk;
+  u32 tc_clk = 1;
+  u32 wgmma_fence_at = 0;
+  std::vector<std::pair<u64, int>> wgmma_regs;  // group, a register it owns
+  std::vector<int> tld_regs;
+  u32 icount = 0;
+  int maxnreg = 0;
+  std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
+  u64 cluster_gen = 0;
+  bool cluster_arrived = false;
+  u32 streak = 0;
+  int last_group_pc = -1;
+  int last_pc = -1;
+  Counters count;
+  bool done() const { return (exited & present) == present; }
+};
+
+struct Named {  // bar.sync
+  u32 expected = 0, arrived = 0;  // expected 0: every live thread of the CTA
+  u64 generation = 0;
+  Clock cur, last;
+  u32 red_count = 0, red_and = 1, red_or = 0;
+  u32 out_count = 0, out_and = 0, out_or = 0;
+  std::vector<std::pair<int, int>> who;
+};
+
+struct MBar {
+  bool live = false;
+  u32 expected = 0, pending = 0;
+  s64 tx = 0;
+  u64 phase = 0;
+  Clock cur, done;
+  int init_pc = -1, init_warp = -1;
+  std::set<std::pair<int, int>> arrived, arrived_last;  // (warp, pc)
+};
+
+struct Tmem {
+  std::vector<u32> data;
+  std::vector<Shadow> shadow;
+  int owner[TMEM_COLS];        // allocation number or -1
+  std::map<int, std::pair<int, int>> blocks;  // number -> first column, count
+  int next = 0;
+  bool relinquished = false;
+  std::map<int, int> alloc_pc;
+  Tmem() : data(TMEM_LANES * TMEM_COLS), shadow(TMEM_LANES * TMEM_COLS) { std::fill(owner, owner + TMEM_COLS, -1); }
+};
+
+struct Cta {
+  Cluster* cluster = nullptr;
+  int linear = 0, rank = 0;
+  u32 id[3] = {};
+  std::vector<Warp> warps;
+  std::unique_ptr<u64, void (*)(void*)> registers{nullptr, std::free};  // calloc: untouched registers cost nothing
+  std::vector<u8> smem;
+  std::vector<Shadow> shadow;
+  std::map<u32, MBar> mbars;
+  Named bars[16];
+  std::unique_ptr<Tmem> tmem;
+  s64 register_pool = 0;
+  bool finished = false;
+};
+
+struct Cluster {
+  int index = 0;
+  std::vector<std::unique_ptr<Cta>> ctas;
+  std::vector<AsyncRef> pool;  // unordered operations
+  size_t actors = 0;
+  u32 slots_first = 0, slots_next = 0;
+  std::vector<u32> slot_clk;
+  // barrier.cluster
+  u32 arrived = 0;
+  u64 generation = 0;
+  Clock cur, last;
+  std::map<u64, Clock> location;  // release clocks of synchronising locations
+  bool finished = false;
+};
+
+struct Page {
+  Shadow s[4096];
+};
+
+struct GlobalRegion {
+  Region r;
+  std::string name;
+  std::map<u64, std::unique_ptr<Page>> pages;
+};
+
+// A checked stretch of memory.
+struct Loc {
+  u8* p = nullptr;
+  Shadow* shadow = nullptr;  // shared memory only
+  Cta* cta = nullptr;        // shared memory only
+  u32 offset = 0;
+  GlobalRegion* region = nullptr;
+  u64 region_offset = 0;
+};
+
+struct Stats {
+  u64 global_read = 0, global_written = 0, shared_read = 0, shared_written = 0, async_read = 0, async_written = 0;
+  u64 tmem_read = 0, tmem_written = 0, bank_conflicts = 0, shared_accesses = 0, mma_flops = 0, async_ops = 0;
+  u64 global_sectors = 0;
+};
+
+class Machine {
+ public:
+  Machine(const Config& cfg, const Program& prog, std::vector<u8> params, std::vector<Region> regions,
+          std::vector<TensorMapRow> maps, std::vector<s64> choices);
+  std::string run();  // returns the report as JSON
+
+  // ---- findings
+  void find(const char* code, bool error, const Warp* w, int pc, const std::string& msg, const Event* other = nullptr);
+  [[noreturn]] void fatal(const char* code, const Warp* w, int pc, const std::string& msg);
+  std::string where(const Warp& w) const;
+  std::string actor_name(const Cluster& c, u32 actor) const;
+  void conflict(Conflict c, const Warp& w, int pc, const std::string& what, u32 other, bool write);
+
+  // ---- clocks
+  void tick(Warp& w) {
+    w.clock.hb[w.actor]++;
+    w.snapshot.reset();
+  }
+  std::shared_ptr<const Clock> fork(Warp& w) {
+    if (!w.snapshot) w.snapshot = std::make_shared<Clock>(w.clock);
+    return w.snapshot;
+  }
+  void acquire(Warp& w, const Clock& c) {
+    w.clock.join(c);
+    w.snapshot.reset();
+  }
+  Access access(Warp& w, int pc, u8 flags = 0);
+  Access async_access(Warp& w, u32 actor, u32 clk, int pc, const Clock& at, u8 flags = EV_ASYNC);
+
+  // ---- memory
+  Loc resolve(Warp& w, int pc, u64 addr, u64 size, int space, u32 align, const char* what);
+  Loc shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const char* what);
+  Loc global_at(Warp& w, int pc, u64 addr, u64 size, const char* what, bool write);
+  void note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what);
+  void note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what);
+  GlobalRegion* region_of(u64 addr);
+
+  // ---- barriers
+  MBar& mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
+  void mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* c);
+  void mbar_tx(MBar& b, s64 delta, const Clock* c);
+  void mbar_settle(MBar& b);
+
+  // ---- async
+  void launch_async(std::deque<AsyncRef>& q, AsyncRef op);
+  void launch_pool(Cluster& c, AsyncRef op);
+  u32 take_slot(Cluster& c, u32& clk);
+  void progress() { last_progress = executed; }
+
+  const Config cfg;
+  const Program prog;
+  std::vector<u8> params;
+  std::vector<std::unique_ptr<GlobalRegion>> regions;
+  std::map<u64, TensorMapRow> maps;
+  Shadows shadows;
+  Stats stats;
+  std::vector<Finding> findings;
+  u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too
+  std::mt19937_64 rng;
+
+  // ---- scheduler
+  std::vector<std::unique_ptr<Cluster>> active;
+  std::vector<s64> choices, choice_log;
+  u64 clock_now() const { return executed; }
+
+ private:
+  friend struct Exec;
+  void start_cluster();
+  void finish_cluster(Cluster& c);
+  void loop();
+  bool runnable(Warp& w);
+  bool ready(Warp& w, Group& g);
+  int pick_group(Warp& w);
+  bool step(Warp& w);
+  void collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out, std::vector<std::pair<Cluster*, size_t>>& pool);
+  bool run_async(bool any);
+  bool run_one_async(std::deque<AsyncRef>& q);
+  bool run_pool(Cluster& c, size_t i);
+  void deadlock();
+  std::string report_json(const std::string& status);
+  u64 choose(u64 n);
+  int next_cluster = 0, total_clusters = 0;
+  GlobalRegion* last_region = nullptr;
+  std::map<std::string, int> seen;
+  std::vector<Counters> warp_totals;
+  bool failed = false;
+  int idle_rounds = 0;
+  u64 idle_progress = 0;
+  std::string deadlock_text;
+  u64 async_delay_bias = 0;
+};
+
+u64 reduce_value(int op, int ty, u64 old, u64 x);
+bool named_complete(const Cta& c, const Named& b);
+void named_release(Named& b);
+bool cluster_complete(const Cluster& cl);
+// Does a queue still hold an operation of a group up to the given one?
+inline bool pending_group(const std::deque<AsyncRef>& q, u64 group) {
+  for (auto& op : q)
+    if (op->group <= group) return true;
+  return false;
+}
+
+// One instruction of one group of lanes.
+enum class Flow { next, jumped, wait };
+struct Exec {
+  Machine& M;
+  Cta& c;
+  Warp& w;
+  Group& g;
+  const Instr& in;
+  const Operand* o;
+  int pc;
+  u32 mask;  // executing lanes (guard applied)
+
+  Flow run();
+  // operands
+  struct Val {
+    const u64* v;
+    u32 valid;
+    u64 buf[32];
+    u64 operator[](int i) const { return v[i]; }
+  };
+  void get(int i, Val& out, bool must = false, const char* what = "operand");
+  u64 uniform(int i, const char* what);  // value of the first executing lane; all lanes must agree
+  u64 lead(int i, const char* what);     // value of the first executing lane
+  u64* dst(int i, u32 valid);            // null for the sink; marks lanes written
+  void set(int i, int lane, u64 v, bool valid = true);
+  bool has(int i) const { return i < in.count && o[i].kind != K_NONE; }
+  void need(u32 valid, const char* what, int i);
+  int first() const { return __builtin_ctz(mask); }
+  [[noreturn]] void unsupported(const std::string& why);
+  void aligned();  // all live lanes of the warp must be here
+
+  void alu();
+  void cvt();
+  void setp();
+  void ints();
+  void floats();
+  void packed();
+  void float_op(int op, int ty);
+  Flow control();
+  Flow warp_op();
+  void load();
+  void store();
+  void atomic();
+  void cp_async();
+  void matrix();
+  Flow barrier();
+  Flow mbarrier();
+  void fences();
+  void mma();
+  Flow wgmma();
+  Flow bulk();
+  void tma();
+  Flow tcgen();
+  void tc_mma();
+  void tc_ldst();
+  void tc_commit();
+};
+
+#define LANES(mask, l) for (u32 m_ = (mask), l = 0; m_ && (l = u32(__builtin_ctz(m_)), true); m_ &= m_ - 1)
+
+std::string json_escape(const std::string& s);
+std::string hex(u64 v);
+
+}  // namespace emu

@@ -1,0 +1,152 @@
+// Address resolution and the checks made on every access.
+#include "machine.hpp"
+
+namespace emu {
+
+GlobalRegion* Machine::region_of(u64 addr) {
+  auto inside = [&](GlobalRegion* r) { return addr >= u64(r->r.base) && addr < u64(r->r.base + r->r.size); };
+  if (last_region && inside(last_region)) return last_region;
+  for (auto& r : regions)
+    if (inside(r.get())) return last_region = r.get();
+  return nullptr;
+}
+
+Loc Machine::global_at(Warp& w, int pc, u64 addr, u64 size, const char* what, bool write) {
+  GlobalRegion* r = region_of(addr);
+  if (!r || addr + size > u64(r->r.base + r->r.size)) {
+    std::string near;
+    for (auto& x : regions) {
+      if (addr + size > u64(x->r.base) && addr < u64(x->r.base + x->r.size) + 65536 && addr + 65536 > u64(x->r.base))
+        near += "; argument '" + x->name + "' covers " + hex(u64(x->r.base)) + " to " + hex(u64(x->r.base + x->r.size));
+    }
+    fatal("out-of-bounds-global", &w, pc,
+          std::string(what) + " of " + std::to_string(size) + " bytes at " + hex(addr) + " is outside every argument" + near);
+  }
+  if (write && !r->r.writable)
+    fatal("write-to-read-only", &w, pc, std::string(what) + " writes to '" + r->name + "', which is read-only");
+  Loc l;
+  l.region_offset = addr - u64(r->r.base);
+  l.p = reinterpret_cast<u8*>(r->r.host) + l.region_offset;
+  l.region = r;
+  return l;
+}
+
+Loc Machine::shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const char* what) {
+  u64 rank = addr >> RANK_SHIFT & 0xFF, off = addr & 0xFFFFFF;
+  Cluster& cl = *w.cta->cluster;
+  if (addr >> 32 || rank >= cl.ctas.size())
+    fatal("out-of-bounds-shared", &w, pc, std::string(what) + " at shared address " + hex(addr) + ": no such CTA in the cluster");
+  Cta* c = cl.ctas[rank].get();
+  if (off < SMEM_RESERVED || off + size > u64(cfg.smem_end))
+    fatal("out-of-bounds-shared", &w, pc,
+          std::string(what) + " of " + std::to_string(size) + " bytes at shared offset " + std::to_string(off) +
+              " is outside the CTA's shared memory [" + std::to_string(SMEM_RESERVED) + ", " + std::to_string(cfg.smem_end) + ")");
+  if (off & (align - 1))
+    fatal("misaligned", &w, pc, std::string(what) + " at shared offset " + std::to_string(off) + " needs alignment " + std::to_string(align));
+  if (c->finished && c != w.cta)
+    fatal("dsmem-after-exit", &w, pc, std::string(what) + " reaches the shared memory of CTA rank " + std::to_string(rank) + ", which has exited");
+  Loc l;
+  l.offset = u32(off);
+  l.p = c->smem.data() + off;
+  l.shadow = c->shadow.data() + off;
+  l.cta = c;
+  return l;
+}
+
+Loc Machine::resolve(Warp& w, int pc, u64 addr, u64 size, int space, u32 align, const char* what) {
+  if (space == 0) {
+    if (addr >= WIN_SHARED && addr < WIN_SHARED + WIN_SIZE) space = 2, addr -= WIN_SHARED;
+    else if (addr >= WIN_LOCAL && addr < WIN_LOCAL + WIN_SIZE) space = 4, addr -= WIN_LOCAL;
+    else if (addr >= WIN_PARAM && addr < WIN_PARAM + WIN_SIZE) space = 3, addr -= WIN_PARAM;
+    else space = 1;
+  }
+  if (space == 2 || space == 5) return shared_at(w, pc, addr, size, align, what);
+  if (addr & (align - 1))
+    fatal("misaligned", &w, pc, std::string(what) + " at address " + hex(addr) + " needs alignment " + std::to_string(align));
+  if (space == 1) return global_at(w, pc, addr, size, what, false);
+  Loc l;
+  if (space == 3) {
+    if (addr + size > params.size())
+      fatal("out-of-bounds-param", &w, pc, std::string(what) + " at parameter offset " + std::to_string(addr) + " of " + std::to_string(params.size()));
+    l.p = params.data() + addr;
+  } else {
+    fatal("unsupported", &w, pc, "local memory is addressed lane by lane; this form does not reach it");
+  }
+  return l;
+}
+
+void Machine::note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what) {
+  size_t at = 0;
+  u32 other = 0;
+  if (l.shadow) {
+    Conflict k = shadows.read(l.shadow, n, a, at, other);
+    if (k != Conflict::none)
+      conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other, false);
+    return;
+  }
+  if (!l.region || l.region->pages.empty()) return;
+  for (u64 done = 0; done < n;) {
+    u64 o = l.region_offset + done, part = std::min<u64>(n - done, 4096 - (o & 4095));
+    auto it = l.region->pages.find(o >> 12);
+    if (it != l.region->pages.end()) {
+      u32 lw = 0;
+      for (u64 i = 0; i < part; i++) {
+        u32 e = it->second->s[(o & 4095) + i].w;
+        if (!e || e == lw) continue;
+        lw = e;
+        Conflict k = shadows.order(e, a);
+        if (k == Conflict::race || k == Conflict::proxy) {
+          conflict(k, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + i), e, false);
+          return;
+        }
+      }
+    }
+    done += part;
+  }
+}
+
+void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what) {
+  size_t at = 0;
+  u32 other = 0;
+  if (l.shadow) {
+    // Ordinary data written over a live mbarrier destroys it.
+    auto it = l.cta->mbars.upper_bound(u32(l.offset + n - 1));
+    if (it != l.cta->mbars.begin() && (--it)->second.live && it->first + 8 > l.offset)
+      find("mbarrier-overwritten", true, &w, pc, std::string(what) + " overwrites the mbarrier at shared offset " + std::to_string(it->first));
+    Conflict k = shadows.write(l.shadow, n, a, at, other);
+    if (k != Conflict::none)
+      conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other, true);
+    return;
+  }
+  if (!l.region) return;
+  for (u64 done = 0; done < n;) {
+    u64 o = l.region_offset + done, part = std::min<u64>(n - done, 4096 - (o & 4095));
+    auto& page = l.region->pages[o >> 12];
+    if (!page) page = std::make_unique<Page>();
+    Conflict k = shadows.write(page->s + (o & 4095), part, a, at, other);
+    if (k == Conflict::race || k == Conflict::proxy)
+      conflict(k, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + at), other, true);
+    done += part;
+  }
+}
+
+void Machine::conflict(Conflict k, const Warp& w, int pc, const std::string& what, u32 other, bool write) {
+  const Event e = other ? shadows.events[other] : Event{0, 0, -1, 0};
+  switch (k) {
+    case Conflict::none: return;
+    case Conflict::uninit: find("uninit-memory", true, &w, pc, what + ", which nothing has written"); return;
+    case Conflict::proxy:
+      find("missing-proxy-fence", true, &w, pc,
+           what + " through the asynchronous proxy, after a write through the generic proxy with no fence.proxy.async between", &e);
+      return;
+    case Conflict::tcfence:
+      find("missing-tcgen05-fence", cfg.strict_fences != 0, &w, pc,
+           what + " is synchronised but lacks tcgen05.fence::before_thread_sync or ::after_thread_sync", &e);
+      return;
+    case Conflict::race:
+      find("race", true, &w, pc, what + (write ? " is not ordered after an earlier access" : " is not ordered after the write of it"), &e);
+      return;
+  }
+}
+
+}  // namespace emu

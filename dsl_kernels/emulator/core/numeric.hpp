@@ -1,0 +1,150 @@
+// Number formats: encoding and decoding of the small floats, directed rounding.
+#pragma once
+#include <cfenv>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "program.hpp"
+
+namespace emu {
+
+inline float as_f32(u64 v) {
+  u32 b = u32(v);
+  float f;
+  std::memcpy(&f, &b, 4);
+  return f;
+}
+inline u64 bits(float f) {
+  u32 b;
+  std::memcpy(&b, &f, 4);
+  return b;
+}
+inline double as_f64(u64 v) {
+  double f;
+  std::memcpy(&f, &v, 8);
+  return f;
+}
+inline u64 bits(double f) {
+  u64 b;
+  std::memcpy(&b, &f, 8);
+  return b;
+}
+
+// Rounding modes of isa/alu.py.
+enum Round : int { RN, RZ, RM, RP, RNA, RNI, RZI, RMI, RPI };
+
+struct Format {
+  int ebits, mbits;
+  bool inf;  // false: the e4m3 kind, all-ones exponent holds numbers and only all ones is NaN
+};
+inline constexpr Format F16{5, 10, true}, BF16{8, 7, true}, TF32{8, 10, true}, E4M3{4, 3, false}, E5M2{5, 2, true};
+
+// Encode a float, rounding once. Overflow gives infinity (NaN in e4m3) or, with satfinite, the largest number.
+inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN) {
+  u32 b = u32(bits(x)), sign = b >> 31, biased = b >> 23 & 255, frac = b & 0x7FFFFF;
+  int width = 1 + f.ebits + f.mbits, bias = (1 << (f.ebits - 1)) - 1;
+  u32 out_sign = sign << (width - 1);
+  u32 max_exp = (1u << f.ebits) - 1;
+  u32 nan = f.inf ? (max_exp << f.mbits | ((1u << f.mbits) - 1)) : (1u << (width - 1)) - 1;
+  u32 largest = f.inf ? (((max_exp - 1) << f.mbits) | ((1u << f.mbits) - 1)) : nan - 1;
+  u32 inf = f.inf ? max_exp << f.mbits : nan;
+  if (biased == 255 && frac) return nan;  // the canonical NaN has a clear sign
+  if (biased == 255) return satfinite ? out_sign | largest : out_sign | inf;
+  if (!biased && !frac) return out_sign;
+  u64 mant = frac | (biased ? 1u << 23 : 0);
+  int e = biased ? int(biased) - 127 : -126;
+  int shift = 23 - f.mbits, emin = 1 - bias;
+  if (e < emin) shift += emin - e;
+  if (shift > 40) shift = 40;
+  u64 kept = mant >> shift, rest = mant & ((u64(1) << shift) - 1), half = shift ? u64(1) << (shift - 1) : 0;
+  bool up = false;
+  if (rest) {
+    if (rnd == RN) up = rest > half || (rest == half && (kept & 1));
+    else if (rnd == RNA) up = rest >= half;
+    else if (rnd == RP) up = !sign;
+    else if (rnd == RM) up = sign;
+  }
+  kept += up;
+  // kept has its hidden bit at position mbits when normal; adding it to the exponent field carries correctly.
+  u32 field = e < emin ? u32(kept) : u32(((u64(e + bias) - 1) << f.mbits) + kept);
+  if (field > largest) {
+    bool stays = satfinite || rnd == RZ || (rnd == RP && sign) || (rnd == RM && !sign);
+    return out_sign | (stays ? largest : inf);
+  }
+  return out_sign | field;
+}
+
+inline float decode(u32 v, const Format& f) {
+  int width = 1 + f.ebits + f.mbits, bias = (1 << (f.ebits - 1)) - 1;
+  u32 sign = v >> (width - 1) & 1, e = v >> f.mbits & ((1u << f.ebits) - 1), m = v & ((1u << f.mbits) - 1);
+  float r;
+  if (f.inf && e == (1u << f.ebits) - 1)
+    r = m ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+  else if (!f.inf && (v & ((1u << (width - 1)) - 1)) == (1u << (width - 1)) - 1)
+    r = std::numeric_limits<float>::quiet_NaN();
+  else if (!e)
+    r = std::ldexp(float(m), 1 - bias - f.mbits);
+  else
+    r = std::ldexp(float(m | 1u << f.mbits), int(e) - bias - f.mbits);
+  return sign ? -r : r;
+}
+
+inline float bf16_f32(u32 v) { return as_f32(u64(v & 0xFFFF) << 16); }
+inline float f16_f32(u32 v) { return decode(v & 0xFFFF, F16); }
+inline u32 f32_bf16(float x) {
+  u32 b = u32(bits(x));
+  if ((b & 0x7FFFFFFF) > 0x7F800000) return 0x7FFF;
+  return (b + 0x7FFF + (b >> 16 & 1)) >> 16;
+}
+
+inline const Format& format_of(int ty) {
+  static const Format none{0, 0, false};
+  switch (ty) {
+    case TY_f16: case TY_f16x2: return F16;
+    case TY_bf16: case TY_bf16x2: return BF16;
+    case TY_tf32: return TF32;
+    case TY_e4m3: case TY_e4m3x2: return E4M3;
+    case TY_e5m2: case TY_e5m2x2: return E5M2;
+  }
+  return none;
+}
+
+// An element of an MMA operand as float; integers stay exact.
+inline float element(u32 v, int ty) {
+  switch (ty) {
+    case TY_bf16: return bf16_f32(v);
+    case TY_f16: return f16_f32(v);
+    case TY_tf32: return as_f32(v & 0xFFFFE000u);  // the tensor core ignores the low bits
+    case TY_e4m3: {
+      static const auto table = [] {
+        struct { float v[256]; } t;
+        for (u32 i = 0; i < 256; i++) t.v[i] = decode(i, E4M3);
+        return t;
+      }();
+      return table.v[v & 255];
+    }
+    case TY_e5m2: return decode(v & 255, E5M2);
+    case TY_s8: return float(int8_t(v));
+    case TY_u8: return float(v & 255);
+  }
+  return std::numeric_limits<float>::quiet_NaN();
+}
+
+inline float flush(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+// Evaluate with a directed rounding mode. Volatile keeps the compiler from moving the arithmetic out.
+template <class T, class F>
+T with_rounding(int rnd, F f) {
+  if (rnd == RN) return f();
+  int old = std::fegetround();
+  std::fesetround(rnd == RZ ? FE_TOWARDZERO : rnd == RM ? FE_DOWNWARD : FE_UPWARD);
+  volatile T r = f();
+  std::fesetround(old);
+  return r;
+}
+
+inline s64 sign_extend(u64 v, int n) { return n >= 64 ? s64(v) : s64(v << (64 - n)) >> (64 - n); }
+inline u64 low(u64 v, int n) { return n >= 64 ? v : v & ((u64(1) << n) - 1); }
+
+}  // namespace emu

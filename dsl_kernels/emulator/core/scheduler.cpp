@@ -1,0 +1,441 @@
+// The order of execution: which warp or asynchronous operation goes next, and what to say when nothing can.
+#include "machine.hpp"
+
+namespace emu {
+
+Machine::Machine(const Config& cfg_, const Program& prog_, std::vector<u8> params_, std::vector<Region> regions_,
+                 std::vector<TensorMapRow> maps_, std::vector<s64> choices_)
+    : cfg(cfg_), prog(prog_), params(std::move(params_)), rng(u64(cfg_.seed)), choices(std::move(choices_)) {
+  for (auto& r : regions_) {
+    regions.push_back(std::make_unique<GlobalRegion>());
+    regions.back()->r = r;
+    regions.back()->name = "@region" + std::to_string(regions.size() - 1) + "@";  // Python knows the name
+  }
+  for (auto& t : maps_) maps[u64(t.address)] = t;
+  s64 n = 1;
+  for (int i = 0; i < 3; i++) n *= cfg.grid[i] / cfg.cluster[i];
+  total_clusters = int(n);
+  warp_totals.resize(size_t((cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32));
+}
+
+u64 Machine::choose(u64 n) {
+  if (n <= 1) return 0;
+  if (cfg.sched != SCHED_REPLAY) return rng() % n;
+  size_t k = choice_log.size() / 2;
+  u64 pick = k < choices.size() ? u64(choices[k]) % n : 0;
+  choice_log.push_back(s64(pick));
+  choice_log.push_back(s64(n));
+  return pick;
+}
+
+void Machine::start_cluster() {
+  auto cl = std::make_unique<Cluster>();
+  cl->index = next_cluster++;
+  s64 per[3], id[3];
+  for (int i = 0; i < 3; i++) per[i] = cfg.grid[i] / cfg.cluster[i];
+  id[0] = cl->index % per[0], id[1] = cl->index / per[0] % per[1], id[2] = cl->index / (per[0] * per[1]);
+  s64 threads = cfg.block[0] * cfg.block[1] * cfg.block[2], warps = (threads + 31) / 32;
+  s64 size = cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2];
+  constexpr u32 SLOTS_PER_CTA = 32;
+  cl->slots_first = u32(size * warps * P_COUNT);
+  cl->slot_clk.assign(size_t(size) * SLOTS_PER_CTA, 0);
+  cl->actors = cl->slots_first + cl->slot_clk.size();
+  for (s64 r = 0; r < size; r++) {
+    auto c = std::make_unique<Cta>();
+    c->cluster = cl.get();
+    c->rank = int(r);
+    s64 local[3] = {r % cfg.cluster[0], r / cfg.cluster[0] % cfg.cluster[1], r / (cfg.cluster[0] * cfg.cluster[1])};
+    for (int i = 0; i < 3; i++) c->id[i] = u32(id[i] * cfg.cluster[i] + local[i]);
+    c->linear = int(c->id[0] + cfg.grid[0] * (c->id[1] + cfg.grid[1] * c->id[2]));
+    c->smem.assign(size_t(cfg.smem_end), 0xCD);  // a recognisable pattern, never zero by luck
+    c->shadow.assign(size_t(cfg.smem_end), Shadow());
+    size_t per_warp = size_t(cfg.registers) * 32;
+    c->registers.reset(static_cast<u64*>(std::calloc(per_warp * size_t(warps), 8)));
+    c->warps.resize(size_t(warps));
+    for (s64 k = 0; k < warps; k++) {
+      Warp& w = c->warps[size_t(k)];
+      w.cta = c.get();
+      w.index = int(k);
+      w.actor = u32((r * warps + k) * P_COUNT);
+      w.regs = c->registers.get() + per_warp * size_t(k);
+      w.init.assign(size_t(cfg.registers), 0);
+      w.busy.assign(size_t(cfg.registers), 0);
+      w.written.assign(size_t(cfg.registers), 0);
+      w.local.assign(size_t(cfg.local_bytes) * 32, 0xCD);
+      w.clock = Clock(cl->actors);
+      w.clock.hb[w.actor] = 1;
+      w.ta.assign(cl->actors, 0);
+      w.maxnreg = int(cfg.regs_per_thread);
+      s64 left = threads - k * 32;
+      w.present = left >= 32 ? ~0u : (1u << left) - 1;
+      w.groups.push_back({0, w.present, {}});
+      auto put = [&](int sr, auto f) {
+        w.init[sr] = ~0u;
+        for (int l = 0; l < 32; l++) w.regs[sr * 32 + l] = u64(f(l)) & 0xFFFFFFFF;
+      };
+      auto same = [&](int sr, s64 v) { put(sr, [&](int) { return v; }); };
+      put(SR_TID_X, [&](int l) { return (k * 32 + l) % cfg.block[0]; });
+      put(SR_TID_Y, [&](int l) { return (k * 32 + l) / cfg.block[0] % cfg.block[1]; });
+      put(SR_TID_Z, [&](int l) { return (k * 32 + l) / (cfg.block[0] * cfg.block[1]); });
+      put(SR_LANEID, [&](int l) { return l; });
+      put(SR_LM_EQ, [&](int l) { return s64(1) << l; });
+      put(SR_LM_LT, [&](int l) { return (s64(1) << l) - 1; });
+      put(SR_LM_LE, [&](int l) { return (s64(2) << l) - 1; });
+      put(SR_LM_GT, [&](int l) { return ~((s64(2) << l) - 1); });
+      put(SR_LM_GE, [&](int l) { return ~((s64(1) << l) - 1); });
+      for (int i = 0; i < 3; i++) {
+        same(SR_NTID_X + i, cfg.block[i]);
+        same(SR_CTAID_X + i, c->id[i]);
+        same(SR_NCTAID_X + i, cfg.grid[i]);
+        same(SR_CLUSTERID_X + i, id[i]);
+        same(SR_NCLUSTERID_X + i, per[i]);
+        same(SR_CCTAID_X + i, local[i]);
+        same(SR_CNCTAID_X + i, cfg.cluster[i]);
+      }
+      same(SR_WARPID, k);
+      same(SR_NWARPID, warps);
+      same(SR_SMID, c->linear);
+      same(SR_NSMID, 148);
+      same(SR_GRIDID, 1);
+      same(SR_CCTARANK, r);
+      same(SR_CNCTARANK, size);
+      same(SR_EXPLICIT_CLUSTER, size > 1);
+      same(SR_DYN_SMEM, cfg.dynamic_bytes);
+      same(SR_TOTAL_SMEM, cfg.smem_end);
+      same(SR_AGGR_SMEM, cfg.smem_end);
+      same(SR_RSV_BEGIN, 0);
+      same(SR_RSV_END, SMEM_RESERVED);
+      same(SR_RSV_CAP, SMEM_RESERVED);
+    }
+    cl->ctas.push_back(std::move(c));
+  }
+  active.push_back(std::move(cl));
+  progress();
+}
+
+void Machine::finish_cluster(Cluster& cl) {
+  for (auto& c : cl.ctas) {
+    for (auto& w : c->warps) {
+      Counters& t = warp_totals[size_t(w.index)];
+      t.instructions += w.count.instructions, t.barrier_waits += w.count.barrier_waits, t.spins += w.count.spins;
+      for (int i = 0; i < OP_COUNT; i++) t.by_op[i] += w.count.by_op[i];
+      for (auto& b : w.bulk)
+        if (!b->read_done)
+          find("exit-before-bulk-read", true, &w, w.last_pc, "the CTA exits while a bulk store may still read its shared memory");
+    }
+    if (c->tmem)
+      for (auto& [id, block] : c->tmem->blocks)
+        find("tmem-leak", true, &c->warps[0], c->tmem->alloc_pc[id],
+             std::to_string(block.second) + " TMEM columns from " + std::to_string(block.first) + " were never deallocated");
+  }
+}
+
+bool Machine::ready(Warp& w, Group& g) {
+  switch (g.wait.kind) {
+    case WaitKind::none: return true;
+    case WaitKind::converge: return (g.wait.a & w.present & ~w.exited & ~g.mask) == 0;
+    case WaitKind::bar: {
+      Named& b = w.cta->bars[g.wait.a];
+      if (b.generation == g.wait.b && named_complete(*w.cta, b)) named_release(b);  // others may have exited
+      return b.generation != g.wait.b;
+    }
+    case WaitKind::mbar: {
+      if (g.timed_out || g.overtaken) return true;
+      auto& c = w.cta->cluster->ctas[g.wait.a >> 32];
+      auto it = c->mbars.find(u32(g.wait.a));
+      return it == c->mbars.end() || !it->second.live || it->second.phase != g.wait.b;
+    }
+    case WaitKind::cp_async: return !pending_group(w.cp_queue, g.wait.a);
+    case WaitKind::wgmma: return !pending_group(w.wgmma_queue, g.wait.a);
+    case WaitKind::bulk:
+      for (auto& b : w.bulk)
+        if (b->group <= g.wait.a && !(g.wait.b ? b->read_done : b->done)) return false;
+      return true;
+    case WaitKind::alloc: return w.cta->tmem && w.cta->tmem->next != int(g.wait.a);
+    case WaitKind::cluster: {
+      Cluster& cl = *w.cta->cluster;
+      if (cl.generation == g.wait.a && cluster_complete(cl)) cl.last = cl.cur, cl.cur = Clock(), cl.arrived = 0, cl.generation++;
+      return cl.generation != g.wait.a;
+    }
+  }
+  return true;
+}
+
+int Machine::pick_group(Warp& w) {
+  auto& gs = w.groups;
+  if (gs.size() > 1) {
+    for (size_t i = 0; i < gs.size(); i++)
+      for (size_t j = i + 1; j < gs.size();) {
+        auto mergeable = [](const Group& x) { return x.wait.kind == WaitKind::none || x.wait.kind == WaitKind::converge; };
+        if (gs[i].pc == gs[j].pc && mergeable(gs[i]) && mergeable(gs[j])) {
+          gs[i].mask |= gs[j].mask;
+          gs[i].wait = {};
+          gs.erase(gs.begin() + long(j));
+        } else {
+          j++;
+        }
+      }
+  }
+  int best = -1;
+  bool rotate = w.streak > 512;  // a loop that spins must not keep the warp's other lanes from running
+  for (size_t i = 0; i < gs.size(); i++) {
+    if (!ready(w, gs[i])) continue;
+    if (best < 0) best = int(i);
+    else if (rotate ? gs[i].pc > gs[size_t(best)].pc : gs[i].pc < gs[size_t(best)].pc) best = int(i);
+  }
+  if (rotate) w.streak = 0;
+  return best;
+}
+
+bool Machine::runnable(Warp& w) {
+  for (auto& g : w.groups)
+    if (ready(w, g)) return true;
+  // Groups that wait for each other may be able to merge.
+  return w.groups.size() > 1 && pick_group(w) >= 0;
+}
+
+bool Machine::step(Warp& w) {
+  int k = pick_group(w);
+  if (k < 0) return false;
+  Group& g = w.groups[size_t(k)];
+  int pc = g.pc;
+  if (pc >= prog.size) fatal("ran-off-the-end", &w, int(prog.size) - 1, "execution ran past the last instruction");
+  const Instr& in = prog.code[pc];
+  u32 mask = g.mask;
+  if (in.guard >= 0) {
+    const u64* p = w.regs + in.guard * 32;
+    u32 valid = w.init[size_t(in.guard)];
+    if (mask & ~valid) find("uninit-register", true, &w, pc, "the guard predicate was never written");
+    u32 on = 0;
+    for (int l = 0; l < 32; l++)
+      if ((p[l] & 1) != u64(in.negated)) on |= 1u << l;
+    mask &= on;
+  }
+  executed++;
+  w.icount++;
+  w.last_pc = pc;
+  if (w.groups.size() > 1) w.streak++;
+  if (!mask) {
+    g.pc++;
+    return true;
+  }
+  w.count.instructions++;
+  w.count.by_op[in.op]++;
+  Exec x{*this, *w.cta, w, g, in, prog.ops(in), pc, mask};
+  switch (x.run()) {
+    case Flow::next: w.groups[size_t(k)].pc = pc + 1; break;
+    case Flow::jumped:
+      w.groups.erase(std::remove_if(w.groups.begin(), w.groups.end(), [](const Group& y) { return !y.mask; }), w.groups.end());
+      break;
+    case Flow::wait:
+      retries++, w.icount--, w.count.instructions--, w.count.by_op[in.op]--;
+      return ready(w, w.groups[size_t(k)]);
+  }
+  return !w.groups.empty();
+}
+
+// ------------------------------------------------------------------------------------------ async
+void Machine::launch_async(std::deque<AsyncRef>& q, AsyncRef op) {
+  stats.async_ops++;
+  q.push_back(std::move(op));
+  if (cfg.async_policy == ASYNC_EARLY)
+    while (run_one_async(q)) {}
+}
+
+void Machine::launch_pool(Cluster& c, AsyncRef op) {
+  stats.async_ops++;
+  c.pool.push_back(std::move(op));
+  if (cfg.async_policy == ASYNC_EARLY)
+    while (!c.pool.empty()) run_pool(c, c.pool.size() - 1);
+}
+
+bool Machine::run_one_async(std::deque<AsyncRef>& q) {
+  if (q.empty()) return false;
+  AsyncRef op = q.front();
+  if (op->step()) q.pop_front();
+  progress();
+  return true;
+}
+
+bool Machine::run_pool(Cluster& c, size_t i) {
+  AsyncRef op = c.pool[i];
+  if (op->step()) c.pool.erase(std::find(c.pool.begin(), c.pool.end(), op));
+  progress();
+  return true;
+}
+
+void Machine::collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out, std::vector<std::pair<Cluster*, size_t>>& pool) {
+  for (auto& cl : active) {
+    for (size_t i = 0; i < cl->pool.size(); i++) pool.push_back({cl.get(), i});
+    for (auto& c : cl->ctas)
+      for (auto& w : c->warps) {
+        if (!w.cp_queue.empty()) out.push_back({&w.cp_queue, 0});
+        if (!w.wgmma_queue.empty()) out.push_back({&w.wgmma_queue, 0});
+        for (auto& q : w.tc_queue)
+          if (!q.empty()) out.push_back({&q, 0});
+      }
+  }
+}
+
+bool Machine::run_async(bool) {
+  std::vector<std::pair<std::deque<AsyncRef>*, size_t>> qs;
+  std::vector<std::pair<Cluster*, size_t>> pool;
+  collect_async(qs, pool);
+  size_t n = qs.size() + pool.size();
+  if (!n) return false;
+  size_t k = cfg.sched == SCHED_LOCKSTEP ? 0 : size_t(choose(n));
+  if (k < qs.size()) return run_one_async(*qs[k].first);
+  return run_pool(*pool[k - qs.size()].first, pool[k - qs.size()].second);
+}
+
+static bool visible(s64 op) {
+  return op >= OP_ld || op == OP_exit || (op >= OP_shfl && op <= OP_elect);
+}
+
+void Machine::loop() {
+  size_t turn = 0, next_warp = 0;
+  while (true) {
+    for (size_t i = 0; i < active.size();) {
+      Cluster& cl = *active[i];
+      bool all = true;
+      for (auto& c : cl.ctas) {
+        if (!c->finished) {
+          c->finished = true;
+          for (auto& w : c->warps) c->finished &= w.done();
+        }
+        all &= c->finished;
+      }
+      if (all) {
+        // Asynchronous work that nobody waits for still happens.
+        bool busy = !cl.pool.empty();
+        for (auto& c : cl.ctas)
+          for (auto& w : c->warps) busy |= !w.cp_queue.empty() || !w.wgmma_queue.empty() || !w.tc_queue[1].empty() || !w.tc_queue[2].empty();
+        if (busy) {
+          finish_cluster(cl);  // reports reads of shared memory that outlive the CTA
+          for (auto& c : cl.ctas)
+            for (auto& w : c->warps) w.bulk.clear(), w.count = Counters();
+          while (!cl.pool.empty()) run_pool(cl, 0);
+          for (auto& c : cl.ctas)
+            for (auto& w : c->warps) {
+              while (run_one_async(w.cp_queue)) {}
+              while (run_one_async(w.wgmma_queue)) {}
+              while (run_one_async(w.tc_queue[1]) || run_one_async(w.tc_queue[2])) {}
+              if (c->tmem) c->tmem->blocks.clear();
+            }
+        } else {
+          finish_cluster(cl);
+        }
+        active.erase(active.begin() + long(i));
+        progress();
+      } else {
+        i++;
+      }
+    }
+    while (active.size() < size_t(cfg.resident) && next_cluster < total_clusters) start_cluster();
+    if (active.empty()) return;
+
+    std::vector<Warp*> can;
+    for (auto& cl : active)
+      for (auto& c : cl->ctas)
+        for (auto& w : c->warps)
+          if (!w.done() && runnable(w)) can.push_back(&w);
+    std::vector<std::pair<std::deque<AsyncRef>*, size_t>> qs;
+    std::vector<std::pair<Cluster*, size_t>> pool;
+    collect_async(qs, pool);
+    size_t asyncs = qs.size() + pool.size();
+
+    bool may_start = next_cluster < total_clusters && active.size() < size_t(cfg.max_resident);
+    if (executed - last_progress > u64(cfg.stall_limit)) {
+      if (may_start) {
+        start_cluster();
+        continue;
+      }
+      if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
+    }
+    if (cfg.instruction_limit && executed > u64(cfg.instruction_limit))
+      fatal("instruction-limit", can.empty() ? nullptr : can[0], can.empty() ? -1 : can[0]->last_pc,
+            "more than " + std::to_string(cfg.instruction_limit) + " warp instructions were executed");
+    if (can.empty() && !asyncs) {
+      if (may_start) {
+        start_cluster();
+        continue;
+      }
+      bool spin = false;
+      for (auto& cl : active)
+        for (auto& c : cl->ctas)
+          for (auto& w : c->warps)
+            for (auto& g : w.groups)
+              if (g.wait.kind == WaitKind::mbar && !g.timed_out) g.timed_out = true, spin = true;
+      if (idle_progress != last_progress) idle_rounds = 0, idle_progress = last_progress;
+      if (!spin || ++idle_rounds > 16) {
+        bool freed = false;
+        for (auto& cl : active)
+          for (auto& c : cl->ctas)
+            for (auto& w : c->warps)
+              for (auto& g : w.groups)
+                if (g.wait.kind == WaitKind::mbar && g.lapped) g.overtaken = freed = true;
+        if (!freed) deadlock();
+        progress();
+      }
+      continue;
+    }
+
+    // Who goes next?
+    Warp* w = nullptr;
+    size_t quantum = 1;
+    switch (cfg.sched) {
+      case SCHED_LOCKSTEP:
+        turn++;
+        if (asyncs && (can.empty() || turn % 3 == 0)) break;
+        w = can[next_warp++ % can.size()];
+        quantum = 16;
+        break;
+      case SCHED_RANDOM: {
+        static const size_t sizes[] = {1, 4, 20, 100, 500};
+        if (asyncs && (can.empty() || (cfg.async_policy != ASYNC_LATE && rng() % 10 < 3))) break;
+        w = can[rng() % can.size()];
+        quantum = sizes[rng() % 5];
+        break;
+      }
+      case SCHED_ADVERSARIAL: {
+        bool stalled = executed - last_progress > 4096;
+        if (asyncs && (can.empty() || stalled || (cfg.async_policy == ASYNC_RANDOM && rng() % 10 < 3))) break;
+        std::vector<Warp*> fast;
+        for (Warp* x : can)
+          if (cfg.slow_warp < 0 || x->index != cfg.slow_warp) fast.push_back(x);
+        // The slow warp runs when nothing else can, or when the others only spin.
+        auto& from = fast.empty() || (stalled && rng() % 2) ? can : fast;
+        w = from[rng() % from.size()];
+        quantum = w->index == cfg.slow_warp ? 2 : 200;
+        break;
+      }
+      default: {
+        size_t k = size_t(choose(can.size() + asyncs));
+        if (k >= can.size()) {
+          k -= can.size();
+          if (k < qs.size()) run_one_async(*qs[k].first);
+          else run_pool(*pool[k - qs.size()].first, pool[k - qs.size()].second);
+          continue;
+        }
+        w = can[k];
+        // Up to and including one instruction that others can observe.
+        for (int i = 0; i < 4096; i++) {
+          int g = pick_group(*w);
+          if (g < 0) break;
+          int pc = w->groups[size_t(g)].pc;
+          bool last = pc < prog.size && visible(prog.code[pc].op);
+          if (!step(*w) || last) break;
+        }
+        continue;
+      }
+    }
+    if (!w) {
+      run_async(true);
+      continue;
+    }
+    for (size_t i = 0; i < quantum; i++)
+      if (!step(*w)) break;
+  }
+}
+
+}  // namespace emu

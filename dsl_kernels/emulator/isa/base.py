@@ -1,0 +1,277 @@
+"""The decoder's frame: operation and type numbers, operand encoding, the table of decoders."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import LaunchError, PtxSyntaxError, UnsupportedInstruction
+from ..ptx import SMEM_RESERVED, Addr, Clock, Entry, Imm, Module, Pair, Reg, Sink, Statement, Sym, Vec
+
+CORE = Path(__file__).parent.parent / "core"
+OPS = {m: i for i, m in enumerate(re.findall(r"^OP\((\w+),", (CORE / "opcodes.def").read_text(), re.M))}
+_TYPE_ROWS = re.findall(r"^TY\((\w+), (\d+), (\w)\)", (CORE / "types.def").read_text(), re.M)
+TYPES = {name: i for i, (name, _, _) in enumerate(_TYPE_ROWS)}
+BITS = {name: int(bits) for name, bits, _ in _TYPE_ROWS}
+
+# Operand kinds, the same numbers as in core/program.hpp.
+NONE, REG, IMM, SMEM, ADDR32, ADDR64, NOTPRED, PARAM = range(8)
+MODS = 8  # modifier columns of an instruction, their meaning is the operation's own
+SPACES = {"generic": 0, "global": 1, "shared": 2, "param": 3, "local": 4, "const": 1}
+GENERIC_SHARED = 0x7000_0000_0000  # windows of the generic address space, as in core/memory.hpp
+GENERIC_LOCAL = 0x7100_0000_0000
+GENERIC_PARAM = 0x7200_0000_0000
+
+
+@dataclass
+class Program:
+    """One kernel, decoded: rows of integers for the core and the text for reports."""
+
+    entry: Entry
+    module: Module
+    instructions: np.ndarray
+    operands: np.ndarray
+    static_smem: int  # end of the statically allocated shared memory, the system's part included
+    dynamic_align: int
+    local_bytes: int
+    globals: dict[str, int] = field(default_factory=dict)  # module variable -> emulated address
+    targets: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+
+    def describe(self, pc: int) -> str:
+        return self.entry.body[pc].text if 0 <= pc < len(self.entry.body) else "?"
+
+
+class Ctx:
+    """One statement on its way through a decoder."""
+
+    def __init__(self, build: _Builder, st: Statement) -> None:
+        self.build, self.st = build, st
+        self.base, *self.tokens = st.opcode.split(".")
+        self.ops = list(st.operands)
+
+    def fail(self, why: str) -> UnsupportedInstruction:
+        return UnsupportedInstruction(f"PTX line {self.st.line}: {self.st.text!r}: {why}")
+
+    def take(self, *tokens: str) -> bool:
+        """Consume the tokens if they are all there."""
+        if all(t in self.tokens for t in tokens):
+            for t in tokens:
+                self.tokens.remove(t)
+            return True
+        return False
+
+    def drop(self, *tokens: str) -> None:
+        """Consume tokens that change nothing the emulator models (cache hints, alignment promises)."""
+        self.tokens = [t for t in self.tokens if t not in tokens]
+
+    def choose(self, table: dict[str, int] | Iterable[str], default: int | None = None, what: str = "modifier") -> int:
+        """Consume exactly one token out of the table; the table's value, or its position."""
+        values = table if isinstance(table, dict) else {t: i for i, t in enumerate(table)}
+        hits = [t for t in self.tokens if t in values]
+        if len(hits) > 1:
+            raise self.fail(f"more than one {what}: {', '.join(hits)}")
+        if not hits:
+            if default is None:
+                raise self.fail(f"expected a {what} among {', '.join(values)}")
+            return default
+        self.tokens.remove(hits[0])
+        return values[hits[0]]
+
+    def type(self, allowed: str = "") -> str:
+        """Consume the last token, which must be a type."""
+        if not self.tokens or self.tokens[-1] not in TYPES:
+            raise self.fail("expected a type at the end of the opcode")
+        t = self.tokens.pop()
+        if allowed and t not in allowed.split():
+            raise self.fail(f"type .{t} is not supported here (supported: {allowed})")
+        return t
+
+    def memory_tokens(self) -> None:
+        """Consume cache and eviction hints of loads and stores."""
+        self.tokens = [
+            t
+            for t in self.tokens
+            if not re.match(
+                r"(L1::|L2::(64B|128B|256B|evict|cache_hint)|level::|evict_|ca$|cg$|cs$|lu$|cv$|wb$|wt$|nc$|no_allocate)", t
+            )
+        ]
+
+    def done(self) -> None:
+        if self.tokens:
+            raise self.fail(f"unsupported modifier .{'.'.join(self.tokens)}")
+
+    def count(self, low: int, high: int | None = None) -> None:
+        if not low <= len(self.ops) <= (low if high is None else high):
+            raise self.fail(f"{len(self.ops)} operands, expected {low}{'' if high is None else f' to {high}'}")
+
+    def emit(self, op: str, ty: str = "none", ty2: str = "none", m: Iterable[int] = (), ops: Iterable[object] = ()) -> None:
+        self.build.emit(self, op, ty, ty2, list(m), list(ops))
+
+    def emit_all(self, op: str, ty: str = "none", ty2: str = "none", m: Iterable[int] = ()) -> None:
+        """Emit with the statement's operands in their order, vectors and pairs flattened."""
+        self.emit(op, ty, ty2, m, self.flat(self.ops))
+
+    def flat(self, ops: Iterable[object]) -> list[object]:
+        out: list[object] = []
+        for o in ops:
+            if isinstance(o, Vec):
+                out += self.flat(o.items)
+            elif isinstance(o, Pair):
+                out += [o.first, o.second]
+            else:
+                out.append(o)
+        return out
+
+
+DECODERS: dict[str, Callable[[Ctx], None]] = {}
+
+
+def decoder(*names: str) -> Callable[[Callable[[Ctx], None]], Callable[[Ctx], None]]:
+    """Register a decoder for opcodes whose first token is one of the names."""
+
+    def register(f: Callable[[Ctx], None]) -> Callable[[Ctx], None]:
+        for n in names:
+            DECODERS[n] = f
+        return f
+
+    return register
+
+
+def supported_opcodes() -> list[str]:
+    """First tokens of the opcodes with a decoder."""
+    return sorted(DECODERS)
+
+
+class _Builder:
+    def __init__(self, module: Module, entry: Entry, global_base: int) -> None:
+        self.module, self.entry = module, entry
+        self.rows: list[list[int]] = []
+        self.flat_ops: list[tuple[int, int, int]] = []
+        self.targets: list[int] = []
+        self.place_variables(global_base)
+
+    def place_variables(self, global_base: int) -> None:
+        self.smem: dict[str, int] = {}
+        self.local: dict[str, int] = {}
+        self.globals: dict[str, int] = {}
+        offset, local, dynamic_align = SMEM_RESERVED, 0, 16
+        dynamic = []
+        variables = {**self.module.variables, **self.entry.variables}
+        for v in variables.values():
+            if v.space == "shared" and v.size < 0:
+                dynamic.append(v.name)
+                dynamic_align = max(dynamic_align, v.align)
+            elif v.space == "shared":
+                # Unused module-level arrays still take their place, as the assembler lays them out.
+                offset = (offset + v.align - 1) // v.align * v.align
+                self.smem[v.name] = offset
+                offset += v.size
+            elif v.space == "local":
+                local = (local + v.align - 1) // v.align * v.align
+                self.local[v.name] = local
+                local += v.size
+            else:
+                global_base = (global_base + 255) // 256 * 256
+                self.globals[v.name] = global_base
+                global_base += max(v.size, 0) + 256
+        self.static_smem, self.local_bytes, self.dynamic_align = offset, local, dynamic_align
+        start = (offset + dynamic_align - 1) // dynamic_align * dynamic_align
+        for name in dynamic:
+            self.smem[name] = start
+
+    def symbol(self, c: Ctx, name: str, offset: int) -> tuple[int, int, int]:
+        if name in self.smem:
+            return SMEM, 0, self.smem[name] + offset
+        if name in self.globals:
+            return IMM, 0, self.globals[name] + offset
+        if name in self.local:
+            return IMM, 0, self.local[name] + offset
+        for p in self.entry.params:
+            if p.name == name:
+                return PARAM, 0, p.offset + offset
+        raise c.fail(f"{name} is not a variable of this module")
+
+    def operand(self, c: Ctx, o: object) -> tuple[int, int, int]:
+        match o:
+            case None | Sink():
+                return NONE, 0, 0
+            case Reg():
+                return (NOTPRED if o.negated else REG), o.slot, 0
+            case bool() | int():
+                return IMM, 0, int(o)
+            case Imm():
+                return IMM, 0, o.value
+            case Sym():
+                return self.symbol(c, o.name, o.offset)
+            case Addr(Reg() as r, offset, ()):
+                wide = r.type in ("b64", "u64", "s64")
+                return (ADDR64 if wide else ADDR32), r.slot, offset
+            case Addr(Imm() as i, offset, ()):
+                return IMM, 0, i.value + offset
+            case Addr(Sym() as s, offset, ()):
+                return self.symbol(c, s.name, s.offset + offset)
+            case Clock():
+                raise c.fail("a clock register can only be read by mov")
+        raise c.fail(f"operand {o} has an unexpected form")
+
+    def emit(self, c: Ctx, op: str, ty: str, ty2: str, m: list[int], ops: list[object]) -> None:
+        start = len(self.flat_ops)
+        for o in ops:
+            kind, a, b = self.operand(c, o)
+            if kind == IMM and isinstance(o, Imm) and o.is_float:
+                b = self.float_bits(o, ty)
+            b &= (1 << 64) - 1
+            self.flat_ops.append((kind, a, b - (1 << 64) if b >> 63 else b))
+        if len(m) > MODS:
+            raise c.fail("internal: too many modifiers")
+        g = c.st.guard
+        self.rows.append(
+            [OPS[op], TYPES[ty], TYPES[ty2], *m, *([0] * (MODS - len(m))), g.slot if g else -1, int(g.negated) if g else 0,
+             c.st.line, c.st.loc[0], c.st.loc[1], start, len(ops)]
+        )  # fmt: skip
+
+    @staticmethod
+    def float_bits(o: Imm, ty: str) -> int:
+        """``0d`` literals in an f32 instruction are converted; ``0f`` in f64 likewise."""
+        if ty == "f64" and o.value < (1 << 32):
+            return int(np.float64(np.uint32(o.value).view(np.float32)).view(np.uint64))
+        if ty in ("f32", "tf32") and o.value >= (1 << 32):
+            return int(np.float32(np.uint64(o.value).view(np.float64)).view(np.uint32))
+        return o.value
+
+    def label(self, c: Ctx, o: object) -> int:
+        if not isinstance(o, Sym) or o.name not in self.entry.labels:
+            raise c.fail("branch to an unknown label")
+        return self.entry.labels[o.name]
+
+
+def decode(module: Module, entry: str | None, global_base: int) -> Program:
+    """Decode one entry of a module; every instruction must be known."""
+    if entry is None:
+        if len(module.entries) != 1:
+            raise LaunchError(f"the module has {len(module.entries)} entries ({', '.join(module.entries)}): name one")
+        entry = next(iter(module.entries))
+    if entry not in module.entries:
+        raise LaunchError(f"no entry {entry!r} in the module (it has {', '.join(module.entries)})")
+    e = module.entries[entry]
+    b = _Builder(module, e, global_base)
+    for st in e.body:
+        c = Ctx(b, st)
+        f = DECODERS.get(c.base)
+        if f is None:
+            raise UnsupportedInstruction(
+                f"PTX line {st.line}: opcode {st.opcode!r} is not supported; supported are {', '.join(supported_opcodes())}"
+            )
+        before = len(b.rows)
+        f(c)
+        if len(b.rows) != before + 1:
+            raise PtxSyntaxError(f"internal: {st.opcode} decoded into {len(b.rows) - before} operations")
+    if not e.body:
+        raise PtxSyntaxError(f"entry {entry} has no instructions")
+    ops = np.array(b.flat_ops or [(0, 0, 0)], np.int64)
+    return Program(e, module, np.array(b.rows, np.int64), ops, b.static_smem, b.dynamic_align, b.local_bytes, b.globals,
+                   np.array(b.targets or [0], np.int64))  # fmt: skip

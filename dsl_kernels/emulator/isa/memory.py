@@ -1,0 +1,252 @@
+"""Loads, stores, atomics, cp.async, bulk and tensor copies, matrix loads and stores."""
+
+from __future__ import annotations
+
+import re
+
+from ..ptx import Addr, Sink, Vec
+from .base import SPACES, Ctx, decoder
+
+ALL_SPACES = {**SPACES, "shared::cta": 2, "shared::cluster": 5, "param::entry": 3}
+#: Ordering of a memory operation; the core treats sc as acq_rel.
+SEM = {"weak": 0, "volatile": 1, "relaxed": 1, "acquire": 2, "release": 3, "acq_rel": 4, "mmio": 1}
+ATOM_OPS = {"add": 0, "min": 1, "max": 2, "and": 3, "or": 4, "xor": 5, "exch": 6, "cas": 7, "inc": 8, "dec": 9}
+SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
+def _scope(c: Ctx) -> int:
+    return c.choose({"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}, 3, "scope")
+
+
+@decoder("ld", "ldu")
+def _ld(c: Ctx) -> None:
+    """m0 space, m1 vector length, m2 semantics, m3 scope, m4 read-only path; a cache policy operand is dropped."""
+    t = c.type()
+    policy = "L2::cache_hint" in c.tokens
+    nc = int("nc" in c.tokens)
+    c.memory_tokens()
+    c.drop("unified")
+    space = c.choose(ALL_SPACES, 0, "space")
+    n = c.choose({"v2": 2, "v4": 4, "v8": 8}, 1, "vector")
+    sem = c.choose(SEM, 0, "ordering")
+    scope = _scope(c)
+    c.done()
+    c.count(3 if policy else 2)
+    if policy:
+        c.ops.pop()
+    c.emit_all("ld", t, m=[space, n, sem, scope, nc])
+
+
+@decoder("st")
+def _st(c: Ctx) -> None:
+    t = c.type()
+    if "async" in c.tokens:
+        _st_async(c, t)
+        return
+    policy = "L2::cache_hint" in c.tokens
+    c.memory_tokens()
+    if c.take("bulk"):
+        raise c.fail("st.bulk is not supported")
+    space = c.choose(ALL_SPACES, 0, "space")
+    n = c.choose({"v2": 2, "v4": 4, "v8": 8}, 1, "vector")
+    sem = c.choose(SEM, 0, "ordering")
+    scope = _scope(c)
+    c.done()
+    c.count(3 if policy else 2)
+    if policy:
+        c.ops.pop()
+    c.emit_all("st", t, m=[space, n, sem, scope])
+
+
+def _st_async(c: Ctx, t: str) -> None:
+    c.drop("async", "weak")
+    n = c.choose({"v2": 2, "v4": 4}, 1, "vector")
+    c.take("shared::cluster")
+    if not c.take("mbarrier::complete_tx::bytes"):
+        raise c.fail("expected .mbarrier::complete_tx::bytes")
+    c.done()
+    c.count(3)
+    c.emit_all("st_async", t, m=[5, n])
+
+
+@decoder("atom", "red")
+def _atom(c: Ctx) -> None:
+    """m0 space, m1 operation, m2 semantics, m3 scope, m4 vector length; operands: dst, address, values."""
+    t = c.type("u32 s32 b32 u64 s64 b64 f32 f64 f16 bf16 f16x2 bf16x2 b16 b128")
+    if t == "b128" or c.take("async"):
+        raise c.fail("this atomic form is not supported")
+    policy = "L2::cache_hint" in c.tokens
+    c.memory_tokens()
+    c.drop("noftz")
+    space = c.choose(ALL_SPACES, 0, "space")
+    op = c.choose(ATOM_OPS, what="atomic operation")
+    n = c.choose({"v2": 2, "v4": 4, "v8": 8}, 1, "vector")
+    sem = c.choose(SEM, 1, "ordering")
+    scope = c.choose({"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}, 2, "scope")
+    c.done()
+    if policy:
+        c.ops.pop()
+    ops = c.ops if c.base == "atom" else [Vec((Sink(),) * n), *c.ops]
+    c.ops = ops
+    c.count(4 if op == 7 else 3)
+    c.emit_all("atom", t, m=[space, op, sem, scope, n])
+
+
+@decoder("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
+def _prefetch(c: Ctx) -> None:
+    """Hints have no effect; createpolicy still defines its destination (an opaque zero)."""
+    if c.base == "createpolicy":
+        c.emit("mov", "b64", ops=[c.ops[0], 0])
+    elif c.base == "discard":
+        raise c.fail("discard is not supported")
+    else:
+        c.emit("prefetch")
+
+
+# ------------------------------------------------------------------------------------------- cp.async
+@decoder("cp")
+def _cp(c: Ctx) -> None:
+    if c.take("reduce"):
+        _bulk(c, reduce=True)
+    elif "bulk" in c.tokens:
+        _bulk(c, reduce=False)
+    elif c.take("async"):
+        _cp_async(c)
+    else:
+        raise c.fail("unknown form of cp")
+
+
+def _cp_async(c: Ctx) -> None:
+    if c.take("commit_group"):
+        c.done()
+        c.emit("cp_async_commit")
+    elif c.take("wait_group"):
+        c.done()
+        c.emit_all("cp_async_wait", m=[0])
+    elif c.take("wait_all"):
+        c.done()
+        c.emit("cp_async_wait", m=[1])
+    elif c.take("mbarrier", "arrive"):
+        noinc = int(c.take("noinc"))
+        c.drop("shared", "shared::cta", "b64")
+        c.done()
+        c.count(1)
+        c.emit_all("cp_async_mbar", m=[noinc])
+    else:
+        hint = "L2::cache_hint" in c.tokens
+        bypass = "cg" in c.tokens
+        c.memory_tokens()
+        if not (c.take("global") and (c.take("shared") or c.take("shared::cta"))):
+            raise c.fail("expected .shared.global")
+        c.done()
+        if hint:
+            c.ops.pop()
+        c.count(3, 4)
+        if len(c.ops) == 4 and getattr(c.ops[3], "type", "") == "pred":
+            c.emit_all("cp_async", m=[2, int(bypass)])  # ignore-src predicate
+        else:
+            c.emit_all("cp_async", m=[len(c.ops) - 3, int(bypass)])
+
+
+RED = {"add": 0, "min": 1, "max": 2, "and": 3, "or": 4, "xor": 5, "inc": 8, "dec": 9}
+
+
+def _bulk(c: Ctx, reduce: bool) -> None:
+    if not c.take("async", "bulk"):
+        raise c.fail("expected .async.bulk")
+    if c.take("commit_group"):
+        c.done()
+        c.emit("bulk_commit")
+        return
+    if c.take("wait_group"):
+        read = int(c.take("read"))
+        c.done()
+        c.emit_all("bulk_wait", m=[read])
+        return
+    hint = c.take("L2::cache_hint")
+    if hint:
+        c.ops.pop()
+    tensor = c.take("tensor")
+    if c.take("prefetch"):
+        c.emit("prefetch")
+        return
+    if tensor:
+        _tensor_copy(c, reduce)
+        return
+    multicast = c.take("multicast::cluster")
+    red = c.choose(RED, what="reduction") if reduce else -1
+    c.drop("noftz")
+    ty = c.type() if reduce else "none"
+    if c.take("mbarrier::complete_tx::bytes"):
+        if "global" in c.tokens:
+            c.drop("global", "shared::cluster", "shared::cta")
+            c.done()
+            c.count(5 if multicast else 4)
+            c.emit_all("bulk_load", m=[int(multicast)])
+        elif c.take("shared::cluster", "shared::cta"):
+            c.done()
+            c.count(4)
+            c.emit_all("bulk_dsmem", ty, m=[red])
+        else:
+            raise c.fail("unknown direction of a bulk copy")
+    elif c.take("bulk_group", "global", "shared::cta"):
+        if c.take("cp_mask"):
+            raise c.fail(".cp_mask is not supported")
+        c.done()
+        c.count(3)
+        c.emit_all("bulk_store", ty, m=[red])
+    else:
+        raise c.fail("unknown form of a bulk copy")
+
+
+def _tensor_copy(c: Ctx, reduce: bool) -> None:
+    """m0 dimensions, m1 mode (0 tile, 1 gather4/scatter4), m2 multicast / reduction, m3 cta_group."""
+    dims = c.choose({f"{i}d": i for i in range(1, 6)}, what="dimension")
+    mode = 1 if c.take("tile::gather4") or c.take("tile::scatter4") else 0
+    if any(re.match(r"im2col", t) for t in c.tokens):
+        raise c.fail("im2col copies are not supported")
+    c.drop("tile")
+    group = c.choose({"cta_group::1": 1, "cta_group::2": 2}, 0)
+    if c.take("mbarrier::complete_tx::bytes"):
+        multicast = int(c.take("multicast::cluster"))
+        if not ((c.take("shared::cluster") or c.take("shared::cta")) and c.take("global")):
+            raise c.fail("unknown direction of a tensor copy")
+        c.done()
+        c.count(4 if multicast else 3)
+        dst, src, bar, *mask = c.ops
+        tensor_map, coords = _map(c, src, 5 if mode else dims)
+        c.emit("tma_load", m=[dims, mode, multicast, group], ops=[dst, bar, tensor_map, *coords, *mask])
+    elif c.take("bulk_group"):
+        red = c.choose(RED, what="reduction") if reduce else -1
+        if not (c.take("global") and c.take("shared::cta")):
+            raise c.fail("unknown direction of a tensor copy")
+        c.done()
+        c.count(2)
+        tensor_map, coords = _map(c, c.ops[0], 5 if mode else dims)
+        c.emit("tma_store", m=[dims, mode, red], ops=[c.ops[1], tensor_map, *coords])
+    else:
+        raise c.fail("unknown completion of a tensor copy")
+
+
+def _map(c: Ctx, o: object, coords: int) -> tuple[object, tuple[object, ...]]:
+    if not (isinstance(o, Addr) and len(o.extra) == 1 and isinstance(o.extra[0], Vec)):
+        raise c.fail("expected [tensor map, {coordinates}]")
+    items = o.extra[0].items
+    if len(items) != coords:
+        raise c.fail(f"{len(items)} coordinates, expected {coords}")
+    return Addr(o.base, o.offset), items
+
+
+# ------------------------------------------------------------------------------------ matrix movement
+@decoder("ldmatrix", "stmatrix")
+def _ldmatrix(c: Ctx) -> None:
+    """m0 count of matrices, m1 transposed, m2 bytes per element."""
+    t = c.type("b16 b8")
+    if t == "b8":
+        raise c.fail("the .b8 forms of ldmatrix and stmatrix are not supported")
+    c.drop("sync", "aligned", "shared", "shared::cta", "m8n8")
+    n = c.choose({"x1": 1, "x2": 2, "x4": 4}, what="count")
+    trans = int(c.take("trans"))
+    c.done()
+    c.count(2)
+    c.emit_all(c.base, m=[n, trans])

@@ -1,0 +1,181 @@
+"""mma.sync, wgmma and tcgen05."""
+
+from __future__ import annotations
+
+import re
+
+from ..ptx import Addr, Imm, Vec
+from .base import Ctx, decoder
+
+INPUTS = "bf16 f16 tf32 e4m3 e5m2 s8 u8"
+SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
+LDST_SHAPES = {"32x32b": 0, "16x64b": 1, "16x128b": 2, "16x256b": 3, "16x32bx2": 4}
+
+
+def _shape(c: Ctx) -> tuple[int, int, int]:
+    for t in c.tokens:
+        if m := SHAPE.match(t):
+            c.tokens.remove(t)
+            return int(m[1]), int(m[2]), int(m[3])
+    raise c.fail("expected a shape")
+
+
+@decoder("mma")
+def _mma(c: Ctx) -> None:
+    """m: M, N, K, accumulator is f16, B type in ty2; operands d, a, b, c flattened; m4..m7 their counts."""
+    if not c.take("sync", "aligned"):
+        raise c.fail("expected .sync.aligned")
+    tc, tb, ta = c.type("f32 f16 s32"), c.type(INPUTS), c.type(INPUTS)
+    td = c.type("f32 f16 s32")
+    if td != tc:
+        raise c.fail("accumulator types differ")
+    if "sp" in c.tokens or "sp::ordered_metadata" in c.tokens:
+        raise c.fail("sparse mma is not supported")
+    c.drop("kind::f8f6f4", "satfinite")
+    m, n, k = _shape(c)
+    if not c.take("row", "col"):
+        raise c.fail("only .row.col is supported")
+    c.done()
+    bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(ta, 8)
+    if (m, n) != (16, 8) or k * bits not in (128, 256) or (ta != tb and bits != 8):
+        raise c.fail("this shape or type of mma is not supported (m16n8 with 128 or 256 bits of K is)")
+    c.count(4)
+    sizes = [len(v.items) if isinstance(v, Vec) else 1 for v in c.ops]
+    c.emit_all("mma", ta, tb, m=[m, n, k, {"f32": 0, "f16": 1, "s32": 2}[td], *sizes[:3]])
+
+
+@decoder("wgmma")
+def _wgmma(c: Ctx) -> None:
+    """m: N, K, f16 accumulator, A in registers, transpose A, transpose B, count of D; operands D, A, B, scale-d, signs."""
+    if c.take("fence"):
+        c.drop("sync", "aligned")
+        c.done()
+        c.emit("wgmma_fence")
+    elif c.take("commit_group"):
+        c.drop("sync", "aligned")
+        c.done()
+        c.emit("wgmma_commit")
+    elif c.take("wait_group"):
+        c.drop("sync", "aligned")
+        c.done()
+        c.emit_all("wgmma_wait")
+    elif c.take("mma_async"):
+        if "sp" in c.tokens:
+            raise c.fail("sparse wgmma is not supported")
+        if not c.take("sync", "aligned"):
+            raise c.fail("expected .sync.aligned")
+        tb, ta = c.type("bf16 f16 tf32 e4m3 e5m2"), c.type("bf16 f16 tf32 e4m3 e5m2")
+        td = c.type("f32 f16")
+        m, n, k = _shape(c)
+        c.done()
+        bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(ta, 8)
+        if m != 64 or n % 8 or not 8 <= n <= 256 or k * bits != 256:
+            raise c.fail("this shape of wgmma is not supported")
+        d, a, b, scale, *signs = c.ops
+        in_regs = isinstance(a, Vec)
+        if not isinstance(d, Vec):
+            raise c.fail("expected a vector of accumulators")
+        values = []
+        for s in signs:
+            if not isinstance(s, Imm):
+                raise c.fail("scale and transpose operands must be immediates")
+            values.append(s.value)
+        expect = (2 + (1 if in_regs else 2)) if bits == 16 else 2
+        if len(values) != expect:
+            raise c.fail(f"{len(values)} immediate operands, expected {expect}")
+        trans_a = values[2] if bits == 16 and not in_regs else 0
+        trans_b = values[-1] if bits == 16 else 0
+        neg = (1 if values[0] < 0 else 0) | (2 if values[1] < 0 else 0)
+        c.emit("wgmma", ta, tb, m=[n, k, int(td == "f16"), int(in_regs), trans_a | trans_b << 1, neg, len(d.items)],
+               ops=c.flat([d, a, b, scale]))  # fmt: skip
+    else:
+        raise c.fail("unknown form of wgmma")
+
+
+@decoder("tcgen05")
+def _tcgen05(c: Ctx) -> None:
+    group = c.choose({"cta_group::1": 1, "cta_group::2": 2}, 0)
+    head = c.tokens.pop(0)
+    match head:
+        case "alloc" | "dealloc":
+            c.drop("sync", "aligned", "shared::cta", "b32")
+            c.done()
+            c.count(2)
+            c.emit_all("tc_" + head, m=[group])
+        case "relinquish_alloc_permit":
+            c.drop("sync", "aligned")
+            c.done()
+            c.emit("tc_relinquish", m=[group])
+        case "fence::before_thread_sync" | "fence::after_thread_sync":
+            c.done()
+            c.emit("tc_fence", m=[int("after" in head)])
+        case "wait::ld" | "wait::st":
+            c.drop("sync", "aligned")
+            c.done()
+            c.emit("tc_wait", m=[int(head == "wait::st")])
+        case "ld" | "st":
+            _ldst(c, head)
+        case "commit":
+            c.take("mbarrier::arrive::one")
+            c.drop("shared::cluster", "shared::cta", "b64")
+            multicast = int(c.take("multicast::cluster"))
+            c.done()
+            c.count(1 + multicast)
+            c.emit_all("tc_commit", m=[group, multicast])
+        case "mma":
+            _tc_mma(c, group)
+        case "cp":
+            _tc_cp(c, group)
+        case _:
+            raise c.fail("unknown form of tcgen05")
+
+
+def _ldst(c: Ctx, head: str) -> None:
+    """m0 shape, m1 repeat, m2 packed 16-bit, m3 register count, m4 split offset of 16x32bx2."""
+    c.drop("sync", "aligned", "b32")
+    if c.take("red"):
+        raise c.fail("tcgen05.ld.red is not supported")
+    shape = c.choose(LDST_SHAPES, what="shape")
+    repeat = c.choose({f"x{1 << i}": 1 << i for i in range(8)}, what="repeat count")
+    packed = int(c.take("pack::16b") or c.take("unpack::16b"))
+    c.done()
+    addr, regs = (c.ops[1], c.ops[0]) if head == "ld" else (c.ops[0], c.ops[-1])
+    split = 0
+    if shape == 4:
+        c.count(3)
+        imm = c.ops[2] if head == "ld" else c.ops[1]
+        if not isinstance(imm, Imm):
+            raise c.fail("the half split offset must be an immediate")
+        split = imm.value
+    else:
+        c.count(2)
+    items = c.flat([regs])
+    per = {0: 1, 1: 1, 2: 2, 3: 4, 4: 1}[shape]
+    if len(items) != repeat * per:
+        raise c.fail(f"{len(items)} registers, expected {repeat * per}")
+    c.emit("tc_" + head, m=[shape, repeat, packed, len(items), split], ops=[addr, *items])
+
+
+def _tc_mma(c: Ctx, group: int) -> None:
+    """m0 group, m1 kind, m2 A in TMEM, m3 .ws, m4 length of the disable-output-lane vector."""
+    ws = int(c.take("ws"))
+    if any(t.startswith(("sp", "block_scale", "block16", "block32", "scale_vec")) for t in c.tokens):
+        raise c.fail("sparse and block-scaled tcgen05.mma are not supported")
+    kind = c.choose({"kind::f16": 0, "kind::tf32": 1, "kind::f8f6f4": 2}, what="kind")
+    c.tokens = [t for t in c.tokens if not t.startswith("collector::")]
+    if c.take("ashift"):
+        raise c.fail(".ashift is not supported")
+    c.done()
+    d, a, b, idesc, *rest = c.ops
+    mask = [x for r in rest if isinstance(r, Vec) for x in r.items]
+    rest = [r for r in rest if not isinstance(r, Vec)]
+    if not rest:
+        raise c.fail("the enable-input predicate is missing")
+    if len(rest) > 1 and not (isinstance(rest[1], Imm) and rest[1].value == 0):
+        raise c.fail("scale-input-d and zero-column masks are not supported")
+    # The core refuses a disable-output-lane vector that is not all zero.
+    c.emit("tc_mma", m=[group, kind, int(isinstance(a, Addr)), ws, len(mask)], ops=[d, a, b, idesc, rest[0], *mask])
+
+
+def _tc_cp(c: Ctx, group: int) -> None:
+    raise c.fail("tcgen05.cp is not supported yet")

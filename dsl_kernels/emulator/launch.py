@@ -1,0 +1,213 @@
+"""Running a kernel: decode, lay out memory, hand over to the compiled core, explain what it found."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .arguments import ADDRESS_BASE, Arguments
+from .build import load
+from .errors import EmulatorError, LaunchError, UnsupportedInstruction
+from .isa import Program, decode
+from .ptx import Module, parse
+from .report import Finding, Location, Report, WarpCounters
+from .schedule import KINDS, POLICIES, Schedule
+
+MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
+_MODULE_BASE = ADDRESS_BASE // 2  # .global and .const variables of the module
+
+
+@functools.lru_cache(maxsize=64)
+def _parse(ptx: str) -> Module:
+    return parse(ptx)
+
+
+@functools.lru_cache(maxsize=64)
+def _decode(ptx: str, entry: str | None) -> Program:
+    return decode(_parse(ptx), entry, _MODULE_BASE)
+
+
+def _three(name: str, v: Sequence[int] | int) -> tuple[int, int, int]:
+    t = (v,) if isinstance(v, int) else tuple(int(x) for x in v)
+    if not 1 <= len(t) <= 3 or any(x < 1 for x in t):
+        raise LaunchError(f"{name} {v} must be one to three positive sizes")
+    return (*t, *(1,) * (3 - len(t)))  # type: ignore[return-value]
+
+
+def launch(
+    ptx: str,
+    grid: Sequence[int] | int,
+    block: Sequence[int] | int | None = None,
+    args: Sequence[Any] = (),
+    *,
+    cluster: Sequence[int] | int | None = None,
+    dynamic_smem: int = 0,
+    schedule: Schedule | None = None,
+    entry: str | None = None,
+    check: str = "raise",
+    roles: Mapping[str, Sequence[int]] | None = None,
+    names: Sequence[str] | None = None,
+    registers_per_thread: int = 0,
+    allow_uninit_mma: bool = False,
+    strict_fences: bool = False,
+    strict_lapping: bool = False,
+    instruction_limit: int = 0,
+    max_findings: int = 50,
+) -> Report:
+    """Execute one kernel of a PTX module on the CPU, with checks; tensors are written in place.
+
+    ``args`` are numpy arrays, torch CPU tensors, integers, floats, :class:`TensorMap` or :class:`Struct`, in the
+    order of the PTX parameters. ``grid`` counts CTAs and ``block`` threads (default: ``.reqntid`` of the kernel);
+    ``cluster`` defaults to ``.reqnctapercluster`` or one CTA. ``roles`` names warps in reports. A failed check
+    raises :class:`EmulatorError`, or with ``check="report"`` all findings are collected in the report.
+    ``registers_per_thread`` (from ptxas) lets setmaxnreg be checked against the register file.
+    ``allow_uninit_mma`` lets a matrix operand have rows that nothing wrote, as padded tiles do: results that depend
+    on them count as uninitialised. ``strict_fences`` makes missing tcgen05 fences errors instead of warnings;
+    ``strict_lapping`` does so for warps that a barrier can overtake by a full phase.
+    """
+    if check not in ("raise", "report"):
+        raise ValueError("check must be 'raise' or 'report'")
+    schedule = schedule or Schedule()
+    program = _decode(ptx, entry)
+    e = program.entry
+    grid3 = _three("grid", grid)
+    if block is None:
+        if e.reqntid is None:
+            raise LaunchError(f"kernel {e.name} has no .reqntid: give block=")
+        block = e.reqntid
+    block3 = _three("block", block)
+    cluster3 = _three("cluster", cluster if cluster is not None else (e.reqcluster or 1))
+    threads = block3[0] * block3[1] * block3[2]
+    if threads > 1024:
+        raise LaunchError(f"block {block3} has {threads} threads, at most 1024 are possible")
+    if e.reqntid and block3 != _three("reqntid", e.reqntid):
+        raise LaunchError(f"block {block3} differs from the kernel's .reqntid {e.reqntid}")
+    if e.maxntid and threads > int(np.prod(e.maxntid)):
+        raise LaunchError(f"block {block3} exceeds the kernel's .maxntid {e.maxntid}")
+    if e.reqcluster and cluster3 != _three("reqnctapercluster", e.reqcluster):
+        raise LaunchError(f"cluster {cluster3} differs from the kernel's .reqnctapercluster {e.reqcluster}")
+    if any(g % c for g, c in zip(grid3, cluster3, strict=True)):
+        raise LaunchError(f"grid {grid3} is not a multiple of the cluster {cluster3}")
+    if int(np.prod(cluster3)) > 16:
+        raise LaunchError(f"cluster {cluster3} has more than 16 CTAs")
+    end = program.static_smem
+    if dynamic_smem:
+        end = (end + program.dynamic_align - 1) // program.dynamic_align * program.dynamic_align + dynamic_smem
+    if end > MAX_SMEM:
+        raise LaunchError(f"{end} bytes of shared memory, static and dynamic, exceed the {MAX_SMEM} of a CTA")
+
+    packed = Arguments(e, args, names)
+    regions, region_names, keep = list(packed.regions), list(packed.region_names), []
+    for v in {**program.module.variables, **e.variables}.values():
+        if v.space in ("global", "const") and v.size > 0:
+            data = np.frombuffer(bytearray(v.init or bytes(v.size)), np.uint8)
+            keep.append(data)
+            regions.append([program.globals[v.name], v.size, data.ctypes.data, int(v.space == "global")])
+            region_names.append(v.name)
+
+    sm100 = int(program.module.target.startswith(("sm_10", "sm_11", "sm_12")))
+    config = np.array(
+        [e.registers, *block3, *grid3, *cluster3, end, dynamic_smem, program.local_bytes,
+         KINDS.index(schedule.kind), schedule.seed, POLICIES.index(schedule.async_policy),
+         -1 if schedule.slow_warp is None else schedule.slow_warp, schedule.resident, schedule.max_resident,
+         int(check == "raise"), instruction_limit, 200_000, int(allow_uninit_mma), max_findings, sm100,
+         registers_per_thread, int(strict_fences), int(strict_lapping)],
+        np.int64,
+    )  # fmt: skip
+    raw, seconds = _call(program, config, packed, regions, schedule)
+    report = _report(program, raw, schedule, seconds, roles or {}, region_names)
+    if raw["status"] == "internal":
+        raise EmulatorError(report.findings[-1].message, report.findings[-1], report)
+    if check == "raise" and not report.ok:
+        first = next(f for f in report.findings if f.error)
+        message = f"{first}\n  under {schedule}"
+        if first.code == "unsupported":
+            raise UnsupportedInstruction(message, first, report)
+        raise EmulatorError(message, first, report)
+    return report
+
+
+def _call(program: Program, config: np.ndarray, packed: Arguments, regions: list[list[int]], schedule: Schedule) -> tuple[dict[str, Any], float]:
+    lib = load()
+    row = lib.emu_row_sizes(1)
+    region_rows = np.array(regions or [[0, 0, 0, 0]], np.int64)
+    map_rows = np.array(packed.map_rows or [[0] * row], np.int64)
+    if map_rows.shape[1] != row or len(config) != lib.emu_row_sizes(0):
+        raise EmulatorError("internal: the compiled core and the Python side disagree about a layout")
+    params = np.frombuffer(bytes(packed.params) or b"\0", np.uint8)
+    choices = np.array(schedule.choices or [0], np.int64)
+
+    def p(a: np.ndarray) -> int:
+        return a.ctypes.data
+
+    start = time.perf_counter()
+    ptr = lib.emu_launch(
+        p(config), len(config), p(program.instructions), len(program.instructions), p(program.operands),
+        p(program.targets), p(params), len(packed.params), p(region_rows), len(regions),
+        p(map_rows), len(packed.map_rows), p(choices), len(schedule.choices),
+    )  # fmt: skip
+    seconds = time.perf_counter() - start
+    if not ptr:
+        raise EmulatorError("internal: the compiled core refused the launch")
+    try:
+        text = ctypes.string_at(ptr).decode()
+    finally:
+        lib.emu_free(ptr)
+    return json.loads(text), seconds
+
+
+def _report(
+    program: Program, raw: dict[str, Any], schedule: Schedule, seconds: float, roles: Mapping[str, Sequence[int]], region_names: list[str]
+) -> Report:
+    role_of = {w: name for name, warps in roles.items() for w in warps}
+
+    def location(pc: int) -> Location | None:
+        if not 0 <= pc < len(program.entry.body):
+            return None
+        st = program.entry.body[pc]
+        file = program.module.files.get(st.loc[0])
+        return Location(st.line, st.text, f"{Path(file).name}:{st.loc[1]}" if file and st.loc[1] else None)
+
+    def text(s: str) -> str:
+        def place(m: re.Match[str]) -> str:
+            where = location(int(m.group(1)))
+            return f"at PTX line {where.ptx_line}{f' ({where.source})' if where.source else ''}" if where else "at an unknown place"
+
+        s = re.sub(r"@region(\d+)@", lambda m: region_names[int(m.group(1))], s)
+        return re.sub(r"@pc(-?\d+)@", place, s)
+
+    findings = [
+        Finding(f["code"], text(f["message"]), f["error"], f["cta"], f["warp"], role_of.get(f["warp"]), location(f["pc"]),
+                f["other_warp"], location(f["other_pc"]), f["times"])
+        for f in raw["findings"]
+    ]  # fmt: skip
+    warps = [WarpCounters(w["instructions"], w["barrier_waits"], w["spins"], w["ops"]) for w in raw["warps"]]
+    log = raw["choices"]
+    return Report(raw["status"], schedule, raw["instructions"], findings, warps, raw["pipes"], raw["stats"], seconds,
+                  list(zip(log[::2], log[1::2], strict=True)))  # fmt: skip
+
+
+def explore(run: Callable[[Schedule], Report], limit: int = 2000) -> Iterator[Report]:
+    """Every interleaving of a tiny program, depth first: ``run`` launches it under the schedule that it is given.
+
+    ``run`` must restore its inputs by itself. Stops after ``limit`` schedules; the caller sees from the number of
+    reports whether the exploration was complete.
+    """
+    prefix: list[int] = []
+    for _ in range(limit):
+        report = run(Schedule("replay", choices=tuple(prefix)))
+        yield report
+        log = report.choices
+        while log and log[-1][0] + 1 >= log[-1][1]:
+            log = log[:-1]
+        if not log:
+            return
+        prefix = [c for c, _ in log[:-1]] + [log[-1][0] + 1]

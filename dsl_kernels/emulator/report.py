@@ -1,0 +1,88 @@
+"""What a launch found and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in the program: PTX line and text, and the generated source line when the PTX has ``.loc``."""
+
+    ptx_line: int
+    text: str
+    source: str | None = None
+
+    def __str__(self) -> str:
+        short = self.text if len(self.text) <= 90 else self.text[:87] + "..."
+        return f"PTX line {self.ptx_line}{f' ({self.source})' if self.source else ''}: {short}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong: a check's code, who and where, and the earlier access it conflicts with."""
+
+    code: str
+    message: str
+    error: bool
+    cta: int
+    warp: int
+    role: str | None
+    where: Location | None
+    other_warp: int = -1
+    other: Location | None = None
+    times: int = 1
+
+    def __str__(self) -> str:
+        who = f"warp {self.warp}{f' ({self.role})' if self.role else ''} of CTA {self.cta}" if self.warp >= 0 else "the launch"
+        out = f"[{self.code}] {who}: {self.message}"
+        if self.where:
+            out += f"\n  at {self.where}"
+        if self.other:
+            by = f"warp {self.other_warp}" if self.other_warp >= 0 else "an asynchronous copy"
+            out += f"\n  earlier access by {by} at {self.other}"
+        if self.times > 1:
+            out += f"\n  ({self.times} times)"
+        return out
+
+
+@dataclass
+class WarpCounters:
+    """What the warps with one index did, summed over the CTAs."""
+
+    instructions: int
+    barrier_waits: int
+    spins: int
+    ops: dict[str, int]
+
+
+@dataclass
+class Report:
+    """Outcome of a launch. ``ok`` means that no check failed under this one schedule."""
+
+    status: str
+    schedule: Schedule
+    instructions: int
+    findings: list[Finding]
+    warps: list[WarpCounters]
+    pipes: dict[str, int]
+    stats: dict[str, int]
+    seconds: float
+    choices: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok" and not any(f.error for f in self.findings)
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [f for f in self.findings if f.error]
+
+    def __str__(self) -> str:
+        lines = [f"{'ok' if self.ok else 'FAILED'} under {self.schedule}: {self.instructions} warp instructions in {self.seconds:.2f} s"]
+        lines += [str(f) for f in self.findings]
+        lines.append("pipes: " + ", ".join(f"{k} {v}" for k, v in self.pipes.items()))
+        lines.append("memory: " + ", ".join(f"{k} {v}" for k, v in self.stats.items()))
+        return "\n".join(lines)

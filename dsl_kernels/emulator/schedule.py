@@ -1,0 +1,86 @@
+"""In which order warps and asynchronous operations run. Every schedule replays exactly from its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+KINDS = ("lockstep", "random", "adversarial", "replay")
+POLICIES = ("random", "early", "late")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a launch is interleaved.
+
+    ``lockstep`` goes round the warps; ``random`` draws warps, stretch lengths and asynchronous completions from
+    the seed; ``adversarial`` starves one warp and completes asynchronous work as early or as late as allowed;
+    ``replay`` follows a list of choices (see :func:`dsl_kernels.emulator.explore`).
+    ``resident`` clusters run interleaved from the start; more are started, up to ``max_resident``, when those
+    that run only wait for something, so that grid-wide barriers work.
+    """
+
+    kind: str = "lockstep"
+    seed: int = 0
+    async_policy: str = "random"
+    slow_warp: int | None = None
+    resident: int = 1
+    max_resident: int = 256
+    choices: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"schedule kind {self.kind!r} is not one of {', '.join(KINDS)}")
+        if self.async_policy not in POLICIES:
+            raise ValueError(f"async policy {self.async_policy!r} is not one of {', '.join(POLICIES)}")
+        if not 1 <= self.resident <= self.max_resident:
+            raise ValueError("resident must be at least 1 and at most max_resident")
+
+    @staticmethod
+    def lockstep() -> Schedule:
+        return Schedule()
+
+    @staticmethod
+    def random(seed: int, resident: int = 1) -> Schedule:
+        return Schedule("random", seed, resident=resident)
+
+    @staticmethod
+    def adversarial(seed: int, slow_warp: int | None = None, async_policy: str = "late", resident: int = 1) -> Schedule:
+        return Schedule("adversarial", seed, async_policy, slow_warp, resident)
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind!r}"]
+        if self.kind in ("random", "adversarial"):
+            parts.append(f"seed={self.seed}")
+        if self.async_policy != "random":
+            parts.append(f"async_policy={self.async_policy!r}")
+        if self.slow_warp is not None:
+            parts.append(f"slow_warp={self.slow_warp}")
+        if self.resident != 1:
+            parts.append(f"resident={self.resident}")
+        if self.choices:
+            parts.append(f"choices={self.choices}")
+        return f"Schedule({', '.join(parts)})"
+
+
+def schedules(count: int, seed: int = 0, warps: int = 4) -> Iterator[Schedule]:
+    """The first ``count`` schedules worth trying: lock-step, early and late completion, slow warps, then random ones."""
+    made = 0
+
+    def fixed() -> Iterator[Schedule]:
+        yield Schedule.lockstep()
+        yield Schedule.random(seed)
+        yield Schedule.adversarial(seed, None, "late")
+        yield Schedule.adversarial(seed, None, "early")
+        for k in range(warps):
+            yield Schedule.adversarial(seed + k, k, POLICIES[k % 3])
+        k = 1
+        while True:
+            yield Schedule.random(seed + k, resident=1 + k % 3)
+            k += 1
+
+    for s in fixed():
+        if made >= count:
+            return
+        made += 1
+        yield s
