@@ -1,0 +1,198 @@
+"""Timing primitives: medians over CUDA-graph replays, with inputs that rotate past the L2.
+
+A call is captured many times into one graph, so that launch gaps of the host are not in the figure. Every turn of a
+rotation uses other inputs; once the turns together touch `ROTATION_BYTES`, none of them finds its data in the L2.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .errors import ExecutorUnavailableError, InvalidArgumentError
+
+ROTATION_BYTES = 200 << 20
+MAX_TURNS = 64
+# A graph shorter than this is replicated: its start would weigh in the figure.
+GRAPH_US = 1000.0
+MAX_COPIES = 64
+REPLAYS = 30
+
+Call = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Microseconds of one call: the median over replays, and the 10th and 90th percentile."""
+
+    us: float
+    low: float
+    high: float
+    calls: int
+    replays: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def require_gpu() -> str:
+    """Name of the GPU that is timed.
+
+    Raises:
+        ExecutorUnavailableError: there is none.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ExecutorUnavailableError(
+            "GPU", expected="an NVIDIA GPU: times on a CPU say nothing about the kernels", got="none visible to torch",
+            fix="run it on a machine with a Hopper or Blackwell GPU; `run` executes a step on a CPU",
+        )  # fmt: skip
+    return torch.cuda.get_device_name(torch.cuda.current_device())
+
+
+def turns(touched_bytes: float, limit: int = MAX_TURNS) -> int:
+    """Sets of inputs to rotate so that together they pass the L2."""
+    return max(1, min(limit, -(-ROTATION_BYTES // max(1, int(touched_bytes)))))
+
+
+def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
+    """Time of one call, where `calls` are turns of a rotation.
+
+    Every call runs once before the capture, so that nothing compiles, loads or grows inside it.
+    """
+    import torch
+
+    if not calls:
+        raise InvalidArgumentError("calls", expected="at least one call", got="none", fix="pass the turns of a rotation")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in calls:
+            call()
+    stream.synchronize()
+    copies = max(1, 16 // len(calls))
+    graph = _captured(calls, copies, stream)
+    once = statistics.median(_replayed(graph, stream, 3))
+    if once < GRAPH_US:
+        copies = min(MAX_COPIES, max(copies, int(copies * GRAPH_US / max(once, 1.0)) + 1))
+        graph = _captured(calls, copies, stream)
+    count = len(calls) * copies
+    samples = sorted(total / count for total in _replayed(graph, stream, replays))
+    return Timing(
+        statistics.median(samples), samples[len(samples) // 10], samples[-1 - len(samples) // 10], count, replays
+    )
+
+
+def _captured(calls: Sequence[Call], copies: int, stream: Any) -> Any:
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(copies):
+            for call in calls:
+                call()
+    return graph
+
+
+def _replayed(graph: Any, stream: Any, count: int) -> list[float]:
+    """Microseconds of each of `count` replays, after one that is not counted."""
+    import torch
+
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    with torch.cuda.stream(stream):
+        graph.replay()
+        for begin, end in events:
+            begin.record(stream)
+            graph.replay()
+            end.record(stream)
+    stream.synchronize()
+    return [1e3 * begin.elapsed_time(end) for begin, end in events]
+
+
+def environment() -> dict[str, Any]:
+    """What a figure depends on besides the code: GPU, driver, versions, commit, command and date."""
+    import torch
+
+    from . import __version__
+
+    facts: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "command": " ".join(["python -m dsl_kernels", *sys.argv[1:]]),
+        "dsl_kernels": __version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_cuda": torch.version.cuda,
+        "versions": {name: version(name) for name in ("tilelang", "nvidia-cutlass-dsl", "triton", "cuda-bindings")},
+    }
+    if torch.cuda.is_available():
+        facts |= {"gpu": torch.cuda.get_device_name(), "driver": driver_version()}
+    return facts
+
+
+def version(package: str) -> str | None:
+    """Installed version of a package, without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def checkout() -> Path | None:
+    """Root of the source tree this package runs from; None when it is installed."""
+    root = Path(__file__).resolve().parent.parent
+    return root if (root / "pyproject.toml").is_file() and (root / "templates").is_dir() else None
+
+
+def commit() -> str | None:
+    """Commit of the source tree, with a + where files differ from it."""
+    root = checkout()
+    if root is None:
+        return None
+    head = _output("git", "-C", str(root), "rev-parse", "--short=12", "HEAD")
+    if head is None:
+        return None
+    return head + ("+" if _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no") else "")
+
+
+def driver_version() -> str | None:
+    """Version of the NVIDIA driver."""
+    text = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return text.splitlines()[0] if text else None
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+class Records:
+    """JSON lines: one record a measurement, each with the environment it was made in."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.environment = environment()
+        self.rows: list[dict[str, Any]] = []
+        self._path = path
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Keep a record, and append it to the file at once: a run that is cut short leaves what it measured."""
+        self.rows.append(row)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps({**row, "environment": self.environment}) + "\n")
+        return row

@@ -1,0 +1,187 @@
+"""The check of a DSA step: every op against the reference of its problem on the inputs it was given, and the chain.
+
+Two correct kernels may select differently at the boundary, because their scores differ in the last bits. The chain is
+therefore judged by the scores of what was selected (the rule of flashinfer-bench: slot by slot, 1e-2 absolute and
+relative), and its output against a reference that selects for itself only where both selected the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from . import dsa, problems
+from .ops import Workspace
+from .problems.base import Comparison
+from .problems.lightning_indexer import PAGE
+from .steps import StepInputs
+
+SLOT_TOLERANCE = 1e-2
+OUT_TOLERANCE = 3e-3
+
+
+def check(inputs: StepInputs, output: dsa.StepOutput, workspace: Workspace, sample: int = 4) -> dict[str, Comparison]:
+    """Comparisons by op name and for "chain"; reads the logits that the step left in `workspace`."""
+    part = _decode_part(inputs, workspace, sample) if inputs.kind == "decode" else _prefill_part(inputs, workspace, sample)
+    rows = part.pop("rows")
+    got = {"indices": output.indices[rows], "out": output.out[rows], "lse": output.lse[rows]}
+    found = {"lightning_indexer": _compare("lightning_indexer", inputs.kind, part["indexer"], {"logits": part["logits"]})}
+    selector = part["selector"]
+    relative = got["indices"]
+    if inputs.kind == "prefill":
+        relative = torch.where(relative >= 0, relative - selector["row_starts"][:, None], -1)
+    found["topk_selector"] = _compare("topk_selector", "default", selector, {"indices": relative})
+    attention = _attention(inputs, rows, got["indices"])
+    found["sparse_mla"] = _compare("sparse_mla", inputs.form, attention, got)
+    found["chain"] = _chain(inputs, part, rows, got)
+    return found
+
+
+def _spread(count: int, sample: int) -> torch.Tensor:
+    """At most `sample` indices out of `count`, the first and the last among them."""
+    return torch.linspace(0, count - 1, min(count, max(1, sample))).round().long().unique()
+
+
+def _decode_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[str, Any]:
+    t = inputs.tensors
+    device = t["seq_lens"].device
+    b, next_n = t["seq_lens"].shape
+    picked = _spread(b, sample).to(device)
+    rows = (picked[:, None] * next_n + torch.arange(next_n, device=device)).flatten()
+    width = t["block_table"].shape[1] * PAGE
+    logits = workspace.get("logits", (b, next_n, width), torch.float32, device, zeroed=False)[picked]
+    lens, table = t["seq_lens"][picked], t["block_table"][picked]
+    cache, local = _pages_in_use(t["k_index_cache"], table, lens)
+    return {
+        "rows": rows,
+        "logits": logits,
+        "indexer": {
+            "q": t["q_index"][picked], "k_cache": cache, "weights": t["weights"][picked], "seq_lens": lens,
+            "block_table": local, "skip_below": inputs.topk,
+        },
+        "selector": {
+            "logits": logits.reshape(-1, width), "row_starts": torch.zeros_like(lens).flatten(), "row_ends": lens.flatten(),
+            "block_table": table, "next_n": next_n, "page_size": PAGE, "k": inputs.topk,
+        },
+    }  # fmt: skip
+
+
+def _pages_in_use(cache: torch.Tensor, table: torch.Tensor, lens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The pages that the table names within the lengths, flat, and the table renumbered to them."""
+    live = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
+    pages = table[live].unique()
+    local = torch.searchsorted(pages, table.clamp(min=0)).to(torch.int32)
+    held = cache.view(torch.uint8).view(cache.shape[0], -1)[pages.long()]
+    return (held, local) if len(pages) else (cache.view(torch.uint8).view(cache.shape[0], -1)[:1], local)
+
+
+def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[str, Any]:
+    """Rows of the last chunk: its logits are what the workspace still holds."""
+    t = inputs.tensors
+    device, keys, total = t["k_index"].device, t["k_index"].shape[0], t["q_index"].shape[0]
+    first = (total - 1) // _chunk(inputs) * _chunk(inputs)
+    picked = _spread(total - first, sample).to(device)
+    rows = picked + first
+    stride = -(-keys // 4) * 4
+    logits = workspace.get("logits", (total - first, stride), torch.float32, device, zeroed=False)[picked]
+    starts, ends = t["k_start"][rows], t["k_end"][rows]
+    return {
+        "rows": rows,
+        "logits": logits,
+        "indexer": {
+            "q": t["q_index"][rows], "k": t["k_index"], "k_scales": t["k_index_scales"], "weights": t["weights"][rows],
+            "k_start": starts, "k_end": ends, "skip_below": inputs.topk,
+        },
+        "selector": {
+            "logits": logits, "row_starts": starts, "row_ends": ends, "block_table": starts.new_zeros(1, 1), "next_n": 1,
+            "page_size": 0, "k": inputs.topk,
+        },
+    }  # fmt: skip
+
+
+def _chunk(inputs: StepInputs) -> int:
+    """Rows a chunk of `dsa.prefill`, which this check leaves at its default."""
+    defaults = dsa.prefill.__kwdefaults__ or {}
+    return int(defaults["rows_per_chunk"])
+
+
+def _attention(inputs: StepInputs, rows: torch.Tensor, indices: torch.Tensor) -> dict[str, Any]:
+    """Inputs of the sparse_mla problem, its cache reduced to the tokens in use."""
+    t = inputs.tensors
+    tokens = indices[indices >= 0].unique().long()
+    local = torch.where(indices >= 0, torch.searchsorted(tokens, indices.long().clamp(min=0)), -1).to(torch.int32)
+    cache = {name: held[tokens] if len(tokens) else held[:1] for name, held in inputs.cache_rows().items()}
+    heads = t["q_nope"].shape[1]
+    sink = t.get("attn_sink")
+    return {
+        "q_nope": t["q_nope"][rows], "q_pe": t["q_pe"][rows], **cache, "indices": local,
+        "attn_sink": sink if sink is not None else torch.full((heads,), float("-inf"), device=rows.device),
+        "sm_scale": inputs.sm_scale, "lse_scale": 1.0 if inputs.lse_base == "2" else 0.6931471805599453,
+    }  # fmt: skip
+
+
+def _compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torch.Tensor]) -> Comparison:
+    problem = problems.get(op)
+    expected = problem.reference(form, given)
+    placed = {name: got[name].to(expected[name].device) for name in expected}
+    here = next(iter(expected.values())).device
+    moved = {name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    return problem.compare(form, moved, placed, expected)
+
+
+def _chain(inputs: StepInputs, part: Mapping[str, Any], rows: torch.Tensor, got: Mapping[str, torch.Tensor]) -> Comparison:
+    """Judge the selection by float64 scores, and the output where the selection is the reference's own."""
+    result = Comparison()
+    scored = problems.get("lightning_indexer").reference(inputs.kind, {**part["indexer"], "skip_below": 0})["logits"]
+    scored = scored.reshape(len(rows), -1)
+    selector = {**part["selector"], "logits": scored.to(part["logits"].device)}
+    wanted = problems.get("topk_selector").reference("default", selector)["indices"].to(rows.device)
+    if inputs.kind == "prefill":
+        wanted = torch.where(wanted >= 0, wanted + selector["row_starts"][:, None], -1)
+    wrong, differing, total = 0, 0, 0
+    for row in range(len(rows)):
+        mine, theirs = (ids[row][ids[row] >= 0].long() for ids in (got["indices"], wanted))
+        if len(mine) != len(theirs) or len(mine.unique()) != len(mine):
+            result.demand(f"row {int(rows[row])} selects {len(theirs)} distinct tokens", False, f"got {len(mine.unique())}")
+            continue
+        columns = [_positions(ids, selector, row) for ids in (mine, theirs)]
+        if not _inside(columns[0], selector, row):
+            result.demand(f"row {int(rows[row])} selects tokens of its own", False, "an id lies outside its pages or its length")
+            continue
+        total += len(theirs)
+        differing += int((~torch.isin(mine, theirs)).sum())
+        scores = scored[row].to(rows.device)
+        values = [scores[column].sort(descending=True).values for column in columns]
+        gap = (values[0] - values[1]).abs()
+        bad = ~(gap <= SLOT_TOLERANCE) & ~(gap <= SLOT_TOLERANCE * values[1].abs())
+        wrong += int(bad.sum())
+    result.require("slots whose score is off", float(wrong), 0.0)
+    result.figures["tokens selected differently"] = differing / max(1, total)
+    attention = _attention(inputs, rows, wanted.to(torch.int32))
+    expected = problems.get("sparse_mla").reference(inputs.form, attention)["out"]
+    norm = expected.norm()
+    error = float((got["out"].to(expected.device).double() - expected).norm() / norm) if norm > 0 else 0.0
+    if differing:
+        result.figures["out relative error"] = error
+    else:
+        result.require("out relative error", error, OUT_TOLERANCE)
+    return result
+
+
+def _inside(columns: torch.Tensor, selector: Mapping[str, Any], row: int) -> bool:
+    first, end = int(selector["row_starts"][row]), int(selector["row_ends"][row])
+    return bool(((columns >= first) & (columns < end)).all())
+
+
+def _positions(ids: torch.Tensor, selector: Mapping[str, Any], row: int) -> torch.Tensor:
+    """Columns of the scores that global ids stand for; -1 for an id outside the row's pages."""
+    page = selector["page_size"]
+    if page == 0:
+        return ids
+    length = int(selector["row_ends"][row])
+    table = selector["block_table"][row // selector["next_n"]][: -(-length // page)].long()
+    order = table.argsort()
+    slot = torch.searchsorted(table[order], ids // page).clamp(max=len(table) - 1)
+    return torch.where(table[order][slot] == ids // page, order[slot] * page + ids % page, -1)
