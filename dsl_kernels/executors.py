@@ -53,7 +53,99 @@ class Interpreter:
         return launch
 
 
-EXECUTORS: dict[str, Callable[[], Executor]] = {"cuda": Cuda, "interpreter": Interpreter}
+class Emulator:
+    """The artifact's PTX on a CPU, under a schedule, with the emulator's checks.
+
+    Args:
+        schedule: interleaving of warps and asynchronous engines; lock-step by default.
+        check: "raise" at the first finding, or "report" to collect them in `report`.
+    """
+
+    name = "emulator"
+
+    def __init__(self, schedule: Any = None, check: str = "raise") -> None:
+        self.schedule, self.check = schedule, check
+        self.report: Any = None
+
+    def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
+        from . import emulator
+        from .expr import evaluate
+        from .runtime import artifact as artifacts
+        from .runtime import cache
+
+        folder = cache.artifact_for(variant)
+        artifact = artifacts.read(folder)
+        ptx = (folder / "kernel.ptx").read_text()
+        schedule = programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
+        roles = {
+            role.name: range(
+                schedule.first_thread(role.name) // 32, schedule.first_thread(role.name) // 32 + role.warps
+            )
+            for role in schedule.roles
+        }
+
+        def tensor_map(
+            spec: artifacts.TensorMap, operands: Mapping[str, Any], sizes: Mapping[str, int]
+        ) -> Any:
+            return emulator.TensorMap(
+                operands[spec.operand],
+                box=spec.box,
+                swizzle={"NONE": "none"}.get(spec.swizzle, spec.swizzle),
+                dims=[evaluate(text, sizes) for text in spec.global_dims],
+                strides=[evaluate(text, sizes) for text in spec.global_strides],
+                fill="zero" if spec.oob_fill == "NONE" else "nan",
+                dtype=_MAP_TYPES.get(spec.dtype, spec.dtype.lower()),
+            )
+
+        def launch(operands: Mapping[str, Any], dims: Mapping[str, int], stream: int = 0) -> None:
+            sizes = {**dims, **{name: operands[name] for name in artifact.scalars}}
+            grid = tuple(evaluate(text, sizes) for text in artifact.grid)
+            if not all(grid):
+                return
+            maps = {spec.name: spec for spec in artifact.tensor_maps}
+            args: list[Any] = []
+            for param in artifact.params:
+                if param.kind == "pointer":
+                    args.append(operands[param.source])
+                elif param.kind == "tensormap":
+                    args.append(tensor_map(maps[param.source], operands, sizes))
+                elif param.source in sizes:
+                    args.append(sizes[param.source])
+                else:
+                    args.append(evaluate(param.source, sizes))
+            self.report = emulator.launch(
+                ptx,
+                grid,
+                artifact.block,
+                args,
+                cluster=artifact.cluster,
+                dynamic_smem=artifact.dynamic_smem,
+                schedule=self.schedule,
+                entry=artifact.entry,
+                check=self.check,
+                roles=roles,
+                names=[param.name for param in artifact.params],
+                registers_per_thread=artifact.resources.registers,
+            )
+
+        return launch
+
+
+# Driver enumerator of a tensor map's element type -> the emulator's spelling.
+_MAP_TYPES = {
+    "BFLOAT16": "bf16",
+    "FLOAT16": "f16",
+    "FLOAT32": "f32",
+    "UINT8": "u8",
+    "UINT32": "u32",
+    "INT32": "s32",
+}
+
+EXECUTORS: dict[str, Callable[[], Executor]] = {
+    "cuda": Cuda,
+    "interpreter": Interpreter,
+    "emulator": Emulator,
+}
 
 
 def get(name: str) -> Executor:
