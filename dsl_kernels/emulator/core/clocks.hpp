@@ -43,6 +43,7 @@ struct Event {
   u32 actor, clk;
   int pc;
   u8 flags;
+  int16_t swizzle = -1;  // of a tensor copy: the span in bytes, 129 for 32-byte atoms
 };
 
 struct Shadow {
@@ -64,12 +65,12 @@ class Shadows {
  public:
   Shadows() { reset(); }
   void reset() {
-    events.assign(1, Event{0, 0, -1, 0});
+    events.assign(1, Event{0, 0, -1, 0, -1});
     sets.assign(1, {});
     adds.clear();
   }
   u32 event(u32 actor, u32 clk, int pc, u8 flags) {
-    events.push_back({actor, clk, pc, flags});
+    events.push_back({actor, clk, pc, flags, -1});
     return u32(events.size() - 1);
   }
   // Is the recorded event ordered before the access?

@@ -12,7 +12,8 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
   auto fill = [&](u64 v) { std::fill(out.buf, out.buf + 32, v); };
   switch (x.kind) {
     case K_REG:
-      if (w.busy[x.a])
+      if (w.busy[x.a] == 1 && copying) pending = true;
+      else if (w.busy[x.a] == 1 || w.busy[x.a] == 2)  // 3: A of a wgmma, which may be read
         M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
                w.busy[x.a] == 1 ? "a register is read before tcgen05.wait::ld has completed the load that fills it"
                                 : "a register that a wgmma in flight owns is read before wgmma.wait_group");
@@ -74,6 +75,8 @@ u64* Exec::dst(int i, u32 valid) {
            "a register that an asynchronous operation in flight owns is overwritten");
   w.init[x.a] = (w.init[x.a] & ~mask) | (valid & mask);
   w.written[x.a] = w.icount;
+  // Compilers copy the result of tcgen05.ld before the wait: the copy is as little usable as the original.
+  if (pending) w.busy[x.a] = 1, w.tld_regs.push_back(int(x.a));
   return w.regs + x.a * 32;
 }
 

@@ -189,6 +189,7 @@ void Exec::ints() {
   // Predicate and shift-like operations read all their sources alike; unused ones stay empty.
   int first_src = in.op == OP_unpack ? int(in.m[0]) : 1, sources = int(in.count) - first_src;
   if (in.op == OP_pack) sources = 0;
+  copying = in.op == OP_mov || in.op == OP_pack || in.op == OP_unpack;
   Val* vals[4] = {&a, &b, &e, &f};
   for (int i = 0; i < sources && i < 4; i++) get(first_src + i, *vals[i]), valid &= vals[i]->valid;
   auto each = [&](auto fn) {

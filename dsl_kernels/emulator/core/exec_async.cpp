@@ -245,6 +245,8 @@ void Exec::tma() {
       }
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor copy to shared memory", &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
+        static const int16_t spans[] = {0, 32, 64, 128, 129};
+        m->shadows.events[acc.event].swizzle = spans[t->swizzle];
         std::vector<u8> row(n);
         Clock done = *at;
         done.hb[slot] = std::max(done.hb[slot], clk);

@@ -1,6 +1,356 @@
-// placeholder
+// tcgen05: tensor memory, its allocation, loads and stores, and the matrix instructions that work on it.
 #include "operand.hpp"
+
 namespace emu {
-Flow Exec::wgmma() { unsupported("wgmma"); }
-Flow Exec::tcgen() { unsupported("tcgen05"); }
+
+namespace {
+
+Tmem& tmem_of(Cta& c) {
+  if (!c.tmem) c.tmem = std::make_unique<Tmem>();
+  return *c.tmem;
 }
+
+struct Cell {
+  int lane, col;
+};
+
+// Where accumulator element (m, n) of one CTA's part lies. rows: M of this CTA; n_total: columns of D.
+Cell accumulator(int rows, int n_total, int m, int n, bool ws, int group) {
+  if (rows == 128) return {m, n};
+  if (ws || group == 2) {
+    if (rows == 64) return {m + 64 * (n >= n_total / 2), n % (n_total / 2)};
+    return {m + 32 * (n / (n_total / 4)), n % (n_total / 4)};
+  }
+  return {m % 16 + 32 * (m / 16), n};  // M = 64: 16 lanes of every warp's quarter
+}
+
+}  // namespace
+
+static void check_columns(Machine& m, Warp& w, int pc, Cta& c, int col, int count, const char* what) {
+  if (col < 0 || col + count > TMEM_COLS)
+    m.fatal("tmem-out-of-bounds", &w, pc, std::string(what) + " reaches TMEM columns " + std::to_string(col) + " to " + std::to_string(col + count - 1) + " of 512");
+  Tmem& t = tmem_of(c);
+  for (int i = col; i < col + count; i++)
+    if (t.owner[i] < 0)
+      m.fatal("tmem-unallocated", &w, pc, std::string(what) + " touches TMEM column " + std::to_string(i) + ", which is not allocated");
+}
+
+static void note_tmem(Machine& m, Warp& w, int pc, Cta& c, int lane, int col, int count, const Access& a, bool write, const char* what,
+                      bool check_init = true) {
+  Tmem& t = tmem_of(c);
+  Shadow* s = t.shadow.data() + lane * TMEM_COLS + col;
+  size_t at = 0;
+  u32 other = 0;
+  Conflict k = write ? m.shadows.write(s, size_t(count), a, at, other) : m.shadows.read(s, size_t(count), a, at, other, check_init);
+  if (k != Conflict::none)
+    m.conflict(k, w, pc, std::string(what) + " of TMEM lane " + std::to_string(lane) + " column " + std::to_string(col + int(at)), other, write);
+}
+
+Flow Exec::tcgen() {
+  switch (in.op) {
+    case OP_tc_alloc: {
+      aligned();
+      u64 addr = uniform(0, "address"), n = low(uniform(1, "column count"), 32);
+      if (n < 32 || n > 512 || (n & (n - 1))) M.fatal("tmem-alloc", &w, pc, "allocation of " + std::to_string(n) + " columns: a power of two from 32 to 512 is needed");
+      Tmem& t = tmem_of(c);
+      if (t.relinquished) M.fatal("tmem-alloc", &w, pc, "tcgen05.alloc after the CTA gave up its permit");
+      if (addr >= WIN_SHARED) addr -= WIN_SHARED;
+      Loc l = M.shared_at(w, pc, addr, 4, 4, "tcgen05.alloc");
+      int start = -1;
+      for (int s = 0; s + int(n) <= TMEM_COLS && start < 0; s += int(n)) {
+        bool free = true;
+        for (int i = s; i < s + int(n); i++) free &= t.owner[i] < 0;
+        if (free) start = s;
+      }
+      if (start < 0) {
+        g.wait = {WaitKind::alloc, u64(t.next)};
+        return Flow::wait;
+      }
+      g.wait = {};
+      int id = t.next++;
+      t.blocks[id] = {start, int(n)};
+      t.alloc_pc[id] = pc;
+      for (int i = start; i < start + int(n); i++) t.owner[i] = id;
+      M.note_write(l, 4, M.access(w, pc), w, pc, "tcgen05.alloc");
+      u32 v = u32(start);
+      std::memcpy(l.p, &v, 4);
+      M.progress();
+      return Flow::next;
+    }
+    case OP_tc_dealloc: {
+      aligned();
+      u64 addr = uniform(0, "TMEM address"), n = low(uniform(1, "column count"), 32);
+      Tmem& t = tmem_of(c);
+      int col = int(addr & 0xFFFF), id = -1;
+      for (auto& [k, b] : t.blocks)
+        if (b.first == col && b.second == int(n)) id = k;
+      if (id < 0 || addr >> 16)
+        M.fatal("tmem-dealloc", &w, pc, "tcgen05.dealloc of " + std::to_string(n) + " columns at " + hex(addr) + ": no such allocation");
+      // Freeing counts as a write: everything that used the columns must be ordered before it.
+      Access a = M.access(w, pc, EV_ASYNC);
+      for (int lane = 0; lane < TMEM_LANES; lane++) {
+        size_t at = 0;
+        u32 other = 0;
+        Conflict k = M.shadows.write(t.shadow.data() + lane * TMEM_COLS + col, n, a, at, other);
+        if (k == Conflict::race)
+          M.find("tmem-dealloc-in-use", true, &w, pc,
+                 "tcgen05.dealloc of column " + std::to_string(col + int(at)) + " is not ordered after an access of it: another CTA may get it while it is used",
+                 &M.shadows.events[other]);
+        for (u64 i = 0; i < n; i++) t.shadow[size_t(lane * TMEM_COLS + col) + i] = {};
+      }
+      for (int i = col; i < col + int(n); i++) t.owner[i] = -1;
+      t.blocks.erase(id);
+      t.next++;
+      M.progress();
+      return Flow::next;
+    }
+    case OP_tc_relinquish:
+      aligned();
+      tmem_of(c).relinquished = true;
+      return Flow::next;
+    case OP_tc_fence:
+      if (in.m[0]) {
+        join(w.ta, w.clock.tc);
+        w.snapshot.reset();
+      } else {
+        join(w.clock.tc, w.clock.hb);
+        M.tick(w);
+      }
+      return Flow::next;
+    case OP_tc_wait: {
+      aligned();
+      Pipe p = in.m[0] ? P_TST : P_TLD;
+      u32& open = in.m[0] ? w.tst_clk : w.tld_clk;
+      w.clock.hb[w.actor + p] = open;
+      w.ta[w.actor + p] = open;
+      open++;
+      if (!in.m[0]) {
+        for (int r : w.tld_regs) w.busy[size_t(r)] = 0;
+        w.tld_regs.clear();
+      }
+      w.snapshot.reset();
+      return Flow::next;
+    }
+    case OP_tc_ld: case OP_tc_st: tc_ldst(); return Flow::next;
+    case OP_tc_mma: tc_mma(); return Flow::next;
+    case OP_tc_commit: tc_commit(); return Flow::next;
+  }
+  unsupported("this form of tcgen05");
+}
+
+void Exec::tc_ldst() {
+  aligned();
+  bool load = in.op == OP_tc_ld, packed = in.m[2];
+  int shape = int(in.m[0]), repeat = int(in.m[1]), n = int(in.m[3]), split = int(in.m[4]);
+  const char* what = load ? "tcgen05.ld" : "tcgen05.st";
+  u64 addr = uniform(0, "TMEM address");
+  int quarter = 32 * (w.index % 4), lane = int(addr >> 16 & 0xFFFF), col = int(addr & 0xFFFF);
+  // A warp reaches the quarter of the lanes that its number selects; an address of lane 0 means that quarter.
+  if (lane >= 32 && lane / 32 * 32 != quarter)
+    M.fatal("tmem-lane", &w, pc, std::string(what) + " at lane " + std::to_string(lane) + ", but warp " + std::to_string(w.index) + " only reaches lanes " + std::to_string(quarter) + " to " + std::to_string(quarter + 31));
+  lane = quarter + lane % 32;
+  int height = shape == 0 ? 32 : 16;
+  if (lane % 32 + height > 32 || (lane % 16)) M.fatal("tmem-lane", &w, pc, std::string(what) + " at lane " + std::to_string(lane) + " does not fit its shape");
+  int per_row = shape == 0 ? repeat : shape == 1 ? 2 * repeat : shape == 2 ? 4 * repeat : shape == 3 ? 8 * repeat : repeat;
+  int cols = per_row * (packed ? 2 : 1);
+  check_columns(M, w, pc, c, col, cols, what);
+  if (shape == 4) check_columns(M, w, pc, c, col + split, cols, what);
+  Tmem& t = tmem_of(c);
+  Access a;
+  a.clock = &w.clock;
+  a.ta = &w.ta;
+  a.event = M.shadows.event(w.actor + (load ? P_TLD : P_TST), load ? w.tld_clk : w.tst_clk, pc, EV_ASYNC | EV_TCGEN);
+  for (int r = 0; r < height; r++) {
+    note_tmem(M, w, pc, c, lane + r, col, cols, a, !load, what);
+    if (shape == 4) note_tmem(M, w, pc, c, lane + r, col + split, cols, a, !load, what);
+  }
+  auto cell = [&](int l, int r) -> Cell {
+    switch (shape) {
+      case 0: return {l, r};
+      case 1: return {l / 4 + 8 * (l % 2), l / 2 % 2 + 2 * r};
+      case 2: return {l / 4 + 8 * (r % 2), l % 4 + 4 * (r / 2)};
+      case 3: return {l / 4 + 8 * (r / 2 % 2), r % 2 + 2 * (l % 4) + 8 * (r / 4)};
+      default: return {l % 16, r + l / 16 * split};
+    }
+  };
+  for (int r = 0; r < n; r++) {
+    Val v;
+    u64* d = nullptr;
+    if (load) {
+      d = dst(1 + r, ~0u);
+      if (d) w.busy[size_t(o[1 + r].a)] = 1, w.tld_regs.push_back(int(o[1 + r].a));
+    } else {
+      get(1 + r, v);
+    }
+    for (int l = 0; l < 32; l++) {
+      Cell k = cell(l, r);
+      if (packed && shape == 4) unsupported("packed 16x32bx2");
+      size_t at = size_t((lane + k.lane) * TMEM_COLS + col + (packed ? 2 * k.col : k.col));
+      if (load) {
+        u64 x = packed ? u64(t.data[at] & 0xFFFF) | u64(t.data[at + 1] & 0xFFFF) << 16 : u64(t.data[at]);
+        if (d) d[l] = x;
+      } else if (packed) {
+        t.data[at] = u32(v[l] & 0xFFFF), t.data[at + 1] = u32(v[l] >> 16 & 0xFFFF);
+      } else {
+        t.data[at] = u32(v[l]);
+      }
+      if (!load && !(v.valid >> l & 1)) t.shadow[at].w = 0;  // an uninitialised value stays one
+    }
+  }
+  if (!load) M.progress();
+  (load ? M.stats.tmem_read : M.stats.tmem_written) += u64(n) * 128;
+}
+
+void Exec::tc_commit() {
+  int group = int(in.m[0]);
+  Val a, cast;
+  get(0, a, true, "mbarrier address");
+  if (in.m[1]) get(1, cast, true, "multicast mask");
+  Machine* m = &M;
+  Warp* wp = &w;
+  int p = pc;
+  u32 clk = w.tc_clk++, actor = w.actor + P_TC;
+  auto at = M.fork(w);
+  LANES(mask, l) {
+    std::vector<u64> to;
+    u64 addr = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
+    if (in.m[1]) {
+      for (u64 r = 0; r < 16; r++)
+        if (cast[l] >> r & 1) to.push_back((addr & 0xFFFFFF) | r << RANK_SHIFT);
+      if (to.empty()) M.fatal("multicast-mask", &w, pc, "the multicast mask is empty");
+    } else {
+      to.push_back(addr);
+    }
+    for (u64 x : to) M.mbar(w, pc, x, "tcgen05.commit");
+    M.launch_async(w.tc_queue[group], std::make_shared<AsyncOp>(AsyncOp{"tcgen05.commit", &w, pc, at, [=] {
+      Clock k = *at;
+      k.hb[actor] = std::max(k.hb[actor], clk);
+      k.tc = k.hb;  // commit implies tcgen05.fence::before_thread_sync
+      for (u64 x : to) m->mbar_arrive(m->mbar(*wp, p, x, "tcgen05.commit"), *wp, p, 1, &k);
+      return true;
+    }}));
+  }
+  M.tick(w);
+}
+
+void Exec::tc_mma() {
+  int group = int(in.m[0]), kind = int(in.m[1]);
+  bool a_tmem = in.m[2], ws = in.m[3];
+  if (mask & (mask - 1))
+    M.find("mma-many-threads", true, &w, pc, std::to_string(__builtin_popcount(mask)) + " threads issue the same tcgen05.mma; one elected thread must");
+  u64 daddr = lead(0, "TMEM address of D"), adesc = lead(1, "A operand"), bdesc = lead(2, "B descriptor");
+  u32 idesc = u32(lead(3, "instruction descriptor"));
+  bool accumulate = lead(4, "enable-input predicate") & 1;
+  for (int i = 0; i < int(in.m[4]); i++)
+    if (lead(5 + i, "disable-output-lane mask")) unsupported("tcgen05.mma with disabled output lanes");
+  int cf = idesc >> 4 & 3, af = idesc >> 7 & 7, bf = idesc >> 10 & 7, N = int(idesc >> 17 & 63) << 3, Mt = int(idesc >> 24 & 31) << 4;
+  bool neg_a = idesc >> 13 & 1, neg_b = idesc >> 14 & 1, mn_a = idesc >> 15 & 1, mn_b = idesc >> 16 & 1;
+  auto bad = [&](const std::string& why) { M.fatal("instruction-descriptor", &w, pc, "instruction descriptor " + hex(idesc) + ": " + why); };
+  if (idesc & 7 || idesc >> 30) M.fatal("unsupported", &w, pc, "instruction descriptor " + hex(idesc) + " asks for sparsity or a shift");
+  auto type = [&](int f) -> int {
+    if (kind == 0 && f <= 1) return f ? TY_bf16 : TY_f16;
+    if (kind == 1 && f == 2) return TY_tf32;
+    if (kind == 2 && f <= 1) return f ? TY_e5m2 : TY_e4m3;
+    if (kind == 2 && f <= 5) M.fatal("unsupported", &w, pc, "6-bit and 4-bit operands of tcgen05.mma");
+    bad("operand format " + std::to_string(f) + " does not belong to this kind");
+    return TY_none;
+  };
+  int ta = type(af), tb = type(bf), K = 256 / TYPE_BITS[ta];
+  if (cf > 1) bad("accumulator format " + std::to_string(cf));
+  if (cf == 0 && kind == 1) bad("tf32 accumulates in f32 only");
+  bool shape_ok = ws ? group == 1 && (Mt == 32 || Mt == 64 || Mt == 128) && (N == 64 || N == 128 || N == 256)
+                     : group == 1 ? (Mt == 64 && N >= 8 && N <= 256) || (Mt == 128 && N >= 16 && N <= 256 && N % 16 == 0)
+                                  : (Mt == 128 || Mt == 256) && N >= 32 && N <= 256 && N % 32 == 0;
+  if (!shape_ok) bad("M = " + std::to_string(Mt) + ", N = " + std::to_string(N) + " is not a shape of " + (ws ? ".ws" : "cta_group::" + std::to_string(group)));
+  int rows = group == 2 ? Mt / 2 : Mt, brows = group == 2 ? N / 2 : N, first_rank = group == 2 ? c.rank & ~1 : c.rank;
+  if (group == 2 && c.cluster->ctas.size() % 2) M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
+  if (group == 2 && c.rank & 1)
+    M.find("cta-pair", true, &w, pc, "tcgen05.mma.cta_group::2 is issued by the odd CTA of the pair; its descriptors are relative to the issuing CTA");
+  int dcols = rows == 128 ? N : ws || group == 2 ? (rows == 64 ? N / 2 : N / 4) : N;
+  int dcol = int(daddr & 0xFFFF), dlane = int(daddr >> 16);
+  if (dlane && !(rows == 64 && !ws && group == 1 && dlane == 16)) M.fatal("tmem-lane", &w, pc, "D of tcgen05.mma at lane " + std::to_string(dlane));
+  auto at = M.fork(w);
+  auto ta_at = std::make_shared<VC>(w.ta);
+  Machine* m = &M;
+  Warp* wp = &w;
+  Cta* cp = &c;
+  int p = pc;
+  u32 clk = w.tc_clk, actor = w.actor + P_TC;
+  M.stats.mma_flops += u64(2) * u64(Mt) * u64(N) * u64(K);
+  M.launch_async(w.tc_queue[group], std::make_shared<AsyncOp>(AsyncOp{"tcgen05.mma", &w, pc, at, [=] {
+    Access smem = m->async_access(*wp, actor, clk, p, *at);
+    Access tm = m->async_access(*wp, actor, clk, p, *at, EV_ASYNC | EV_TCGEN);
+    tm.async = false, tm.ta = ta_at.get();
+    Cluster& cl = *cp->cluster;
+    Tile b;
+    SmemDesc bd = smem_desc(*m, *wp, p, bdesc, true);
+    for (int r = 0; r < group; r++) {
+      Tile part = load_smem_tile(*m, *wp, p, bd, first_rank + r, 0, brows, K, tb, mn_b, smem, "tcgen05.mma B operand");
+      if (!r) b = part;
+      else {
+        b.rows += part.rows;
+        b.v.insert(b.v.end(), part.v.begin(), part.v.end());
+        b.bad.insert(b.bad.end(), part.bad.begin(), part.bad.end());
+      }
+    }
+    if (neg_b) for (float& x : b.v) x = -x;
+    for (int r = 0; r < group; r++) {
+      Cta& cta = *cl.ctas[size_t(first_rank + r)];
+      check_columns(*m, *wp, p, cta, dcol, dcols, "tcgen05.mma accumulator");
+      Tmem& t = tmem_of(cta);
+      Tile a;
+      if (a_tmem) {
+        int acol = int(adesc & 0xFFFF), es = TYPE_BITS[ta], per = 32 / es, cells = K / per;
+        check_columns(*m, *wp, p, cta, acol, cells, "tcgen05.mma A operand");
+        a.rows = rows, a.depth = K;
+        a.v.resize(size_t(rows * K));
+        a.bad.assign(size_t(rows), 0);
+        for (int i = 0; i < rows; i++) {
+          int lane = accumulator(rows, N, i, 0, ws, group).lane + int(adesc >> 16);
+          for (int q = 0; q < cells; q++)
+            if (m->cfg.allow_uninit_mma && !t.shadow[size_t(lane * TMEM_COLS + acol + q)].w) a.bad[size_t(i)] = 1;
+          note_tmem(*m, *wp, p, cta, lane, acol, cells, tm, false, "tcgen05.mma A operand", !m->cfg.allow_uninit_mma);
+          for (int k = 0; k < K; k++)
+            a.v[size_t(i * K + k)] = element(u32(low(t.data[size_t(lane * TMEM_COLS + acol + k / per)] >> (es * (k % per)), es)), ta);
+        }
+      } else {
+        a = load_smem_tile(*m, *wp, p, smem_desc(*m, *wp, p, adesc, true), first_rank + r, 0, rows, K, ta, mn_a, smem, "tcgen05.mma A operand");
+      }
+      if (neg_a) for (float& x : a.v) x = -x;
+      std::vector<float> acc(size_t(rows * N), 0.0f);
+      std::vector<u8> bad_d(size_t(rows * N), 0);
+      // Reads and writes of D are noted once per lane over the columns that it holds.
+      std::map<int, std::pair<int, int>> span;  // lane -> first column, last column
+      for (int i = 0; i < rows; i++)
+        for (int n = 0; n < N; n++) {
+          Cell k = accumulator(rows, N, i, n, ws, group);
+          k.lane += dlane;
+          auto it = span.find(k.lane);
+          if (it == span.end()) span[k.lane] = {k.col, k.col};
+          else it->second = {std::min(it->second.first, k.col), std::max(it->second.second, k.col)};
+          size_t at_cell = size_t(k.lane * TMEM_COLS + dcol + k.col);
+          if (accumulate) {
+            acc[size_t(i * N + n)] = cf == 1 ? as_f32(t.data[at_cell]) : f16_f32(t.data[at_cell]);
+            if (m->cfg.allow_uninit_mma && !t.shadow[at_cell].w) bad_d[size_t(i * N + n)] = 1;
+          }
+        }
+      for (auto& [lane, cols] : span) {
+        int n = cols.second - cols.first + 1;
+        if (accumulate) note_tmem(*m, *wp, p, cta, lane, dcol + cols.first, n, tm, false, "tcgen05.mma accumulator (read)", !m->cfg.allow_uninit_mma);
+        note_tmem(*m, *wp, p, cta, lane, dcol + cols.first, n, tm, true, "tcgen05.mma accumulator (write)");
+      }
+      multiply(a, b, acc);
+      for (int i = 0; i < rows; i++)
+        for (int n = 0; n < N; n++) {
+          Cell k = accumulator(rows, N, i, n, ws, group);
+          size_t at_cell = size_t((k.lane + dlane) * TMEM_COLS + dcol + k.col);
+          float v = acc[size_t(i * N + n)];
+          t.data[at_cell] = cf == 1 ? u32(bits(v)) : encode(v, F16);
+          if (bad_d[size_t(i * N + n)] || a.bad[size_t(i)] || b.bad[size_t(n)]) t.shadow[at_cell].w = 0;
+        }
+    }
+    return true;
+  }}));
+}
+
+}  // namespace emu

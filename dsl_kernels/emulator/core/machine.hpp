@@ -80,7 +80,7 @@ struct Warp {
   u32 actor = 0;  // first of P_COUNT actors
   u64* regs = nullptr;
   std::vector<u32> init;
-  std::vector<u8> busy;       // 1: tcgen05.ld pending, 2: wgmma pending
+  std::vector<u8> busy;       // 1: tcgen05.ld pending, 2: accumulator of a wgmma in flight, 3: its A
   std::vector<u32> written;   // instruction count of the last write by an instruction
   std::vector<Group> groups;
   std::vector<u8> local;
@@ -96,7 +96,7 @@ struct Warp {
   u64 cp_open = 1, wgmma_open = 1;  // numbers of the groups that are still open
   u64 bulk_open = 1;
   std::vector<std::shared_ptr<BulkOp>> bulk;
-  u32 tc_clk = 1;
+  u32 tc_clk = 1, tld_clk = 1, tst_clk = 1;
   u32 wgmma_fence_at = 0;
   std::vector<std::pair<u64, int>> wgmma_regs;  // group, a register it owns
   std::vector<int> tld_regs;
@@ -312,6 +312,7 @@ struct Exec {
   const Operand* o;
   int pc;
   u32 mask;  // executing lanes (guard applied)
+  bool copying = false, pending = false;  // a move may read what a tcgen05.ld has not delivered yet
 
   Flow run();
   // operands

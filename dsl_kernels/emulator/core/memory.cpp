@@ -131,7 +131,7 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
 }
 
 void Machine::conflict(Conflict k, const Warp& w, int pc, const std::string& what, u32 other, bool write) {
-  const Event e = other ? shadows.events[other] : Event{0, 0, -1, 0};
+  const Event e = other ? shadows.events[other] : Event{0, 0, -1, 0, -1};
   switch (k) {
     case Conflict::none: return;
     case Conflict::uninit: find("uninit-memory", true, &w, pc, what + ", which nothing has written"); return;

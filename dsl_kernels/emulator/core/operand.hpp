@@ -4,15 +4,29 @@
 
 namespace emu {
 
-// A decoded shared-memory matrix descriptor.
+// A decoded shared-memory matrix descriptor. span is the swizzle span in bytes: 0, 32, 64, 128; atom32 marks the
+// 128-byte swizzle with 32-byte atoms.
 struct SmemDesc {
   u64 start, lbo, sbo;
-  int span;      // swizzle span in bytes: 0, 32, 64, 128; 129 stands for 128B with 32-byte atoms
-  int base;      // base offset
+  u64 span;
+  bool atom32;
 };
 
-SmemDesc smem_desc(u64 d, bool sm100);
-// Byte address of element (row, k) relative to the CTA's shared memory, before bounds checks.
-u64 smem_element(const SmemDesc& d, int elem_bytes, bool mn_major, u64 row, u64 k);
+// Decode; a field that the emulator does not model is an error that names it.
+SmemDesc smem_desc(Machine& m, Warp& w, int pc, u64 d, bool sm100);
+
+// Rows x depth elements as floats, checked like any other read of the asynchronous proxy. bad[row] is set when part of
+// a row was never written (only with allow_uninit_mma, otherwise that is a finding).
+struct Tile {
+  int rows = 0, depth = 0;
+  std::vector<float> v;  // row-major: v[row * depth + k]
+  std::vector<u8> bad;
+  float at(int r, int k) const { return v[size_t(r * depth + k)]; }
+};
+Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, int rows, int depth, int ty, bool mn_major,
+                    const Access& acc, const char* what);
+
+// acc[m][n] += sum over k of a[m][k] * b[n][k], in the order of k, in fp32.
+void multiply(const Tile& a, const Tile& b, std::vector<float>& acc);
 
 }  // namespace emu

@@ -194,6 +194,16 @@ bool Machine::runnable(Warp& w) {
   return w.groups.size() > 1 && pick_group(w) >= 0;
 }
 
+static bool aligned_op(const Instr& in) {
+  switch (in.op) {
+    case OP_ldmatrix: case OP_stmatrix: case OP_movmatrix: case OP_mma: case OP_setmaxnreg: case OP_wgmma: case OP_wgmma_fence:
+    case OP_wgmma_commit: case OP_wgmma_wait: case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_ld:
+    case OP_tc_st: case OP_tc_wait:
+      return true;
+  }
+  return false;
+}
+
 bool Machine::step(Warp& w) {
   int k = pick_group(w);
   if (k < 0) return false;
@@ -218,6 +228,12 @@ bool Machine::step(Warp& w) {
   if (!mask) {
     g.pc++;
     return true;
+  }
+  u32 alive = w.present & ~w.exited;
+  if (g.mask != alive && aligned_op(in)) {  // lanes that a branch took elsewhere must come here first
+    retries++, w.icount--;
+    g.wait = {WaitKind::converge, alive};
+    return pick_group(w) >= 0;
   }
   w.count.instructions++;
   w.count.by_op[in.op]++;
