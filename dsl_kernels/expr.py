@@ -42,7 +42,9 @@ def names_in(text: str) -> frozenset[str]:
             functions.add(node.func)
         if isinstance(node, ast.Constant) and type(node.value) is not int:
             raise _bad(text, repr(node.value))
-    return frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in functions)
+    return frozenset(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in functions
+    )
 
 
 def names_in_all(texts: Iterable[str]) -> frozenset[str]:
@@ -59,7 +61,10 @@ def tuple_text(texts: Iterable[str]) -> str:
 def _compiled(texts: tuple[str, ...], arguments: tuple[str, ...]) -> Callable[..., tuple[int, ...]]:
     if unknown := sorted(names_in_all(texts) - set(arguments)):
         raise _bad(unknown[0], f"no value for it; known: {', '.join(arguments) or 'none'}")
-    return eval(f"lambda {', '.join(arguments)}: {tuple_text(texts)}", SCOPE)
+    function: Callable[..., tuple[int, ...]] = eval(
+        f"lambda {', '.join(arguments)}: {tuple_text(texts)}", SCOPE
+    )
+    return function
 
 
 def compile_expressions(texts: Sequence[str], arguments: Sequence[str]) -> Callable[..., tuple[int, ...]]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import ast
+import re
 from pathlib import Path
 from typing import Protocol
 
 from dsl_kernels.runtime.artifact import Artifact
 
 _PACKAGE = Path(__file__).resolve().parent.parent
+
+# Import statements, found without parsing: keys are computed on every first load.
+_FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n;]+)", re.MULTILINE)
+_IMPORT = re.compile(r"^[ \t]*import[ \t]+([^\n;]+)", re.MULTILINE)
 
 
 class Backend(Protocol):
@@ -61,15 +65,14 @@ def imported_helpers(path: Path, backend: str) -> list[Path]:
 def _imports(path: Path, package: str) -> set[str]:
     """Dotted names below `package` that a file may import; a name that turns out to be a function is harmless."""
     try:
-        tree = ast.parse(path.read_text())
-    except (SyntaxError, OSError):
+        text = re.sub(r"#[^\n]*", "", path.read_text())
+    except OSError:
         return set()
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = f"{package}.{node.module}" if node.level and node.module else package if node.level else node.module or ""
-            names.add(base)
-            names.update(f"{base}.{alias.name}" for alias in node.names)
+    names = {
+        name.split()[0] for match in _IMPORT.finditer(text) for name in match[1].split(",") if name.strip()
+    }
+    for module, imported in _FROM.findall(text):
+        base = f"{package}.{module.lstrip('.')}".rstrip(".") if module.startswith(".") else module
+        names.add(base)
+        names.update(f"{base}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip())
     return {name for name in names if name == package or name.startswith(package + ".")}

@@ -72,7 +72,13 @@ _INFIX = {
     "And": "and",
     "Or": "or",
 }
-_INFIX_CALLS = {"shift_left": "<<", "shift_right": ">>", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^"}
+_INFIX_CALLS = {
+    "shift_left": "<<",
+    "shift_right": ">>",
+    "bitwise_and": "&",
+    "bitwise_or": "|",
+    "bitwise_xor": "^",
+}
 
 
 class TileLangBackend:
@@ -84,7 +90,9 @@ class TileLangBackend:
         try:
             tilelang = importlib.metadata.version("tilelang")
         except importlib.metadata.PackageNotFoundError:
-            raise ToolchainError("tilelang", expected="TileLang 0.1.15", got="not installed", fix=INSTALL) from None
+            raise ToolchainError(
+                "tilelang", expected="TileLang 0.1.15", got="not installed", fix=INSTALL
+            ) from None
         return {"tilelang": tilelang, "nvcc": toolkit.nvcc().version}
 
     def sources(self, path: Path) -> list[Path]:
@@ -169,12 +177,16 @@ def _import_tilelang() -> ModuleType:
 def _load(path: Path) -> ModuleType:
     """Import a generated module by path; TileLang reads the program's source back, so it must be a real file."""
     if not path.is_file():
-        raise CompileError(str(path), expected="a generated module", got="no such file", fix="run `make generate`")
+        raise CompileError(
+            str(path), expected="a generated module", got="no such file", fix="run `make generate`"
+        )
     linecache.checkcache(str(path))
     name = f"dsl_kernels_generated.{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise CompileError(str(path), expected="a Python file", got=path.suffix, fix="give the path of a generated module")
+        raise CompileError(
+            str(path), expected="a Python file", got=path.suffix, fix="give the path of a generated module"
+        )
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     with _refused(path.stem, "importing the module"):
@@ -185,7 +197,9 @@ def _load(path: Path) -> ModuleType:
 def _pass_configs(module: ModuleType, path: Path) -> dict[str, Any]:
     for name in ("PASS_CONFIGS", "program"):
         if not hasattr(module, name):
-            raise CompileError(str(path), expected=f"a module with {name}", got="none", fix="generate the module again")
+            raise CompileError(
+                str(path), expected=f"a module with {name}", got="none", fix="generate the module again"
+            )
     configs = dict(module.PASS_CONFIGS)
     if isinstance(flags := configs.get("tl.device_compile_flags"), str):
         configs["tl.device_compile_flags"] = shlex.split(flags)
@@ -203,18 +217,25 @@ def _lower(module: ModuleType, path: Path, arch: str, configs: dict[str, Any]) -
     with _lowering, _refused(path.stem, "TileLang's lowering"), _captured_stderr(captured):
         program = module.program()
         with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(configs) or {}), target:
-            lowered = tilelang.lower(program, target=target, enable_host_codegen=False, enable_device_compile=False)
+            lowered = tilelang.lower(
+                program, target=target, enable_host_codegen=False, enable_device_compile=False
+            )
     warnings = "".join(captured)
     for text, fix in FATAL_WARNINGS.items():
         if text in warnings:
             line = next(line for line in warnings.splitlines() if text in line)
-            raise CompileError(path.stem, expected="a lowering without races", got=line[:1500], fix=fix, code="LOWERING_RACE")
+            raise CompileError(
+                path.stem, expected="a lowering without races", got=line[:1500], fix=fix, code="LOWERING_RACE"
+            )
     for line in warnings.splitlines():
         log.debug("%s: %s", path.stem, line)
     symbol = str(program.attrs["global_symbol"])
     if symbol != path.stem:
         raise CompileError(
-            str(path), expected=f"a prim_func named {path.stem}", got=symbol, fix="name the file and the program after the variant id"
+            str(path),
+            expected=f"a prim_func named {path.stem}",
+            got=symbol,
+            fix="name the file and the program after the variant id",
         )
     return program, lowered
 
@@ -245,7 +266,9 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
 
     functions = list(lowered.device_mod.functions.values())
     if len(functions) != 1:
-        raise CompileError(variant, expected="one kernel", got=f"{len(functions)}", fix="fuse them: an op is one launch")
+        raise CompileError(
+            variant, expected="one kernel", got=f"{len(functions)}", fix="fuse them: an op is one launch"
+        )
     device = functions[0]
     attrs = device.attrs
     entry = str(attrs["global_symbol"])
@@ -281,10 +304,18 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
                 launch = args
             case name:
                 raise CompileError(
-                    variant, expected="a launch with plain arguments", got=f"host call {name}", fix="avoid the feature that needs it"
+                    variant,
+                    expected="a launch with plain arguments",
+                    got=f"host call {name}",
+                    fix="avoid the feature that needs it",
                 )
     if launch is None:
-        raise CompileError(variant, expected=f"a host call of {entry}", got="none", fix="report it: TileLang's host code changed")
+        raise CompileError(
+            variant,
+            expected=f"a host call of {entry}",
+            got="none",
+            fix="report it: TileLang's host code changed",
+        )
 
     read_only = {int(i) for i in attrs.get("tl.readonly_param_indices", ())}
     names_of_maps = {m.name: m for m in maps}
@@ -303,25 +334,29 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
             continue
         else:
             raise CompileError(
-                variant, expected="pointers, tensor maps and numbers as parameters", got=f"{param.name}: {param.dtype}", fix="change it"
+                variant,
+                expected="pointers, tensor maps and numbers as parameters",
+                got=f"{param.name}: {param.dtype}",
+                fix="change it",
             )
         if index not in read_only:
             written.add(touched)
 
     extents = {str(k): v for k, v in attrs["thread_extent"].items()}
-    tags = {str(tag) for tag in attrs["tirx.kernel_launch_params"]}
     cluster = [int(n) for n in attrs.get("cluster_dims", ())]
     return {
         "entry": entry,
-        "operands": tuple(Operand(o.name, o.kind, o.dtype, o.shape, o.strides, o.name in written) for o in operands),
+        "operands": tuple(
+            Operand(o.name, o.kind, o.dtype, o.shape, o.strides, o.name in written) for o in operands
+        ),
         "params": tuple(params),
         "dims": dims,
         "grid": tuple(text(extents[f"blockIdx.{a}"]) if f"blockIdx.{a}" in extents else "1" for a in "xyz"),
         "block": tuple(int(extents.get(f"threadIdx.{a}", 1)) for a in "xyz"),
         "cluster": tuple([*cluster, 1, 1, 1][:3]),
         "dynamic_smem": int(attrs.get("dyn_shared_memory_buf", 0)),
-        "cooperative": "tirx.use_cooperative_launch" in tags,
-        "programmatic_launch": "tirx.use_programtic_dependent_launch" in tags,
+        "cooperative": bool(attrs.get("use_cooperative_groups", 0)),
+        "programmatic_launch": bool(attrs.get("has_cuda_pdl_sync", 0)),
         "tensor_maps": tuple(maps),
     }
 
@@ -361,7 +396,12 @@ def _tensor_map(args: list[Any], tensors: set[str], text: Any, variant: str) -> 
     rank = int(args[2])
     base = getattr(args[3], "name", str(args[3]))
     if base not in tensors:
-        raise CompileError(variant, expected="a tensor map over a whole operand", got=f"base {base}", fix="pass the tensor as an operand")
+        raise CompileError(
+            variant,
+            expected="a tensor map over a whole operand",
+            got=f"base {base}",
+            fix="pass the tensor as an operand",
+        )
     groups = [args[4 + i * rank : 4 + (i + 1) * rank] for i in range(4)]
     dims, strides, box, steps = groups
     interleave, swizzle, promotion, fill = (int(a) for a in args[4 + 4 * rank : 8 + 4 * rank])
@@ -446,7 +486,10 @@ def _refused(subject: str, step: str) -> Iterator[None]:
     except Exception as error:
         detail = str(error).strip()
         raise CompileError(
-            subject, expected=f"{step} to accept it", got=f"{type(error).__name__}: {detail[-1500:]}", fix="correct the template"
+            subject,
+            expected=f"{step} to accept it",
+            got=f"{type(error).__name__}: {detail[-1500:]}",
+            fix="correct the template",
         ) from error
 
 

@@ -167,9 +167,12 @@ class Artifact:
                 "params": tuple(_build(Param, item) for item in raw["params"]),
                 "tensor_maps": tuple(_build(TensorMap, item) for item in raw["tensor_maps"]),
                 "resources": _build(Resources, raw["resources"]),
-                "dims": {name: (source[0], source[1], int(source[2])) for name, source in raw["dims"].items()},
+                "dims": {
+                    name: (source[0], source[1], int(source[2])) for name, source in raw["dims"].items()
+                },
             }
-            return _build(cls, raw, nested)
+            artifact: Artifact = _build(cls, raw, nested)
+            return artifact
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
             raise _malformed(where, "the fields of an artifact", f"{type(error).__name__}: {error}") from None
 
@@ -188,7 +191,10 @@ def read(folder: Path, *, verify: bool = True) -> Artifact:
         text = (folder / META).read_text()
     except FileNotFoundError:
         raise ArtifactError(
-            str(folder), expected=f"a compiled variant with {META}", got="no such file", fix="compile the variant again"
+            str(folder),
+            expected=f"a compiled variant with {META}",
+            got="no such file",
+            fix="compile the variant again",
         ) from None
     artifact = Artifact.from_json(text, str(folder / META))
     for name, digest in artifact.files.items() if verify else ():
@@ -213,7 +219,9 @@ def sha256(path: Path) -> str:
 
 
 def _malformed(where: str, expected: str, got: str) -> ArtifactError:
-    return ArtifactError(where, expected=expected, got=got, fix="delete the folder and compile the variant again")
+    return ArtifactError(
+        where, expected=expected, got=got, fix="delete the folder and compile the variant again"
+    )
 
 
 def _build(cls: type, raw: Mapping[str, Any], replaced: Mapping[str, Any] | None = None) -> Any:
@@ -236,9 +244,17 @@ def _check(a: Artifact) -> None:
     scalars = set(a.scalars)
     maps = {m.name for m in a.tensor_maps}
     values = scalars | set(a.dims)
-    require(len(tensors) + len(scalars) == len(a.operands), "distinct tensor or scalar operands", [o.name for o in a.operands])
+    require(
+        len(tensors) + len(scalars) == len(a.operands),
+        "distinct tensor or scalar operands",
+        [o.name for o in a.operands],
+    )
     for name, (operand, what, axis) in a.dims.items():
-        require(operand in tensors and what in ("shape", "stride") and axis >= 0, f"a source for dim {name}", (operand, what, axis))
+        require(
+            operand in tensors and what in ("shape", "stride") and axis >= 0,
+            f"a source for dim {name}",
+            (operand, what, axis),
+        )
     for param in a.params:
         if param.kind in SCALAR_FORMATS:
             found = names_in(param.source) <= values
@@ -246,16 +262,30 @@ def _check(a: Artifact) -> None:
             require(param.kind in ("pointer", "tensormap"), "a known parameter kind", param.kind)
             found = param.source in (tensors if param.kind == "pointer" else maps)
         require(found, f"a source of kind {param.kind} for {param.name}", param.source)
-    require(len(a.grid) == len(a.block) == len(a.cluster) == 3, "three dimensions of grid, block and cluster", (a.grid, a.block))
-    require(all(isinstance(n, int) and n >= 1 for n in (*a.block, *a.cluster)), "positive block and cluster", (a.block, a.cluster))
-    require(isinstance(a.dynamic_smem, int) and a.dynamic_smem >= 0, "dynamic shared memory in bytes", a.dynamic_smem)
+    require(
+        len(a.grid) == len(a.block) == len(a.cluster) == 3,
+        "three dimensions of grid, block and cluster",
+        (a.grid, a.block),
+    )
+    require(
+        all(isinstance(n, int) and n >= 1 for n in (*a.block, *a.cluster)),
+        "positive block and cluster",
+        (a.block, a.cluster),
+    )
+    require(
+        isinstance(a.dynamic_smem, int) and a.dynamic_smem >= 0,
+        "dynamic shared memory in bytes",
+        a.dynamic_smem,
+    )
     for text in a.grid:
         require(names_in(text) <= values, f"a grid over {sorted(values)}", text)
     for tmap in a.tensor_maps:
         require(tmap.operand in tensors, f"an operand for tensor map {tmap.name}", tmap.operand)
         rank = len(tmap.global_dims)
         require(
-            1 <= rank <= 5 and len(tmap.global_strides) == rank - 1 and len(tmap.box) == len(tmap.element_strides) == rank,
+            1 <= rank <= 5
+            and len(tmap.global_strides) == rank - 1
+            and len(tmap.box) == len(tmap.element_strides) == rank,
             f"one to five dimensions in tensor map {tmap.name}",
             rank,
         )

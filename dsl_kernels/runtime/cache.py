@@ -92,7 +92,10 @@ def key_of(module: Module) -> Key:
             content.update(hashlib.sha256(path.read_bytes()).digest())
     except FileNotFoundError as error:
         raise MissingArtifactError(
-            module.id, expected="its generated module", got=f"no file {error.filename}", fix="run `make generate`"
+            module.id,
+            expected="its generated module",
+            got=f"no file {error.filename}",
+            fix="run `make generate`",
         ) from None
     content.update(json.dumps([SCHEMA, module.id, module.arch, backend.flags(module.arch)]).encode())
     try:

@@ -54,7 +54,9 @@ class LoadedKernel:
         self._ready: set[int] = set()
         self._slots = threading.local()
         self._tensor_maps: dict[tuple[int, ...], tuple[int, Any]] = {}
-        self._values = struct.Struct("<" + "".join(_slot_format(p.kind) for p in artifact.params if p.kind != "tensormap"))
+        self._values = struct.Struct(
+            "<" + "".join(_slot_format(p.kind) for p in artifact.params if p.kind != "tensormap")
+        )
         self._bind, self._derive = _binders(artifact)
         tensors = [o.name for o in artifact.operands if o.kind == "tensor"]
         self._anchor = tensors[0] if tensors else None
@@ -62,7 +64,9 @@ class LoadedKernel:
     def __repr__(self) -> str:
         return f"LoadedKernel({self.name})"
 
-    def launch(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None = None, stream: int = 0) -> None:
+    def launch(
+        self, operands: Mapping[str, Any], dims: Mapping[str, int] | None = None, stream: int = 0
+    ) -> None:
         """Enqueue the kernel on `stream` (a CUstream address).
 
         Args:
@@ -88,7 +92,9 @@ class LoadedKernel:
         except struct.error as error:
             raise self._out_of_range(values, grid, error) from None
         for index, key in zip(slot.map_indices, maps, strict=True):
-            slot.pointers[index] = (self._tensor_maps.get((index, *key)) or self._encode(index, key))[0]
+            entry = self._tensor_maps.get((index, *key)) or self._encode(index, key)
+            slot.pointers[index] = entry[0]
+            slot.held[index] = entry
         if slot.devices > 1:
             self._launch_on_its_device(operands, slot)
             return
@@ -113,24 +119,40 @@ class LoadedKernel:
             value, label = operands[spec.name], f"{self.name}: operand {spec.name}"
             if spec.kind == "scalar":
                 if not isinstance(value, (int, float)):
-                    raise ArgumentTypeError(label, expected=spec.dtype, got=type(value).__name__, fix="pass a Python number")
+                    raise ArgumentTypeError(
+                        label, expected=spec.dtype, got=type(value).__name__, fix="pass a Python number"
+                    )
                 continue
             if str(value.dtype).removeprefix("torch.") not in _same_dtype(spec.dtype):
-                raise ArgumentTypeError(label, expected=spec.dtype, got=str(value.dtype), fix="convert the tensor")
+                raise ArgumentTypeError(
+                    label, expected=spec.dtype, got=str(value.dtype), fix="convert the tensor"
+                )
             shape = _evaluate(spec.shape, scope)
             if tuple(value.shape) != shape:
                 raise InvalidArgumentError(
-                    label, expected=f"shape {shape} = ({', '.join(spec.shape)})", got=f"{tuple(value.shape)}", fix="reshape or pass its dims"
+                    label,
+                    expected=f"shape {shape} = ({', '.join(spec.shape)})",
+                    got=f"{tuple(value.shape)}",
+                    fix="reshape or pass its dims",
                 )
             strides = _evaluate(spec.strides, scope) if spec.strides else _contiguous(shape)
             if any(a != b for a, b, size in zip(value.stride(), strides, shape, strict=True) if size > 1):
-                raise InvalidArgumentError(label, expected=f"strides {strides}", got=f"{value.stride()}", fix="make it contiguous")
+                raise InvalidArgumentError(
+                    label, expected=f"strides {strides}", got=f"{value.stride()}", fix="make it contiguous"
+                )
             device = device or value.device
             if value.device != device:
-                raise InvalidArgumentError(label, expected=f"device {device}", got=str(value.device), fix="move it")
+                raise InvalidArgumentError(
+                    label, expected=f"device {device}", got=str(value.device), fix="move it"
+                )
             mapped = any(m.operand == spec.name for m in self.artifact.tensor_maps)
             if value.data_ptr() % (16 if mapped else value.element_size()):
-                raise InvalidArgumentError(label, expected="a 16-byte aligned address", got=hex(value.data_ptr()), fix="copy the tensor")
+                raise InvalidArgumentError(
+                    label,
+                    expected="a 16-byte aligned address",
+                    got=hex(value.data_ptr()),
+                    fix="copy the tensor",
+                )
 
     def prepare(self, device: int = 0) -> None:
         """Load the code onto `device` now, so that the first launch there does not pay for it."""
@@ -161,7 +183,9 @@ class LoadedKernel:
             if self._library is None:
                 loaded = api.cuLibraryLoadData(self._cubin, None, None, 0, None, None, 0)
                 self._library = driver.check(loaded, f"load {self.name}")
-                self._kernel_object = driver.check(api.cuLibraryGetKernel(self._library, artifact.entry.encode()), artifact.entry)
+                self._kernel_object = driver.check(
+                    api.cuLibraryGetKernel(self._library, artifact.entry.encode()), artifact.entry
+                )
                 self._kernel = int(self._kernel_object)
             attribute = api.CUfunction_attribute
             wanted = {}
@@ -171,7 +195,10 @@ class LoadedKernel:
                 wanted[attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED] = 1
             for name, value in wanted.items():
                 handle = driver.check(api.cuDeviceGet(device), "cuDeviceGet")
-                driver.check(api.cuKernelSetAttribute(name, value, self._kernel_object, handle), f"{self.name}: {name.name}={value}")
+                driver.check(
+                    api.cuKernelSetAttribute(name, value, self._kernel_object, handle),
+                    f"{self.name}: {name.name}={value}",
+                )
             self._ready.add(device)
 
     def _launch_on_its_device(self, operands: Mapping[str, Any], slot: _Slot) -> None:
@@ -198,7 +225,9 @@ class LoadedKernel:
             entry = self._tensor_maps[(index, *key)] = (aligned, storage)
         return entry
 
-    def _explain(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None, error: Exception) -> LaunchError:
+    def _explain(
+        self, operands: Mapping[str, Any], dims: Mapping[str, int] | None, error: Exception
+    ) -> LaunchError:
         known = [o.name for o in self.artifact.operands]
         if missing := [name for name in known if name not in operands]:
             return self._missing("operand", missing, operands)
@@ -207,8 +236,18 @@ class LoadedKernel:
         for spec in self.artifact.operands:
             if spec.kind == "tensor" and not hasattr(operands[spec.name], "data_ptr"):
                 got = type(operands[spec.name]).__name__
-                return LaunchError(f"{self.name}: operand {spec.name}", expected=f"a {spec.dtype} tensor", got=got, fix="pass a tensor")
-        return LaunchError(self.name, expected="operands and dims of the kernel", got=f"{type(error).__name__}: {error}", fix="see check()")
+                return LaunchError(
+                    f"{self.name}: operand {spec.name}",
+                    expected=f"a {spec.dtype} tensor",
+                    got=got,
+                    fix="pass a tensor",
+                )
+        return LaunchError(
+            self.name,
+            expected="operands and dims of the kernel",
+            got=f"{type(error).__name__}: {error}",
+            fix="see check()",
+        )
 
     def _missing(self, what: str, missing: list[str], given: Mapping[str, Any]) -> LaunchError:
         return LaunchError(
@@ -224,8 +263,18 @@ class LoadedKernel:
             try:
                 struct.pack(_slot_format(param.kind), value)
             except struct.error:
-                return LaunchError(f"{self.name}: {param.name}", expected=f"a value that fits {param.kind}", got=repr(value), fix="pass a smaller problem")
-        return LaunchError(f"{self.name}: grid", expected="extents of 32 bits", got=f"{grid}: {error}", fix="pass a smaller problem")
+                return LaunchError(
+                    f"{self.name}: {param.name}",
+                    expected=f"a value that fits {param.kind}",
+                    got=repr(value),
+                    fix="pass a smaller problem",
+                )
+        return LaunchError(
+            f"{self.name}: grid",
+            expected="extents of 32 bits",
+            got=f"{grid}: {error}",
+            fix="pass a smaller problem",
+        )
 
     def _refused(self, result: Any, grid: tuple[int, ...]) -> LaunchError:
         a = self.artifact
@@ -254,6 +303,8 @@ class _Slot:
         self.pointers = (ctypes.c_void_p * max(len(artifact.params), 1))()
         self.parameters = ctypes.addressof(self.pointers)
         self.map_indices = [i for i, p in enumerate(artifact.params) if p.kind == "tensormap"]
+        # Keeps the tensor maps of the last launch alive when the shared cache drops them.
+        self.held: dict[int, tuple[int, Any]] = {}
         address = ctypes.addressof(self.arguments)
         for index, param in enumerate(artifact.params):
             if param.kind != "tensormap":
@@ -294,7 +345,12 @@ def _binders(artifact: Artifact) -> tuple[Callable[..., Any], Callable[..., dict
     """
     for name in (*artifact.dims, *(o.name for o in artifact.operands)):
         if not name.isidentifier():
-            raise LaunchError(artifact.variant, expected="identifiers as names", got=repr(name), fix="compile the variant again")
+            raise LaunchError(
+                artifact.variant,
+                expected="identifiers as names",
+                got=repr(name),
+                fix="compile the variant again",
+            )
     sources = [p.source for p in artifact.params if p.kind in SCALAR_FORMATS]
     sizes = [text for m in artifact.tensor_maps for text in (*m.global_dims, *m.global_strides)]
     used = names_in_all((*sources, *sizes, *artifact.grid))
@@ -303,9 +359,14 @@ def _binders(artifact: Artifact) -> tuple[Callable[..., Any], Callable[..., dict
     pointers = {p.source for p in artifact.params if p.kind == "pointer"} | {m.operand for m in mapped}
 
     lines = ["def bind(o, d):"]
-    lines += [f"    {name} = o[{name!r}]" if name in artifact.scalars else f"    {name} = d[{name!r}]" for name in sorted(used)]
+    lines += [
+        f"    {name} = o[{name!r}]" if name in artifact.scalars else f"    {name} = d[{name!r}]"
+        for name in sorted(used)
+    ]
     lines += [f"    p_{name} = o[{name!r}].data_ptr()" for name in sorted(pointers)]
-    values = [f"p_{p.source}" if p.kind == "pointer" else p.source for p in artifact.params if p.kind != "tensormap"]
+    values = [
+        f"p_{p.source}" if p.kind == "pointer" else p.source for p in artifact.params if p.kind != "tensormap"
+    ]
     keys = [tuple_text([f"p_{m.operand}", *m.global_dims, *m.global_strides]) for m in mapped]
     lines.append(f"    return {tuple_text(values)}, {tuple_text(artifact.grid)}, {tuple_text(keys)}")
     lines.append("def derive(o):")
@@ -343,7 +404,9 @@ def _same_dtype(dtype: str) -> tuple[str, ...]:
     return (dtype, {"float8_e4m3": "float8_e4m3fn"}.get(dtype, dtype))
 
 
-def _encode_tensor_map(spec: TensorMap, address: int, dims: tuple[int, ...], strides: tuple[int, ...], variant: str) -> Any:
+def _encode_tensor_map(
+    spec: TensorMap, address: int, dims: tuple[int, ...], strides: tuple[int, ...], variant: str
+) -> Any:
     driver = _driver()
     api = driver.api
     u64, u32 = api.cuuint64_t, api.cuuint32_t
@@ -377,18 +440,27 @@ class _DriverApi:
         try:
             from cuda.bindings import driver as api
         except ImportError as error:
-            raise _unavailable("the package cuda-bindings", str(error), "`pip install cuda-bindings`") from error
+            raise _unavailable(
+                "the package cuda-bindings", str(error), "`pip install cuda-bindings`"
+            ) from error
         self.api = api
         try:
             self.check(api.cuInit(0), "cuInit")
             self.devices: int = self.check(api.cuDeviceGetCount(), "cuDeviceGetCount")
         except (RuntimeError, LaunchError) as error:
-            raise _unavailable("an NVIDIA driver and a GPU", str(error), "run on a machine with a GPU, or another executor") from error
+            raise _unavailable(
+                "an NVIDIA driver and a GPU", str(error), "run on a machine with a GPU, or another executor"
+            ) from error
         self._contexts: dict[int, Any] = {}
 
     def check(self, result: tuple[Any, ...], what: str) -> Any:
         if result[0]:
-            raise LaunchError(what, expected="success", got=self.describe(result[0]), fix="see the CUDA driver's error; `doctor` checks it")
+            raise LaunchError(
+                what,
+                expected="success",
+                got=self.describe(result[0]),
+                fix="see the CUDA driver's error; `doctor` checks it",
+            )
         return result[1] if len(result) == 2 else None
 
     def describe(self, result: Any) -> str:
@@ -399,7 +471,9 @@ class _DriverApi:
         """The context that torch and the runtime use on `device`; retained for the life of the process."""
         if device not in self._contexts:
             handle = self.check(self.api.cuDeviceGet(device), f"device {device}")
-            self._contexts[device] = self.check(self.api.cuDevicePrimaryCtxRetain(handle), f"context of device {device}")
+            self._contexts[device] = self.check(
+                self.api.cuDevicePrimaryCtxRetain(handle), f"context of device {device}"
+            )
         return self._contexts[device]
 
     def enter_any_context(self) -> int:
@@ -420,10 +494,17 @@ class _DriverApi:
         kinds = self.api.CUdevice_attribute
         major, minor = (
             self.check(self.api.cuDeviceGetAttribute(kind, handle), "compute capability")
-            for kind in (kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+            for kind in (
+                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+            )
         )
         if get_arch(arch).compute_capability != (major, minor):
-            raise _unavailable(f"a GPU of {arch} for {variant}", f"compute capability {major}.{minor}", "compile or select a variant for this GPU")
+            raise _unavailable(
+                f"a GPU of {arch} for {variant}",
+                f"compute capability {major}.{minor}",
+                "compile or select a variant for this GPU",
+            )
 
 
 class _Current:

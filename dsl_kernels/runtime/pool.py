@@ -79,7 +79,9 @@ def compile_all(
             missing.append(module)
         else:
             artifact = read(folder, verify=False)
-            yield Outcome(module.id, time.perf_counter() - begin, cached=True, folder=folder, artifact=artifact)
+            yield Outcome(
+                module.id, time.perf_counter() - begin, cached=True, folder=folder, artifact=artifact
+            )
     if missing:
         with contextlib.closing(_Pool(missing, jobs or default_jobs(), seconds, retry, started)) as pool:
             yield from pool.outcomes()
@@ -117,7 +119,7 @@ class _Worker:
     """One worker process and the job that it has."""
 
     def __init__(self, module: cache.Module) -> None:
-        self.log: IO[bytes] = tempfile.TemporaryFile()
+        self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
         package_root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([package_root, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
@@ -135,7 +137,13 @@ class _Worker:
 
     def give(self, module: cache.Module, retry: bool) -> None:
         self.module, self.begin = module, time.perf_counter()
-        job = {"id": module.id, "backend": module.backend, "arch": module.arch, "path": str(module.path), "retry": retry}
+        job = {
+            "id": module.id,
+            "backend": module.backend,
+            "arch": module.arch,
+            "path": str(module.path),
+            "retry": retry,
+        }
         self.requests.write(json.dumps(job).encode() + b"\n")
         self.requests.flush()
 
@@ -157,7 +165,12 @@ class _Pool:
     """Hands jobs to workers and collects what comes back, one at a time."""
 
     def __init__(
-        self, jobs: deque[cache.Module], workers: int, timeout: float, retry: bool, started: Callable[[str], None] | None
+        self,
+        jobs: deque[cache.Module],
+        workers: int,
+        timeout: float,
+        retry: bool,
+        started: Callable[[str], None] | None,
     ) -> None:
         self._jobs, self._timeout, self._retry, self._started = jobs, timeout, retry, started
         self._size = min(workers, len(jobs))

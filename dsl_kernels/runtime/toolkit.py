@@ -20,8 +20,8 @@ from pathlib import Path
 
 from dsl_kernels.errors import CacheError, CompileError, ToolchainError
 
-INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[nvcc]'`"
-INSTALL_NVDISASM = "`pip install --no-deps nvidia-cuda-nvdisasm`, or put the CUDA toolkit's bin folder on PATH"
+INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[toolkit]'`"
+INSTALL_NVDISASM = "`pip install 'dsl-kernels[inspect]'`, or put the CUDA toolkit's bin folder on PATH"
 INSTALL_CXX = "install a C++ compiler (Debian: `apt-get install g++`), or set CXX"
 FREE_SPACE = "free space there and in TMPDIR, or set DSL_KERNELS_CACHE_DIR to another folder"
 MINIMUM_NVCC = (13, 0)
@@ -39,10 +39,14 @@ DETAILED = frozenset(
 
 _SEPARATOR = r"(?:,|\n\.b8 )"
 _INTERNAL_NAME = re.compile(r"(_INTERNAL_)[0-9a-f]{8}_")
-_INTERNAL_BYTES = re.compile(rf"({_SEPARATOR.join(str(byte) for byte in b'_INTERNAL_')}{_SEPARATOR})((?:\d+{_SEPARATOR}){{8}})")
+_INTERNAL_BYTES = re.compile(
+    rf"({_SEPARATOR.join(str(byte) for byte in b'_INTERNAL_')}{_SEPARATOR})((?:\d+{_SEPARATOR}){{8}})"
+)
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.[\w:]+)*)")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers(?:, used (\d+) barriers)?(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?")
+_USED = re.compile(
+    r"Used (\d+) registers(?:, used (\d+) barriers)?(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?"
+)
 _TMEM_ALLOC = re.compile(r"tcgen05\.alloc[\w.:]*\s+\[[^\]]+\],\s*(\w+|%\w+)\s*;")
 
 
@@ -80,15 +84,20 @@ def _nvcc(cuda_home: str | None, cuda_path: str | None, path: str | None) -> Too
             candidate = Path(root) / "bin" / "nvcc"
             if not candidate.is_file():
                 raise ToolchainError(
-                    variable, expected="the root of a CUDA toolkit", got=f"{root} without bin/nvcc", fix=f"correct or unset {variable}"
+                    variable,
+                    expected="the root of a CUDA toolkit",
+                    got=f"{root} without bin/nvcc",
+                    fix=f"correct or unset {variable}",
                 )
             return _checked_nvcc(candidate, variable)
     if found := shutil.which("nvcc", path=path):
         return _checked_nvcc(Path(found), "PATH")
-    for root in wheel_roots():
-        if (root / "bin" / "nvcc").is_file():
-            return _checked_nvcc(root / "bin" / "nvcc", "wheel nvidia-cuda-nvcc")
-    raise ToolchainError("nvcc", expected=f"nvcc {_dotted(MINIMUM_NVCC)} or newer", got="none found", fix=INSTALL_NVCC)
+    for wheel in wheel_roots():
+        if (wheel / "bin" / "nvcc").is_file():
+            return _checked_nvcc(wheel / "bin" / "nvcc", "wheel nvidia-cuda-nvcc")
+    raise ToolchainError(
+        "nvcc", expected=f"nvcc {_dotted(MINIMUM_NVCC)} or newer", got="none found", fix=INSTALL_NVCC
+    )
 
 
 def _checked_nvcc(path: Path, origin: str) -> Tool:
@@ -96,7 +105,10 @@ def _checked_nvcc(path: Path, origin: str) -> Tool:
     numbers = tuple(int(n) for n in version.split(".")[:2]) if version[:1].isdigit() else (0, 0)
     if numbers < MINIMUM_NVCC:
         raise ToolchainError(
-            f"nvcc at {path}", expected=f"version {_dotted(MINIMUM_NVCC)} or newer", got=version or "no version", fix=INSTALL_NVCC
+            f"nvcc at {path}",
+            expected=f"version {_dotted(MINIMUM_NVCC)} or newer",
+            got=version or "no version",
+            fix=INSTALL_NVCC,
         )
     return Tool("nvcc", path, version, origin)
 
@@ -105,7 +117,9 @@ def host_compiler() -> Tool:
     """The C++ compiler that nvcc preprocesses with."""
     for name in filter(None, (os.environ.get("CXX"), "g++", "c++")):
         if found := shutil.which(name):
-            return Tool("g++", Path(found), _version(Path(found)), "CXX" if name == os.environ.get("CXX") else "PATH")
+            return Tool(
+                "g++", Path(found), _version(Path(found)), "CXX" if name == os.environ.get("CXX") else "PATH"
+            )
     raise ToolchainError("g++", expected="a C++ compiler", got="none found", fix=INSTALL_CXX)
 
 
@@ -113,7 +127,12 @@ def nvdisasm() -> Tool:
     """The cubin disassembler."""
     for root in wheel_roots():
         if (root / "bin" / "nvdisasm").is_file():
-            return Tool("nvdisasm", root / "bin" / "nvdisasm", _version(root / "bin" / "nvdisasm"), "wheel nvidia-cuda-nvdisasm")
+            return Tool(
+                "nvdisasm",
+                root / "bin" / "nvdisasm",
+                _version(root / "bin" / "nvdisasm"),
+                "wheel nvidia-cuda-nvdisasm",
+            )
     if found := shutil.which("nvdisasm"):
         return Tool("nvdisasm", Path(found), _version(Path(found)), "PATH")
     beside = Path(os.path.realpath(nvcc().path)).parent / "nvdisasm"
@@ -135,22 +154,48 @@ def describe() -> list[dict[str, str]]:
     for name, find in (("nvcc", nvcc), ("g++", host_compiler), ("nvdisasm", nvdisasm)):
         try:
             tool = find()
-            rows.append({"tool": name, "ok": "yes", "version": tool.version, "origin": tool.origin, "path": str(tool.path), "fix": ""})
+            rows.append(
+                {
+                    "tool": name,
+                    "ok": "yes",
+                    "version": tool.version,
+                    "origin": tool.origin,
+                    "path": str(tool.path),
+                    "fix": "",
+                }
+            )
         except ToolchainError as error:
-            rows.append({"tool": name, "ok": "no", "version": error.got, "origin": "", "path": "", "fix": error.fix})
+            rows.append(
+                {"tool": name, "ok": "no", "version": error.got, "origin": "", "path": "", "fix": error.fix}
+            )
     return rows
 
 
-def cuda_to_ptx(source: Path, ptx: Path, arch: str, flags: Sequence[str], *, roots: Sequence[Path] = ()) -> None:
+def cuda_to_ptx(
+    source: Path, ptx: Path, arch: str, flags: Sequence[str], *, roots: Sequence[Path] = ()
+) -> None:
     """Compile CUDA to PTX whose line information names files relative to `roots`, so that it is the same everywhere."""
     host_compiler()
-    _run([str(nvcc().path), "--ptx", f"-arch={arch}", *flags, "-o", ptx.name, source.name], source.parent, source.stem)
+    _run(
+        [str(nvcc().path), "--ptx", f"-arch={arch}", *flags, "-o", ptx.name, source.name],
+        source.parent,
+        source.stem,
+    )
     ptx.write_text(without_traces(ptx.read_text(), [source.parent, *roots]))
 
 
 def ptx_to_cubin(ptx: Path, cubin: Path, arch: str, flags: Sequence[str]) -> AssemblerReport:
     """Assemble PTX; the flags that concern ptxas reach it through nvcc as they would in one run."""
-    command = [str(nvcc().path), "--cubin", f"-arch={arch}", *flags, "--ptxas-options=-v", "-o", str(cubin), str(ptx)]
+    command = [
+        str(nvcc().path),
+        "--cubin",
+        f"-arch={arch}",
+        *flags,
+        "--ptxas-options=-v",
+        "-o",
+        str(cubin),
+        str(ptx),
+    ]
     # ptxas records the age of every source file that it finds from where it runs: let it find none.
     with tempfile.TemporaryDirectory(dir=ptx.parent) as empty:
         return parse_assembler(_run(command, Path(empty), ptx.stem))
@@ -174,7 +219,9 @@ def without_traces(ptx: str, roots: Sequence[Path]) -> str:
 
     ptx = re.sub(r'^(\s*\.file\s+\d+\s+)"([^"]*)"(?:\s*,\s*\d+)*', shorten, ptx, flags=re.MULTILINE)
     ptx = _INTERNAL_NAME.sub(r"\g<1>00000000_", ptx)
-    return _INTERNAL_BYTES.sub(lambda match: match.group(1) + re.sub(r"\d+(?=[,\n])", "48", match.group(2)), ptx)
+    return _INTERNAL_BYTES.sub(
+        lambda match: match.group(1) + re.sub(r"\d+(?=[,\n])", "48", match.group(2)), ptx
+    )
 
 
 def parse_assembler(log: str) -> AssemblerReport:
@@ -182,7 +229,12 @@ def parse_assembler(log: str) -> AssemblerReport:
     properties = [tuple(map(int, m.groups())) for m in _PROPERTIES.finditer(log)]
     used = _USED.search(log)
     if used is None or not properties:
-        raise CompileError("ptxas", expected="a resource report (-v)", got=log.strip()[-400:] or "nothing", fix="check the nvcc version")
+        raise CompileError(
+            "ptxas",
+            expected="a resource report (-v)",
+            got=log.strip()[-400:] or "nothing",
+            fix="check the nvcc version",
+        )
     return AssemblerReport(
         registers=int(used.group(1)),
         spill_stores=sum(p[1] for p in properties),
@@ -220,13 +272,19 @@ def tmem_columns(ptx: str) -> int:
 def _run(command: Sequence[str], folder: Path, subject: str) -> str:
     env = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=env, capture_output=True, text=True, errors="replace", check=False
+        )
     except OSError as error:
-        raise ToolchainError(command[0], expected="an executable", got=str(error), fix=INSTALL_NVCC) from error
+        raise ToolchainError(
+            command[0], expected="an executable", got=str(error), fix=INSTALL_NVCC
+        ) from error
     if done.returncode != 0:
         text = (done.stderr + done.stdout).strip()
         if "No space left on device" in text:
-            raise CacheError(str(folder), expected="room for the compiler's files", got=text[-300:], fix=FREE_SPACE)
+            raise CacheError(
+                str(folder), expected="room for the compiler's files", got=text[-300:], fix=FREE_SPACE
+            )
         lines = text.splitlines()
         errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()] or lines
         killed = done.returncode < 0 or done.returncode >= 128 or "died due to signal" in text
@@ -234,7 +292,9 @@ def _run(command: Sequence[str], folder: Path, subject: str) -> str:
             subject,
             expected=f"{Path(command[0]).name} {command[1]} to accept it",
             got=f"exit status {done.returncode}: " + " | ".join(errors[:6])[:1500],
-            fix="free memory or lower DSL_KERNELS_JOBS" if killed else "correct the template; `show --source` prints the module",
+            fix="free memory or lower DSL_KERNELS_JOBS"
+            if killed
+            else "correct the template; `show --source` prints the module",
             code=KILLED if killed else None,
         )
     return done.stdout + done.stderr

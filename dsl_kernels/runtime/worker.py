@@ -35,7 +35,10 @@ def _serve(job: dict[str, str]) -> dict[str, str]:
         return {"error": _packed(error)}
     except Exception as error:
         fault = CompileError(
-            module.id, expected="a compile", got=f"{type(error).__name__}: {error}", fix="report it: this is a defect of dsl_kernels"
+            module.id,
+            expected="a compile",
+            got=f"{type(error).__name__}: {error}",
+            fix="report it: this is a defect of dsl_kernels",
         )
         return {"error": _packed(fault)}
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tilelang")
 
-SCALE = '''
+SCALE = """
 import os
 import pathlib
 import signal
@@ -29,7 +29,7 @@ def program():
                     y[bx * 128 + i] = x[bx * 128 + i] * scale
 
     return {id}
-'''
+"""
 
 
 @pytest.fixture(autouse=True)

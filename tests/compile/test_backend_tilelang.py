@@ -12,7 +12,9 @@ from dsl_kernels.errors import CompileError, UnknownNameError
 from dsl_kernels.runtime import toolkit
 from dsl_kernels.runtime.artifact import Operand, Param, TensorMap, read
 
-GEMM = '''
+pytestmark = pytest.mark.compile
+
+GEMM = """
 import tilelang.language as T
 
 PASS_CONFIGS = {}
@@ -43,7 +45,7 @@ def program():
             T.copy(acc, c[by * 64, bx * 64])
 
     return gemm__tilelang_sm90a__t
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,11 @@ def gemm(tmp_path_factory):
 def test_launch_description(gemm):
     artifact, out = gemm
     assert read(out) == artifact
-    assert (artifact.variant, artifact.op, artifact.entry) == ("gemm__tilelang_sm90a__t", "gemm", "gemm__tilelang_sm90a__t_kernel")
+    assert (artifact.variant, artifact.op, artifact.entry) == (
+        "gemm__tilelang_sm90a__t",
+        "gemm",
+        "gemm__tilelang_sm90a__t_kernel",
+    )
     assert artifact.grid == ("(n + 63) // 64", "(m + 63) // 64", "1")
     assert artifact.block[0] in (128, 256) and artifact.cluster == (1, 1, 1)
     assert artifact.operands == (
@@ -68,7 +74,12 @@ def test_launch_description(gemm):
         Operand("scale", "scalar", "float32"),
         Operand("off", "scalar", "int32"),
     )
-    assert artifact.dims == {"m": ("a", "shape", 0), "k": ("a", "shape", 1), "a_stride": ("a", "stride", 0), "n": ("b", "shape", 0)}
+    assert artifact.dims == {
+        "m": ("a", "shape", 0),
+        "k": ("a", "shape", 1),
+        "a_stride": ("a", "stride", 0),
+        "n": ("b", "shape", 0),
+    }
     assert not artifact.cooperative and not artifact.programmatic_launch
 
 
@@ -81,7 +92,9 @@ def test_parameters_are_in_the_order_of_the_entry(gemm):
         Param("off", "int32", "off"),
         Param("k", "int32", "k"),
     }
-    signature = re.search(r"void (?:__launch_bounds__\([^)]*\) )?gemm__\w+\(([^)]*)\);", (out / "kernel.cu").read_text()).group(1)
+    signature = re.search(
+        r"void (?:__launch_bounds__\([^)]*\) )?gemm__\w+\(([^)]*)\);", (out / "kernel.cu").read_text()
+    ).group(1)
     assert [p.split()[-1] for p in signature.split(",")] == [p.name for p in artifact.params]
     ptx = (out / "kernel.ptx").read_text()
     entry = ptx[ptx.index(f".entry {artifact.entry}(") :]
@@ -92,18 +105,35 @@ def test_tensor_maps_are_neutral(gemm):
     artifact, _ = gemm
     by_operand = {m.operand: m for m in artifact.tensor_maps}
     assert by_operand["a"] == TensorMap(
-        "a_desc", "a", "BFLOAT16", ("k", "m"), ("a_stride * 2",), (64, 64), (1, 1), swizzle="128B", l2_promotion="L2_128B"
+        "a_desc",
+        "a",
+        "BFLOAT16",
+        ("k", "m"),
+        ("a_stride * 2",),
+        (64, 64),
+        (1, 1),
+        swizzle="128B",
+        l2_promotion="L2_128B",
     )
     assert by_operand["b"].global_strides == ("k * 2",)
 
 
 def test_resources_and_evidence(gemm):
     artifact, out = gemm
-    assert artifact.resources.registers > 30 and artifact.resources.spill_stores == artifact.resources.spill_loads == 0
+    assert (
+        artifact.resources.registers > 30
+        and artifact.resources.spill_stores == artifact.resources.spill_loads == 0
+    )
     assert artifact.resources.dynamic_smem == artifact.dynamic_smem >= 2 * 2 * 64 * 64 * 2
     assert artifact.evidence["HGMMA"] >= 4 and artifact.evidence["UTMALDG.2D"] >= 2
     assert "LDL" not in artifact.evidence and artifact.resources.tmem_columns == 0
-    assert set(json.loads((out / "build.json").read_text())["seconds"]) == {"import", "lower", "nvcc", "ptxas", "sass"}
+    assert set(json.loads((out / "build.json").read_text())["seconds"]) == {
+        "import",
+        "lower",
+        "nvcc",
+        "ptxas",
+        "sass",
+    }
 
 
 def test_nothing_names_this_machine(gemm, tmp_path):
@@ -172,10 +202,33 @@ def test_a_race_that_the_lowering_reports_is_an_error(make_module, tmp_path):
     text = "[ThreadSync] Hoisting sync out of an if: the hoisted barrier no longer separates them and the race remains."
     prelude = f"def warn():\n    os.write(2, b'W: {text}')\n"
     module = make_module(prelude=prelude)
-    module.path.write_text(module.path.read_text().replace("    n = T.dynamic", "    warn()\n    n = T.dynamic"))
+    module.path.write_text(
+        module.path.read_text().replace("    n = T.dynamic", "    warn()\n    n = T.dynamic")
+    )
     with pytest.raises(CompileError, match="race remains") as caught:
         compile_module(module.path, "sm_90a", tmp_path / "out")
     assert caught.value.code == "LOWERING_RACE" and "T.assume" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("call", "launch"),
+    [
+        ("T.sync_grid()", {"cooperative": True}),
+        ("T.pdl_sync()", {"programmatic_launch": True}),
+        ("T.ClusterKernel(T.ceildiv(n, 128), threads=128, cluster_dims=2)", {"cluster": (2, 1, 1)}),
+    ],
+)
+def test_how_the_kernel_must_be_launched(make_module, tmp_path, call, launch):
+    module = make_module()
+    text = module.path.read_text()
+    if "Kernel" in call:
+        text = text.replace("T.Kernel(T.ceildiv(n, 128), threads=128)", call)
+    else:
+        text = text.replace("threads=128) as bx:\n", f"threads=128) as bx:\n            {call}\n")
+    module.path.write_text(text)
+    artifact = compile_module(module.path, "sm_90a", tmp_path / "out")
+    plain = {"cooperative": False, "programmatic_launch": False, "cluster": (1, 1, 1)}
+    assert {name: getattr(artifact, name) for name in plain} == {**plain, **launch}
 
 
 def test_two_kernels_in_one_program_are_refused(make_module, tmp_path):
@@ -193,12 +246,18 @@ def test_helpers_are_found_through_each_other(tmp_path, monkeypatch):
     folder = tmp_path / "dsl_kernels" / "device" / "tilelang"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
-    (folder / "softmax.py").write_text("from .masks import keep\nfrom . import lanes\n")
+    (folder / "softmax.py").write_text("from . import (\n    masks,  # a comment\n    lanes,\n)\n")
     (folder / "masks.py").write_text("import os\n")
     (folder / "lanes.py").write_text("")
     (folder / "unused.py").write_text("")
     (folder / "clock.cuh").write_text("")
     monkeypatch.setattr(base, "_PACKAGE", tmp_path / "dsl_kernels")
     module = tmp_path / "m.py"
-    module.write_text("import tilelang\nfrom dsl_kernels.device.tilelang.softmax import rescale\n")
-    assert [p.name for p in imported_helpers(module, "tilelang")] == ["__init__.py", "clock.cuh", "lanes.py", "masks.py", "softmax.py"]
+    module.write_text("import tilelang, os\nfrom dsl_kernels.device.tilelang.softmax import rescale as r\n")
+    assert [p.name for p in imported_helpers(module, "tilelang")] == [
+        "__init__.py",
+        "clock.cuh",
+        "lanes.py",
+        "masks.py",
+        "softmax.py",
+    ]

@@ -15,6 +15,8 @@ from dsl_kernels.errors import CacheError, CompileError, MissingArtifactError, T
 from dsl_kernels.runtime import cache
 from dsl_kernels.runtime.artifact import read
 
+pytestmark = pytest.mark.compile
+
 COUNTED = 'pathlib.Path(os.environ["COMPILES"]).open("a").write("x")'
 BUILD = """
 import sys, types, pathlib
@@ -34,7 +36,9 @@ def compiles(tmp_path, monkeypatch):
 
 def build_in_child(module, env):
     command = [sys.executable, "-c", BUILD, module.id, str(module.path)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def hidden(folder):
@@ -45,7 +49,11 @@ def test_compiled_once_then_found_then_rebuilt_when_damaged(make_module, compile
     module = make_module(prelude=COUNTED)
     assert cache.lookup(module) is None
     folder = cache.artifact_for(module)
-    assert folder.parent.name == "sm_90a" and folder.name.startswith("scale__tilelang_sm90a__t-") and folder.is_relative_to(cache_dir)
+    assert (
+        folder.parent.name == "sm_90a"
+        and folder.name.startswith("scale__tilelang_sm90a__t-")
+        and folder.is_relative_to(cache_dir)
+    )
     assert cache.lookup(module) == cache.artifact_for(module) == folder and compiles() == 1
     assert [entry.folder for entry in cache.entries()] == [folder] and not hidden(folder.parent)
 
@@ -199,7 +207,9 @@ def test_a_full_disk_leaves_no_half_entry(make_module, child_env):
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\n{BUILD}"
     command = [sys.executable, "-c", limited, module.id, str(module.path)]
     done = subprocess.run(command, env=child_env, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 1 and ("CacheError" in done.stderr or "CompileError" in done.stderr), done.stderr[-2000:]
+    assert done.returncode == 1 and ("CacheError" in done.stderr or "CompileError" in done.stderr), (
+        done.stderr[-2000:]
+    )
     assert cache.lookup(module) is None and cache.entries() == []
     assert cache.artifact_for(module).is_dir()
 

@@ -28,7 +28,21 @@ def test_several_at_once():
 
 
 @pytest.mark.parametrize(
-    "text", ["__import__('os')", "n.real", "n[0]", "open(n)", "lambda: 1", "2.5", "'a'", "n +", "n / 2", "2 ** n", "min(n, key=m)", "True"]
+    "text",
+    [
+        "__import__('os')",
+        "n.real",
+        "n[0]",
+        "open(n)",
+        "lambda: 1",
+        "2.5",
+        "'a'",
+        "n +",
+        "n / 2",
+        "2 ** n",
+        "min(n, key=m)",
+        "True",
+    ],
 )
 def test_anything_else_is_refused(text):
     with pytest.raises(DeclarationError):

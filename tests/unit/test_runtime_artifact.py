@@ -32,7 +32,11 @@ def example(**changes):
         "dynamic_smem": 65536,
         "cooperative": False,
         "programmatic_launch": False,
-        "tensor_maps": (TensorMap("x_desc", "x", "BFLOAT16", ("64", "n"), ("x_stride * 2",), (64, 128), (1, 1), swizzle="128B"),),
+        "tensor_maps": (
+            TensorMap(
+                "x_desc", "x", "BFLOAT16", ("64", "n"), ("x_stride * 2",), (64, 128), (1, 1), swizzle="128B"
+            ),
+        ),
         "resources": Resources(32, 0, 0, 0, 1, 0, 65536, 0),
         "evidence": {"UTMALDG": 1},
         "toolchain": {"tilelang": "0.1.15"},

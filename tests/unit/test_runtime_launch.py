@@ -79,7 +79,16 @@ class FakeDriver:
         return self.ok(b"refused for a test")
 
     def cuTensorMapEncodeTiled(self, dtype, rank, address, dims, strides, box, steps, *modes):
-        self.encoded.append((dtype.name, rank, address, [int(d) for d in dims], [int(s) for s in strides], [m.name for m in modes]))
+        self.encoded.append(
+            (
+                dtype.name,
+                rank,
+                address,
+                [int(d) for d in dims],
+                [int(s) for s in strides],
+                [m.name for m in modes],
+            )
+        )
         tensor_map = real.CUtensorMap()
         ctypes.memset(int(tensor_map.getPtr()), len(self.encoded), 128)
         return self.ok(tensor_map)
@@ -128,7 +137,12 @@ def test_parameters_grid_and_maps_reach_the_driver(driver):
     kernel.launch(given, {"n": 300, "x_stride": 96}, stream=4321)
     first, second = driver.launches
     assert driver.code == b"cubin" and driver.entry == b"scale__tilelang_sm90a__t_kernel"
-    assert first.grid == (3, 1, 1) and first.block == (128, 1, 1) and first.smem == 65536 and first.stream == 4321
+    assert (
+        first.grid == (3, 1, 1)
+        and first.block == (128, 1, 1)
+        and first.smem == 65536
+        and first.stream == 4321
+    )
     assert (first.y, first.n, first.scale) == (given["y"].data_ptr(), 300, 0.5)
     assert first.map == b"\x01" * 128 and first.map_aligned
     assert vars(first) == vars(second), "dims read from the shapes equal dims that were passed"
@@ -162,13 +176,18 @@ def test_tensor_map_cache_is_bounded(driver, monkeypatch):
 
 
 def test_cluster_cooperative_and_programmatic_launch_attributes(driver):
-    kernel = launch.LoadedKernel(example(cluster=(16, 1, 1), cooperative=True, programmatic_launch=True), b"cubin")
+    kernel = launch.LoadedKernel(
+        example(cluster=(16, 1, 1), cooperative=True, programmatic_launch=True), b"cubin"
+    )
     kernel.launch(operands())
     given = dict(driver.launches[0].attributes)
     cluster = given["CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"].clusterDim
     assert (cluster.x, cluster.y, cluster.z) == (16, 1, 1)
     assert given["CU_LAUNCH_ATTRIBUTE_COOPERATIVE"].cooperative == 1
-    assert given["CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"].programmaticStreamSerializationAllowed == 1
+    assert (
+        given["CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"].programmaticStreamSerializationAllowed
+        == 1
+    )
     assert ("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, 0) in driver.attributes
 
 
@@ -199,7 +218,9 @@ def test_threads_have_their_own_buffers_and_get_a_context(driver):
 def test_with_several_devices_the_operands_choose(monkeypatch):
     fake = use(monkeypatch, FakeDriver(devices=2))
     kernel, given = launch.LoadedKernel(example(), b"cubin"), operands()
-    given["x"] = SimpleNamespace(data_ptr=given["x"].data_ptr, shape=given["x"].shape, stride=given["x"].stride, get_device=lambda: 1)
+    given["x"] = SimpleNamespace(
+        data_ptr=given["x"].data_ptr, shape=given["x"].shape, stride=given["x"].stride, get_device=lambda: 1
+    )
     kernel.launch(given)
     assert fake.pushed == [1]
     assert {device for _, _, device in fake.attributes} == {0, 1}
@@ -241,7 +262,9 @@ def test_bad_operands_are_named(driver, change, dims, message):
 
 def test_a_refusal_of_the_driver_names_the_launch(driver):
     driver.result = real.CUresult.CUDA_ERROR_INVALID_VALUE
-    with pytest.raises(LaunchError, match=r"CUDA_ERROR_INVALID_VALUE \(refused for a test\) for grid \(3, 1, 1\)"):
+    with pytest.raises(
+        LaunchError, match=r"CUDA_ERROR_INVALID_VALUE \(refused for a test\) for grid \(3, 1, 1\)"
+    ):
         launch.LoadedKernel(example(), b"cubin").launch(operands())
 
 
@@ -263,7 +286,11 @@ def test_check_accepts_what_the_kernel_was_built_for():
         ({"y": torch.zeros(300, 65)}, InvalidArgumentError, "shape"),
         ({"y": torch.zeros(64, 300).T}, InvalidArgumentError, "strides"),
         ({"y": torch.zeros(300, 64, device="meta")}, InvalidArgumentError, "device"),
-        ({"x": torch.zeros(300 * 96 + 1, dtype=torch.bfloat16)[1:].view(300, 96)[:, :64]}, InvalidArgumentError, "16-byte"),
+        (
+            {"x": torch.zeros(300 * 96 + 1, dtype=torch.bfloat16)[1:].view(300, 96)[:, :64]},
+            InvalidArgumentError,
+            "16-byte",
+        ),
         ({"scale": "x"}, ArgumentTypeError, "scale"),
     ],
 )

@@ -1,0 +1,285 @@
+"""What the runtime costs on the host: import, loading a compiled variant from the cache, and one launch.
+
+    python benchmarks/runtime_costs.py [--json] [--variant ID]
+
+The launch rows need a GPU. They launch an empty kernel with as many parameters as the attention op has, written in
+PTX here, so that neither a DSL nor a compiled variant is needed, and compare with the bare driver call on the same
+prepared arguments. Times are medians; `budget` is the project's own limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from dsl_kernels import variants  # noqa: E402
+from dsl_kernels.arch import arch_for_capability, get_arch  # noqa: E402
+from dsl_kernels.errors import DslKernelError, ExecutorUnavailableError  # noqa: E402
+from dsl_kernels.runtime import cache, launch  # noqa: E402
+from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources, TensorMap  # noqa: E402
+
+TENSORS = (
+    "q_nope",
+    "q_pe",
+    "ckv",
+    "kpe",
+    "indices",
+    "attn_sink",
+    "out",
+    "lse",
+    "o_partial",
+    "lse_partial",
+    "arrivals",
+)
+DIMS = ("t", "n", "topk", "splits")
+SCALARS = ("sm_scale", "lse_scale")
+
+
+def median_us(
+    function: Callable[[], object], calls: int, rounds: int = 9, settle: Callable[[], object] = lambda: None
+) -> float:
+    """Median over rounds of the mean host time of one call; `settle` drains the device between rounds."""
+    times = []
+    for _ in range(rounds):
+        settle()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            function()
+        times.append((time.perf_counter() - begin) / calls * 1e6)
+        settle()
+    return statistics.median(times)
+
+
+def process_ms(code: str, rounds: int = 7) -> list[float]:
+    """What a program prints (one number, milliseconds), over several fresh processes."""
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
+    return [
+        float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        for _ in range(rounds)
+    ]
+
+
+def import_rows() -> list[dict[str, Any]]:
+    timed = "import time; b = time.perf_counter()\nimport dsl_kernels\nprint((time.perf_counter() - b) * 1e3)"
+    heavy = "import dsl_kernels\nprint(sum(m in sys.modules for m in ('torch', 'tilelang', 'cutlass', 'cuda.bindings', 'jinja2', 'pydantic')))"
+    return [
+        {
+            "what": "import dsl_kernels",
+            "value": statistics.median(process_ms(timed)),
+            "unit": "ms",
+            "budget": 500.0,
+        },
+        {
+            "what": "heavy packages imported with it",
+            "value": process_ms(heavy, 1)[0],
+            "unit": "",
+            "budget": 0.0,
+        },
+    ]
+
+
+def cache_rows(wanted: str | None) -> list[dict[str, Any]]:
+    """Load time of compiled variants: in a fresh process, imports included, and again in a warm one."""
+    compiled = [v for v in variants.variants() if wanted in (None, v.id) and cache.lookup(v) is not None]
+    if not compiled:
+        return [
+            {"what": "load from cache", "note": "no compiled variant: run `python -m dsl_kernels compile`"}
+        ]
+    variant = compiled[0]
+    imports = "from dsl_kernels import variants\nfrom dsl_kernels.runtime import cache\n"
+    clock, load = (
+        "import time; b = time.perf_counter()\n",
+        f"cache.load(variants.get({variant.id!r}), build=False)\n",
+    )
+    stop = "print((time.perf_counter() - b) * 1e3)"
+    warm = [_ms(lambda v=v: cache.load(v, build=False)) for v in compiled]
+    rows = [
+        {
+            "what": "import the cache and the launcher",
+            "value": statistics.median(process_ms(clock + imports + stop)),
+            "unit": "ms",
+        },
+        {
+            "what": f"first load, {variant.id}",
+            "value": statistics.median(process_ms(imports + clock + load + stop)),
+            "unit": "ms",
+            "budget": 100.0,
+        },
+        {
+            "what": f"load from cache, warm process, median of {len(warm)}",
+            "value": statistics.median(warm),
+            "unit": "ms",
+            "budget": 100.0,
+        },
+    ]
+    try:
+        launch._driver()
+        prepared = [kernel for kernel in map(_loaded, compiled) if _fits(kernel)]
+        if prepared:
+            moved = [_ms(lambda k=k: k.prepare(0)) for k in prepared]
+            row = {
+                "what": f"load onto the GPU (module), median of {len(moved)}",
+                "value": statistics.median(moved),
+                "unit": "ms",
+                "budget": 100.0,
+            }
+            rows.append(row)
+    except ExecutorUnavailableError as error:
+        rows.append({"what": "load onto the GPU", "note": error.got.splitlines()[0]})
+    return rows
+
+
+def launch_rows() -> list[dict[str, Any]]:
+    try:
+        driver = launch._driver()
+        import torch
+
+        arch = arch_for_capability(*torch.cuda.get_device_capability()).name
+    except (DslKernelError, ImportError) as error:
+        return [{"what": "launch", "note": str(error).splitlines()[0][:160]}]
+    tensors = {name: torch.zeros(64, 64, dtype=torch.bfloat16, device="cuda") for name in TENSORS}
+    operands, dims = {**tensors, "sm_scale": 0.1, "lse_scale": 1.0}, dict.fromkeys(DIMS, 64)
+    stream = torch.cuda.current_stream().cuda_stream
+    rows = []
+    for maps in (0, 3):
+        kernel = empty_kernel(arch, maps)
+        kernel.check(operands)
+        kernel.launch(operands, dims, stream)
+        slot = kernel._slots.slot
+        call, config, handle, parameters = (
+            driver.api.cuLaunchKernelEx,
+            slot.config,
+            kernel._kernel,
+            slot.parameters,
+        )
+        settle = torch.cuda.synchronize
+        bare = median_us(lambda c=call, f=config, h=handle, p=parameters: c(f, h, p, 0), 500, settle=settle)
+        given = median_us(lambda k=kernel: k.launch(operands, dims, stream), 500, settle=settle)
+        derived = median_us(lambda k=kernel: k.launch(operands, None, stream), 500, settle=settle)
+        label = f"{len(TENSORS)} tensors, {len(DIMS)} dims, {len(SCALARS)} numbers, {maps} tensor maps"
+        rows += [
+            {"what": f"bare cuLaunchKernelEx ({label})", "value": bare, "unit": "us"},
+            {
+                "what": "  launch(operands, dims)",
+                "value": given,
+                "unit": "us",
+                "budget": bare + 5,
+                "ratio": given / bare,
+            },
+            {"what": "  launch(operands)", "value": derived, "unit": "us", "ratio": derived / bare},
+        ]
+    index = torch.cuda.current_device()
+    rows += [
+        {
+            "what": "torch.cuda.current_stream().cuda_stream",
+            "value": median_us(lambda: torch.cuda.current_stream().cuda_stream, 500),
+            "unit": "us",
+        },
+        {
+            "what": "torch._C._cuda_getCurrentRawStream(index)",
+            "value": median_us(lambda: torch._C._cuda_getCurrentRawStream(index), 500),
+            "unit": "us",
+        },
+    ]
+    return rows
+
+
+def empty_kernel(arch: str, maps: int) -> launch.LoadedKernel:
+    """A kernel that returns at once, with the attention op's parameters; the first `maps` tensors go by tensor map."""
+    mapped = TENSORS[:maps]
+    params = [Param(f"{name}_desc", "tensormap", f"{name}_desc") for name in mapped]
+    params += [Param(name, "pointer", name) for name in TENSORS[maps:]]
+    params += [Param(name, "int32", name) for name in DIMS] + [
+        Param(name, "float32", name) for name in SCALARS
+    ]
+    spelling = {
+        "tensormap": ".align 64 .b8 p{}[128]",
+        "pointer": ".u64 p{}",
+        "int32": ".u32 p{}",
+        "float32": ".f32 p{}",
+    }
+    signature = ", ".join(f".param {spelling[p.kind].format(i)}" for i, p in enumerate(params))
+    ptx = f".version 8.0\n.target {arch}\n.address_size 64\n.visible .entry empty({signature}) {{ ret; }}\n\0"
+    artifact = Artifact(
+        variant="empty__ptx__launch_cost",
+        backend="ptx",
+        arch=arch,
+        entry="empty",
+        operands=(
+            *(Operand(name, "tensor", "bfloat16", ("t", "n")) for name in TENSORS),
+            *(Operand(name, "scalar", "float32") for name in SCALARS),
+        ),
+        params=tuple(params),
+        dims={
+            "t": ("q_nope", "shape", 0),
+            "n": ("q_nope", "shape", 1),
+            "topk": ("indices", "shape", 1),
+            "splits": ("o_partial", "shape", 1),
+        },
+        grid=("t", "splits", "1"),
+        block=(128, 1, 1),
+        cluster=(1, 1, 1),
+        dynamic_smem=0,
+        cooperative=False,
+        programmatic_launch=False,
+        tensor_maps=tuple(
+            TensorMap(
+                f"{name}_desc", name, "BFLOAT16", ("n", "t"), ("n * 2",), (64, 64), (1, 1), swizzle="128B"
+            )
+            for name in mapped
+        ),
+        resources=Resources(0, 0, 0, 0, 0, 0, 0, 0),
+        evidence={},
+        toolchain={},
+    )
+    return launch.LoadedKernel(artifact, ptx.encode())
+
+
+def _loaded(variant: variants.Variant) -> launch.LoadedKernel:
+    return cache.load(variant, build=False)
+
+
+def _fits(kernel: launch.LoadedKernel) -> bool:
+    import torch
+
+    return torch.cuda.get_device_capability() == get_arch(kernel.artifact.arch).compute_capability
+
+
+def _ms(function: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    function()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON list instead of a table")
+    parser.add_argument(
+        "--variant", help="the variant that the load rows measure; by default any compiled one"
+    )
+    options = parser.parse_args()
+    rows = [*import_rows(), *cache_rows(options.variant), *launch_rows()]
+    if options.json:
+        print(json.dumps(rows, indent=1))
+        return
+    for row in rows:
+        if "note" in row:
+            print(f"{row['what']:<78} {row['note']}")
+            continue
+        extra = f"  budget {row['budget']:.1f}" if "budget" in row else ""
+        extra += f"  ratio {row['ratio']:.2f}" if "ratio" in row else ""
+        print(f"{row['what']:<78} {row['value']:9.2f} {row['unit']:<3}{extra}")
+
+
+if __name__ == "__main__":
+    main()
