@@ -16,7 +16,7 @@ from __future__ import annotations
 import tilelang.language as T
 from tvm import tirx
 
-from .sparse_mla import LOG2E, sink_share
+from .sparse_mla import FP8_SOURCE, LOG2E, sink_share
 
 TILE = 64
 """Tokens of a tile: the M of the score MMA."""
@@ -29,6 +29,22 @@ SWIZZLE_128B = 2
 
 GROUP_ROWS_16B = 1024 // 16
 """Descriptor stride, in 16-byte steps, between groups of eight 128-byte rows."""
+
+
+TOKEN_WORDS = 44
+"""32-bit words that a thread holds of an fp8 token: 16 bytes of each 64-dim panel, two pieces of rope, four scales."""
+
+DEQUANTISE_SOURCE = (
+    FP8_SOURCE
+    + r"""
+namespace dk {
+__device__ __forceinline__ void load16(unsigned* words, const unsigned char* bytes, bool valid) {
+  const uint4 zero = make_uint4(0, 0, 0, 0);
+  *reinterpret_cast<uint4*>(words) = valid ? __ldg(reinterpret_cast<const uint4*>(bytes)) : zero;
+}
+}  // namespace dk
+"""
+)
 
 
 def instruction_descriptor(m: int, n: int) -> int:
@@ -164,8 +180,9 @@ def read_scores(scores, tmem, accumulator, warp, heads):
 
 
 @T.macro
-def mask_scores(scores, peak, valid, scale, warp, lane, columns):
-    """Scale the scores, put -inf where the token is padding, and take each column's maximum over the warp's 16 tokens."""
+def mask_scores(scores, peak, valid, sm_scale, warp, lane, columns):
+    """Scale the scores to base 2, put -inf where the token is padding, and take each column's maximum over the warp's 16 tokens."""
+    scale = sm_scale * LOG2E
     for half in T.unroll(2):
         inside = token_valid(valid, 16 * warp + lane // 4 + 8 * half)
         for column in T.unroll(columns):
@@ -393,4 +410,69 @@ def gather4(keys, slot, tensor_map, column, panels, rows, full, lane):
                 rows[2],
                 rows[3],
                 0,
+            )
+
+
+@T.macro
+def spread_pairs(rows, ids, valid, thread):
+    """rows[i] = the id of token 32 * i + thread / 4, or -1 where it names no cache row: four threads a token."""
+    for i in T.unroll(2):
+        found = T.shfl_sync(ids[i], thread // 4)
+        rows[i] = T.if_then_else(token_valid(valid, 32 * i + thread // 4), found, -1)
+
+
+@T.macro
+def load_pieces(words, at, cache, rows, offset, pieces, thread):
+    """Read `pieces` times 16 bytes, 64 apart, of this thread's two tokens; zeros for a row of -1."""
+    for i in T.unroll(2):
+        for piece in T.unroll(pieces):
+            T.call_extern(
+                "handle",
+                "dk::load16",
+                T.address_of(words[i * TOKEN_WORDS + at + 4 * piece]),
+                T.address_of(
+                    cache[T.cast(T.max(rows[i], 0), "int64"), offset + piece * 64 + thread % 4 * 16]
+                ),
+                rows[i] >= 0,
+            )
+
+
+@T.macro
+def load_scales(words, cache, rows):
+    """Read the four scales of this thread's two tokens; zeros for a row of -1."""
+    for i in T.unroll(2):
+        T.call_extern(
+            "handle",
+            "dk::load16",
+            T.address_of(words[i * TOKEN_WORDS + 40]),
+            T.address_of(cache[T.cast(T.max(rows[i], 0), "int64"), 512]),
+            rows[i] >= 0,
+        )
+
+
+@T.macro
+def dequantise_unit(keys, slot, words, unit, thread):
+    """Write this thread's part of a 128-column unit of two tokens as bf16."""
+    for i in T.unroll(2):
+        for piece in T.unroll(2):
+            T.call_extern(
+                "handle",
+                "dk::dequantise16",
+                T.address_of(keys[slot, 32 * i + thread // 4, piece * 64 + thread % 4 * 16]),
+                T.address_of(keys[slot, 32 * i + thread // 4, piece * 64 + thread % 4 * 16 + 8]),
+                T.address_of(words[i * TOKEN_WORDS + 8 * unit + 4 * piece]),
+                T.address_of(words[i * TOKEN_WORDS + 40 + unit]),
+            )
+
+
+@T.macro
+def store_rope(keys, slot, words, thread):
+    """Write this thread's rope columns of two tokens."""
+    for i in T.unroll(2):
+        for piece in T.unroll(2):
+            T.call_extern(
+                "handle",
+                "dk::store16",
+                T.address_of(keys[slot, 32 * i + thread // 4, piece * 32 + thread % 4 * 8]),
+                T.address_of(words[i * TOKEN_WORDS + 32 + 4 * piece]),
             )
