@@ -96,7 +96,7 @@ class TileLangBackend:
         return {"tilelang": tilelang, "nvcc": toolkit.nvcc().version}
 
     def sources(self, path: Path) -> list[Path]:
-        return imported_helpers(path, self.name)
+        return [*imported_helpers(path, self.name), Path(__file__)]
 
     def flags(self, arch: str, *, lineinfo: bool = True) -> list[str]:
         return ["-O3", "-std=c++20", "-w", *(["-lineinfo"] if lineinfo else []), f"-arch={arch}"]

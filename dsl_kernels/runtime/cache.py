@@ -4,8 +4,8 @@
     <root>/<package version>/<arch>/<variant id>-<key>.failed.json     a compile that failed for good
     <root>/tilelang, <root>/cute                            the DSLs' own caches
 
-The key covers the generated text, the device helpers it imports, the flags, the architecture and the versions of
-the DSL and of the vendor's compiler. A folder appears only when it is complete: it is built beside its place,
+The key covers the generated text, the device helpers it imports, the backend's own text, the flags, the architecture
+and the versions of the DSL and of the vendor's compiler. A folder appears only when it is complete: it is built beside its place,
 flushed, and renamed. Whoever builds holds a file lock, which the kernel releases when the process dies.
 """
 
