@@ -5,8 +5,9 @@
     <root>/tilelang, <root>/cute                            the DSLs' own caches
 
 The key covers the generated text, the device helpers it imports, the backend's own text, the flags, the architecture
-and the versions of the DSL and of the vendor's compiler. A folder appears only when it is complete: it is built beside its place,
-flushed, and renamed. Whoever builds holds a file lock, which the kernel releases when the process dies.
+and the versions of the DSL and of the vendor's compiler. A folder appears only when it is complete: it is built
+beside its place, flushed, and renamed. Whoever builds holds a file lock, which the kernel releases when the process
+dies.
 """
 
 from __future__ import annotations
