@@ -16,7 +16,7 @@ import torch
 
 from .. import env, executors, problems, registry
 from ..arch import arch_for_capability, get_arch
-from ..errors import InvalidArgumentError, LaunchError
+from ..errors import ArgumentTypeError, InvalidArgumentError, LaunchError
 from ..problems.base import Operand, bind_dims
 
 DEFAULT_CPU_ARCH = "sm_90a"
@@ -76,6 +76,22 @@ def clear() -> None:
     _prepared.clear()
     _launchers.clear()
     registry.clear()
+
+
+def require_tensors(**named: Any) -> None:
+    """Every argument is a tensor or None.
+
+    Raises:
+        ArgumentTypeError: names the first that is not.
+    """
+    for name, value in named.items():
+        if value is not None and not isinstance(value, torch.Tensor):
+            raise ArgumentTypeError(
+                name,
+                expected="a torch.Tensor",
+                got=type(value).__name__,
+                fix="convert it with torch.as_tensor",
+            )
 
 
 @lru_cache(maxsize=64)

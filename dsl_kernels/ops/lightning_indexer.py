@@ -8,7 +8,7 @@ import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..problems.lightning_indexer import INDEX_DIM, PAGE
-from ._base import Workspace, run
+from ._base import Workspace, require_tensors, run
 
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
 
@@ -136,6 +136,9 @@ def lightning_indexer(
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device that does not fit.
         NoVariantError: no generated variant accepts these sizes.
     """
+    require_tensors(
+        q=q, k_cache=k_cache, weights=weights, seq_lens=seq_lens, block_table=block_table, out=out
+    )
     if torch.compiler.is_compiling():
         if out is None:
             return torch.ops.dsl_kernels.lightning_indexer(
@@ -238,6 +241,7 @@ def lightning_indexer_prefill(
     Raises:
         As `lightning_indexer`.
     """
+    require_tensors(q=q, k=k, k_scales=k_scales, weights=weights, k_start=k_start, k_end=k_end, out=out)
     if torch.compiler.is_compiling() and out is None:
         return torch.ops.dsl_kernels.lightning_indexer_prefill(
             q, k, k_scales, weights, k_start, k_end, skip_below, executor, variant, arch

@@ -9,7 +9,7 @@ import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
-from ._base import Workspace, run
+from ._base import Workspace, require_tensors, run
 
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 
@@ -200,6 +200,9 @@ def sparse_mla(
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device that does not fit.
         NoVariantError: no generated variant accepts these sizes.
     """
+    require_tensors(
+        q_nope=q_nope, q_pe=q_pe, kv=kv, kpe=kpe, indices=indices, attn_sink=attn_sink, out=out, lse=lse
+    )
     if splits is not None and not 1 <= splits <= max(1, indices.shape[-1] // 64):
         raise InvalidArgumentError(
             "splits",

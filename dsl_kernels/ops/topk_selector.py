@@ -8,7 +8,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..problems.topk_selector import OPERANDS
-from ._base import Workspace, run
+from ._base import Workspace, require_tensors, run
 
 MAX_K = 2048
 
@@ -153,6 +153,7 @@ def topk_selector(
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride, device, or k out of range.
         NoVariantError: no generated variant accepts these sizes.
     """
+    require_tensors(logits=logits, row_ends=row_ends, row_starts=row_starts, block_table=block_table, out=out)
     if not 1 <= k <= MAX_K:
         raise InvalidArgumentError(
             "k", expected=f"1 to {MAX_K}", got=str(k), fix="select fewer, or merge selections"

@@ -189,7 +189,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
     """Register tiles that short rows leave idle, and the tail that long rows read again for each digit."""
     kept = k.group * k.threads * k.keep
     again = max(0, dims["max_len"] - kept) * 4 * len(DIGITS[k.digit]) / k.group
-    return 0.02 * k.keep + again / (arch.l2_gbps * 1e3 / arch.sms)
+    return 0.02 * k.keep + 0.01 * k.group + again / (arch.l2_gbps * 1e3 / arch.sms)
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:

@@ -1,0 +1,141 @@
+"""Variants on a GPU of their architecture: every workload, repeats, CUDA graphs with padded rows, the whole step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dsl_kernels import dsa, problems, trial, variants
+from dsl_kernels.executors import Cuda
+from dsl_kernels.ops import Workspace, sparse_mla, topk_selector
+from dsl_kernels.problems.base import Workload
+
+MARKS = {"sm_90a": pytest.mark.sm90, "sm_100a": pytest.mark.sm100}
+VARIANTS = [pytest.param(v, id=v.id, marks=MARKS[v.arch]) for v in variants.variants()]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_workload_matches_the_reference(variant) -> None:
+    executor = Cuda()
+    ran = 0
+    for number, workload in enumerate(problems.get(variant.op).workloads):
+        inputs = trial.draw(variant.op, workload, seed=0)
+        if trial.accepts(variant, workload, inputs) is not None:
+            continue
+        result = trial.run(variant, workload, executor, seed=number, device="cuda:0")
+        assert result.comparison.ok, (workload.name, result.comparison.failures)
+        ran += 1
+    assert ran, "no workload fits this variant"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_twenty_repeats_are_bitwise_equal(variant) -> None:
+    launcher = Cuda().prepare(variant)
+    problem = problems.get(variant.op)
+    for workload in problem.workloads:
+        if workload.tier == "tiny":
+            continue
+        inputs = trial.draw(variant.op, workload, seed=1, device="cuda:0")
+        if trial.accepts(variant, workload, inputs) is not None:
+            continue
+        first = None
+        for _ in range(20):
+            operands, dims = trial.allocate(variant, workload, inputs)
+            launcher(operands, dims, torch.cuda.current_stream().cuda_stream)
+            outputs = [operands[s.name].view(torch.uint8) for s in problem.operands(workload.form) if s.kind == "out"]
+            first = first or outputs
+            assert all(torch.equal(a, b) for a, b in zip(first, outputs, strict=True)), workload.name
+
+
+@pytest.mark.parametrize("splits", [1, 2, 3, 5, 8, 16, 32])
+@pytest.mark.parametrize("variant", [p for p in VARIANTS if p.values[0].op == "sparse_mla"])
+def test_any_split_of_attention(variant, splits: int) -> None:
+    knobs = variant.knobs
+    params = {"t": 3, "heads": knobs["heads"], "topk": 2048, "n": 4096, "ids": "mixed", "sink": True}
+    workload = Workload("splits", "edge", knobs["kv"], params)
+    result = trial.run(variant, workload, Cuda(), seed=splits, device="cuda:0", launch={"splits": splits})
+    assert result.comparison.ok, result.comparison.failures
+
+
+def step(lens: list[int], context: int) -> dict:
+    index = problems.get("lightning_indexer")
+    pages = 4096
+    generator = torch.Generator().manual_seed(7)
+    params = {"lens": [[length] for length in lens], "heads": 64, "pages": pages, "spare_pages": context // 64}
+    inputs = index.make(Workload("w", "real", "decode", params), generator)
+    rows = len(lens)
+    made = {
+        "q_index": inputs["q"], "k_index_cache": inputs["k_cache"].view(pages, 64, 1, 132), "weights": inputs["weights"],
+        "seq_lens": inputs["seq_lens"], "block_table": inputs["block_table"][:, : context // 64].contiguous(),
+        "q_nope": torch.randn(rows, 16, 512, generator=generator).bfloat16(),
+        "q_pe": torch.randn(rows, 16, 64, generator=generator).bfloat16(),
+        "kv": torch.randn(pages, 64, 512, generator=generator).bfloat16(),
+        "kpe": torch.randn(pages, 64, 64, generator=generator).bfloat16(),
+    }  # fmt: skip
+    return {name: tensor.cuda() for name, tensor in made.items()}
+
+
+def check_attention(inputs: dict, output: dsa.StepOutput) -> None:
+    values = {
+        "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"].view(-1, 512), "kpe": inputs["kpe"].view(-1, 64),
+        "indices": output.indices, "attn_sink": torch.full((16,), -math.inf), "sm_scale": 0.1, "lse_scale": 1.0,
+    }  # fmt: skip
+    values = trial.on_cpu(values)
+    outputs = trial.on_cpu({"out": output.out, "lse": output.lse})
+    problem = problems.get("sparse_mla")
+    comparison = problem.compare("bf16", values, outputs, problem.reference("bf16", values))
+    assert comparison.ok, comparison.failures
+
+
+@pytest.mark.sm90
+def test_a_captured_step_replays_with_other_lengths_and_padded_rows() -> None:
+    context = 8192
+    inputs = step([8000, 5000, 100, 0], context)
+    scratch, output = Workspace(), None
+    output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dsa.decode(**inputs, sm_scale=0.1, output=output, workspace=scratch)
+    for lens in ([8000, 5000, 100, 0], [0, 0, 0, 8192], [2048, 2049, 1, 63], [4096, 64, 65, 3000]):
+        other = step(lens, context)
+        for name, tensor in inputs.items():
+            tensor.copy_(other[name])
+        for tensor in (output.out, output.lse):
+            tensor.fill_(math.nan)
+        output.indices.fill_(-7)
+        graph.replay()
+        torch.cuda.synchronize()
+        counts = (output.indices >= 0).sum(dim=1).tolist()
+        assert counts == [min(2048, length) for length in lens]
+        eager = dsa.decode(**inputs, sm_scale=0.1, workspace=Workspace())
+        assert torch.equal(eager.indices, output.indices) and torch.equal(eager.out, output.out)
+        check_attention(inputs, output)
+
+
+@pytest.mark.sm90
+def test_first_use_inside_a_capture_is_refused_with_the_fix() -> None:
+    from dsl_kernels.errors import LaunchError
+    from dsl_kernels.ops import clear
+
+    clear()
+    scores, ends = torch.randn(2, 4096, device="cuda"), torch.full((2,), 4096, dtype=torch.int32, device="cuda")
+    topk_selector(torch.randn(2, 128, device="cuda"), torch.full((2,), 9, dtype=torch.int32, device="cuda"), 16)
+    clear()
+    with pytest.raises(LaunchError, match="before the capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        topk_selector(scores, ends, 2048)
+
+
+@pytest.mark.sm90
+def test_ops_compile_with_inductor_and_agree_with_eager() -> None:
+    inputs = step([3000, 10], 4096)
+    output = dsa.decode(**inputs, sm_scale=0.1, workspace=Workspace())
+
+    def attend(q, pe, kv, kpe, ids):
+        out, lse = sparse_mla(q * 1.0, pe, kv, ids, sm_scale=0.1, kpe=kpe)
+        return out + 0, lse
+
+    args = (inputs["q_nope"], inputs["q_pe"], inputs["kv"], inputs["kpe"], output.indices)
+    out, lse = torch.compile(attend, fullgraph=True)(*args)
+    assert torch.equal(out, output.out) and torch.equal(lse, output.lse)

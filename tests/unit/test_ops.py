@@ -1,0 +1,393 @@
+"""Torch ops on the CPU executor: results, out= forms, opcheck, torch.compile, and every kind of bad input."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dsl_kernels import dsa, problems, trial
+from dsl_kernels.errors import (
+    ArgumentTypeError,
+    DslKernelError,
+    ExecutorUnavailableError,
+    InvalidArgumentError,
+    NoVariantError,
+    UnknownNameError,
+    UnsupportedArchError,
+)
+from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+
+CPU = {"executor": "interpreter"}
+
+
+def drawn(op: str, name: str) -> tuple[dict, dict]:
+    problem = problems.get(op)
+    workload = problem.workload(name)
+    inputs = trial.draw(op, workload, seed=3)
+    return inputs, problem.reference(workload.form, inputs)
+
+
+def mla_args(inputs: dict) -> tuple:
+    return inputs["q_nope"], inputs["q_pe"], inputs["ckv"], inputs["indices"]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_100a"])
+@pytest.mark.parametrize("name", ["ids_mixed", "joined_cache", "sink", "fp8_holes"])
+def test_sparse_mla(name: str, arch: str) -> None:
+    inputs, expected = drawn("sparse_mla", name)
+    sink = inputs["attn_sink"] if name == "sink" else None
+    kpe = inputs.get("kpe")
+    kv = inputs.get("ckv", inputs.get("kv_cache"))
+    if name == "joined_cache":
+        kv, kpe = kv.as_strided((kv.shape[0], 576), (576, 1)), None
+    out, lse = sparse_mla(
+        inputs["q_nope"],
+        inputs["q_pe"],
+        kv,
+        inputs["indices"],
+        sm_scale=inputs["sm_scale"],
+        kpe=kpe,
+        attn_sink=sink,
+        arch=arch,
+        **CPU,
+    )
+    form = "fp8" if name == "fp8_holes" else "bf16"
+    result = problems.get("sparse_mla").compare(form, inputs, {"out": out, "lse": lse}, expected)
+    assert result.ok, result.failures
+
+
+def test_paged_caches_and_bases_of_lse() -> None:
+    inputs, expected = drawn("sparse_mla", "tiny_h16")
+    kv, kpe = inputs["ckv"].view(8, 64, 512), inputs["kpe"].view(8, 64, 1, 64)
+    q, pe, _, ids = mla_args(inputs)
+    _, base2 = sparse_mla(q, pe, kv, ids, sm_scale=inputs["sm_scale"], kpe=kpe, **CPU)
+    _, natural = sparse_mla(q, pe, kv, ids, sm_scale=inputs["sm_scale"], kpe=kpe, lse_base="e", **CPU)
+    assert torch.allclose(base2.double(), expected["lse"], atol=1e-4)
+    assert torch.allclose(natural, base2 * math.log(2), atol=1e-4)
+
+
+def test_out_forms_write_into_their_tensors() -> None:
+    inputs, expected = drawn("sparse_mla", "tiny_h16")
+    out, lse = torch.full_like(inputs["q_nope"], math.nan), torch.full((2, 16), math.nan)
+    got, got_lse = sparse_mla(
+        *mla_args(inputs), sm_scale=inputs["sm_scale"], kpe=inputs["kpe"], out=out, lse=lse, **CPU
+    )
+    assert got is out and got_lse is lse and not out.isnan().any()
+    scores = torch.randn(2, 256)
+    ids = torch.full((2, 32), -7, dtype=torch.int32)
+    assert topk_selector(scores, torch.tensor([256, 3], dtype=torch.int32), 32, out=ids, **CPU) is ids
+    assert (ids != -7).all() and ids[1].tolist() == [0, 1, 2] + [-1] * 29
+
+
+def test_indexer_decode_and_prefill() -> None:
+    for name in ("decode_mtp3", "decode_skip"):
+        inputs, expected = drawn("lightning_indexer", name)
+        logits = lightning_indexer(
+            inputs["q"], inputs["k_cache"].view(-1, 64, 1, 132), inputs["weights"], inputs["seq_lens"], inputs["block_table"],
+            skip_below=inputs["skip_below"], **CPU,
+        )  # fmt: skip
+        assert problems.get("lightning_indexer").compare("decode", inputs, {"logits": logits}, expected).ok
+    inputs, expected = drawn("lightning_indexer", "prefill_ragged")
+    names = ("q", "k", "k_scales", "weights", "k_start", "k_end")
+    logits = lightning_indexer_prefill(*(inputs[n] for n in names), **CPU)
+    assert problems.get("lightning_indexer").compare("prefill", inputs, {"logits": logits}, expected).ok
+
+
+def step_inputs(lens: list[list[int]], heads: int = 16, pages: int = 12) -> dict:
+    generator = torch.Generator().manual_seed(1)
+    index = problems.get("lightning_indexer")
+    from dsl_kernels.problems.base import Workload
+
+    inputs = index.make(
+        Workload("w", "tiny", "decode", {"lens": lens, "heads": 64, "pages": pages}), generator
+    )
+    rows = len(lens) * len(lens[0])
+    return {
+        "q_index": inputs["q"], "k_index_cache": inputs["k_cache"].view(pages, 64, 1, 132), "weights": inputs["weights"],
+        "seq_lens": inputs["seq_lens"], "block_table": inputs["block_table"],
+        "q_nope": torch.randn(rows, heads, 512, generator=generator).bfloat16(),
+        "q_pe": torch.randn(rows, heads, 64, generator=generator).bfloat16(),
+        "kv": torch.randn(pages, 64, 512, generator=generator).bfloat16(),
+        "kpe": torch.randn(pages, 64, 64, generator=generator).bfloat16(),
+    }  # fmt: skip
+
+
+def test_decode_step_chains_the_three() -> None:
+    inputs = step_inputs([[300, 301], [0, 100], [64, 65]])
+    step = dsa.decode(**inputs, sm_scale=0.1, topk=128, workspace=Workspace(), **CPU)
+    scores = problems.get("lightning_indexer").reference(
+        "decode",
+        {
+            "q": inputs["q_index"], "k_cache": inputs["k_index_cache"].view(12, -1), "weights": inputs["weights"],
+            "seq_lens": inputs["seq_lens"], "block_table": inputs["block_table"], "skip_below": 0,
+        },
+    )["logits"].view(6, -1)  # fmt: skip
+    for row, length in enumerate(inputs["seq_lens"].view(-1).tolist()):
+        ids = step.indices[row]
+        assert int((ids >= 0).sum()) == min(128, length) and bool((ids[min(128, length) :] == -1).all())
+        if length > 128:
+            table = inputs["block_table"][row // 2].tolist()
+            positions = torch.tensor([table.index(i // 64) * 64 + i % 64 for i in ids.tolist()])
+            kept = scores[row, positions].sort(descending=True).values
+            best = scores[row, :length].sort(descending=True).values[:128]
+            assert torch.allclose(kept, best, rtol=1e-3, atol=1e-3)
+    attention = problems.get("sparse_mla").reference(
+        "bf16",
+        {
+            "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "ckv": inputs["kv"].view(-1, 512), "kpe": inputs["kpe"].view(-1, 64),
+            "indices": step.indices, "attn_sink": torch.full((16,), -math.inf), "sm_scale": 0.1, "lse_scale": 1.0,
+        },
+    )  # fmt: skip
+    assert (step.out.double() - attention["out"]).norm() / attention["out"].norm() < 3e-3
+    assert bool((step.lse[2] == -math.inf).all()) and bool((step.out[2] == 0).all())
+
+
+def test_prefill_step_matches_decode_of_the_same_rows() -> None:
+    generator = torch.Generator().manual_seed(2)
+    index = problems.get("lightning_indexer")
+    from dsl_kernels.problems.base import Workload
+
+    inputs = index.make(
+        Workload("w", "tiny", "prefill", {"s": 5, "skv": 300, "heads": 64, "windows": "ragged"}), generator
+    )
+    q = torch.randn(5, 16, 512, generator=generator).bfloat16()
+    pe = torch.randn(5, 16, 64, generator=generator).bfloat16()
+    kv = torch.randn(300, 576, generator=generator).bfloat16()
+    names = ("q", "k", "k_scales", "weights", "k_start", "k_end")
+    args = [inputs[n] for n in names]
+    whole = dsa.prefill(*args, q, pe, kv, sm_scale=0.1, topk=64, workspace=Workspace(), **CPU)
+    pieces = dsa.prefill(
+        *args, q, pe, kv, sm_scale=0.1, topk=64, rows_per_chunk=2, workspace=Workspace(), **CPU
+    )
+    assert torch.equal(whole.indices, pieces.indices) and torch.equal(whole.out, pieces.out)
+    for row in range(5):
+        start, end = int(inputs["k_start"][row]), int(inputs["k_end"][row])
+        ids = whole.indices[row]
+        valid = ids[ids >= 0]
+        assert valid.numel() == min(64, end - start)
+        assert bool(((valid >= start) & (valid < end)).all())
+
+
+def test_opcheck() -> None:
+    inputs, _ = drawn("sparse_mla", "topk64")
+    q, pe, kv, ids = mla_args(inputs)
+    args = (q, pe, kv, inputs["kpe"], ids, None, 0.1, "2", "interpreter", None, None)
+    torch.library.opcheck(torch.ops.dsl_kernels.sparse_mla, args)
+    outs = (torch.empty_like(q), torch.empty(q.shape[:2]))
+    torch.library.opcheck(
+        torch.ops.dsl_kernels.sparse_mla_out,
+        (q, pe, kv, inputs["kpe"], ids, None, 0.1, *outs, "2", "interpreter", None, None),
+    )
+    scores, ends = torch.randn(2, 128), torch.tensor([128, 5], dtype=torch.int32)
+    starts, table = torch.zeros(2, dtype=torch.int32), torch.zeros(1, 1, dtype=torch.int32)
+    torch.library.opcheck(
+        torch.ops.dsl_kernels.topk_selector,
+        (scores, starts, ends, table, 1, 0, 16, "interpreter", None, None),
+    )
+    torch.library.opcheck(
+        torch.ops.dsl_kernels.topk_selector_out,
+        (scores, starts, ends, table, 1, 0, torch.empty(2, 16, dtype=torch.int32), "interpreter", None, None),
+    )
+
+
+@pytest.mark.parametrize("name", ["decode_tiny", "prefill_tiny"])
+def test_opcheck_indexer(name: str) -> None:
+    inputs, _ = drawn("lightning_indexer", name)
+    # test_schema needs arithmetic that torch lacks for float8 on a CPU, and columns beyond a row's length are not
+    # written, so outputs of two runs differ there.
+    checks = ("test_faketensor", "test_autograd_registration")
+    if name == "decode_tiny":
+        args = [inputs[n] for n in ("q", "k_cache", "weights", "seq_lens", "block_table")]
+        torch.library.opcheck(
+            torch.ops.dsl_kernels.lightning_indexer, (*args, 0, "interpreter", None, None), test_utils=checks
+        )
+    else:
+        args = [inputs[n] for n in ("q", "k", "k_scales", "weights", "k_start", "k_end")]
+        torch.library.opcheck(
+            torch.ops.dsl_kernels.lightning_indexer_prefill,
+            (*args, 0, "interpreter", None, None),
+            test_utils=checks,
+        )
+
+
+def test_compiles_as_one_graph() -> None:
+    inputs = step_inputs([[130], [64]])
+    output = dsa.decode(**inputs, sm_scale=0.1, topk=64, workspace=Workspace(), **CPU)
+
+    def step(q, pe, kv, kpe, ids):
+        out, lse = sparse_mla(q * 1.0, pe, kv, ids, sm_scale=0.1, kpe=kpe, executor="interpreter")
+        return out + 0, lse
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    out, lse = compiled(inputs["q_nope"], inputs["q_pe"], inputs["kv"], inputs["kpe"], output.indices)
+    assert torch.equal(out, output.out) and torch.equal(lse, output.lse)
+
+    def select(scores, ends):
+        return topk_selector(scores * 2, ends, 16, executor="interpreter") + 0
+
+    scores, ends = torch.randn(3, 128), torch.tensor([128, 5, 0], dtype=torch.int32)
+    compiled = torch.compile(select, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(scores, ends), select(scores, ends))
+
+
+def test_zero_rows_launch_nothing() -> None:
+    out = topk_selector(torch.empty(0, 128), torch.empty(0, dtype=torch.int32), 16, **CPU)
+    assert out.shape == (0, 16)
+    ids = torch.empty(0, 64, dtype=torch.int32)
+    out, lse = sparse_mla(
+        torch.empty(0, 16, 512, dtype=torch.bfloat16), torch.empty(0, 16, 64, dtype=torch.bfloat16),
+        torch.zeros(4, 576, dtype=torch.bfloat16), ids, sm_scale=1.0, **CPU,
+    )  # fmt: skip
+    assert out.shape == (0, 16, 512) and lse.shape == (0, 16)
+
+
+def test_workspace_grows_once_and_is_kept() -> None:
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    scratch = Workspace()
+    for splits in (4, 2, 1):
+        sparse_mla(
+            *mla_args(inputs), sm_scale=0.1, kpe=inputs["kpe"], splits=splits, workspace=scratch, **CPU
+        )
+        held = scratch.bytes
+    sparse_mla(*mla_args(inputs), sm_scale=0.1, kpe=inputs["kpe"], splits=4, workspace=scratch, **CPU)
+    assert scratch.bytes == held > 0
+
+
+BAD_MLA = {
+    "dtype": (lambda a: a.update(q_nope=a["q_nope"].float()), ArgumentTypeError, "q_nope.*bfloat16.*float32.*Fix"),
+    "rank": (lambda a: a.update(q_pe=a["q_pe"][0]), InvalidArgumentError, "q_pe.*3 dimensions"),
+    "heads disagree": (lambda a: a.update(q_pe=a["q_pe"][:, :8].contiguous()), InvalidArgumentError, "q_pe.*heads = 16"),
+    "rows disagree": (lambda a: a.update(indices=a["indices"][:1]), InvalidArgumentError, "indices.*t = 2"),
+    "not contiguous": (
+        lambda a: a.update(q_nope=a["q_nope"].transpose(0, 1).contiguous().transpose(0, 1)), InvalidArgumentError, "contiguous",
+    ),
+    "int64 ids": (lambda a: a.update(indices=a["indices"].long()), ArgumentTypeError, "indices.*int32.*int64"),
+    "cache width": (lambda a: a.update(kv=a["kv"][:, :500].contiguous()), InvalidArgumentError, "kv.*512.*576.*656"),
+    "cache dtype": (lambda a: a.update(kv=a["kv"].float()), ArgumentTypeError, "kv.*bfloat16 rows or 656-byte"),
+    "cache gaps": (lambda a: a.update(kv=torch.zeros(4, 70, 512).bfloat16()[:, :64]), InvalidArgumentError, "kv.*without gaps"),
+    "misaligned rows": (
+        lambda a: a.update(kv=torch.zeros(513, 516).bfloat16()[:512, :512]), InvalidArgumentError, "16 bytes",
+    ),
+    "lse base": (lambda a: a.update(lse_base="10"), InvalidArgumentError, "lse_base"),
+    "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 4"),
+    "topk": (lambda a: a.update(indices=a["indices"][:, :100].contiguous()), NoVariantError, "topk = 100 is no multiple"),
+    "sink shape": (lambda a: a.update(attn_sink=torch.zeros(8)), InvalidArgumentError, "attn_sink.*heads = 16"),
+    "no executor": (lambda a: a.update(executor=None), ExecutorUnavailableError, "interpreter"),
+    "cuda on cpu": (lambda a: a.update(executor="cuda"), ExecutorUnavailableError, "CUDA tensors"),
+    "unknown executor": (lambda a: a.update(executor="gpu"), UnknownNameError, "interpreter"),
+    "unknown arch": (lambda a: a.update(arch="sm_80"), UnsupportedArchError, "sm_90a"),
+    "unknown variant": (lambda a: a.update(variant="nope"), NoVariantError, "nope"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_MLA)
+def test_sparse_mla_refuses(case: str) -> None:
+    change, error, message = BAD_MLA[case]
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    args = {
+        "q_nope": inputs["q_nope"], "q_pe": inputs["q_pe"], "kv": inputs["ckv"], "kpe": inputs["kpe"], "indices": inputs["indices"],
+        "sm_scale": 0.1, **CPU,
+    }  # fmt: skip
+    change(args)
+    with pytest.raises(error, match=message) as caught:
+        sparse_mla(**args)
+    assert isinstance(caught.value, DslKernelError) and caught.value.fix
+
+
+def test_a_non_tensor_is_named() -> None:
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    with pytest.raises(ArgumentTypeError, match="q_nope.*torch.Tensor.*list"):
+        sparse_mla(
+            [1], inputs["q_pe"], inputs["ckv"], inputs["indices"], sm_scale=0.1, kpe=inputs["kpe"], **CPU
+        )
+
+
+BAD_TOPK = {
+    "k zero": ({"k": 0}, InvalidArgumentError, "k.*1 to 2048"),
+    "k large": ({"k": 4096}, InvalidArgumentError, "k.*1 to 2048"),
+    "rank": ({"logits": torch.zeros(128)}, InvalidArgumentError, "logits.*2 dimensions"),
+    "dtype": ({"logits": torch.zeros(2, 128).half()}, ArgumentTypeError, "logits.*float32"),
+    "lens dtype": ({"row_ends": torch.tensor([1, 2])}, ArgumentTypeError, "row_ends.*int32"),
+    "lens shape": (
+        {"row_ends": torch.zeros(3, dtype=torch.int32)},
+        InvalidArgumentError,
+        "row_ends.*rows = 2",
+    ),
+    "stride": ({"logits": torch.zeros(2, 127)}, NoVariantError, "multiple of 4"),
+    "out": ({"out": torch.zeros(2, 8, dtype=torch.int32)}, InvalidArgumentError, "out"),
+    "next_n": ({"next_n": 0}, InvalidArgumentError, "next_n"),
+    "table": (
+        {"block_table": torch.zeros(1, 2, dtype=torch.int32)},
+        InvalidArgumentError,
+        "block_table.*2 rows",
+    ),
+    "page": (
+        {"block_table": torch.zeros(2, 2, dtype=torch.int32), "page_size": 0},
+        InvalidArgumentError,
+        "page_size",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TOPK)
+def test_topk_selector_refuses(case: str) -> None:
+    change, error, message = BAD_TOPK[case]
+    args = {
+        "logits": torch.zeros(2, 128),
+        "row_ends": torch.tensor([100, 3], dtype=torch.int32),
+        "k": 16,
+        **CPU,
+        **change,
+    }
+    with pytest.raises(error, match=message):
+        topk_selector(**args)
+
+
+def test_indexer_refuses() -> None:
+    inputs, _ = drawn("lightning_indexer", "decode_tiny")
+    args = {n: inputs[n] for n in ("q", "k_cache", "weights", "seq_lens", "block_table")}
+    with pytest.raises(InvalidArgumentError, match="k_cache.*pages of 64 tokens"):
+        lightning_indexer(**{**args, "k_cache": torch.zeros(3, 128, 1, 132, dtype=torch.uint8)}, **CPU)
+    with pytest.raises(ArgumentTypeError, match="k_cache.*one byte"):
+        lightning_indexer(**{**args, "k_cache": torch.zeros(3, 64, 1, 132)}, **CPU)
+    with pytest.raises(NoVariantError, match="heads = 16"):
+        lightning_indexer(
+            **{
+                **args,
+                "q": args["q"][:, :, :16].contiguous(),
+                "weights": args["weights"][..., :16].contiguous(),
+            },
+            **CPU,
+        )
+    prefill, _ = drawn("lightning_indexer", "prefill_tiny")
+    names = ("q", "k", "k_scales", "weights", "k_start", "k_end")
+    with pytest.raises(InvalidArgumentError, match="out.*at least 130 columns"):
+        lightning_indexer_prefill(*(prefill[n] for n in names), out=torch.empty(3, 64), **CPU)
+
+
+def test_step_refuses_a_topk_that_attention_cannot_take() -> None:
+    with pytest.raises(InvalidArgumentError, match="multiple of 64"):
+        dsa.decode(**step_inputs([[10]]), sm_scale=0.1, topk=100, **CPU)
+
+
+def test_value_checks_find_what_a_launch_would_read_out_of_bounds(monkeypatch) -> None:
+    monkeypatch.setenv("DSL_KERNELS_CHECK_VALUES", "1")
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    q, pe, kv, ids = mla_args(inputs)
+    bad = ids.clone()
+    bad[0, 0] = kv.shape[0]
+    with pytest.raises(InvalidArgumentError, match="indices.*token ids from -1 to 511"):
+        sparse_mla(q, pe, kv, bad, sm_scale=0.1, kpe=inputs["kpe"], **CPU)
+    with pytest.raises(InvalidArgumentError, match="row_ends"):
+        topk_selector(torch.zeros(1, 128), torch.tensor([129], dtype=torch.int32), 16, **CPU)
+    index, _ = drawn("lightning_indexer", "decode_tiny")
+    args = {n: index[n] for n in ("q", "k_cache", "weights", "seq_lens", "block_table")}
+    lightning_indexer(**args, **CPU)
+    with pytest.raises(InvalidArgumentError, match="seq_lens"):
+        lightning_indexer(**{**args, "seq_lens": -args["seq_lens"]}, **CPU)
+    table = args["block_table"].clone()
+    table[0, 0] = 12
+    with pytest.raises(InvalidArgumentError, match="block_table"):
+        lightning_indexer(**{**args, "block_table": table}, **CPU)

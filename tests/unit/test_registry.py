@@ -1,0 +1,169 @@
+"""Selection: its order, its refusals, its errors, and that no call of a wide grid is ambiguous."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pytest
+
+from dsl_kernels import registry, variants
+from dsl_kernels.errors import AmbiguousSelectionError, ArtifactError, NoVariantError
+
+ARCHS = ("sm_90a", "sm_100a")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    registry.clear()
+    yield
+    registry.clear()
+
+
+def mla(t=4, heads=16, topk=2048, form="bf16", arch="sm_90a", **kwargs) -> registry.Call:
+    return registry.Call(
+        "sparse_mla", form, arch, {"t": t, "heads": heads, "topk": topk, "n": 8192, **_strides}, **kwargs
+    )
+
+
+_strides = {"ckv_stride": 512, "kpe_stride": 64}
+
+
+def topk(rows=4, stride=32768, k=2048, arch="sm_90a", **kwargs) -> registry.Call:
+    dims = {
+        "rows": rows,
+        "stride": stride,
+        "b": rows,
+        "max_pages": stride // 64,
+        "k": k,
+        "next_n": 1,
+        "page_size": 64,
+    }
+    return registry.Call("topk_selector", "default", arch, dims, **kwargs)
+
+
+def decode(b=4, next_n=1, max_pages=512, heads=64, arch="sm_90a", **kwargs) -> registry.Call:
+    dims = {
+        "b": b, "next_n": next_n, "heads": heads, "pages": 4096, "max_pages": max_pages, "stride": max_pages * 64, "skip_below": 2048,
+    }  # fmt: skip
+    return registry.Call("lightning_indexer", "decode", arch, dims, **kwargs)
+
+
+def prefill(s=128, skv=4096, heads=64, arch="sm_90a") -> registry.Call:
+    return registry.Call(
+        "lightning_indexer",
+        "prefill",
+        arch,
+        {"s": s, "skv": skv, "heads": heads, "stride": skv, "skip_below": 0},
+    )
+
+
+GRID = [
+    *(mla(t, h, topk=k, form=f, arch=a) for t, h, k, f, a in product((1, 3, 16, 64, 500), (8, 16, 32, 64, 128), (512, 2048), ("bf16", "fp8"), ARCHS)),
+    *(topk(r, s, k, arch=a) for r, s, k, a in product((1, 3, 16, 64, 4096), (2048, 4096, 32768, 131072, 1 << 20), (512, 2048), ARCHS)),
+    *(decode(b, n, p, h, a) for b, n, p, h, a in product((1, 16, 128), (1, 2, 3, 8), (32, 512, 2048), (32, 64), ARCHS)),
+    *(prefill(s, skv, h, a) for s, skv, h, a in product((1, 7, 4096), (128, 32768), (32, 64), ARCHS)),
+]  # fmt: skip
+
+
+def test_every_call_of_the_grid_has_exactly_one_answer() -> None:
+    for call in GRID:
+        selection = registry.select(call)
+        assert selection.variant.arch == call.arch, call
+        assert registry.refusal(call, selection.variant) is None
+
+
+def test_explain_lists_every_variant_once_with_a_reason_or_a_prediction() -> None:
+    explanation = registry.explain(mla())
+    assert {c.variant.id for c in explanation.candidates} == {v.id for v in variants.variants("sparse_mla")}
+    for candidate in explanation.candidates:
+        assert (candidate.refusal is None) != (candidate.predicted_us is None)
+    assert sum(c.chosen for c in explanation.candidates) == 1
+    reasons = " ".join(c.refusal or "" for c in explanation.candidates)
+    assert "built for sm_100a" in reasons and "heads = 16, built for 128" in reasons
+
+
+def test_no_match_lists_every_refusal() -> None:
+    with pytest.raises(NoVariantError) as caught:
+        registry.select(mla(heads=24))
+    for variant in variants.variants("sparse_mla"):
+        assert variant.id in str(caught.value)
+    assert "heads = 24, built for 16" in str(caught.value)
+
+
+def test_more_queries_than_any_variant_takes() -> None:
+    with pytest.raises(NoVariantError, match="next_n = 9, built for at most 8"):
+        registry.select(decode(next_n=9))
+
+
+def test_ties_are_an_error_that_names_both(monkeypatch) -> None:
+    monkeypatch.setattr(registry, "_predict", lambda *args: (5.0, "hbm"))
+    monkeypatch.setattr(registry, "clear", lambda: None)
+    registry._selected.clear()
+    with pytest.raises(
+        AmbiguousSelectionError, match="equal predictions for topk_selector__.*, topk_selector__"
+    ):
+        registry.select(topk())
+    registry._selected.clear()
+
+
+def test_argument_beats_environment_beats_cost(monkeypatch) -> None:
+    ranked = sorted(
+        (c for c in registry.explain(topk()).candidates if c.refusal is None), key=lambda c: c.predicted_us
+    )
+    best, second, third = (c.variant.id for c in ranked[:3])
+    assert registry.select(topk()).variant.id == best
+    assert registry.select(topk()).rule == "cost model"
+    monkeypatch.setenv("DSL_KERNELS_FORCE", f"topk_selector={second}")
+    assert registry.select(topk()).variant.id == second
+    assert registry.select(topk()).rule == "DSL_KERNELS_FORCE"
+    assert registry.select(topk(), third).variant.id == third
+    assert registry.select(mla()).rule != "DSL_KERNELS_FORCE"
+
+
+def test_an_override_that_refuses_is_an_error_not_a_fallback(monkeypatch) -> None:
+    other = next(v.id for v in variants.variants("sparse_mla", arch="sm_100a"))
+    with pytest.raises(NoVariantError, match="built for sm_100a"):
+        registry.select(mla(), other)
+    monkeypatch.setenv("DSL_KERNELS_FORCE", "sparse_mla=missing")
+    with pytest.raises(NoVariantError, match="missing"):
+        registry.select(mla())
+
+
+def write_table(monkeypatch, tmp_path, entries, schema=registry.TUNED_SCHEMA) -> None:
+    monkeypatch.setattr(registry, "TUNED", tmp_path)
+    content = {"schema": schema, "gpu": "Test GPU", "metadata": {}, "entries": entries}
+    (tmp_path / "test_gpu.json").write_text(json.dumps(content))
+
+
+def test_the_tuned_entry_of_the_bucket_decides_and_sets_launch_dims(monkeypatch, tmp_path) -> None:
+    call = mla(t=5, gpu="Test GPU")
+    chosen = registry.select(mla(t=5)).variant.id
+    entry = {
+        "op": "sparse_mla", "form": "bf16", "bucket": {"t": 8, "heads": 16, "topk": 2048}, "variant": chosen,
+        "launch": {"splits": 3}, "us": {chosen: 7.5},
+    }  # fmt: skip
+    write_table(monkeypatch, tmp_path, [entry])
+    selection = registry.select(call)
+    assert selection.rule == "tuned table" and selection.launch["splits"] == 3
+    explanation = registry.explain(call)
+    assert [c.tuned_us for c in explanation.candidates if c.chosen] == [7.5]
+    assert registry.select(mla(t=9, gpu="Test GPU")).rule != "tuned table"
+
+
+def test_a_broken_tuned_table_is_reported(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(registry, "TUNED", tmp_path)
+    (tmp_path / "test_gpu.json").write_text("{")
+    with pytest.raises(ArtifactError, match="tuned table"):
+        registry.select(mla(gpu="Test GPU"))
+
+
+def test_a_missing_manifest_says_how_to_make_one(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path))
+    with pytest.raises(ArtifactError, match="make generate"):
+        variants.variants()
+
+
+def test_splits_follow_the_number_of_queries() -> None:
+    few, many = registry.select(mla(t=1)).launch["splits"], registry.select(mla(t=500)).launch["splits"]
+    assert few > many == 1
