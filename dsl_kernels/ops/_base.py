@@ -105,6 +105,16 @@ def device_facts(index: int) -> tuple[str, str]:
     return arch_for_capability(major, minor).name, torch.cuda.get_device_name(index)
 
 
+def selections() -> list[registry.Selection]:
+    """What the prepared launches of this process run, in the order of their first call."""
+    return [prepared.selection for prepared in _prepared.values()]
+
+
+def preload(selection: registry.Selection, device: torch.device, executor: str = "cuda") -> None:
+    """Compile or load a variant before its first call."""
+    _launcher(executor, selection, device)
+
+
 def run(
     op: str,
     form: str,
