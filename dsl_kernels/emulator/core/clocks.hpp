@@ -37,7 +37,7 @@ struct Clock {
   }
 };
 
-enum EventFlags : u8 { EV_ASYNC = 1, EV_ATOMIC = 2, EV_TCGEN = 4, EV_INIT = 8 };
+enum EventFlags : u8 { EV_ASYNC = 1, EV_ATOMIC = 2, EV_TCGEN = 4, EV_INIT = 8, EV_CPASYNC = 16 };
 
 struct Event {
   u32 actor, clk;

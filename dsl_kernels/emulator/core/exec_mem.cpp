@@ -276,7 +276,7 @@ void Exec::cp_async() {
   int p = pc;
   M.launch_async(w.cp_queue, std::make_shared<AsyncOp>(AsyncOp{"cp.async", &w, pc, at, [=] {
     // Non-bulk cp.async works through the generic proxy; its group is its actor's clock.
-    Access acc = m->async_access(*wp, actor, clk, p, *at, 0);
+    Access acc = m->async_access(*wp, actor, clk, p, *at, EV_CPASYNC);
     for (auto& x : all) {
       u8 raw[16] = {};
       if (x.take) {

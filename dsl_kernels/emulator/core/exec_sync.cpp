@@ -32,8 +32,8 @@ bool cluster_complete(const Cluster& cl) {
 Flow Exec::barrier() {
   if (in.op == OP_cluster_arrive) {
     Cluster& cl = *c.cluster;
-    if (w.cluster_arrived) M.find("cluster-barrier-twice", true, &w, pc, "barrier.cluster.arrive twice with no wait between");
-    w.cluster_arrived = true;
+    if (w.cluster_arrived & mask) M.find("cluster-barrier-twice", true, &w, pc, "barrier.cluster.arrive twice with no wait between");
+    w.cluster_arrived |= mask;
     w.cluster_gen = cl.generation;
     // A relaxed arrival only carries what an earlier fence released.
     cl.cur.join(in.m[0] ? w.fenced : w.clock);
@@ -45,13 +45,13 @@ Flow Exec::barrier() {
   }
   if (in.op == OP_cluster_wait) {
     Cluster& cl = *c.cluster;
-    if (!w.cluster_arrived) M.fatal("cluster-barrier-order", &w, pc, "barrier.cluster.wait without an arrive before it");
+    if (mask & ~w.cluster_arrived) M.fatal("cluster-barrier-order", &w, pc, "barrier.cluster.wait without an arrive before it");
     if (cl.generation == w.cluster_gen) {
       g.wait = {WaitKind::cluster, cl.generation};
       return Flow::wait;
     }
     g.wait = {};
-    w.cluster_arrived = false;
+    w.cluster_arrived &= ~mask;
     M.acquire(w, cl.last);
     return Flow::next;
   }

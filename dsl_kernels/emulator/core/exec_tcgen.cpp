@@ -31,8 +31,12 @@ static void check_columns(Machine& m, Warp& w, int pc, Cta& c, int col, int coun
     m.fatal("tmem-out-of-bounds", &w, pc, std::string(what) + " reaches TMEM columns " + std::to_string(col) + " to " + std::to_string(col + count - 1) + " of 512");
   Tmem& t = tmem_of(c);
   for (int i = col; i < col + count; i++)
-    if (t.owner[i] < 0)
-      m.fatal("tmem-unallocated", &w, pc, std::string(what) + " touches TMEM column " + std::to_string(i) + ", which is not allocated");
+    if (t.owner[i] < 0) {
+      // Execution goes on with what the cells hold, so that a report shows every such access.
+      m.find(t.freed[i] ? "tmem-use-after-dealloc" : "tmem-unallocated", true, &w, pc,
+             std::string(what) + " touches TMEM column " + std::to_string(i) + ", which is " + (t.freed[i] ? "already deallocated" : "not allocated"));
+      return;
+    }
 }
 
 static void note_tmem(Machine& m, Warp& w, int pc, Cta& c, int lane, int col, int count, const Access& a, bool write, const char* what,
@@ -70,7 +74,10 @@ Flow Exec::tcgen() {
       int id = t.next++;
       t.blocks[id] = {start, int(n)};
       t.alloc_pc[id] = pc;
-      for (int i = start; i < start + int(n); i++) t.owner[i] = id;
+      for (int i = start; i < start + int(n); i++) {
+        t.owner[i] = id;
+        for (int lane = 0; lane < TMEM_LANES; lane++) t.shadow[size_t(lane * TMEM_COLS + i)].w = 0;  // contents are undefined
+      }
       M.note_write(l, 4, M.access(w, pc), w, pc, "tcgen05.alloc");
       u32 v = u32(start);
       std::memcpy(l.p, &v, 4);
@@ -96,9 +103,8 @@ Flow Exec::tcgen() {
           M.find("tmem-dealloc-in-use", true, &w, pc,
                  "tcgen05.dealloc of column " + std::to_string(col + int(at)) + " is not ordered after an access of it: another CTA may get it while it is used",
                  &M.shadows.events[other]);
-        for (u64 i = 0; i < n; i++) t.shadow[size_t(lane * TMEM_COLS + col) + i] = {};
       }
-      for (int i = col; i < col + int(n); i++) t.owner[i] = -1;
+      for (int i = col; i < col + int(n); i++) t.owner[i] = -1, t.freed[i] = true;
       t.blocks.erase(id);
       t.next++;
       M.progress();

@@ -104,7 +104,7 @@ struct Warp {
   int maxnreg = 0;
   std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
   u64 cluster_gen = 0;
-  bool cluster_arrived = false;
+  u32 cluster_arrived = 0;  // lanes
   u32 streak = 0;
   int last_group_pc = -1;
   int last_pc = -1;
@@ -135,6 +135,7 @@ struct Tmem {
   std::vector<u32> data;
   std::vector<Shadow> shadow;
   int owner[TMEM_COLS];        // allocation number or -1
+  bool freed[TMEM_COLS] = {};  // was allocated before
   std::map<int, std::pair<int, int>> blocks;  // number -> first column, count
   int next = 0;
   bool relinquished = false;

@@ -42,7 +42,7 @@ void Machine::find(const char* code, bool error, const Warp* w, int pc, const st
       if (other->actor < w->cta->cluster->slots_first) other_warp = int(other->actor % per_cta / P_COUNT);
     }
   }
-  std::string key = std::string(code) + ":" + std::to_string(pc) + ":" + std::to_string(other_pc);
+  std::string key = std::string(code) + ":" + std::to_string(pc) + (error ? ":" + std::to_string(other_pc) : "");
   if (seen[key]++) return;
   if (findings.size() < size_t(cfg.max_findings))
     findings.push_back({code, msg, error, w ? w->cta->linear : -1, w ? w->index : -1, pc, other_warp, other_pc});
@@ -152,7 +152,7 @@ std::string Machine::report_json(const std::string& status) {
   s << "{\"status\":\"" << status << "\",\"instructions\":" << executed - retries << ",\"findings\":[";
   for (size_t i = 0; i < findings.size(); i++) {
     auto& f = findings[i];
-    std::string key = f.code + ":" + std::to_string(f.pc) + ":" + std::to_string(f.other_pc);
+    std::string key = f.code + ":" + std::to_string(f.pc) + (f.error ? ":" + std::to_string(f.other_pc) : "");
     s << (i ? "," : "") << "{\"code\":\"" << f.code << "\",\"error\":" << (f.error ? "true" : "false") << ",\"message\":\""
       << json_escape(f.message) << "\",\"cta\":" << f.cta << ",\"warp\":" << f.warp << ",\"pc\":" << f.pc << ",\"other_warp\":" << f.other_warp
       << ",\"other_pc\":" << f.other_pc << ",\"times\":" << seen[key] << "}";

@@ -200,6 +200,7 @@ static bool aligned_op(const Instr& in) {
     case OP_wgmma_commit: case OP_wgmma_wait: case OP_tc_alloc: case OP_tc_dealloc: case OP_tc_relinquish: case OP_tc_ld:
     case OP_tc_st: case OP_tc_wait:
       return true;
+    case OP_cluster_arrive: case OP_cluster_wait: return in.m[1];
   }
   return false;
 }

@@ -40,9 +40,10 @@ def _bar(c: Ctx) -> None:
 def _cluster(c: Ctx) -> None:
     arrive = c.choose({"wait": 0, "arrive": 1}, what="mode")
     relaxed = int(c.take("relaxed"))
-    c.drop("acquire", "release", "aligned")
+    c.drop("acquire", "release")
+    aligned = int(c.take("aligned"))
     c.done()
-    c.emit("cluster_arrive" if arrive else "cluster_wait", m=[relaxed])
+    c.emit("cluster_arrive" if arrive else "cluster_wait", m=[relaxed, aligned])
 
 
 @decoder("mbarrier")
