@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import dsa, ops, problems, registry
+from . import dsa, ops, registry
 from .errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from .ops import _base
 from .problems.base import Comparison
@@ -150,7 +150,7 @@ class StepInputs:
 
     def run(self, **options: Any) -> dsa.StepOutput:
         """The step through `dsa.decode` or `dsa.prefill`; options are theirs (executor, arch, workspace, output ...)."""
-        step = dsa.decode if self.kind == "decode" else dsa.prefill
+        step: Any = dsa.decode if self.kind == "decode" else dsa.prefill
         return step(**self.tensors, sm_scale=self.sm_scale, topk=self.topk, lse_base=self.lse_base, **options)
 
     @property
@@ -170,7 +170,7 @@ class StepInputs:
     def size(self) -> StepSize:
         """The sizes that these tensors have."""
         t = self.tensors
-        shared = {"heads": t["q_nope"].shape[1], "index_heads": t["q_index"].shape[-2], "topk": self.topk}
+        shared: dict[str, Any] = {"heads": t["q_nope"].shape[1], "index_heads": t["q_index"].shape[-2], "topk": self.topk}
         kv = "fp8" if self.form == "fp8" else "bf16" if "kpe" in t else "joined"
         if self.kind == "prefill":
             return StepSize("prefill", rows=t["q_index"].shape[0], context=t["k_index"].shape[0], kv=kv, **shared)
@@ -354,7 +354,7 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         raise _bad(str(path), "a workload file (safetensors)", "no such file", "check the path")
     try:
         with library.safe_open(str(path), "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+            return {name: file.get_tensor(name) for name in list(file.keys())}, file.metadata() or {}
     except library.SafetensorError as error:
         raise _bad(str(path), "a safetensors file", str(error), "write it with dsl_kernels.steps.save or safetensors.torch") from None
 

@@ -1,0 +1,72 @@
+"""`python -m dsl_kernels`: list, inspect, compile, run and time the kernels.
+
+Every public module here is a group of commands: it holds a typer app named `app`. Heavy imports (torch, the DSLs)
+happen inside the commands that need them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import Any
+
+import typer
+import typer.core
+
+from .. import __version__, env
+from .._discover import module_names
+from ..errors import DslKernelError, InvalidArgumentError
+from ._output import error_console
+
+
+class _Group(typer.core.TyperGroup):
+    """Renders typed errors on stderr and ends with status 2, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except DslKernelError as error:
+            show_error(error)
+            raise typer.Exit(2) from None
+
+
+def show_error(error: DslKernelError) -> None:
+    """The error's four parts, one a line."""
+    console = error_console()
+    console.print(f"error[{error.code}] {error.subject}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+    for name in ("expected", "got", "fix"):
+        console.print(f"  {name + ':':<10}{getattr(error, name)}", markup=False, highlight=False, soft_wrap=True)
+
+
+app = typer.Typer(
+    name="dsl_kernels", cls=_Group, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    help="Sparse-attention kernels for Hopper and Blackwell: list, inspect, compile, run and time them.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+) -> None:
+    level = env.LOG_LEVEL.get()
+    if level not in logging.getLevelNamesMapping():
+        raise InvalidArgumentError(
+            env.LOG_LEVEL.name, expected="a level name", got=repr(level), fix="use DEBUG, INFO, WARNING or ERROR"
+        )
+    logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
+
+
+for _name in module_names(__path__):
+    app.add_typer(importlib.import_module(f"{__name__}.{_name}").app)
+
+
+def main() -> None:
+    """Entry point of `python -m dsl_kernels` and of the console script."""
+    app()

@@ -1,0 +1,44 @@
+"""What this machine has, found without torch where that is possible."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..errors import UnsupportedArchError
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Name, compute capability and architecture of each visible GPU; empty without a driver."""
+    try:
+        from cuda.bindings import driver
+
+        if driver.cuInit(0)[0]:
+            return []
+        found = []
+        for index in range(driver.cuDeviceGetCount()[1]):
+            device = driver.cuDeviceGet(index)[1]
+            kinds = driver.CUdevice_attribute
+            major, minor = (
+                int(driver.cuDeviceGetAttribute(kind, device)[1])
+                for kind in (kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+            )
+            name = driver.cuDeviceGetName(128, device)[1].decode().rstrip("\0")
+            found.append({"name": name, "capability": f"{major}.{minor}", "arch": _arch(major, minor)})
+        return found
+    except (ImportError, RuntimeError, OSError):
+        return []
+
+
+def _arch(major: int, minor: int) -> str | None:
+    from ..arch import arch_for_capability
+
+    try:
+        return arch_for_capability(major, minor).name
+    except UnsupportedArchError:
+        return None
+
+
+def interactive() -> bool:
+    """Whether a person can answer a question."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

@@ -1,0 +1,174 @@
+"""What the commands share: consoles, tables, JSON and the options that several of them take."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import variants
+from ..arch import get_arch
+from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
+from ..variants import Variant
+
+Op = Annotated[str | None, typer.Option(help="Only this operation.")]
+Backend = Annotated[str | None, typer.Option(help="Only this backend.")]
+Arch = Annotated[str | None, typer.Option(help="Only this architecture (sm_90a, sm_100a).")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+# Columns of a table that goes to a file or a pipe, where rich would assume 80.
+PIPE_WIDTH = 200
+
+
+def console() -> Any:
+    """Standard output, as wide as the terminal, or wide enough not to wrap tables where there is none."""
+    return _console(stderr=False)
+
+
+def error_console() -> Any:
+    """Standard error, for errors, notes and progress."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Any:
+    from rich.console import Console
+
+    made = Console(stderr=stderr, emoji=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made = Console(stderr=stderr, emoji=False, width=PIPE_WIDTH)
+    return made
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]], *, right: Iterable[str] = (), fold: Iterable[str] = ()) -> Any:
+    """A rich table; columns named in `right` are right-aligned, those in `fold` may wrap, the others never do."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", title_style="bold", highlight=False, box=SIMPLE_HEAD)
+    right, fold = set(right), set(fold)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=name not in fold, overflow="fold")
+    for row in rows:
+        made.add_row(*(cell(value) for value in row))
+    return made
+
+
+def cell(value: Any) -> str:
+    """A value as a table shows it; brackets are escaped, None is a dash."""
+    from rich.markup import escape
+
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return figure(value)
+    if isinstance(value, Mapping):
+        return escape(" ".join(f"{k}={v}" for k, v in value.items())) or "-"
+    return escape(str(value))
+
+
+def figure(value: float | None) -> str:
+    """A number with three significant digits, or a dash."""
+    if value is None:
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def size_text(count: int) -> str:
+    """Bytes in a unit that a person reads."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def print_json(data: Any) -> None:
+    """JSON on standard output; paths become text, and numbers JSON cannot spell become null."""
+    typer.echo(json.dumps(_plain(data), indent=1))
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple | set):
+        return [_plain(value) for value in data]
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Path):
+        return str(data)
+    return data
+
+
+def progress(disable: bool = False) -> Any:
+    """A progress display on standard error; silent where that is no terminal."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    where = error_console()
+    return Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=where, transient=True, disable=disable or not where.is_terminal,
+    )  # fmt: skip
+
+
+def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str, str | None]:
+    """The filters as `variants.variants` takes them, after checking their spelling.
+
+    Raises:
+        UnknownNameError, UnsupportedArchError: a filter that can match nothing.
+    """
+    from .. import backends, problems
+
+    for kind, value, known in (("operation", op, problems.names()), ("backend", backend, backends.names())):
+        if value is not None and value not in known:
+            raise UnknownNameError(kind, expected=f"a known {kind}", got=repr(value), fix=did_you_mean(value, known))
+    return {"op": op, "backend": backend, "arch": get_arch(arch).name if arch else None}
+
+
+def variant(name: str) -> Variant:
+    """The variant of that id.
+
+    Raises:
+        UnknownNameError: lists the ids that contain what was typed, else those that resemble it.
+    """
+    ids = variants.ids(variants.variants())
+    if name in ids:
+        return variants.get(name)
+    near = [known for known in ids if all(part in known for part in name.split("_") if part)] if len(name) > 2 else []
+    hint = f"did you mean {', '.join(near[:4])}?" if near else did_you_mean(name, ids)
+    raise UnknownNameError(
+        "variant", expected="a generated variant", got=repr(name), fix=f"{hint} `python -m dsl_kernels list` prints them all"
+    )
+
+
+def dims_of(items: Iterable[str]) -> dict[str, int]:
+    """`name=value` items, several to an item with commas.
+
+    Raises:
+        InvalidArgumentError: an item of another shape.
+    """
+    found: dict[str, int] = {}
+    for part in (part.strip() for item in items for part in item.split(",")):
+        name, _, value = part.partition("=")
+        if not name.isidentifier() or not value.lstrip("-").isdigit():
+            raise InvalidArgumentError(
+                "--dim", expected="name=integer", got=repr(part), fix="write, for example, --dim t=16 --dim heads=16"
+            )
+        found[name] = int(value)
+    return found

@@ -1,0 +1,295 @@
+"""Commands that look at variants without running them: list, show, explain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import variants
+from ..arch import get_arch
+from ..errors import DslKernelError, InvalidArgumentError, MissingArtifactError
+from . import _output as out
+
+if TYPE_CHECKING:
+    from ..registry import Explanation
+    from ..runtime.artifact import Artifact
+    from ..tile.lang import TileProgram
+
+app = typer.Typer()
+
+# Instruction families worth a glance: tensor cores, tensor memory, asynchronous copies.
+TELLING = ("UTCHMMA", "UTCQMMA", "LDTM", "HGMMA", "QGMMA", "HMMA", "QMMA", "UTMALDG", "UBLKCP", "LDGSTS", "ATOMS")
+
+
+def _record(variant: variants.Variant) -> dict[str, Any]:
+    """Everything that is known of a variant."""
+    from .. import runs
+    from ..runtime import artifact, cache
+
+    folder, problem = None, ""
+    try:
+        folder = cache.lookup(variant)
+    except DslKernelError as error:
+        problem = f"{error.subject}: {error.got}"
+    compiled: Artifact | None = artifact.read(folder, verify=False) if folder is not None else None
+    ran = runs.of(variant)
+    return {
+        "id": variant.id, "op": variant.op, "backend": variant.backend, "arch": variant.arch, "knobs": dict(variant.knobs),
+        "declared": dict(variant.declared), "path": variant.path, "cached": folder is not None, "folder": folder,
+        "problem": problem, "resources": vars(compiled.resources) if compiled else None,
+        "evidence": dict(compiled.evidence) if compiled else None, "toolchain": dict(compiled.toolchain) if compiled else None,
+        "ran": runs.summary(ran), "runs": [vars(run) for run in ran],
+    }  # fmt: skip
+
+
+def _telling(evidence: Mapping[str, int] | None) -> str:
+    return " ".join(f"{name}:{evidence[name]}" for name in TELLING if name in evidence) if evidence else ""
+
+
+@app.command("list")
+def list_variants(op: out.Op = None, backend: out.Backend = None, arch: out.Arch = None, as_json: out.Json = False) -> None:
+    """The generated variants: knobs, resources as declared and as compiled, and where each has run."""
+    records = [_record(v) for v in variants.variants(**out.narrowed(op, backend, arch))]
+    if as_json:
+        out.print_json({"variants": records})
+        return
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        groups.setdefault(f"{record['op']}, {record['arch']}", []).append(record)
+    columns = ("variant", "threads", "smem", "tmem", "regs", "spills", "instructions", "ran on", "cached")
+    for title, rows in groups.items():
+        out.console().print(
+            out.table(title, columns, [_row(r) for r in rows], right=("threads", "smem", "tmem", "regs", "spills"), fold=("instructions", "ran on"))
+        )
+    compiled = sum(record["cached"] for record in records)
+    out.console().print(f"{len(records)} variants, {compiled} compiled; smem and tmem columns are declared until compiled")
+    for text in sorted({record["problem"] for record in records if record["problem"]}):
+        out.error_console().print(f"not looked up: {text}", style="yellow", markup=False)
+
+
+def _row(record: dict[str, Any]) -> list[Any]:
+    declared, built = record["declared"], record["resources"]
+    smem = built["static_smem"] + built["dynamic_smem"] if built else declared.get("smem_bytes")
+    tmem = built["tmem_columns"] if built else declared.get("tmem_columns")
+    spills = built["spill_stores"] + built["spill_loads"] if built else None
+    registers = built["registers"] if built else None
+    return [
+        record["id"], declared.get("threads"), smem, tmem or None, registers, spills, _telling(record["evidence"]), record["ran"],
+        record["cached"],
+    ]  # fmt: skip
+
+
+@app.command()
+def show(
+    variant: Annotated[str, typer.Argument(help="Variant id, as `list` prints it.")],
+    source: Annotated[bool, typer.Option("--source", help="The generated module.")] = False,
+    resources: Annotated[bool, typer.Option("--resources", help="Registers, spills, memory and instruction counts.")] = False,
+    describe: Annotated[bool, typer.Option("--describe", help="Roles, buffers, pipelines and barriers as declared.")] = False,
+    sass: Annotated[bool, typer.Option("--sass", help="Path of the compiled cubin, and the command that disassembles it.")] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="Path of the PTX.")] = False,
+    as_json: out.Json = False,
+) -> None:
+    """One variant: a summary, or its source, resources, schedule or compiled files."""
+    found = out.variant(variant)
+    record = _record(found)
+    if as_json:
+        record["source"] = found.source if source else None
+        record["description"] = _description(found) if describe else None
+        out.print_json(record)
+        return
+    console = out.console()
+    if source:
+        typer.echo(found.source, nl=False)
+    if describe:
+        typer.echo(_description(found))
+    if resources:
+        _print_resources(console, record)
+    for wanted, name in ((ptx, "kernel.ptx"), (sass, "kernel.cubin")):
+        if wanted:
+            typer.echo(_compiled_file(record, name))
+    if sass:
+        out.error_console().print(f"disassemble it with `nvdisasm -c {_compiled_file(record, 'kernel.cubin')}`", markup=False, soft_wrap=True)
+    if not (source or describe or resources or ptx or sass):
+        _print_summary(console, record)
+
+
+def _description(variant: variants.Variant) -> str:
+    from .. import programs
+    from ..tile.describe import describe
+
+    arch = get_arch(variant.arch)
+    return describe(programs.get(variant.op).schedule(variant.knobs, arch), arch)
+
+
+def _compiled_file(record: dict[str, Any], name: str) -> Path:
+    if record["folder"] is None:
+        raise MissingArtifactError(
+            record["id"], expected=f"a compiled {name}", got=record["problem"] or "not compiled", fix=f"run `python -m dsl_kernels compile {record['id']}`"
+        )
+    return Path(record["folder"]) / name
+
+
+def _print_summary(console: Any, record: dict[str, Any]) -> None:
+    rows = [
+        ("operation", record["op"]), ("backend", record["backend"]), ("architecture", record["arch"]), ("knobs", record["knobs"]),
+        ("module", record["path"]), ("declared", record["declared"]), ("ran on", record["ran"]),
+        ("compiled", record["folder"] or record["problem"] or f"no: `python -m dsl_kernels compile {record['id']}`"),
+    ]  # fmt: skip
+    if record["resources"]:
+        rows += [("resources", record["resources"]), ("instructions", _telling(record["evidence"]))]
+    console.print(out.table(record["id"], ("", " "), rows, fold=(" ",)))
+    for run in record["runs"]:
+        note = "" if run["current"] else "; the module has changed since"
+        console.print(f"matched the reference on {run['where']} ({run['executor']}), {run['workloads']} workloads, {run['date']}{note}")
+
+
+def _print_resources(console: Any, record: dict[str, Any]) -> None:
+    console.print(out.table("declared", ("resource", "value"), record["declared"].items(), fold=("value",)))
+    if record["resources"] is None:
+        raise MissingArtifactError(
+            record["id"], expected="a compiled variant", got=record["problem"] or "not compiled", fix=f"run `python -m dsl_kernels compile {record['id']}`"
+        )
+    console.print(out.table("compiled", ("resource", "value"), record["resources"].items(), right=("value",)))
+    counts = sorted(record["evidence"].items(), key=lambda item: -item[1])
+    console.print(out.table("SASS instructions", ("opcode", "count"), counts, right=("count",)))
+    console.print(out.table("toolchain", ("tool", "version"), record["toolchain"].items()))
+
+
+@app.command()
+def explain(
+    op: Annotated[str, typer.Argument(help="Operation.")],
+    dim: Annotated[list[str] | None, typer.Option(help="Size as name=value; repeat it, or separate with commas.")] = None,
+    form: Annotated[str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8, default).")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture; by default that of --gpu, of this machine's GPU, or sm_90a.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU whose tuned table counts, for example 'NVIDIA H200'; '' for none.")] = None,
+    backend: out.Backend = None,
+    variant: Annotated[str | None, typer.Option(help="Ask for this variant, as the ops' argument does.")] = None,
+    as_json: out.Json = False,
+) -> None:
+    """Which variant would serve a call, and why: every candidate, each refusal, predictions and the tuned entry."""
+    from .. import env, problems, programs, registry
+
+    problem = problems.get(op)
+    chosen_form = form or next(iter(problem.forms))
+    problem.operands(chosen_form)
+    out.narrowed(None, backend, arch)
+    given = out.dims_of(dim or [])
+    program = programs.get(op)
+    dims, assumed = complete_dims(program, chosen_form, given)
+    name, gpu_name = _target(arch, gpu)
+    call = registry.Call(op, chosen_form, name, dims, gpu_name, backend)
+    forced = variant or env.FORCE.get().get(op)
+    found = registry.explain(call, forced, "--variant" if variant else "DSL_KERNELS_FORCE")
+    if as_json:
+        out.print_json(_as_json(found, assumed))
+    else:
+        _print_explanation(found, given, assumed, get_arch(name).rates_from)
+    if found.error is not None:
+        raise found.error
+
+
+class _Asked(Mapping[str, Any]):
+    """Sizes that note which names were looked up."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values, self.names = values, dict[str, None]()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names[name] = None
+        return self._values.get(name, 64)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def complete_dims(program: TileProgram, form: str, given: Mapping[str, int]) -> tuple[dict[str, int], list[str]]:
+    """All runtime dims of a form: those given, the rest as 1 where no guard, bucket or launch rule looks at them.
+
+    Raises:
+        InvalidArgumentError: a name that the form does not have, or one that the decision needs and lacks.
+    """
+    specs = program.problem.operands(form)
+    known = {extent: None for spec in specs if spec.kind != "workspace" for extent in spec.shape if isinstance(extent, str)}
+    known |= {spec.row_stride: None for spec in specs if spec.row_stride}
+    known |= {spec.name: None for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"}
+    asked = _Asked({**given, "form": form})
+    program.bucket(form, asked)
+    knobs = {knob.name: knob.values(0)[0] for knob in program.knobs}
+    for guard in program.guards:
+        guard.refuse(knobs, asked)
+    needed = [name for name in known if name in asked.names]
+    if unknown := [name for name in given if name not in known]:
+        raise InvalidArgumentError(
+            f"--dim {unknown[0]}", expected="one of " + ", ".join(known), got=repr(unknown[0]), fix=f"`{program.op} {form}` has no such size"
+        )
+    if missing := [name for name in needed if name not in given]:
+        raise InvalidArgumentError(
+            f"sizes of {program.op} {form}", expected=", ".join(needed), got=f"no {', '.join(missing)}",
+            fix=" ".join(f"--dim {name}=..." for name in missing),
+        )  # fmt: skip
+    assumed = [name for name in known if name not in given]
+    return {name: given.get(name, 1) for name in known}, assumed
+
+
+def _target(arch: str | None, gpu: str | None) -> tuple[str, str]:
+    """(architecture, GPU name): as asked, else those of this machine's GPU, else sm_90a without a tuned table."""
+    if arch is not None or gpu is not None:
+        for spec in () if arch is not None else map(get_arch, ("sm_90a", "sm_100a")):
+            if spec.gpu in (gpu or ""):
+                return spec.name, gpu or ""
+        return get_arch(arch or "sm_90a").name, gpu or ""
+    from ._machine import gpus
+
+    found = gpus()
+    if found and found[0]["arch"]:
+        return found[0]["arch"], found[0]["name"]
+    return "sm_90a", ""
+
+
+def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
+    pick = found.selection
+    return {
+        "op": found.call.op, "form": found.call.form, "arch": found.call.arch, "gpu": found.call.gpu, "dims": dict(found.call.dims),
+        "assumed": assumed, "bucket": found.bucket, "tuned": dict(found.tuned) if found.tuned else None,
+        "candidates": [
+            {
+                "variant": c.variant.id, "refusal": c.refusal, "model_us": c.predicted_us, "bound": c.bound or None,
+                "tuned_us": c.tuned_us, "chosen": c.chosen,
+            }
+            for c in found.candidates
+        ],
+        "selection": {"variant": pick.variant.id, "rule": pick.rule, "launch": pick.launch} if pick else None,
+        "error": str(found.error) if found.error else None,
+    }  # fmt: skip
+
+
+def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: list[str], rates: str) -> None:
+    console, call = out.console(), found.call
+    sizes = " ".join(f"{name}={value}" for name, value in given.items())
+    console.print(f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {sizes}", style="bold", markup=False)
+    bucket = " ".join(f"{name}={value}" for name, value in found.bucket.items())
+    console.print(f"bucket {bucket}; sizes that decide nothing: {', '.join(assumed) or 'none'}", markup=False)
+    here = [c for c in found.candidates if c.variant.arch == call.arch]
+    order = sorted(here, key=lambda c: (not c.chosen, c.refusal is not None, c.predicted_us or 0.0, c.variant.id))
+    rows = [("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us, c.refusal or "") for c in order]
+    console.print(
+        out.table("candidates", (" ", "variant", "model us", "bound", "tuned us", "refused because"), rows, right=("model us", "tuned us"), fold=("refused because",))
+    )
+    others = len(found.candidates) - len(here)
+    if others:
+        console.print(f"{others} more are built for other architectures")
+    console.print(f"model us: a model, not a measurement; its rates are {rates}", markup=False)
+    if found.tuned:
+        times = " ".join(f"{name}={us}" for name, us in found.tuned.get("us", {}).items())
+        console.print(f"tuned entry: {found.tuned['variant']} {times}", markup=False)
+    elif call.gpu:
+        console.print(f"no tuned entry for {call.gpu} and this bucket", markup=False)
+    if found.selection is not None:
+        launch = " ".join(f"{name}={value}" for name, value in found.selection.launch.items())
+        console.print(f"selected: {found.selection.variant.id} ({found.selection.rule}) {launch}", style="bold green", markup=False)

@@ -1,0 +1,214 @@
+"""Commands about this machine: doctor, env."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from .. import __version__, env, variants
+from ..errors import DslKernelError
+from . import _output as out
+from ._machine import gpus
+
+app = typer.Typer()
+
+OK, NOTE, BROKEN = "ok", "note", "broken"
+# (package, needed at run time, what it is for, how to get it)
+PACKAGES = (
+    ("torch", True, "tensors, references, the interpreter", "`pip install torch`"),
+    ("cuda-bindings", True, "kernel launches", "`pip install 'cuda-bindings>=13,<14'`"),
+    ("filelock", True, "the artifact cache", "`pip install filelock`"),
+    ("platformdirs", False, "the cache's default place", "`pip install platformdirs`, or set DSL_KERNELS_CACHE_DIR"),
+    ("safetensors", False, "workload files", "`pip install safetensors`"),
+    ("tilelang", False, "compiling TileLang variants", "`pip install 'dsl-kernels[tilelang]'`"),
+    ("apache-tvm-ffi", False, "TileLang", "`pip install 'dsl-kernels[tilelang]'`"),
+    ("nvidia-cutlass-dsl", False, "compiling CuTe DSL variants", "`pip install 'dsl-kernels[cutedsl]'`"),
+    ("jinja2", False, "generating variants", "`pip install 'dsl-kernels[dev]'`"),
+    ("triton", False, "the baseline of `run` and `bench` on a GPU", "it comes with torch for CUDA"),
+)
+
+
+def _row(what: str, status: str, found: str, fix: str = "") -> dict[str, str]:
+    return {"check": what, "status": status, "found": found, "fix": fix if status != OK else ""}
+
+
+@app.command()
+def doctor(as_json: out.Json = False) -> None:
+    """Check what this machine has against what the library needs; status 1 if something needed is broken."""
+    with out.error_console().status("checking") if not as_json else _quiet():
+        rows = list(_checks())
+    broken = [row for row in rows if row["status"] == BROKEN]
+    if as_json:
+        out.print_json({"ok": not broken, "checks": rows})
+    else:
+        colours = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", BROKEN: "[bold red]broken[/]"}
+        table = out.table("", ("check", "status", "found", "fix"), (), fold=("found", "fix"))
+        for row in rows:
+            table.add_row(out.cell(row["check"]), colours[row["status"]], out.cell(row["found"]), out.cell(row["fix"]) if row["fix"] else "")
+        out.console().print(table)
+        out.console().print("something needed is broken" if broken else "nothing needed is broken")
+    if broken:
+        raise typer.Exit(1)
+
+
+class _quiet:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def _checks() -> Iterator[dict[str, str]]:
+    found = sys.version_info[:2]
+    version = platform.python_version()
+    yield _row("dsl_kernels", OK, f"{__version__} in {Path(__file__).resolve().parents[1]}")
+    yield _row("python", OK if (3, 11) <= found <= (3, 12) else NOTE, f"{version} on {platform.platform()}", "use Python 3.11 or 3.12")
+    yield from _environment()
+    yield from _packages()
+    generated, compiled, total = _generated()
+    yield from generated
+    yield from _toolchain(needed=compiled < total and not _no_jit())
+    yield from _gpu()
+    yield from _cache(compiled, total)
+
+
+def _no_jit() -> bool:
+    try:
+        return env.DISABLE_JIT.get()
+    except DslKernelError:
+        return False
+
+
+def _environment() -> Iterator[dict[str, str]]:
+    try:
+        held = [row["name"] for row in env.table() if row["set"]]
+        yield _row("environment", OK, ", ".join(held) or "no DSL_KERNELS_ variable is set")
+    except DslKernelError as error:
+        yield _row("environment", BROKEN, f"{error.subject} = {error.got}", error.fix)
+    known = {var.name for var in vars(env).values() if isinstance(var, env.EnvVar)}
+    for name in sorted(os.environ):
+        if name.startswith("DSL_KERNELS_") and name not in known:
+            yield _row("environment", NOTE, f"{name} is no variable of this project", "see `python -m dsl_kernels env`")
+
+
+def _packages() -> Iterator[dict[str, str]]:
+    from ..bench import version
+
+    for name, needed, purpose, fix in PACKAGES:
+        held = version(name)
+        status = OK if held else BROKEN if needed else NOTE
+        yield _row(name, status, held or f"not installed (for {purpose})", fix)
+
+
+def _generated() -> tuple[list[dict[str, str]], int, int]:
+    """Rows about the generated set, the number of compiled variants and of all."""
+    from ..runtime import cache
+
+    try:
+        held = variants.variants()
+        root = variants.generated_root()
+    except DslKernelError as error:
+        return [_row("generated set", BROKEN, error.got, error.fix)], 0, 0
+    altered = [v.id for v in held if not v.path.is_file() or hashlib.sha256(v.path.read_bytes()).hexdigest() != v.sha256]
+    rows = [_row("generated set", OK, f"{len(held)} variants in {root}")]
+    if altered:
+        listed = ", ".join(altered[:3]) + (" ..." if len(altered) > 3 else "")
+        rows = [_row("generated set", BROKEN, f"{len(altered)} modules differ from the manifest: {listed}", "run `make generate`")]
+    rows += _drift(root)
+    compiled = 0
+    for variant in held:
+        try:
+            compiled += cache.lookup(variant) is not None
+        except DslKernelError:
+            continue
+    return rows, compiled, len(held)
+
+
+def _drift(root: Path) -> list[dict[str, str]]:
+    """Whether the declarations and templates of a checkout still give the generated files."""
+    from ..bench import checkout
+
+    source = checkout()
+    if source is None or root != source / "generated" or importlib.util.find_spec("jinja2") is None:
+        return []
+    done = subprocess.run([sys.executable, "-m", "codegen", "check", "--json"], cwd=source, capture_output=True, text=True, check=False)
+    try:
+        drifted = json.loads(done.stdout)["drifted"]
+    except (ValueError, KeyError):
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        return [_row("templates", BROKEN, last, "correct the template or declaration that it names")]
+    if drifted:
+        return [_row("templates", BROKEN, f"{len(drifted)} generated files are out of step, first {drifted[0]}", "run `make generate`")]
+    return [_row("templates", OK, "generated/ is in step with the declarations")]
+
+
+def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
+    from ..runtime import toolkit
+
+    for tool in toolkit.describe():
+        status = OK if tool["ok"] == "yes" else BROKEN if needed else NOTE
+        yield _row(tool["tool"], status, f"{tool['version']} ({tool['origin']}) {tool['path']}" if status == OK else tool["version"], tool["fix"])
+
+
+def _gpu() -> Iterator[dict[str, str]]:
+    from ..bench import driver_version, version
+
+    found = gpus()
+    if not found:
+        yield _row("GPU", NOTE, "none: ops run on a CPU through executor='interpreter'", "nothing, unless this machine has a GPU: then install its driver")
+        return
+    yield _row("driver", OK, driver_version() or "present, version unknown")
+    for index, gpu in enumerate(found):
+        fix = "kernels are generated for compute capability 9.0 and 10.0"
+        yield _row(f"GPU {index}", OK if gpu["arch"] else BROKEN, f"{gpu['name']}, {gpu['capability']}, {gpu['arch'] or 'not supported'}", fix)
+    if re.search(r"\+cpu$", version("torch") or ""):
+        yield _row("torch and GPU", BROKEN, "torch is a CPU build", "install torch for CUDA")
+
+
+def _cache(compiled: int, total: int) -> Iterator[dict[str, str]]:
+    from ..runtime import cache
+
+    try:
+        root = cache.cache_root()
+        held = cache.entries()
+    except (DslKernelError, ImportError) as error:
+        yield _row("cache", BROKEN, str(error), "set DSL_KERNELS_CACHE_DIR to a folder that can be written")
+        return
+    writable = _writable(root)
+    size = f"{len(held)} artifacts, {out.size_text(sum(entry.bytes for entry in held))}"
+    state = OK if writable else NOTE if compiled == total else BROKEN
+    yield _row("cache", state, f"{root}: {size}{'' if writable else ', not writable'}", "make it writable, or set DSL_KERNELS_CACHE_DIR")
+    state = OK if compiled == total else BROKEN if _no_jit() else NOTE
+    yield _row("compiled", state, f"{compiled} of {total} variants", "`python -m dsl_kernels compile --all`; otherwise the first call compiles")
+
+
+def _writable(root: Path) -> bool:
+    place = root
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            return True
+    except OSError:
+        return False
+
+
+@app.command("env")
+def show_env(as_json: out.Json = False) -> None:
+    """Every environment variable the library reads, with its present value."""
+    rows = env.table()
+    if as_json:
+        out.print_json({"variables": rows})
+        return
+    cells = [(r["name"], r["value"] if r["value"] not in (None, "", {}) else None, r["set"], r["doc"]) for r in rows]
+    out.console().print(out.table("", ("variable", "value", "set", "meaning"), cells, fold=("value", "meaning")))

@@ -1,0 +1,263 @@
+"""Commands that execute: run (one real DSA step, checked and timed) and bench (every op over a grid)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import env, variants
+from ..arch import get_arch
+from ..errors import ExecutorUnavailableError, InvalidArgumentError
+from . import _output as out
+
+if TYPE_CHECKING:
+    from ..problems.base import Comparison
+    from ..steps import StepInputs, StepSize
+
+app = typer.Typer()
+
+OPS = ("lightning_indexer", "topk_selector", "sparse_mla")
+
+
+@app.command()
+def run(
+    kind: Annotated[str, typer.Argument(help="decode or prefill.")],
+    size: Annotated[str | None, typer.Option(help="A named size: demo, tiny, mtp, contest, serving, long.")] = None,
+    batch: Annotated[int | None, typer.Option("--batch", "-b", help="Sequences (decode).")] = None,
+    rows: Annotated[int | None, typer.Option("--rows", "-s", help="Query rows (prefill).")] = None,
+    context: Annotated[int | None, typer.Option("--context", "-l", help="Tokens a sequence; keys of a prefill.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Attention heads: 8, 16, 32, 64 or 128.")] = None,
+    index_heads: Annotated[int | None, typer.Option(help="Indexer heads: 32 or 64.")] = None,
+    topk: Annotated[int | None, typer.Option(help="Tokens to select, a multiple of 64 up to 2048.")] = None,
+    kv: Annotated[str | None, typer.Option(help="Cache: bf16 (two tensors), joined (one 576-wide row) or fp8 (656-byte tokens).")] = None,
+    next_n: Annotated[int | None, typer.Option(help="Queries a sequence, 1 to 8.")] = None,
+    pages: Annotated[int | None, typer.Option(help="Pages of the cache; by default what the sequences need.")] = None,
+    ragged: Annotated[bool | None, typer.Option("--ragged/--full", help="Lengths that halve, with a padded row at the end.")] = None,
+    workload: Annotated[Path | None, typer.Option(help="A safetensors file with tensors of the step.")] = None,
+    executor: Annotated[str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")] = None,
+    arch: Annotated[str | None, typer.Option(help="Architecture off the GPU; sm_90a by default.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with the references.")] = True,
+    sample: Annotated[int, typer.Option(min=1, help="Sequences or rows that the check compares.")] = 4,
+    timing: Annotated[bool, typer.Option("--time/--no-time", help="On a GPU: time it under a CUDA graph.")] = True,
+    as_json: out.Json = False,
+) -> None:
+    """One real DSA step (score, select, attend) through the registry, checked against the reference, timed on a GPU.
+
+    Without a GPU the step runs through the interpreter, which executes the tile programs in torch on the CPU.
+    """
+    import torch
+
+    from .. import ops, steps
+
+    wanted = _size(kind, size, {
+        "batch": batch, "rows": rows, "context": context, "heads": heads, "index_heads": index_heads, "topk": topk, "kv": kv,
+        "next_n": next_n, "pages": pages, "ragged": ragged,
+    }, workload)  # fmt: skip
+    name, device, why = _executor(executor)
+    target = get_arch(arch).name if arch else None
+    if device == "cuda" and target not in (None, ops._base.device_facts(torch.cuda.current_device())[0]):
+        raise InvalidArgumentError("--arch", expected="the GPU's own architecture, or none", got=repr(arch), fix="drop it, or pass --executor interpreter")
+    ops.clear()
+    with torch.inference_mode():
+        inputs = steps.load(workload, wanted, device=device, seed=seed) if workload else steps.draw(wanted, device=device, seed=seed)[0]
+        options = {"executor": None if name == "cuda" else name, "arch": target}
+        begin = time.perf_counter()
+        if check:
+            _, comparisons = steps.run_checked(inputs, sample=sample, **options)
+        else:
+            inputs.run(**options)
+            comparisons = {}
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        used = steps.used()
+        figures = _timed(inputs, wanted, seed, workload is not None) if timing and device == "cuda" else None
+    ok = all(comparison.ok for comparison in comparisons.values())
+    report = {
+        "kind": kind, "size": vars(inputs.size()), "executor": name, "why": why, "device": _device_name(device),
+        "arch": variants.get(used[0].variant).arch, "sampled": min(sample, _count(inputs)), "of": _count(inputs), "seconds": seconds, "used": [vars(u) for u in used],
+        "checks": {op: {"ok": c.ok, "figures": c.figures, "limits": c.limits, "failures": c.failures} for op, c in comparisons.items()},
+        "ok": ok if check else None, "time": figures,
+    }  # fmt: skip
+    if as_json:
+        out.print_json(report)
+    else:
+        _print_report(report, inputs.size().describe(), comparisons)
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _count(inputs: StepInputs) -> int:
+    """Sequences of a decode step, rows of a prefill: what the check samples."""
+    return inputs.tensors["seq_lens" if inputs.kind == "decode" else "k_start"].shape[0]
+
+
+def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | None) -> StepSize:
+    """The named size, or plain defaults, with the options that were given over it."""
+    from .. import steps
+
+    if kind not in steps.KINDS:
+        raise InvalidArgumentError("kind", expected=" or ".join(steps.KINDS), got=repr(kind), fix="for example `run decode --size demo`")
+    given = {field: value for field, value in fields.items() if value is not None}
+    if name is None and "context" not in given and workload is None:
+        raise InvalidArgumentError(
+            f"sizes of the {kind} step", expected="--size NAME, or -l/--context with others, or --workload FILE", got="none",
+            fix=f"for example `python -m dsl_kernels run {kind} --size demo`",
+        )  # fmt: skip
+    base = steps.named_size(kind, name) if name else steps.StepSize(kind=kind)
+    if name and ({"batch", "context"} & set(given)) and "pages" not in given:
+        base = replace(base, pages=0)
+    return replace(base, **given).validate()
+
+
+def _executor(name: str | None) -> tuple[str, str, str]:
+    """(executor, torch device, why it was taken).
+
+    Raises:
+        UnknownNameError, ExecutorUnavailableError: it does not exist, or not here.
+    """
+    import torch
+
+    from .. import executors
+
+    asked = name or env.EXECUTOR.get()
+    gpu = torch.cuda.is_available()
+    if asked:
+        executors.get(asked)
+        if asked == "cuda" and not gpu:
+            raise ExecutorUnavailableError(
+                "executor", expected="a GPU for 'cuda'", got="none visible to torch", fix="drop --executor to run on the CPU, or run on a machine with a GPU"
+            )
+        return asked, "cuda" if asked == "cuda" else "cpu", "as asked"
+    if gpu:
+        return "cuda", "cuda", "a GPU is present"
+    return "interpreter", "cpu", "no GPU: the tile programs run in torch on the CPU, so times say nothing"
+
+
+def _device_name(device: str) -> str:
+    import platform
+
+    import torch
+
+    return torch.cuda.get_device_name() if device == "cuda" else f"CPU ({platform.machine()})"
+
+
+def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> dict[str, Any]:
+    """Times under a CUDA graph: over inputs that rotate past the L2, or of the workload file's own."""
+    from .. import measure
+
+    sets = [inputs] if from_file else measure.step_sets(size, seed)
+    return measure.time_step(sets)
+
+
+def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Comparison]) -> None:
+    console = out.console()
+    console.print(f"{report['kind']} step: {sizes}", style="bold", markup=False)
+    console.print(f"executor {report['executor']} on {report['device']} ({report['why']})", markup=False)
+    by_op = {item["op"]: item for item in report["used"]}
+    launches = [(op, u["variant"], u["rule"], u["launch"]) for op, u in ((op, by_op[op]) for op in OPS if op in by_op)]
+    console.print(out.table("", ("op", "variant", "chosen by", "launch"), launches))
+    if comparisons:
+        rows = []
+        for op, comparison in comparisons.items():
+            for name, value in comparison.figures.items():
+                limit = comparison.limits.get(name)
+                held = "-" if limit is None else "ok" if value <= limit else "FAILED"
+                rows.append((op, name, value, limit, held))
+        title = f"against the reference, {report['sampled']} of {report['of']} {'sequences' if report['kind'] == 'decode' else 'rows'}"
+        console.print(out.table(title, ("op", "figure", "value", "limit", "holds"), rows, right=("value", "limit")))
+        for op, comparison in comparisons.items():
+            for failure in comparison.failures:
+                out.error_console().print(f"{op}: {failure}", style="bold red", markup=False, soft_wrap=True)
+    if report["time"]:
+        _print_times(console, report["time"])
+    verdict = "" if report["ok"] is None else "matches the reference, " if report["ok"] else "DIFFERS FROM THE REFERENCE, "
+    console.print(f"{verdict}{report['seconds']:.2f} s with first use", style="bold", markup=False)
+
+
+def _print_times(console: Any, figures: dict[str, Any]) -> None:
+    baseline, limits, parts = figures.get("baseline"), figures.get("ceilings", {}), figures.get("ops", {})
+    rows: list[tuple[Any, ...]] = [("whole step", figures["step"]["us"], None, None, None)]
+    against = {"lightning_indexer": ("read of its pages", limits.get("read")), "sparse_mla": ("gather of its rows", limits.get("gather"))}
+    for op in OPS:
+        if op in parts:
+            name, limit = against.get(op, (None, None))
+            rows.append((op, parts[op], name, limit, parts[op] / limit if limit else None))
+    if baseline:
+        rows.append(("Triton sparse_mla", baseline["us"], "gather of its rows", limits.get("gather"), None))
+    title = f"microseconds under a CUDA graph, {figures['turns']} input sets rotated past the L2"
+    console.print(out.table(title, ("what", "us", "ceiling", "ceiling us", "ratio"), rows, right=("us", "ceiling us", "ratio")))
+    for note in figures["notes"]:
+        out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
+
+
+@app.command()
+def bench(
+    op: Annotated[str | None, typer.Argument(help="Operation; all three by default.")] = None,
+    grid: Annotated[str, typer.Option(help="contest, serving or smoke.")] = "serving",
+    tune: Annotated[bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")] = False,
+    output: Annotated[Path | None, typer.Option("--out", help="Append JSON lines here.")] = None,
+    baseline: Annotated[bool, typer.Option("--baseline/--no-baseline", help="Time the Triton attention too.")] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    as_json: out.Json = False,
+) -> None:
+    """Time each op over a measuring grid on this GPU: microseconds, rates, and the ratio to ceilings of the same run."""
+    from .. import bench as timing
+    from .. import problems
+
+    if op is not None:
+        problems.get(op)
+    gpu = timing.require_gpu()
+    import torch
+
+    from .. import measure, ops
+
+    points = [case for name in ([op] if op else OPS) for case in measure.cases(name, grid)]
+    records, entries = timing.Records(output), []
+    with out.progress(as_json) as bar, torch.inference_mode():
+        task = bar.add_task("bench", total=len(points))
+        for case in points:
+            bar.update(task, description=f"{case.op} {case.label}")
+            prepared = measure.prepare(case, seed)
+            if tune and (entry := measure.tune_case(case, prepared)) is not None:
+                entries.append(entry)
+            else:
+                records.add(measure.time_case(case, prepared, baseline=baseline))
+            del prepared
+            ops.clear()
+            torch.cuda.empty_cache()
+            bar.update(task, advance=1)
+    path = measure.write_tuned(gpu, entries, records.environment) if tune and entries else None
+    if as_json:
+        out.print_json({"environment": records.environment, "records": records.rows, "tuned": entries, "table": path})
+        return
+    console = out.console()
+    for name in OPS:
+        mine = [record for record in records.rows if record["op"] == name]
+        if mine:
+            _print_records(console, name, gpu, mine)
+    if path is not None:
+        rows = [(e["op"], e["form"], e["bucket"], e["variant"], e["launch"], e["us"][e["variant"]]) for e in entries]
+        console.print(out.table(f"tuned on {gpu}", ("op", "form", "bucket", "variant", "launch", "us"), rows, right=("us",)))
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _print_records(console: Any, op: str, gpu: str, records: list[dict[str, Any]]) -> None:
+    rows = []
+    for record in records:
+        fixed = {"op", "form", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps", "tflops", "notes", "ceiling_us", "ratio", "triton_us"}
+        sizes = {name: value for name, value in record.items() if name not in fixed}
+        rate = max(record["tflops"].values(), default=None) if op != "topk_selector" else None
+        rows.append(
+            (
+                {"form": record["form"], **sizes}, record["us"], record["gbps"], rate, record.get("ceiling_us"), record.get("ratio"),
+                record.get("triton_us"), record["variant"],
+            )
+        )  # fmt: skip
+    columns = ("sizes", "us", "GB/s", "TFLOP/s", "ceiling us", "ratio", "Triton us", "variant")
+    console.print(out.table(f"{op} on {gpu}", columns, rows, right=columns[1:7], fold=("sizes",)))

@@ -1,0 +1,96 @@
+"""Warm-up of a server: compile and load what it will launch, before the first request and before any graph capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from . import variants
+from .arch import get_arch
+from .errors import ArtifactError, DslKernelError, InvalidArgumentError
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What became of one variant: compiled before or just now, loaded onto the GPU or not, or why it failed."""
+
+    variant: str
+    seconds: float
+    cached: bool
+    loaded: bool
+    error: DslKernelError | None = None
+
+
+def warmup(
+    op: str | Iterable[str] | None = None, *, arch: str | None = None, device: int | None = None, jobs: int | None = None,
+    strict: bool = True, progress: Progress | None = None,
+) -> list[Warmed]:  # fmt: skip
+    """Compile every variant that calls may select, and load them onto the GPU if there is one.
+
+    Args:
+        op: operations to warm; all by default.
+        arch: architecture to compile for; by default that of `device`. Off a GPU it must be named, and nothing is loaded.
+        device: CUDA device to load onto; the current one by default.
+        jobs: compile workers, as `runtime.pool.compile_all`.
+        strict: raise the first failure; otherwise failures are in the result.
+        progress: called as (variant, done, total) after each variant.
+
+    Raises:
+        InvalidArgumentError: no GPU and no `arch`.
+        ArtifactError: nothing was generated for what was asked.
+        DslKernelError: a variant failed to compile or to load, with `strict`.
+    """
+    from .runtime.pool import compile_all
+
+    index, local = _device(device)
+    target = get_arch(arch).name if arch is not None else local
+    if target is None:
+        raise InvalidArgumentError(
+            "arch", expected="an architecture to compile for, where there is no GPU", got="none", fix="pass arch='sm_90a' or 'sm_100a'"
+        )
+    names = {op} if isinstance(op, str) else set(op) if op is not None else None
+    chosen = [v for v in variants.variants(arch=target) if names is None or v.op in names]
+    if not chosen:
+        raise ArtifactError(
+            "generated kernels", expected=f"variants of {', '.join(sorted(names or {'any op'}))} for {target}", got="none", fix="run `make generate`"
+        )
+    by_id = {variant.id: variant for variant in chosen}
+    found = []
+    for outcome in compile_all(chosen, jobs=jobs):
+        error, loaded = outcome.error, False
+        if error is None and index is not None and target == local:
+            try:
+                _load(by_id[outcome.variant], index)
+                loaded = True
+            except DslKernelError as refused:
+                error = refused
+        if error is not None and strict:
+            raise error
+        found.append(Warmed(outcome.variant, outcome.seconds, outcome.cached, loaded, error))
+        if progress is not None:
+            progress(outcome.variant, len(found), len(chosen))
+    return found
+
+
+def _device(device: int | None) -> tuple[int | None, str | None]:
+    """Index and architecture of the GPU; (None, None) where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None, None
+    from .ops._base import device_facts
+
+    index = torch.cuda.current_device() if device is None else device
+    return index, device_facts(index)[0]
+
+
+def _load(variant: variants.Variant, device: int) -> None:
+    """Load a variant where the ops will look for it."""
+    from . import executors
+    from .ops import _base
+
+    key = (variant.id, "cuda", device)
+    if key not in _base._launchers:
+        _base._launchers[key] = executors.get("cuda").prepare(variant, device)

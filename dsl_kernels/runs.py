@@ -1,0 +1,73 @@
+"""Where each variant has run and matched the reference: the project's own record, so that listings stay honest.
+
+`runs.json` is written by `python -m dsl_kernels verify --record`. A record names the source it was made from; when
+the generated module has changed since, the record no longer counts as its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from .errors import ArtifactError
+from .variants import Variant
+
+SCHEMA = 1
+PATH = Path(__file__).resolve().parent / "runs.json"
+EXECUTORS = ("cuda", "emulator", "interpreter")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One executor's record: where (a GPU's name, or "CPU"), when, over how many workloads, and of this very source or not."""
+
+    executor: str
+    where: str
+    date: str
+    workloads: int
+    current: bool
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, stamp: int) -> Mapping[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+        if content["schema"] != SCHEMA:
+            raise ValueError(f"schema {content['schema']}")
+        return dict(content["runs"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(str(path), expected=f"records of schema {SCHEMA}", got=str(error), fix="restore or delete it") from None
+
+
+def of(variant: Variant, path: Path | None = None) -> list[Run]:
+    """The records of a variant, hardware first."""
+    path = path or PATH
+    if not path.exists():
+        return []
+    held = _read(path, path.stat().st_mtime_ns).get(variant.id, {})
+    return [
+        Run(name, item["where"], item["date"], int(item["workloads"]), item["sha256"] == variant.sha256)
+        for name in EXECUTORS
+        if (item := held.get(name)) is not None
+    ]
+
+
+def summary(records: list[Run]) -> str:
+    """One phrase: hardware by its name, else the best there is; "not run" where nothing ran."""
+    current = [r for r in records if r.current]
+    if not current:
+        return "changed since it ran" if records else "not run"
+    return ", ".join(r.where.removeprefix("NVIDIA ") if r.executor == "cuda" else r.executor for r in current)
+
+
+def record(variant: Variant, executor: str, where: str, date: str, workloads: int, path: Path | None = None) -> None:
+    """Add or replace one record."""
+    path = path or PATH
+    held = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
+    mine = {**held.get(variant.id, {}), executor: {"where": where, "date": date, "workloads": workloads, "sha256": variant.sha256}}
+    content = {"schema": SCHEMA, "runs": {**held, variant.id: mine}}
+    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
