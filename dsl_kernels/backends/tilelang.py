@@ -291,7 +291,10 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
         return _expression(node, scope, bindings, variant)
 
     tensors = {o.name for o in operands if o.kind == "tensor"}
+    # A view of an operand (T.view) gives its data variable another name than the operand's.
+    aliases = {buffer.data.name: buffer.name for buffer in program.buffer_map.values()}
     maps: list[TensorMap] = []
+    names_of_maps: dict[Any, TensorMap] = {}
     launch: list[Any] | None = None
     for call in calls:
         callee, *args = call.args
@@ -299,7 +302,12 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
             case "__tvm_set_device":
                 continue
             case "__tvm_tensormap_create_tiled":
-                maps.append(_tensor_map(args, tensors, text, variant))
+                # Two views of one operand get descriptors of one name.
+                taken = sum(m.name.startswith(args[0].name) for m in maps)
+                name = f"{args[0].name}_{taken}" if taken else args[0].name
+                made = _tensor_map(args, name, aliases, tensors, text, variant)
+                maps.append(made)
+                names_of_maps[args[0]] = made
             case name if name == entry:
                 launch = args
             case name:
@@ -318,14 +326,13 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
         )
 
     read_only = {int(i) for i in attrs.get("tl.readonly_param_indices", ())}
-    names_of_maps = {m.name: m for m in maps}
     params: list[Param] = []
     written: set[str] = set()
     for index, (param, value) in enumerate(zip(device.params, launch, strict=False)):
-        source = value.name if isinstance(value, tirx.Var) else ""
-        if source in names_of_maps:
-            params.append(Param(param.name, "tensormap", source))
-            touched = names_of_maps[source].operand
+        source = aliases.get(value.name, value.name) if isinstance(value, tirx.Var) else ""
+        if value in names_of_maps:
+            params.append(Param(param.name, "tensormap", names_of_maps[value].name))
+            touched = names_of_maps[value].operand
         elif source in tensors:
             params.append(Param(param.name, "pointer", source))
             touched = source
@@ -391,10 +398,13 @@ def _operands(program: Any, variant: str) -> tuple[list[Operand], dict[str, tupl
     return operands, dims
 
 
-def _tensor_map(args: list[Any], tensors: set[str], text: Any, variant: str) -> TensorMap:
+def _tensor_map(
+    args: list[Any], name: str, aliases: dict[str, str], tensors: set[str], text: Any, variant: str
+) -> TensorMap:
     """The neutral form of `__tvm_tensormap_create_tiled(desc, dtype, rank, base, dims, strides, box, ...)`."""
     rank = int(args[2])
     base = getattr(args[3], "name", str(args[3]))
+    base = aliases.get(base, base)
     if base not in tensors:
         raise CompileError(
             variant,
@@ -406,7 +416,7 @@ def _tensor_map(args: list[Any], tensors: set[str], text: Any, variant: str) -> 
     dims, strides, box, steps = groups
     interleave, swizzle, promotion, fill = (int(a) for a in args[4 + 4 * rank : 8 + 4 * rank])
     return TensorMap(
-        name=args[0].name,
+        name=name,
         operand=base,
         dtype=_TMAP_DTYPES[int(args[1])],
         global_dims=tuple(text(d) for d in dims),
