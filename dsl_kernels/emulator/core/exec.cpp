@@ -13,10 +13,13 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
   switch (x.kind) {
     case K_REG:
       if (w.busy[x.a] == 1 && copying) pending = true;
-      else if (w.busy[x.a] == 1 || w.busy[x.a] == 2)  // 3: A of a wgmma, which may be read
-        M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
-               w.busy[x.a] == 1 ? "a register is read before tcgen05.wait::ld has completed the load that fills it"
-                                : "a register that a wgmma in flight owns is read before wgmma.wait_group");
+      else if (w.busy[x.a] == 1) {
+        // PTX asks for the wait; on hardware the dependency on the register is enough, and public kernels rely on that.
+        M.find("tmem-load-not-waited", M.cfg.strict_fences != 0, &w, pc, "a register is read before tcgen05.wait::ld has completed the load that fills it");
+        complete_loads();
+      } else if (w.busy[x.a] == 2) {  // 3: A of a wgmma, which may be read
+        M.find("wgmma-register-in-flight", true, &w, pc, "a register that a wgmma in flight owns is read before wgmma.wait_group");
+      }
       out.v = w.regs + x.a * 32;
       out.valid = w.init[x.a];
       break;
@@ -44,6 +47,16 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
     default: fill(0);
   }
   if (must) need(out.valid, what, i);
+}
+
+// Everything that the warp's earlier tcgen05.ld read has arrived.
+void Exec::complete_loads() {
+  w.clock.hb[w.actor + P_TLD] = w.tld_clk;
+  w.ta[w.actor + P_TLD] = w.tld_clk;
+  w.tld_clk++;
+  for (int r : w.tld_regs) w.busy[size_t(r)] = 0;
+  w.tld_regs.clear();
+  w.snapshot.reset();
 }
 
 void Exec::need(u32 valid, const char* what, int) {

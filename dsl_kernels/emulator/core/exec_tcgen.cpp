@@ -125,15 +125,13 @@ Flow Exec::tcgen() {
       return Flow::next;
     case OP_tc_wait: {
       aligned();
-      Pipe p = in.m[0] ? P_TST : P_TLD;
-      u32& open = in.m[0] ? w.tst_clk : w.tld_clk;
-      w.clock.hb[w.actor + p] = open;
-      w.ta[w.actor + p] = open;
-      open++;
       if (!in.m[0]) {
-        for (int r : w.tld_regs) w.busy[size_t(r)] = 0;
-        w.tld_regs.clear();
+        complete_loads();
+        return Flow::next;
       }
+      w.clock.hb[w.actor + P_TST] = w.tst_clk;
+      w.ta[w.actor + P_TST] = w.tst_clk;
+      w.tst_clk++;
       w.snapshot.reset();
       return Flow::next;
     }

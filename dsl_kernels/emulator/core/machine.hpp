@@ -331,6 +331,7 @@ struct Exec {
   bool has(int i) const { return i < in.count && o[i].kind != K_NONE; }
   void need(u32 valid, const char* what, int i);
   int first() const { return __builtin_ctz(mask); }
+  void complete_loads();
   [[noreturn]] void unsupported(const std::string& why);
   void aligned();  // all live lanes of the warp must be here
 
