@@ -27,14 +27,14 @@ def check(inputs: StepInputs, output: dsa.StepOutput, workspace: Workspace, samp
     part = _decode_part(inputs, workspace, sample) if inputs.kind == "decode" else _prefill_part(inputs, workspace, sample)
     rows = part.pop("rows")
     got = {"indices": output.indices[rows], "out": output.out[rows], "lse": output.lse[rows]}
-    found = {"lightning_indexer": _compare("lightning_indexer", inputs.kind, part["indexer"], {"logits": part["logits"]})}
+    found = {"lightning_indexer": compare("lightning_indexer", inputs.kind, part["indexer"], {"logits": part["logits"]})}
     selector = part["selector"]
     relative = got["indices"]
     if inputs.kind == "prefill":
         relative = torch.where(relative >= 0, relative - selector["row_starts"][:, None], -1)
-    found["topk_selector"] = _compare("topk_selector", "default", selector, {"indices": relative})
+    found["topk_selector"] = compare("topk_selector", "default", selector, {"indices": relative})
     attention = _attention(inputs, rows, got["indices"])
-    found["sparse_mla"] = _compare("sparse_mla", inputs.form, attention, got)
+    found["sparse_mla"] = compare("sparse_mla", inputs.form, attention, got)
     found["chain"] = _chain(inputs, part, rows, got)
     return found
 
@@ -122,7 +122,8 @@ def _attention(inputs: StepInputs, rows: torch.Tensor, indices: torch.Tensor) ->
     }  # fmt: skip
 
 
-def _compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torch.Tensor]) -> Comparison:
+def compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torch.Tensor]) -> Comparison:
+    """Outputs against the reference of an op's problem on these inputs, wherever their tensors lie."""
     problem = problems.get(op)
     expected = problem.reference(form, given)
     placed = {name: got[name].to(expected[name].device) for name in expected}

@@ -1,0 +1,114 @@
+"""The command that compares variants with the reference: verify."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .. import variants
+from ..errors import DslKernelError, InvalidArgumentError, UnknownNameError, did_you_mean
+from . import _output as out
+
+if TYPE_CHECKING:
+    from ..verify import Result
+
+app = typer.Typer()
+
+TIERS = ("tiny", "edge", "real")
+
+
+@app.command()
+def verify(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[VARIANT]...", help="Variant ids; by default all of the architecture.")] = None,
+    executor: Annotated[str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")] = None,
+    tier: Annotated[str, typer.Option(help="Workloads: tiny, edge, real, or several with commas.")] = "tiny,edge",
+    op: out.Op = None,
+    backend: out.Backend = None,
+    arch: out.Arch = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each workload, which must give the same bits.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    record: Annotated[bool, typer.Option("--record", help="Note in dsl_kernels/runs.json where each variant matched.")] = False,
+    as_json: out.Json = False,
+) -> None:
+    """Run variants on the workloads of their problem and compare with the reference; status 1 if any differs."""
+    tiers = [part.strip() for part in tier.split(",")]
+    for part in tiers:
+        if part not in TIERS:
+            raise UnknownNameError("--tier", expected="tiny, edge or real", got=repr(part), fix=did_you_mean(part, list(TIERS)))
+    filters = out.narrowed(op, backend, arch)
+    from .. import runs
+    from ..verify import verify as check
+    from .run import _device_name, _executor
+
+    name, device, _ = _executor(executor)
+    chosen = [out.variant(item) for item in names] if names else list(variants.variants(**filters))
+    if device == "cuda":
+        chosen = _of_this_gpu(chosen)
+    where = _device_name(device) if device == "cuda" else "CPU"
+    results: list[Result] = []
+    errors: dict[str, str] = {}
+    with out.progress(as_json) as bar:
+        task = bar.add_task("verify", total=len(chosen))
+        for variant in chosen:
+            bar.update(task, description=f"verify {variant.id}")
+            try:
+                mine = list(check(variant, name, tiers=tiers, repeats=repeats, seed=seed))
+            except DslKernelError as error:
+                errors[variant.id], mine = str(error), []
+            except Exception as error:
+                # One broken variant must not hide the state of the others.
+                errors[variant.id], mine = f"{type(error).__name__}: {error}", []
+            results += mine
+            ran = [result for result in mine if result.comparison is not None]
+            if record and ran and all(result.ok for result in ran):
+                runs.record(variant, name, where, time.strftime("%Y-%m-%d", time.gmtime()), len(ran))
+            bar.update(task, advance=1)
+    rows = [_row(variant, [r for r in results if r.variant == variant.id], errors.get(variant.id)) for variant in chosen]
+    if as_json:
+        out.print_json({"executor": name, "where": where, "tiers": tiers, "variants": rows, "ok": all(row["ok"] for row in rows)})
+    else:
+        cells = [(r["variant"], r["workloads"], r["refused"], r["worst"], r["figure"], _verdict(r)) for r in rows]
+        columns = ("variant", "ran", "not for it", "closest to its limit", "of limit", "result")
+        out.console().print(out.table(f"{name} on {where}, workloads {tier}", columns, cells, right=("ran", "not for it", "of limit")))
+        for row in rows:
+            for failure in row["failures"]:
+                out.error_console().print(f"{row['variant']}: {failure}", style="bold red", markup=False, soft_wrap=True)
+    if not all(row["ok"] for row in rows):
+        raise typer.Exit(1)
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return "FAILED" if not row["ok"] else "ok" if row["workloads"] else "nothing ran"
+
+
+def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:
+    import torch
+
+    from ..ops._base import device_facts
+
+    arch, gpu = device_facts(torch.cuda.current_device())
+    mine = [variant for variant in chosen if variant.arch == arch]
+    if not mine:
+        raise InvalidArgumentError("variants", expected=f"some for {arch}, which {gpu} runs", got="none", fix="drop --arch, or name others")
+    return mine
+
+
+def _row(variant: variants.Variant, results: list[Result], error: str | None) -> dict[str, Any]:
+    """What became of a variant: how near its worst figure came to the limit, and every failure."""
+    ran = [result for result in results if result.comparison is not None]
+    failures = [error] if error else []
+    worst, share = None, -1.0
+    for result in ran:
+        comparison = result.comparison
+        if comparison is None:
+            continue
+        failures += [f"{result.workload}: {failure}" for failure in comparison.failures]
+        for name, limit in comparison.limits.items():
+            if limit > 0 and comparison.figures[name] / limit > share:
+                worst, share = f"{name} in {result.workload}", comparison.figures[name] / limit
+    return {
+        "variant": variant.id, "workloads": len(ran), "refused": len(results) - len(ran), "worst": worst,
+        "figure": share if worst else None, "failures": failures, "ok": not failures,
+    }  # fmt: skip
