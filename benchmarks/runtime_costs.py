@@ -1,4 +1,4 @@
-"""What the runtime costs on the host: import, loading a compiled variant from the cache, and one launch.
+"""What the runtime costs on the host: import, selection, loading a variant from the cache, a launch, an op call.
 
     python benchmarks/runtime_costs.py [--json] [--variant ID]
 
@@ -194,6 +194,71 @@ def launch_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def selection_rows() -> list[dict[str, Any]]:
+    """Repeated selection, and rendering the committed set."""
+    from codegen.render import render
+    from codegen.sweep import sweep
+    from dsl_kernels import registry
+
+    dims = {"t": 4, "heads": 16, "topk": 2048, "n": 8192, "ckv_stride": 512, "kpe_stride": 64}
+    call = registry.Call("sparse_mla", "bf16", "sm_90a", dims)
+    kept = sweep().kept
+    return [
+        {
+            "what": "select(call), repeated",
+            "value": median_us(lambda: registry.select(call), 2000),
+            "unit": "us",
+            "budget": 5.0,
+        },
+        {
+            "what": f"render the committed set ({len(kept)} variants)",
+            "value": _ms(lambda: [render(candidate) for candidate in kept]) / 1e3,
+            "unit": "s",
+            "budget": 5.0,
+        },
+    ]
+
+
+def op_rows() -> list[dict[str, Any]]:
+    """Host time of an op call above the driver's launch of the same kernel."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return [{"what": "op call", "note": "needs a GPU"}]
+    from dsl_kernels import ops
+    from dsl_kernels.ops import _base
+
+    t, heads, topk, n = 4, 16, 512, 4096
+    q = torch.randn(t, heads, 512, device="cuda").bfloat16()
+    pe = torch.randn(t, heads, 64, device="cuda").bfloat16()
+    kv = torch.randn(n, 576, device="cuda").bfloat16()
+    ids = torch.randint(n, (t, topk), dtype=torch.int32, device="cuda")
+    out, lse = ops.sparse_mla(q, pe, kv, ids, sm_scale=0.1)
+    scores = torch.randn(t, 4096, device="cuda")
+    ends = torch.full((t,), 4096, dtype=torch.int32, device="cuda")
+    picked = ops.topk_selector(scores, ends, topk)
+    calls = {
+        "sparse_mla(..., out=, lse=)": lambda: ops.sparse_mla(q, pe, kv, ids, sm_scale=0.1, out=out, lse=lse),
+        "sparse_mla(...)": lambda: ops.sparse_mla(q, pe, kv, ids, sm_scale=0.1),
+        "topk_selector(..., out=)": lambda: ops.topk_selector(scores, ends, topk, out=picked),
+    }
+    driver = launch._driver()
+    kernels = [launcher.__self__ for launcher in _base._launchers.values()]
+    slot = kernels[0]._slots.slot
+    bare = median_us(
+        lambda: driver.api.cuLaunchKernelEx(slot.config, kernels[0]._kernel, slot.parameters, 0),
+        200,
+        settle=torch.cuda.synchronize,
+    )
+    rows = [{"what": "bare cuLaunchKernelEx of sparse_mla", "value": bare, "unit": "us"}]
+    for label, call in calls.items():
+        value = median_us(call, 200, settle=torch.cuda.synchronize)
+        rows.append(
+            {"what": f"  {label}", "value": value, "unit": "us", "budget": bare + 15, "ratio": value / bare}
+        )
+    return rows
+
+
 def empty_kernel(arch: str, maps: int) -> launch.LoadedKernel:
     """A kernel that returns at once, with the attention op's parameters; the first `maps` tensors go by tensor map."""
     mapped = TENSORS[:maps]
@@ -268,7 +333,7 @@ def main() -> None:
         "--variant", help="the variant that the load rows measure; by default any compiled one"
     )
     options = parser.parse_args()
-    rows = [*import_rows(), *cache_rows(options.variant), *launch_rows()]
+    rows = [*import_rows(), *selection_rows(), *cache_rows(options.variant), *launch_rows(), *op_rows()]
     if options.json:
         print(json.dumps(rows, indent=1))
         return

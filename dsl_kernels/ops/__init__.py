@@ -17,6 +17,8 @@ __all__ = [
     "clear",
     "lightning_indexer",
     "lightning_indexer_prefill",
+    "preload",
+    "selections",
     "sparse_mla",
     "topk_selector",
 ]

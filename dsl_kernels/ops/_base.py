@@ -22,6 +22,9 @@ from ..problems.base import Operand, bind_dims
 DEFAULT_CPU_ARCH = "sm_90a"
 
 
+_Scratch = tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
+
+
 class Workspace:
     """Scratch memory that ops share, grown on demand and kept.
 
@@ -33,6 +36,7 @@ class Workspace:
     def __init__(self) -> None:
         self._buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._retired: list[torch.Tensor] = []
+        self._views: dict[tuple[_Scratch, torch.device], dict[str, torch.Tensor]] = {}
 
     def get(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, zeroed: bool
@@ -48,7 +52,18 @@ class Workspace:
             size = max(count, 1)
             held = (torch.zeros if zeroed else torch.empty)(size, dtype=dtype, device=device)
             self._buffers[(name, device)] = held
+            self._views.clear()
         return held[:count].view(shape)
+
+    def views(self, wanted: _Scratch, device: torch.device) -> dict[str, torch.Tensor]:
+        """Tensors for a launch's workspace operands, kept until a buffer has to grow."""
+        held = self._views.get((wanted, device))
+        if held is None:
+            held = {
+                name: self.get(name, shape, dtype, device, zeroed) for name, shape, dtype, zeroed in wanted
+            }
+            self._views[(wanted, device)] = held
+        return held
 
     @property
     def bytes(self) -> int:
@@ -61,7 +76,7 @@ class Workspace:
 class _Prepared:
     launch: executors.Launcher
     dims: dict[str, int]
-    workspace: tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
+    workspace: _Scratch
     scalars: dict[str, int]
     selection: registry.Selection
 
@@ -157,9 +172,7 @@ def run(
         operands = {**operands, **prepared.scalars}
     if prepared.workspace:
         scratch = workspace if workspace is not None else _workspaces.setdefault((index, stream), Workspace())
-        operands = dict(operands)
-        for name, shape, dtype, zeroed in prepared.workspace:
-            operands[name] = scratch.get(name, shape, dtype, device, zeroed)
+        operands = {**operands, **scratch.views(prepared.workspace, device)}
     prepared.launch(operands, prepared.dims, stream)
     return prepared.selection
 

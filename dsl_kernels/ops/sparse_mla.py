@@ -16,6 +16,8 @@ LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 
 def _rows(name: str, cache: torch.Tensor, width: int) -> torch.Tensor:
     """A cache [..., width] as strided rows [n, width], without copying."""
+    if cache.dim() == 2:
+        return cache
     try:
         return cache.view(-1, width)
     except RuntimeError:
