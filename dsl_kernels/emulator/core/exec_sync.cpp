@@ -263,7 +263,10 @@ Flow Exec::mbarrier() {
         if (ok) done |= 1u << l;
         else if (blocker < 0) blocker = int(l);
       }
-      if (blocker >= 0 && try_wait && !g.timed_out) {
+      // try_wait may give up at any time: a program that takes its answer for granted is caught by a false one.
+      bool gives_up = blocker >= 0 && try_wait && g.wait.kind != WaitKind::mbar &&
+                      (M.cfg.sched == SCHED_RANDOM || M.cfg.sched == SCHED_ADVERSARIAL) && M.rng() % 4 == 0;
+      if (blocker >= 0 && try_wait && !g.timed_out && !gives_up) {
         u32 off;
         Cta* owner;
         MBar& b = M.mbar(w, pc, a[blocker], "mbarrier wait", &off, &owner);

@@ -201,6 +201,7 @@ static bool aligned_op(const Instr& in) {
     case OP_tc_st: case OP_tc_wait:
       return true;
     case OP_cluster_arrive: case OP_cluster_wait: return in.m[1];
+    case OP_bar: return in.m[2];
   }
   return false;
 }
