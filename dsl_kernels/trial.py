@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,17 +30,47 @@ def call_of(variant: Variant, workload: Workload, inputs: Mapping[str, Any]) -> 
     return registry.Call(variant.op, workload.form, variant.arch, _dims(variant.op, workload, inputs))
 
 
-def accepts(variant: Variant, workload: Workload, inputs: Mapping[str, Any]) -> str | None:
-    """Why a variant cannot run a workload; None where it can."""
-    return registry.refusal(call_of(variant, workload, inputs), variant)
+def accepts(
+    variant: Variant, workload: Workload, inputs: Mapping[str, Any], launch: Mapping[str, int] | None = None
+) -> str | None:
+    """Why a variant cannot run a workload (with these launch dims fixed); None where it can."""
+    call = call_of(variant, workload, inputs)
+    return registry.refusal(replace(call, dims={**call.dims, **(launch or {})}), variant)
 
 
-def draw(op: str, workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """Fresh random inputs of a workload."""
-    inputs = problems.get(op).make(workload, torch.Generator().manual_seed(seed))
+@dataclass(frozen=True)
+class Case:
+    """Random inputs of a workload, on the CPU, and what every variant must make of them."""
+
+    inputs: dict[str, Any]
+    expected: dict[str, torch.Tensor]
+
+
+def make_case(op: str, workload: Workload, seed: int) -> Case:
+    """Draw the inputs of a workload and run the reference on them."""
+    inputs = draw(op, workload, seed)
+    return Case(inputs, problems.get(op).reference(workload.form, inputs))
+
+
+def draw(op: str, workload: Workload, seed: int) -> dict[str, Any]:
+    """Fresh random inputs of a workload, on the CPU."""
+    return problems.get(op).make(workload, torch.Generator().manual_seed(seed))
+
+
+def to_device(values: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """The tensors among the values on `device`; a strided row view keeps its strides."""
     return {
-        name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()
+        name: _moved(value, device) if isinstance(value, torch.Tensor) else value
+        for name, value in values.items()
     }
+
+
+def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    if device == "cpu" or tensor.is_contiguous():
+        return tensor.to(device)
+    # .to() would pack the rows: copy what lies between them too and take the same view of the copy.
+    span = torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return torch.as_strided(span.to(device), tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def allocate(
@@ -80,28 +110,31 @@ def run(
     seed: int = 0,
     device: str = "cpu",
     launch: Mapping[str, int] | None = None,
+    case: Case | None = None,
 ) -> Trial:
     """Draw, launch and compare.
 
     Args:
         launch: overrides of launch dims, e.g. {"splits": 3}.
+        case: inputs and expectation made before, to try several variants on one draw.
     """
     problem = problems.get(variant.op)
-    inputs = draw(variant.op, workload, seed, device)
+    case = case if case is not None else make_case(variant.op, workload, seed)
+    inputs = to_device(case.inputs, device)
     operands, dims = allocate(variant, workload, inputs, launch)
     stream = torch.cuda.current_stream().cuda_stream if device.startswith("cuda") else 0
     executor.prepare(variant)(operands, dims, stream)
     if device.startswith("cuda"):
         torch.cuda.synchronize()
-    expected = problem.reference(workload.form, on_cpu(inputs))
-    comparison = problem.compare(workload.form, inputs, on_cpu(operands), expected)
+    comparison = problem.compare(workload.form, case.inputs, on_cpu(operands), case.expected)
     for spec in problem.operands(workload.form):
         if spec.zeroed:
             comparison.demand(f"{spec.name} is left zero", not bool(operands[spec.name].any()))
-    return Trial(operands, dims, expected, comparison)
+    return Trial(operands, dims, case.expected, comparison)
 
 
 def on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors among the values on the CPU."""
     return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
 
 

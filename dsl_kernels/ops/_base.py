@@ -195,7 +195,7 @@ def _prepare(
         arch_name, gpu = device_facts(device.index)
     else:
         arch_name, gpu = get_arch(arch or DEFAULT_CPU_ARCH).name, ""
-    call = registry.Call(op, form, arch_name, dims, gpu)
+    call = registry.Call(op, form, arch_name, {**dims, **launch}, gpu)
     selection = registry.select(call, variant)
     dims = {**dims, **selection.launch, **launch}
     launcher = _launcher(name, selection, device)

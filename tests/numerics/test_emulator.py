@@ -13,7 +13,9 @@ from dsl_kernels.executors import Emulator
 pytestmark = [
     pytest.mark.emulator,
     pytest.mark.compile,
-    pytest.mark.skipif(shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"),
+    pytest.mark.skipif(
+        shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
+    ),
 ]
 
 SCHEDULES = (Schedule.lockstep(), Schedule.random(1), Schedule.adversarial(2))
