@@ -73,7 +73,9 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
     import torch
 
     if not calls:
-        raise InvalidArgumentError("calls", expected="at least one call", got="none", fix="pass the turns of a rotation")
+        raise InvalidArgumentError(
+            "calls", expected="at least one call", got="none", fix="pass the turns of a rotation"
+        )
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -89,7 +91,11 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
     count = len(calls) * copies
     samples = sorted(total / count for total in _replayed(graph, stream, replays))
     return Timing(
-        statistics.median(samples), samples[len(samples) // 10], samples[-1 - len(samples) // 10], count, replays
+        statistics.median(samples),
+        samples[len(samples) // 10],
+        samples[-1 - len(samples) // 10],
+        count,
+        replays,
     )
 
 
@@ -108,7 +114,9 @@ def _replayed(graph: Any, stream: Any, count: int) -> list[float]:
     """Microseconds of each of `count` replays, after one that is not counted."""
     import torch
 
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+    events = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)
+    ]
     with torch.cuda.stream(stream):
         graph.replay()
         for begin, end in events:
@@ -133,7 +141,9 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
-        "versions": {name: version(name) for name in ("tilelang", "nvidia-cutlass-dsl", "triton", "cuda-bindings")},
+        "versions": {
+            name: version(name) for name in ("tilelang", "nvidia-cutlass-dsl", "triton", "cuda-bindings")
+        },
     }
     if torch.cuda.is_available():
         facts |= {"gpu": torch.cuda.get_device_name(), "driver": driver_version()}
@@ -162,7 +172,9 @@ def commit() -> str | None:
     head = _output("git", "-C", str(root), "rev-parse", "--short=12", "HEAD")
     if head is None:
         return None
-    return head + ("+" if _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no") else "")
+    return head + (
+        "+" if _output("git", "-C", str(root), "status", "--porcelain", "--untracked-files=no") else ""
+    )
 
 
 def driver_version() -> str | None:

@@ -78,7 +78,12 @@ def read(buffer: torch.Tensor) -> None:
 
 
 def _launch(
-    first: torch.Tensor, second: torch.Tensor | None, ids: torch.Tensor | None, rows: int, widths: list[int], strides: list[int]
+    first: torch.Tensor,
+    second: torch.Tensor | None,
+    ids: torch.Tensor | None,
+    rows: int,
+    widths: list[int],
+    strides: list[int],
 ) -> None:
     group = max(1, min(32, STAGE_BYTES // sum(widths)))
     device = first.device.index
@@ -99,7 +104,10 @@ def _launch(
     blocks = max(1, min(BLOCKS_PER_SM * sms, -(-rows // group)))
     kinds, values = tuple(kind for kind, _ in arguments), tuple(value for _, value in arguments)
     shared = STAGES * group * sum(widths)
-    _check(driver.cuLaunchKernel(function, blocks, 1, 1, 32, 1, 1, shared, stream, (values, kinds), 0), "launch gather_rows")
+    _check(
+        driver.cuLaunchKernel(function, blocks, 1, 1, 32, 1, 1, shared, stream, (values, kinds), 0),
+        "launch gather_rows",
+    )
 
 
 def _driver() -> Any:
@@ -113,7 +121,12 @@ def _function(device: int) -> tuple[Any, int]:
     """The kernel, loaded into the context that torch uses, and the number of SMs."""
     properties = torch.cuda.get_device_properties(device)
     driver = _driver()
-    library = _check(driver.cuLibraryLoadData(_cubin(f"sm_{properties.major}{properties.minor}a"), None, None, 0, None, None, 0), "load")
+    library = _check(
+        driver.cuLibraryLoadData(
+            _cubin(f"sm_{properties.major}{properties.minor}a"), None, None, 0, None, None, 0
+        ),
+        "load",
+    )
     kernel = _check(driver.cuLibraryGetKernel(library, b"gather_rows"), "gather_rows")
     function = _check(driver.cuKernelGetFunction(kernel), "gather_rows")
     limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -140,7 +153,12 @@ def _cubin(arch: str) -> bytes:
         _, size = nvrtc.nvrtcGetProgramLogSize(program)
         log = b" " * size
         nvrtc.nvrtcGetProgramLog(program, log)
-        raise ToolchainError("NVRTC", expected="the ceiling kernel to compile", got=log.decode(errors="replace").strip("\0 \n"), fix=fix)
+        raise ToolchainError(
+            "NVRTC",
+            expected="the ceiling kernel to compile",
+            got=log.decode(errors="replace").strip("\0 \n"),
+            fix=fix,
+        )
     _, size = nvrtc.nvrtcGetCUBINSize(program)
     cubin = b" " * size
     nvrtc.nvrtcGetCUBIN(program, cubin)
@@ -149,5 +167,10 @@ def _cubin(arch: str) -> bytes:
 
 def _check(result: tuple[Any, ...], what: str) -> Any:
     if result[0]:
-        raise LaunchError(what, expected="success", got=str(result[0]), fix="see the CUDA driver's error; `doctor` checks it")
+        raise LaunchError(
+            what,
+            expected="success",
+            got=str(result[0]),
+            fix="see the CUDA driver's error; `doctor` checks it",
+        )
     return result[1] if len(result) == 2 else None

@@ -22,15 +22,16 @@ from .problems.topk_selector import draw as draw_scores
 from .steps import StepInputs, StepSize, draw
 
 CONTEST_PAGES = 11923
-GRIDS = ("contest", "serving", "smoke")
+GRIDS = ("core", "serving", "contest", "smoke")
+DEVICE = "cuda"
 # Splits of sparse_mla that tuning tries around the launch rule's own choice.
 SPLIT_FACTORS = (0.5, 1.0, 2.0)
 
 
 def touched_bytes(size: StepSize) -> float:
-    """Bytes one decode step reads from the caches."""
+    """Bytes that one decode step reads from the smaller-used of its two caches: what a rotation must push out of the L2."""
     row = 656 if size.kv == "fp8" else 1152
-    return size.batch * size.context * 132.0 + size.queries * min(size.topk, size.context) * row
+    return min(size.batch * size.context * 132.0, float(size.queries * min(size.topk, size.context) * row))
 
 
 def pool(size: StepSize) -> StepSize:
@@ -42,7 +43,7 @@ def pool(size: StepSize) -> StepSize:
 def step_sets(size: StepSize, seed: int = 0) -> list[StepInputs]:
     """Inputs on the GPU that rotate past the L2."""
     sets = bench.turns(touched_bytes(size)) if size.kind == "decode" else 1
-    return draw(pool(size), device="cuda", seed=seed, sets=sets)
+    return draw(pool(size), device=DEVICE, seed=seed, sets=sets)
 
 
 def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = True) -> dict[str, Any]:
@@ -68,7 +69,10 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
     }
     ids = [output.indices for output in outputs]
     caches = [inputs.cache_rows() for inputs in sets]
-    pages = [inputs.tensors["k_index_cache"].view(torch.uint8).view(inputs.tensors["k_index_cache"].shape[0], -1) for inputs in sets]
+    pages = [
+        inputs.tensors["k_index_cache"].view(torch.uint8).view(inputs.tensors["k_index_cache"].shape[0], -1)
+        for inputs in sets
+    ]
     gathers = [partial(ceilings.gather, c, i) for c, i in zip(caches, ids, strict=True)]
     reads = [partial(ceilings.gather, {"pages": p}, t) for p, t in zip(pages, _live_pages(sets), strict=True)]
     figures["ceilings"] = {"gather": _optional(gathers, figures), "read": _optional(reads, figures)}
@@ -78,16 +82,17 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
 
 
 def _optional(calls: Sequence[bench.Call], figures: dict[str, Any]) -> float | None:
+    """Time of a ceiling; one that cannot be measured must not cost the run, so it becomes a note."""
     try:
         return bench.graph_time(calls).us
-    except DslKernelError as error:
-        figures["notes"].append(str(error))
+    except Exception as error:
+        figures["notes"].append(f"no ceiling: {error if isinstance(error, DslKernelError) else repr(error)}")
         return None
 
 
 def _logits(inputs: StepInputs) -> torch.Tensor:
     b, next_n = inputs.tensors["seq_lens"].shape
-    return torch.empty(b, next_n, inputs.tensors["block_table"].shape[1] * PAGE, device="cuda")
+    return torch.empty(b, next_n, inputs.tensors["block_table"].shape[1] * PAGE, device=DEVICE)
 
 
 def _live_pages(sets: list[StepInputs]) -> list[torch.Tensor]:
@@ -101,7 +106,10 @@ def _live_pages(sets: list[StepInputs]) -> list[torch.Tensor]:
 
 
 def _parts(
-    sets: list[StepInputs], outputs: list[dsa.StepOutput], scratch: list[torch.Tensor], workspace: ops.Workspace
+    sets: list[StepInputs],
+    outputs: list[dsa.StepOutput],
+    scratch: list[torch.Tensor],
+    workspace: ops.Workspace,
 ) -> dict[str, list[bench.Call]]:
     """The calls of each op as the step makes them."""
     parts: dict[str, list[bench.Call]] = {"lightning_indexer": [], "topk_selector": [], "sparse_mla": []}
@@ -109,12 +117,19 @@ def _parts(
         t, rows = inputs.tensors, inputs.tensors["seq_lens"].numel()
         score = (t["q_index"], t["k_index_cache"], t["weights"], t["seq_lens"], t["block_table"])
         attend = (t["q_nope"], t["q_pe"], t["kv"], output.indices)
-        options = {"sm_scale": inputs.sm_scale, "kpe": t.get("kpe"), "attn_sink": t.get("attn_sink"), "lse_base": inputs.lse_base}
+        options = {
+            "sm_scale": inputs.sm_scale,
+            "kpe": t.get("kpe"),
+            "attn_sink": t.get("attn_sink"),
+            "lse_base": inputs.lse_base,
+        }
 
         def indexer(score: Any = score, logits: Any = logits, k: int = inputs.topk) -> None:
             ops.lightning_indexer(*score, out=logits, skip_below=k, workspace=workspace)
 
-        def selector(t: Any = t, logits: Any = logits, o: Any = output, k: int = inputs.topk, rows: int = rows) -> None:
+        def selector(
+            t: Any = t, logits: Any = logits, o: Any = output, k: int = inputs.topk, rows: int = rows
+        ) -> None:
             ops.topk_selector(
                 logits.view(rows, -1), t["seq_lens"].view(rows), k, block_table=t["block_table"], page_size=PAGE,
                 next_n=t["seq_lens"].shape[1], out=o.indices, workspace=workspace,
@@ -123,7 +138,11 @@ def _parts(
         def attention(attend: Any = attend, o: Any = output, options: Any = options) -> None:
             ops.sparse_mla(*attend, **options, out=o.out, lse=o.lse, workspace=workspace)
 
-        for op, call in (("lightning_indexer", indexer), ("topk_selector", selector), ("sparse_mla", attention)):
+        for op, call in (
+            ("lightning_indexer", indexer),
+            ("topk_selector", selector),
+            ("sparse_mla", attention),
+        ):
             parts[op].append(call)
     return parts
 
@@ -147,36 +166,59 @@ def baseline_module() -> ModuleType | None:
     return module
 
 
-def _baseline(sets: list[StepInputs], outputs: list[dsa.StepOutput], figures: dict[str, Any]) -> dict[str, Any] | None:
+def _baseline(
+    sets: list[StepInputs], outputs: list[dsa.StepOutput], figures: dict[str, Any]
+) -> dict[str, Any] | None:
     if sets[0].form != "bf16":
         figures["notes"].append("the Triton baseline reads bf16 caches only")
         return None
-    cases = [
-        {**inputs.cache_rows(), "q_nope": inputs.tensors["q_nope"], "q_pe": inputs.tensors["q_pe"], "indices": output.indices}
+    given = [
+        {
+            **inputs.cache_rows(),
+            "q_nope": inputs.tensors["q_nope"],
+            "q_pe": inputs.tensors["q_pe"],
+            "indices": output.indices,
+        }
         for inputs, output in zip(sets, outputs, strict=True)
     ]
-    found = time_baseline(cases, sets[0].sm_scale)
-    if found is None:
-        figures["notes"].append("no Triton baseline: it needs a checkout and Triton")
-    return found
+    return time_baseline(given, sets[0].sm_scale, figures["notes"])
 
 
-def time_baseline(cases: list[dict[str, Any]], sm_scale: float) -> dict[str, Any] | None:
-    """The project's Triton split-K attention at its best setting on these inputs, and its error against the first case."""
+def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]) -> dict[str, Any] | None:
+    """The project's Triton split-K attention at its best setting on these inputs; None with a note where it cannot run."""
     module = baseline_module()
     if module is None:
+        notes.append("no Triton baseline: it needs a checkout and Triton")
         return None
-    t, heads, _ = cases[0]["q_nope"].shape
-    topk = cases[0]["indices"].shape[1]
-    out, lse = torch.empty_like(cases[0]["q_nope"]), torch.empty(t, heads, device="cuda")
-    scratch = module.workspace(t, heads, "cuda")
+    t, heads, _ = given[0]["q_nope"].shape
+    topk = given[0]["indices"].shape[1]
+    out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, device=DEVICE)
+    scratch = module.workspace(t, heads, DEVICE, splits=max(4, min(128, 512 // t)))
 
     def run(setting: Any, splits: int) -> None:
-        for c in cases:
-            module.sparse_mla(c["q_nope"], c["q_pe"], c["ckv"], c["kpe"], c["indices"], sm_scale, out, lse, scratch, setting, splits)
+        for c in given:
+            module.sparse_mla(
+                c["q_nope"],
+                c["q_pe"],
+                c["ckv"],
+                c["kpe"],
+                c["indices"],
+                sm_scale,
+                out,
+                lse,
+                scratch,
+                setting,
+                splits,
+            )
 
-    us, setting, splits = module.best_setting(run, lambda call: bench.graph_time([call], replays=10).us, t, heads, topk)
-    return {"us": us / len(cases), "setting": str(setting), "splits": splits}
+    try:
+        us, setting, splits = module.best_setting(
+            run, lambda call: bench.graph_time([call], replays=10).us, t, heads, topk
+        )
+    except Exception as error:
+        notes.append(f"no Triton baseline: {error!r}")
+        return None
+    return {"us": us / len(given), "setting": str(setting), "splits": splits}
 
 
 @dataclass(frozen=True)
@@ -211,12 +253,15 @@ def cases(op: str, grid: str) -> list[Case]:
         UnknownNameError: no such grid.
     """
     if grid not in GRIDS:
-        raise UnknownNameError("grid", expected="a known grid", got=repr(grid), fix=did_you_mean(grid, list(GRIDS)))
+        raise UnknownNameError(
+            "grid", expected="a known grid", got=repr(grid), fix=did_you_mean(grid, list(GRIDS))
+        )
     return [Case(op, form, params) for form, params in _points(op, grid)]
 
 
 def _points(op: str, grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
     batches, lengths = {
+        "core": ((1, 16, 64), (4096, 32768, 131072)),
         "serving": ((1, 4, 16, 64, 128), (4096, 32768, 131072)),
         "contest": ((1, 8, 31), (1024, 2880, 5824)),
         "smoke": ((1, 16), (4096,)),
@@ -235,15 +280,25 @@ def _points(op: str, grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield from (("default", {"rows": 4096, "len": n, "k": 2048}) for n in (32768, 131072))
     elif op == "sparse_mla":
         if grid == "contest":
-            yield from (("bf16", {"t": t, "heads": 16, "pages": 8462, "ids": "tail"}) for t in (1, 2, 6, 7, 8))
+            yield from (
+                ("bf16", {"t": t, "heads": 16, "pages": 8462, "ids": "tail"}) for t in (1, 2, 6, 7, 8)
+            )
             return
         queries = (1, 16) if grid == "smoke" else (1, 4, 16, 64, 128)
-        heads = (16,) if grid == "smoke" else (16, 8, 32, 64, 128)
+        heads = (16, 8, 32, 64, 128) if grid == "serving" else (16,)
         yield from (("bf16", {"t": t, "heads": h, "pages": 4096}) for h, t in product(heads, queries))
         if grid == "serving":
-            yield from (("fp8", {"t": t, "heads": h, "pages": 4096}) for h, t in product((16, 64, 128), queries))
-            yield from (("bf16", {"t": 64, "heads": 16, "pages": p, "ids": i}) for p, i in ((32768, "random"), (4096, "sorted"), (4096, "holes")))
-            yield from (("bf16", {"t": t, "heads": h, "pages": 2048}) for t, h in ((1024, 16), (1024, 128), (4096, 16)))
+            yield from (
+                ("fp8", {"t": t, "heads": h, "pages": 4096}) for h, t in product((16, 64, 128), queries)
+            )
+            yield from (
+                ("bf16", {"t": 64, "heads": 16, "pages": p, "ids": i})
+                for p, i in ((32768, "random"), (4096, "sorted"), (4096, "holes"))
+            )
+            yield from (
+                ("bf16", {"t": t, "heads": h, "pages": 2048})
+                for t, h in ((1024, 16), (1024, 128), (4096, 16))
+            )
 
 
 def prepare(case: Case, seed: int = 0) -> Prepared:
@@ -256,9 +311,11 @@ def _indexer(case: Case, seed: int) -> Prepared:
     p = case.params
     if case.form == "prefill":
         size = StepSize("prefill", rows=p["s"], context=p["skv"], index_heads=p["heads"])
-        tensors = draw(size, device="cuda", seed=seed)[0].tensors
-        args = [tensors[name] for name in ("q_index", "k_index", "k_index_scales", "weights", "k_start", "k_end")]
-        out = torch.empty(p["s"], -(-p["skv"] // 4) * 4, device="cuda")
+        tensors = draw(size, device=DEVICE, seed=seed)[0].tensors
+        args = [
+            tensors[name] for name in ("q_index", "k_index", "k_index_scales", "weights", "k_start", "k_end")
+        ]
+        out = torch.empty(p["s"], -(-p["skv"] // 4) * 4, device=DEVICE)
         dims = {"s": p["s"], "heads": p["heads"], "skv": p["skv"], "stride": out.shape[1]}
 
         def flat(variant: str | None, splits: int | None) -> list[bench.Call]:
@@ -268,7 +325,13 @@ def _indexer(case: Case, seed: int) -> Prepared:
     next_n = p.get("next_n", 1)
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"], next_n=next_n, heads=8, topk=64)
     size = pool(size)
-    sets = draw(size, device="cuda", seed=seed, sets=bench.turns(p["b"] * p["len"] * 132.0), given=_no_attention_cache())
+    sets = draw(
+        size,
+        device=DEVICE,
+        seed=seed,
+        sets=bench.turns(p["b"] * p["len"] * 132.0),
+        given=_no_attention_cache(),
+    )
     outs = [_logits(inputs) for inputs in sets]
     names = ("q_index", "k_index_cache", "weights", "seq_lens", "block_table")
     dims = {
@@ -291,7 +354,7 @@ def _indexer(case: Case, seed: int) -> Prepared:
 
 def _no_attention_cache() -> dict[str, torch.Tensor]:
     """Stands for the attention cache where only scoring is timed."""
-    return {"kv": torch.empty(1, PAGE, 576, dtype=torch.bfloat16, device="cuda")}
+    return {"kv": torch.empty(1, PAGE, 576, dtype=torch.bfloat16, device=DEVICE)}
 
 
 def _selector(case: Case, seed: int) -> Prepared:
@@ -299,14 +362,23 @@ def _selector(case: Case, seed: int) -> Prepared:
     rows, length, k = p["rows"], p["len"], p["k"]
     generator = torch.Generator().manual_seed(seed)
     sets = min(16, bench.turns(rows * length * 4.0))
-    few = draw_scores(p.get("scores", "normal"), min(rows, 64), length, generator).cuda()
+    few = draw_scores(p.get("scores", "normal"), min(rows, 64), length, generator).to(DEVICE)
     logits = []
     for turn in range(sets):
         picked = torch.arange(rows) % len(few)
-        logits.append(few[picked.cuda()].roll(turn * 977 + 1, dims=1).contiguous())
-    ends = torch.full((rows,), length, dtype=torch.int32, device="cuda")
-    out = torch.empty(rows, k, dtype=torch.int32, device="cuda")
-    dims = {"rows": rows, "stride": length, "b": 1, "max_pages": 1, "k": k, "next_n": 1, "page_size": 0, "max_len": length}
+        logits.append(few[picked.to(DEVICE)].roll(turn * 977 + 1, dims=1).contiguous())
+    ends = torch.full((rows,), length, dtype=torch.int32, device=DEVICE)
+    out = torch.empty(rows, k, dtype=torch.int32, device=DEVICE)
+    dims = {
+        "rows": rows,
+        "stride": length,
+        "b": 1,
+        "max_pages": 1,
+        "k": k,
+        "next_n": 1,
+        "page_size": 0,
+        "max_len": length,
+    }
 
     def calls(variant: str | None, splits: int | None) -> list[bench.Call]:
         return [partial(ops.topk_selector, s, ends, k, out=out, variant=variant) for s in logits]
@@ -319,11 +391,18 @@ def _attention(case: Case, seed: int) -> Prepared:
     t, heads, n, topk = p["t"], p["heads"], p["pages"] * PAGE, p.get("topk", 2048)
     row = 656 if case.form == "fp8" else 1152
     sets = bench.turns(t * topk * float(row))
-    size = StepSize(batch=t, context=PAGE, heads=heads, kv="fp8" if case.form == "fp8" else "bf16", pages=p["pages"], topk=64)
-    index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device="cuda")
-    drawn = draw(size, device="cuda", seed=seed, sets=sets, given={"k_index_cache": index_cache})
+    size = StepSize(
+        batch=t,
+        context=PAGE,
+        heads=heads,
+        kv="fp8" if case.form == "fp8" else "bf16",
+        pages=p["pages"],
+        topk=64,
+    )
+    index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=DEVICE)
+    drawn = draw(size, device=DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
     ids = [_ids(p.get("ids", "random"), t, topk, n, seed + turn) for turn in range(sets)]
-    outs = [(torch.empty_like(s.tensors["q_nope"]), torch.empty(t, heads, device="cuda")) for s in drawn]
+    outs = [(torch.empty_like(s.tensors["q_nope"]), torch.empty(t, heads, device=DEVICE)) for s in drawn]
     dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
 
     def calls(variant: str | None, splits: int | None) -> list[bench.Call]:
@@ -338,16 +417,19 @@ def _attention(case: Case, seed: int) -> Prepared:
     ceiling = [partial(ceilings.gather, s.cache_rows(), i) for s, i in zip(drawn, ids, strict=True)]
     baseline = []
     if case.form == "bf16":
-        baseline = [{**s.cache_rows(), "q_nope": s.tensors["q_nope"], "q_pe": s.tensors["q_pe"], "indices": i} for s, i in zip(drawn, ids, strict=True)]
+        baseline = [
+            {**s.cache_rows(), "q_nope": s.tensors["q_nope"], "q_pe": s.tensors["q_pe"], "indices": i}
+            for s, i in zip(drawn, ids, strict=True)
+        ]
     return _facts(case, calls, dims, ceiling, baseline)
 
 
 def _ids(pattern: str, t: int, topk: int, n: int, seed: int) -> torch.Tensor:
     """Ids on the GPU; the plain random pattern allows the rare repeat, which costs nothing to draw."""
     if pattern == "random":
-        generator = torch.Generator("cuda").manual_seed(seed)
-        return torch.randint(n, (t, topk), generator=generator, device="cuda", dtype=torch.int32)
-    return draw_indices(pattern, t, topk, n, torch.Generator().manual_seed(seed)).cuda()
+        generator = torch.Generator(DEVICE).manual_seed(seed)
+        return torch.randint(n, (t, topk), generator=generator, device=DEVICE, dtype=torch.int32)
+    return draw_indices(pattern, t, topk, n, torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def _facts(
@@ -355,7 +437,9 @@ def _facts(
     ceiling: Sequence[bench.Call] = (), baseline: list[dict[str, Any]] | None = None,
 ) -> Prepared:  # fmt: skip
     problem = problems.get(case.op)
-    return Prepared(calls, dims, problem.bytes(case.form, dims), problem.flops(case.form, dims), ceiling, baseline or [])
+    return Prepared(
+        calls, dims, problem.bytes(case.form, dims), problem.flops(case.form, dims), ceiling, baseline or []
+    )
 
 
 def call_of(case: Case, prepared: Prepared) -> registry.Call:
@@ -379,7 +463,7 @@ def time_case(case: Case, prepared: Prepared, *, baseline: bool = True) -> dict[
         record["ceiling_us"] = _optional(prepared.ceiling, record)
         record["ratio"] = timing.us / record["ceiling_us"] if record["ceiling_us"] else None
     if baseline and prepared.baseline:
-        found = time_baseline(prepared.baseline, DATASET_SM_SCALE)
+        found = time_baseline(prepared.baseline, DATASET_SM_SCALE, record["notes"])
         record["triton_us"] = found["us"] if found else None
     return record
 
@@ -411,11 +495,15 @@ def _split_choices(case: Case, default: int | None, cluster: int) -> list[int | 
     if case.op != "sparse_mla" or default is None:
         return [None]
     limit = case.params.get("topk", 2048) // 64 // cluster
-    others = {cluster * max(1, min(limit, round(default * factor / cluster))) for factor in SPLIT_FACTORS} - {default}
+    others = {cluster * max(1, min(limit, round(default * factor / cluster))) for factor in SPLIT_FACTORS} - {
+        default
+    }
     return [None, *sorted(others)]
 
 
-def write_tuned(gpu: str, entries: list[dict[str, Any]], environment: Mapping[str, Any], folder: Path | None = None) -> Path:
+def write_tuned(
+    gpu: str, entries: list[dict[str, Any]], environment: Mapping[str, Any], folder: Path | None = None
+) -> Path:
     """Merge entries into the GPU's table: a new entry replaces the one of the same op, form and bucket."""
     path = (folder or registry.TUNED) / f"{registry.slug(gpu)}.json"
     held = json.loads(path.read_text())["entries"] if path.exists() else []
@@ -424,7 +512,11 @@ def write_tuned(gpu: str, entries: list[dict[str, Any]], environment: Mapping[st
         return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
 
     merged = {key(entry): entry for entry in [*held, *entries]}
-    content = {"schema": registry.TUNED_SCHEMA, "metadata": dict(environment), "entries": [merged[k] for k in sorted(merged)]}
+    content = {
+        "schema": registry.TUNED_SCHEMA,
+        "metadata": dict(environment),
+        "entries": [merged[k] for k in sorted(merged)],
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
     registry.clear()

@@ -48,13 +48,19 @@ def warmup(
     target = get_arch(arch).name if arch is not None else local
     if target is None:
         raise InvalidArgumentError(
-            "arch", expected="an architecture to compile for, where there is no GPU", got="none", fix="pass arch='sm_90a' or 'sm_100a'"
+            "arch",
+            expected="an architecture to compile for, where there is no GPU",
+            got="none",
+            fix="pass arch='sm_90a' or 'sm_100a'",
         )
     names = {op} if isinstance(op, str) else set(op) if op is not None else None
     chosen = [v for v in variants.variants(arch=target) if names is None or v.op in names]
     if not chosen:
         raise ArtifactError(
-            "generated kernels", expected=f"variants of {', '.join(sorted(names or {'any op'}))} for {target}", got="none", fix="run `make generate`"
+            "generated kernels",
+            expected=f"variants of {', '.join(sorted(names or {'any op'}))} for {target}",
+            got="none",
+            fix="run `make generate`",
         )
     by_id = {variant.id: variant for variant in chosen}
     found = []

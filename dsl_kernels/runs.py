@@ -40,7 +40,9 @@ def _read(path: Path, stamp: int) -> Mapping[str, Any]:
             raise ValueError(f"schema {content['schema']}")
         return dict(content["runs"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(str(path), expected=f"records of schema {SCHEMA}", got=str(error), fix="restore or delete it") from None
+        raise ArtifactError(
+            str(path), expected=f"records of schema {SCHEMA}", got=str(error), fix="restore or delete it"
+        ) from None
 
 
 def of(variant: Variant, path: Path | None = None) -> list[Run]:
@@ -64,10 +66,15 @@ def summary(records: list[Run]) -> str:
     return ", ".join(r.where.removeprefix("NVIDIA ") if r.executor == "cuda" else r.executor for r in current)
 
 
-def record(variant: Variant, executor: str, where: str, date: str, workloads: int, path: Path | None = None) -> None:
+def record(
+    variant: Variant, executor: str, where: str, date: str, workloads: int, path: Path | None = None
+) -> None:
     """Add or replace one record."""
     path = path or PATH
     held = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
-    mine = {**held.get(variant.id, {}), executor: {"where": where, "date": date, "workloads": workloads, "sha256": variant.sha256}}
+    mine = {
+        **held.get(variant.id, {}),
+        executor: {"where": where, "date": date, "workloads": workloads, "sha256": variant.sha256},
+    }
     content = {"schema": SCHEMA, "runs": {**held, variant.id: mine}}
     path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")

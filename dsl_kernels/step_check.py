@@ -22,12 +22,22 @@ SLOT_TOLERANCE = 1e-2
 OUT_TOLERANCE = 3e-3
 
 
-def check(inputs: StepInputs, output: dsa.StepOutput, workspace: Workspace, sample: int = 4) -> dict[str, Comparison]:
+def check(
+    inputs: StepInputs, output: dsa.StepOutput, workspace: Workspace, sample: int = 4
+) -> dict[str, Comparison]:
     """Comparisons by op name and for "chain"; reads the logits that the step left in `workspace`."""
-    part = _decode_part(inputs, workspace, sample) if inputs.kind == "decode" else _prefill_part(inputs, workspace, sample)
+    part = (
+        _decode_part(inputs, workspace, sample)
+        if inputs.kind == "decode"
+        else _prefill_part(inputs, workspace, sample)
+    )
     rows = part.pop("rows")
     got = {"indices": output.indices[rows], "out": output.out[rows], "lse": output.lse[rows]}
-    found = {"lightning_indexer": compare("lightning_indexer", inputs.kind, part["indexer"], {"logits": part["logits"]})}
+    found = {
+        "lightning_indexer": compare(
+            "lightning_indexer", inputs.kind, part["indexer"], {"logits": part["logits"]}
+        )
+    }
     selector = part["selector"]
     relative = got["indices"]
     if inputs.kind == "prefill":
@@ -68,7 +78,9 @@ def _decode_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[
     }  # fmt: skip
 
 
-def _pages_in_use(cache: torch.Tensor, table: torch.Tensor, lens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _pages_in_use(
+    cache: torch.Tensor, table: torch.Tensor, lens: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The pages that the table names within the lengths, flat, and the table renumbered to them."""
     live = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
     pages = table[live].unique()
@@ -111,7 +123,9 @@ def _attention(inputs: StepInputs, rows: torch.Tensor, indices: torch.Tensor) ->
     """Inputs of the sparse_mla problem, its cache reduced to the tokens in use."""
     t = inputs.tensors
     tokens = indices[indices >= 0].unique().long()
-    local = torch.where(indices >= 0, torch.searchsorted(tokens, indices.long().clamp(min=0)), -1).to(torch.int32)
+    local = torch.where(indices >= 0, torch.searchsorted(tokens, indices.long().clamp(min=0)), -1).to(
+        torch.int32
+    )
     cache = {name: held[tokens] if len(tokens) else held[:1] for name, held in inputs.cache_rows().items()}
     heads = t["q_nope"].shape[1]
     sink = t.get("attn_sink")
@@ -128,14 +142,20 @@ def compare(op: str, form: str, given: Mapping[str, Any], got: Mapping[str, torc
     expected = problem.reference(form, given)
     placed = {name: got[name].to(expected[name].device) for name in expected}
     here = next(iter(expected.values())).device
-    moved = {name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    moved = {
+        name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in given.items()
+    }
     return problem.compare(form, moved, placed, expected)
 
 
-def _chain(inputs: StepInputs, part: Mapping[str, Any], rows: torch.Tensor, got: Mapping[str, torch.Tensor]) -> Comparison:
+def _chain(
+    inputs: StepInputs, part: Mapping[str, Any], rows: torch.Tensor, got: Mapping[str, torch.Tensor]
+) -> Comparison:
     """Judge the selection by float64 scores, and the output where the selection is the reference's own."""
     result = Comparison()
-    scored = problems.get("lightning_indexer").reference(inputs.kind, {**part["indexer"], "skip_below": 0})["logits"]
+    scored = problems.get("lightning_indexer").reference(inputs.kind, {**part["indexer"], "skip_below": 0})[
+        "logits"
+    ]
     scored = scored.reshape(len(rows), -1)
     selector = {**part["selector"], "logits": scored.to(part["logits"].device)}
     wanted = problems.get("topk_selector").reference("default", selector)["indices"].to(rows.device)
@@ -145,11 +165,19 @@ def _chain(inputs: StepInputs, part: Mapping[str, Any], rows: torch.Tensor, got:
     for row in range(len(rows)):
         mine, theirs = (ids[row][ids[row] >= 0].long() for ids in (got["indices"], wanted))
         if len(mine) != len(theirs) or len(mine.unique()) != len(mine):
-            result.demand(f"row {int(rows[row])} selects {len(theirs)} distinct tokens", False, f"got {len(mine.unique())}")
+            result.demand(
+                f"row {int(rows[row])} selects {len(theirs)} distinct tokens",
+                False,
+                f"got {len(mine.unique())}",
+            )
             continue
         columns = [_positions(ids, selector, row) for ids in (mine, theirs)]
         if not _inside(columns[0], selector, row):
-            result.demand(f"row {int(rows[row])} selects tokens of its own", False, "an id lies outside its pages or its length")
+            result.demand(
+                f"row {int(rows[row])} selects tokens of its own",
+                False,
+                "an id lies outside its pages or its length",
+            )
             continue
         total += len(theirs)
         differing += int((~torch.isin(mine, theirs)).sum())

@@ -83,14 +83,24 @@ class StepSize:
             value = getattr(self, name)
             if value not in known:
                 raise _bad(name, "one of " + ", ".join(map(str, known)), repr(value), "pass one of these")
-        for name, low, high in (("batch", 1, 1 << 16), ("rows", 1, 1 << 20), ("context", 1, 1 << 24), ("next_n", 1, 8)):
+        for name, low, high in (
+            ("batch", 1, 1 << 16),
+            ("rows", 1, 1 << 20),
+            ("context", 1, 1 << 24),
+            ("next_n", 1, 8),
+        ):
             if not low <= getattr(self, name) <= high:
                 raise _bad(name, f"{low} to {high}", str(getattr(self, name)), "choose a size in that range")
         if self.topk % 64 or not 64 <= self.topk <= 2048:
-            raise _bad("topk", "a multiple of 64 from 64 to 2048", str(self.topk), "round it up; spare slots are -1")
+            raise _bad(
+                "topk", "a multiple of 64 from 64 to 2048", str(self.topk), "round it up; spare slots are -1"
+            )
         if self.kind == "decode" and self.pages and self.pages < self.pages_per_sequence:
             raise _bad(
-                "pages", f"at least the {self.pages_per_sequence} pages of one sequence", str(self.pages), "raise it, or pass 0"
+                "pages",
+                f"at least the {self.pages_per_sequence} pages of one sequence",
+                str(self.pages),
+                "raise it, or pass 0",
             )
         if self.kind == "prefill" and self.rows > self.context:
             raise _bad("rows", f"at most the {self.context} keys", str(self.rows), "raise --context")
@@ -134,7 +144,12 @@ def named_size(kind: str, name: str) -> StepSize:
     """
     known = SIZES if kind == "decode" else PREFILL_SIZES
     if name not in known:
-        raise UnknownNameError(f"size of a {kind} step", expected="a known size", got=repr(name), fix=did_you_mean(name, list(known)))
+        raise UnknownNameError(
+            f"size of a {kind} step",
+            expected="a known size",
+            got=repr(name),
+            fix=did_you_mean(name, list(known)),
+        )
     return known[name]
 
 
@@ -170,10 +185,16 @@ class StepInputs:
     def size(self) -> StepSize:
         """The sizes that these tensors have."""
         t = self.tensors
-        shared: dict[str, Any] = {"heads": t["q_nope"].shape[1], "index_heads": t["q_index"].shape[-2], "topk": self.topk}
+        shared: dict[str, Any] = {
+            "heads": t["q_nope"].shape[1],
+            "index_heads": t["q_index"].shape[-2],
+            "topk": self.topk,
+        }
         kv = "fp8" if self.form == "fp8" else "bf16" if "kpe" in t else "joined"
         if self.kind == "prefill":
-            return StepSize("prefill", rows=t["q_index"].shape[0], context=t["k_index"].shape[0], kv=kv, **shared)
+            return StepSize(
+                "prefill", rows=t["q_index"].shape[0], context=t["k_index"].shape[0], kv=kv, **shared
+            )
         b, next_n = t["seq_lens"].shape
         lens = t["seq_lens"]
         longest = int(lens.max()) if lens.numel() else 0
@@ -184,7 +205,12 @@ class StepInputs:
 
 
 def draw(
-    size: StepSize, *, device: str | torch.device = "cpu", seed: int = 0, sets: int = 1, given: Mapping[str, torch.Tensor] | None = None
+    size: StepSize,
+    *,
+    device: str | torch.device = "cpu",
+    seed: int = 0,
+    sets: int = 1,
+    given: Mapping[str, torch.Tensor] | None = None,
 ) -> list[StepInputs]:
     """Random inputs of a size: `sets` of them, which share the caches and differ in queries, tables and pages.
 
@@ -201,17 +227,28 @@ def draw(
     for _ in range(sets):
         queries = _decode_queries if size.kind == "decode" else _prefill_queries
         tensors = {**caches, **queries(size, place, generator), **held}
-        found.append(StepInputs(size.kind, {name: tensors[name] for name in ARGUMENTS[size.kind] if name in tensors}, size.topk))
+        found.append(
+            StepInputs(
+                size.kind,
+                {name: tensors[name] for name in ARGUMENTS[size.kind] if name in tensors},
+                size.topk,
+            )
+        )
     return found
 
 
-def _decode_caches(size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _decode_caches(
+    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
     pages = size.pages or size.batch * size.pages_per_sequence + 1
     made = {}
     if "k_index_cache" not in held:
         made["k_index_cache"] = _index_cache(pages, device, generator)
     if "kv" not in held:
-        made |= {name: rows.view(pages, PAGE, -1) for name, rows in _latent_cache(size.kv, pages * PAGE, device, generator).items()}
+        made |= {
+            name: rows.view(pages, PAGE, -1)
+            for name, rows in _latent_cache(size.kv, pages * PAGE, device, generator).items()
+        }
     return made
 
 
@@ -219,11 +256,15 @@ def _index_cache(pages: int, device: torch.device, generator: torch.Generator) -
     cache = torch.empty(pages, PAGE, 1, INDEX_DIM + 4, dtype=torch.uint8, device=device)
     for first in range(0, pages, 4096):
         count = min(4096, pages - first)
-        cache[first : first + count] = pack_index_keys(torch.randn(count, PAGE, INDEX_DIM, generator=generator, device=device))
+        cache[first : first + count] = pack_index_keys(
+            torch.randn(count, PAGE, INDEX_DIM, generator=generator, device=device)
+        )
     return cache
 
 
-def _latent_cache(kv: str, n: int, device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _latent_cache(
+    kv: str, n: int, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     def normal(count: int, width: int) -> torch.Tensor:
         return torch.randn(count, width, generator=generator, device=device, dtype=torch.bfloat16)
 
@@ -238,7 +279,9 @@ def _latent_cache(kv: str, n: int, device: torch.device, generator: torch.Genera
     return {"kv": tokens}
 
 
-def _attention_queries(size: StepSize, device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _attention_queries(
+    size: StepSize, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     rows, bf16 = size.queries, torch.bfloat16
     return {
         "q_nope": torch.randn(rows, size.heads, LATENT_DIM, generator=generator, device=device, dtype=bf16),
@@ -246,18 +289,27 @@ def _attention_queries(size: StepSize, device: torch.device, generator: torch.Ge
     }
 
 
-def _index_queries(shape: tuple[int, ...], device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _index_queries(
+    shape: tuple[int, ...], device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     q = torch.randn(*shape, INDEX_DIM, generator=generator, device=device).clamp(-2, 2)
-    return {"q_index": q.to(torch.float8_e4m3fn), "weights": torch.randn(*shape, generator=generator, device=device)}
+    return {
+        "q_index": q.to(torch.float8_e4m3fn),
+        "weights": torch.randn(*shape, generator=generator, device=device),
+    }
 
 
-def _decode_queries(size: StepSize, device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _decode_queries(
+    size: StepSize, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     b, each = size.batch, size.pages_per_sequence
     pool = size.pages or b * each + 1
     if pool >= b * each:
         table = torch.randperm(pool, generator=generator, device=device)[: b * each].view(b, each)
     else:
-        table = torch.stack([torch.randperm(pool, generator=generator, device=device)[:each] for _ in range(b)])
+        table = torch.stack(
+            [torch.randperm(pool, generator=generator, device=device)[:each] for _ in range(b)]
+        )
     longest = torch.full((b,), size.context, device=device)
     if size.ragged and b > 1:
         longest = longest >> torch.arange(b, device=device).clamp(max=31)
@@ -272,7 +324,9 @@ def _decode_queries(size: StepSize, device: torch.device, generator: torch.Gener
     }
 
 
-def _prefill_caches(size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _prefill_caches(
+    size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
     n, made = size.context, {}
     if "k_index" not in held:
         keys, scales = unpack_index_keys(_index_cache(-(-n // PAGE), device, generator))
@@ -283,7 +337,9 @@ def _prefill_caches(size: StepSize, device: torch.device, generator: torch.Gener
     return made
 
 
-def _prefill_queries(size: StepSize, device: torch.device, generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _prefill_queries(
+    size: StepSize, device: torch.device, generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     ends = size.context - size.rows + 1 + torch.arange(size.rows, device=device)
     return {
         **_index_queries((size.rows, size.index_heads), device, generator),
@@ -303,7 +359,9 @@ def save(inputs: StepInputs, path: str | Path) -> None:
     _safetensors().torch.save_file(held, str(path), metadata=metadata)
 
 
-def load(path: str | Path, size: StepSize, *, device: str | torch.device = "cpu", seed: int = 0) -> StepInputs:
+def load(
+    path: str | Path, size: StepSize, *, device: str | torch.device = "cpu", seed: int = 0
+) -> StepInputs:
     """The step of a workload file, with what the file lacks drawn at `size`.
 
     Raises:
@@ -311,16 +369,26 @@ def load(path: str | Path, size: StepSize, *, device: str | torch.device = "cpu"
         UnknownNameError: a tensor that no argument of the step has.
     """
     tensors, metadata = _read(Path(path))
-    kind = metadata.get("kind") or ("decode" if "seq_lens" in tensors else "prefill" if "k_start" in tensors else size.kind)
+    kind = metadata.get("kind") or (
+        "decode" if "seq_lens" in tensors else "prefill" if "k_start" in tensors else size.kind
+    )
     if kind != size.kind:
         raise _bad(str(path), f"a {size.kind} step", f"a {kind} step", f"use `run {kind} --workload`")
     for name in tensors:
         if name not in ARGUMENTS[kind]:
             raise UnknownNameError(
-                f"tensor {name} of {path}", expected=f"an argument of dsa.{kind}", got=repr(name), fix=did_you_mean(name, list(ARGUMENTS[kind]))
+                f"tensor {name} of {path}",
+                expected=f"an argument of dsa.{kind}",
+                got=repr(name),
+                fix=did_you_mean(name, list(ARGUMENTS[kind])),
             )
     if missing := [name for name in REQUIRED[kind] if name not in tensors]:
-        raise _bad(str(path), "the tensors " + ", ".join(REQUIRED[kind]), f"no {', '.join(missing)}", "add them to the file")
+        raise _bad(
+            str(path),
+            "the tensors " + ", ".join(REQUIRED[kind]),
+            f"no {', '.join(missing)}",
+            "add them to the file",
+        )
     held = {name: tensor.to(device) for name, tensor in tensors.items()}
     if held.get("seq_lens") is not None and held["seq_lens"].dim() == 1:
         held["seq_lens"] = held["seq_lens"][:, None].contiguous()
@@ -335,13 +403,20 @@ def _size_of(size: StepSize, held: Mapping[str, torch.Tensor]) -> StepSize:
     facts: dict[str, Any] = {}
     if size.kind == "decode":
         lens, table = held["seq_lens"], held["block_table"]
-        facts = {"batch": lens.shape[0], "next_n": lens.shape[1], "context": max(1, int(lens.max())), "ragged": False}
+        facts = {
+            "batch": lens.shape[0],
+            "next_n": lens.shape[1],
+            "context": max(1, int(lens.max())),
+            "ragged": False,
+        }
         used = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
         needed = int(table[used].max()) + 1 if bool(used.any()) else 1
         facts["pages"] = max(size.pages, needed, -(-facts["context"] // PAGE))
     else:
         facts = {"rows": held["k_start"].shape[0]}
-        facts["context"] = held["k_index"].shape[0] if "k_index" in held else max(int(held["k_end"].max()), facts["rows"])
+        facts["context"] = (
+            held["k_index"].shape[0] if "k_index" in held else max(int(held["k_end"].max()), facts["rows"])
+        )
     for name, field, axis in (("q_nope", "heads", 1), ("q_index", "index_heads", -2)):
         if name in held:
             facts[field] = held[name].shape[axis]
@@ -356,7 +431,12 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         with library.safe_open(str(path), "pt") as file:
             return {name: file.get_tensor(name) for name in list(file.keys())}, file.metadata() or {}
     except library.SafetensorError as error:
-        raise _bad(str(path), "a safetensors file", str(error), "write it with dsl_kernels.steps.save or safetensors.torch") from None
+        raise _bad(
+            str(path),
+            "a safetensors file",
+            str(error),
+            "write it with dsl_kernels.steps.save or safetensors.torch",
+        ) from None
 
 
 def _safetensors() -> Any:
@@ -365,7 +445,10 @@ def _safetensors() -> Any:
         import safetensors.torch
     except ImportError as error:
         raise ToolchainError(
-            "safetensors", expected="the package that reads workload files", got=str(error), fix="`pip install safetensors`"
+            "safetensors",
+            expected="the package that reads workload files",
+            got=str(error),
+            fix="`pip install safetensors`",
         ) from None
     return safetensors
 
@@ -386,11 +469,16 @@ def used() -> list[Used]:
     chosen: dict[tuple[str, str, str], Used] = {}
     for key, prepared in _base._prepared.items():
         pick: registry.Selection = prepared.selection
-        chosen.setdefault((key[0], key[1], pick.variant.id), Used(key[0], key[1], pick.variant.id, pick.rule, dict(pick.launch)))
+        chosen.setdefault(
+            (key[0], key[1], pick.variant.id),
+            Used(key[0], key[1], pick.variant.id, pick.rule, dict(pick.launch)),
+        )
     return list(chosen.values())
 
 
-def run_checked(inputs: StepInputs, *, sample: int = 4, **options: Any) -> tuple[dsa.StepOutput, dict[str, Comparison]]:
+def run_checked(
+    inputs: StepInputs, *, sample: int = 4, **options: Any
+) -> tuple[dsa.StepOutput, dict[str, Comparison]]:
     """Run a step, and compare what each op made of what it was given, and the chain as a whole, with the references.
 
     Args:
@@ -401,8 +489,6 @@ def run_checked(inputs: StepInputs, *, sample: int = 4, **options: Any) -> tuple
     workspace = ops.Workspace()
     output = inputs.run(workspace=workspace, **options)
     return output, check(inputs, output, workspace, sample)
-
-
 
 
 def _bad(subject: str, expected: str, got: str, fix: str) -> InvalidArgumentError:

@@ -89,20 +89,31 @@ def workloads(variant: Variant, tiers: Iterable[str]) -> list[Workload]:
 
 
 def verify(
-    variant: Variant, executor: str, *, tiers: Iterable[str] = ("tiny", "edge"), repeats: int = 1, seed: int = 0
+    variant: Variant,
+    executor: str,
+    *,
+    tiers: Iterable[str] = ("tiny", "edge"),
+    repeats: int = 1,
+    seed: int = 0,
 ) -> Iterator[Result]:
     """Run a variant on every workload of its op and compare; with repeats, demand the same bits every time."""
     for workload in workloads(variant, tiers):
         yield run_workload(variant, workload, executor, repeats=repeats, seed=seed)
 
 
-def run_workload(variant: Variant, workload: Workload, executor: str, *, repeats: int = 1, seed: int = 0) -> Result:
+def run_workload(
+    variant: Variant, workload: Workload, executor: str, *, repeats: int = 1, seed: int = 0
+) -> Result:
     """One variant on one workload."""
     problem = problems.get(variant.op)
     device = "cuda" if executor == "cuda" else "cpu"
     drawn = problem.make(workload, torch.Generator().manual_seed(seed))
     given = {name: _placed(value, device) for name, value in drawn.items()}
-    options = {"executor": executor, "variant": variant.id, "arch": None if executor == "cuda" else variant.arch}
+    options = {
+        "executor": executor,
+        "variant": variant.id,
+        "arch": None if executor == "cuda" else variant.arch,
+    }
     result = Result(variant.id, workload.name, executor)
     try:
         outputs = CALLS[variant.op](workload.form, given, options)

@@ -33,9 +33,17 @@ class _Group(typer.core.TyperGroup):
 def show_error(error: DslKernelError) -> None:
     """The error's four parts, one a line."""
     console = error_console()
-    console.print(f"error[{error.code}] {error.subject}", style="bold red", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"error[{error.code}] {error.subject}",
+        style="bold red",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
     for name in ("expected", "got", "fix"):
-        console.print(f"  {name + ':':<10}{getattr(error, name)}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"  {name + ':':<10}{getattr(error, name)}", markup=False, highlight=False, soft_wrap=True
+        )
 
 
 app = typer.Typer(
@@ -53,12 +61,17 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
 ) -> None:
     level = env.LOG_LEVEL.get()
     if level not in logging.getLevelNamesMapping():
         raise InvalidArgumentError(
-            env.LOG_LEVEL.name, expected="a level name", got=repr(level), fix="use DEBUG, INFO, WARNING or ERROR"
+            env.LOG_LEVEL.name,
+            expected="a level name",
+            got=repr(level),
+            fix="use DEBUG, INFO, WARNING or ERROR",
         )
     logging.basicConfig(level=level, format="%(levelname)s %(name)s: %(message)s")
 

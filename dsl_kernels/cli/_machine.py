@@ -21,7 +21,10 @@ def gpus() -> list[dict[str, Any]]:
             kinds = driver.CUdevice_attribute
             major, minor = (
                 int(driver.cuDeviceGetAttribute(kind, device)[1])
-                for kind in (kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+                for kind in (
+                    kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                    kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                )
             )
             name = driver.cuDeviceGetName(128, device)[1].decode().rstrip("\0")
             found.append({"name": name, "capability": f"{major}.{minor}", "arch": _arch(major, minor)})

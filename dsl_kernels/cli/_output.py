@@ -44,15 +44,26 @@ def _console(stderr: bool) -> Any:
     return made
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]], *, right: Iterable[str] = (), fold: Iterable[str] = ()) -> Any:
+def table(
+    title: str,
+    columns: Iterable[str],
+    rows: Iterable[Iterable[Any]],
+    *,
+    right: Iterable[str] = (),
+    fold: Iterable[str] = (),
+) -> Any:
     """A rich table; columns named in `right` are right-aligned, those in `fold` may wrap, the others never do."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(title=title or None, title_justify="left", title_style="bold", highlight=False, box=SIMPLE_HEAD)
+    made = Table(
+        title=title or None, title_justify="left", title_style="bold", highlight=False, box=SIMPLE_HEAD
+    )
     right, fold = set(right), set(fold)
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=name not in fold, overflow="fold")
+        made.add_column(
+            name, justify="right" if name in right else "left", no_wrap=name not in fold, overflow="fold"
+        )
     for row in rows:
         made.add_row(*(cell(value) for value in row))
     return made
@@ -137,7 +148,9 @@ def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str,
 
     for kind, value, known in (("operation", op, problems.names()), ("backend", backend, backends.names())):
         if value is not None and value not in known:
-            raise UnknownNameError(kind, expected=f"a known {kind}", got=repr(value), fix=did_you_mean(value, known))
+            raise UnknownNameError(
+                kind, expected=f"a known {kind}", got=repr(value), fix=did_you_mean(value, known)
+            )
     return {"op": op, "backend": backend, "arch": get_arch(arch).name if arch else None}
 
 
@@ -150,10 +163,17 @@ def variant(name: str) -> Variant:
     ids = variants.ids(variants.variants())
     if name in ids:
         return variants.get(name)
-    near = [known for known in ids if all(part in known for part in name.split("_") if part)] if len(name) > 2 else []
+    near = (
+        [known for known in ids if all(part in known for part in name.split("_") if part)]
+        if len(name) > 2
+        else []
+    )
     hint = f"did you mean {', '.join(near[:4])}?" if near else did_you_mean(name, ids)
     raise UnknownNameError(
-        "variant", expected="a generated variant", got=repr(name), fix=f"{hint} `python -m dsl_kernels list` prints them all"
+        "variant",
+        expected="a generated variant",
+        got=repr(name),
+        fix=f"{hint} `python -m dsl_kernels list` prints them all",
     )
 
 
@@ -168,7 +188,10 @@ def dims_of(items: Iterable[str]) -> dict[str, int]:
         name, _, value = part.partition("=")
         if not name.isidentifier() or not value.lstrip("-").isdigit():
             raise InvalidArgumentError(
-                "--dim", expected="name=integer", got=repr(part), fix="write, for example, --dim t=16 --dim heads=16"
+                "--dim",
+                expected="name=integer",
+                got=repr(part),
+                fix="write, for example, --dim t=16 --dim heads=16",
             )
         found[name] = int(value)
     return found

@@ -16,7 +16,9 @@ app = typer.Typer()
 cache_app = typer.Typer(help="Compiled artifacts on disk: list or delete them.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
-Jobs = Annotated[int | None, typer.Option(min=1, help="Compile workers; by default what cores and memory carry.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Compile workers; by default what cores and memory carry.")
+]
 Retry = Annotated[bool, typer.Option("--retry", help="Compile again what is recorded as failed.")]
 
 
@@ -37,7 +39,10 @@ def compile_variants(
     filters = out.narrowed(op, backend, arch)
     if not names and not everything and not any(filters.values()):
         raise InvalidArgumentError(
-            "compile", expected="variant ids, --all or a filter", got="nothing", fix="name a variant, or pass --all, --op, --backend or --arch"
+            "compile",
+            expected="variant ids, --all or a filter",
+            got="nothing",
+            fix="name a variant, or pass --all, --op, --backend or --arch",
         )
     chosen = [out.variant(name) for name in names] if names else list(variants.variants(**filters))
     outcomes: list[Any] = []
@@ -79,7 +84,9 @@ def _print_outcomes(rows: list[dict[str, Any]]) -> None:
         if row["error"]:
             out.error_console().print(row["error"]["message"], style="red", markup=False, soft_wrap=True)
     counts = [sum(row["cached"] for row in rows), sum(bool(row["error"]) for row in rows)]
-    out.console().print(f"{len(rows)} variants: {len(rows) - sum(counts)} compiled, {counts[0]} cached, {counts[1]} failed")
+    out.console().print(
+        f"{len(rows)} variants: {len(rows) - sum(counts)} compiled, {counts[0]} cached, {counts[1]} failed"
+    )
 
 
 @app.command()
@@ -123,13 +130,35 @@ def cache_ls(as_json: out.Json = False) -> None:
             {
                 "root": root,
                 "bytes": sum(r.bytes for r in rows),
-                "entries": [{"variant": r.artifact.variant, "arch": r.artifact.arch, "version": r.version, "bytes": r.bytes, "folder": r.folder} for r in rows],
+                "entries": [
+                    {
+                        "variant": r.artifact.variant,
+                        "arch": r.artifact.arch,
+                        "version": r.version,
+                        "bytes": r.bytes,
+                        "folder": r.folder,
+                    }
+                    for r in rows
+                ],
             }
         )
         return
-    cells = [(r.artifact.variant, r.artifact.arch, r.version, out.size_text(r.bytes), r.folder.name.rsplit("-", 1)[-1]) for r in rows]
+    cells = [
+        (
+            r.artifact.variant,
+            r.artifact.arch,
+            r.version,
+            out.size_text(r.bytes),
+            r.folder.name.rsplit("-", 1)[-1],
+        )
+        for r in rows
+    ]
     out.console().print(out.table("", ("variant", "arch", "version", "size", "key"), cells, right=("size",)))
-    out.console().print(f"{len(rows)} artifacts, {out.size_text(sum(r.bytes for r in rows))}, in {root}", markup=False, soft_wrap=True)
+    out.console().print(
+        f"{len(rows)} artifacts, {out.size_text(sum(r.bytes for r in rows))}, in {root}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 @cache_app.command("clear")
@@ -145,15 +174,25 @@ def cache_clear(
     if rows and not yes:
         if as_json or not interactive():
             raise InvalidArgumentError(
-                "cache clear", expected="a person to confirm, or --yes", got="no terminal", fix=f"pass --yes to delete {len(rows)} artifacts"
+                "cache clear",
+                expected="a person to confirm, or --yes",
+                got="no terminal",
+                fix=f"pass --yes to delete {len(rows)} artifacts",
             )
-        if not typer.confirm(f"Delete {len(rows)} artifacts ({out.size_text(total)}) in {cache.cache_root()}?"):
+        if not typer.confirm(
+            f"Delete {len(rows)} artifacts ({out.size_text(total)}) in {cache.cache_root()}?"
+        ):
             raise typer.Exit(1)
     for row in rows:
         try:
             shutil.rmtree(row.folder)
         except OSError as error:
-            raise CacheError(str(row.folder), expected="a folder that can be deleted", got=str(error), fix="check its permissions") from None
+            raise CacheError(
+                str(row.folder),
+                expected="a folder that can be deleted",
+                got=str(error),
+                fix="check its permissions",
+            ) from None
     if as_json:
         out.print_json({"deleted": len(rows), "bytes": total})
     else:

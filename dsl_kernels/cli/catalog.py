@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 # Instruction families worth a glance: tensor cores, tensor memory, asynchronous copies.
-TELLING = ("UTCHMMA", "UTCQMMA", "LDTM", "HGMMA", "QGMMA", "HMMA", "QMMA", "UTMALDG", "UBLKCP", "LDGSTS", "ATOMS")
+TELLING = (
+    "UTCHMMA",
+    "UTCQMMA",
+    "LDTM",
+    "HGMMA",
+    "QGMMA",
+    "HMMA",
+    "QMMA",
+    "UTMALDG",
+    "UBLKCP",
+    "LDGSTS",
+    "ATOMS",
+)
 
 
 def _record(variant: variants.Variant) -> dict[str, Any]:
@@ -50,7 +62,9 @@ def _telling(evidence: Mapping[str, int] | None) -> str:
 
 
 @app.command("list")
-def list_variants(op: out.Op = None, backend: out.Backend = None, arch: out.Arch = None, as_json: out.Json = False) -> None:
+def list_variants(
+    op: out.Op = None, backend: out.Backend = None, arch: out.Arch = None, as_json: out.Json = False
+) -> None:
     """The generated variants: knobs, resources as declared and as compiled, and where each has run."""
     records = [_record(v) for v in variants.variants(**out.narrowed(op, backend, arch))]
     if as_json:
@@ -62,10 +76,18 @@ def list_variants(op: out.Op = None, backend: out.Backend = None, arch: out.Arch
     columns = ("variant", "threads", "smem", "tmem", "regs", "spills", "instructions", "ran on", "cached")
     for title, rows in groups.items():
         out.console().print(
-            out.table(title, columns, [_row(r) for r in rows], right=("threads", "smem", "tmem", "regs", "spills"), fold=("instructions", "ran on"))
+            out.table(
+                title,
+                columns,
+                [_row(r) for r in rows],
+                right=("threads", "smem", "tmem", "regs", "spills"),
+                fold=("instructions", "ran on"),
+            )
         )
     compiled = sum(record["cached"] for record in records)
-    out.console().print(f"{len(records)} variants, {compiled} compiled; smem and tmem columns are declared until compiled")
+    out.console().print(
+        f"{len(records)} variants, {compiled} compiled; smem and tmem columns are declared until compiled"
+    )
     for text in sorted({record["problem"] for record in records if record["problem"]}):
         out.error_console().print(f"not looked up: {text}", style="yellow", markup=False)
 
@@ -86,9 +108,15 @@ def _row(record: dict[str, Any]) -> list[Any]:
 def show(
     variant: Annotated[str, typer.Argument(help="Variant id, as `list` prints it.")],
     source: Annotated[bool, typer.Option("--source", help="The generated module.")] = False,
-    resources: Annotated[bool, typer.Option("--resources", help="Registers, spills, memory and instruction counts.")] = False,
-    describe: Annotated[bool, typer.Option("--describe", help="Roles, buffers, pipelines and barriers as declared.")] = False,
-    sass: Annotated[bool, typer.Option("--sass", help="Path of the compiled cubin, and the command that disassembles it.")] = False,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="Registers, spills, memory and instruction counts.")
+    ] = False,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Roles, buffers, pipelines and barriers as declared.")
+    ] = False,
+    sass: Annotated[
+        bool, typer.Option("--sass", help="Path of the compiled cubin, and the command that disassembles it.")
+    ] = False,
     ptx: Annotated[bool, typer.Option("--ptx", help="Path of the PTX.")] = False,
     as_json: out.Json = False,
 ) -> None:
@@ -111,7 +139,11 @@ def show(
         if wanted:
             typer.echo(_compiled_file(record, name))
     if sass:
-        out.error_console().print(f"disassemble it with `nvdisasm -c {_compiled_file(record, 'kernel.cubin')}`", markup=False, soft_wrap=True)
+        out.error_console().print(
+            f"disassemble it with `nvdisasm -c {_compiled_file(record, 'kernel.cubin')}`",
+            markup=False,
+            soft_wrap=True,
+        )
     if not (source or describe or resources or ptx or sass):
         _print_summary(console, record)
 
@@ -127,7 +159,10 @@ def _description(variant: variants.Variant) -> str:
 def _compiled_file(record: dict[str, Any], name: str) -> Path:
     if record["folder"] is None:
         raise MissingArtifactError(
-            record["id"], expected=f"a compiled {name}", got=record["problem"] or "not compiled", fix=f"run `python -m dsl_kernels compile {record['id']}`"
+            record["id"],
+            expected=f"a compiled {name}",
+            got=record["problem"] or "not compiled",
+            fix=f"run `python -m dsl_kernels compile {record['id']}`",
         )
     return Path(record["folder"]) / name
 
@@ -143,14 +178,19 @@ def _print_summary(console: Any, record: dict[str, Any]) -> None:
     console.print(out.table(record["id"], ("", " "), rows, fold=(" ",)))
     for run in record["runs"]:
         note = "" if run["current"] else "; the module has changed since"
-        console.print(f"matched the reference on {run['where']} ({run['executor']}), {run['workloads']} workloads, {run['date']}{note}")
+        console.print(
+            f"matched the reference on {run['where']} ({run['executor']}), {run['workloads']} workloads, {run['date']}{note}"
+        )
 
 
 def _print_resources(console: Any, record: dict[str, Any]) -> None:
     console.print(out.table("declared", ("resource", "value"), record["declared"].items(), fold=("value",)))
     if record["resources"] is None:
         raise MissingArtifactError(
-            record["id"], expected="a compiled variant", got=record["problem"] or "not compiled", fix=f"run `python -m dsl_kernels compile {record['id']}`"
+            record["id"],
+            expected="a compiled variant",
+            got=record["problem"] or "not compiled",
+            fix=f"run `python -m dsl_kernels compile {record['id']}`",
         )
     console.print(out.table("compiled", ("resource", "value"), record["resources"].items(), right=("value",)))
     counts = sorted(record["evidence"].items(), key=lambda item: -item[1])
@@ -161,12 +201,23 @@ def _print_resources(console: Any, record: dict[str, Any]) -> None:
 @app.command()
 def explain(
     op: Annotated[str, typer.Argument(help="Operation.")],
-    dim: Annotated[list[str] | None, typer.Option(help="Size as name=value; repeat it, or separate with commas.")] = None,
-    form: Annotated[str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8, default).")] = None,
-    arch: Annotated[str | None, typer.Option(help="Architecture; by default that of --gpu, of this machine's GPU, or sm_90a.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU whose tuned table counts, for example 'NVIDIA H200'; '' for none.")] = None,
+    dim: Annotated[
+        list[str] | None, typer.Option(help="Size as name=value; repeat it, or separate with commas.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8, default).")
+    ] = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Architecture; by default that of --gpu, of this machine's GPU, or sm_90a."),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU whose tuned table counts, for example 'NVIDIA H200'; '' for none.")
+    ] = None,
     backend: out.Backend = None,
-    variant: Annotated[str | None, typer.Option(help="Ask for this variant, as the ops' argument does.")] = None,
+    variant: Annotated[
+        str | None, typer.Option(help="Ask for this variant, as the ops' argument does.")
+    ] = None,
     as_json: out.Json = False,
 ) -> None:
     """Which variant would serve a call, and why: every candidate, each refusal, predictions and the tuned entry."""
@@ -208,14 +259,22 @@ class _Asked(Mapping[str, Any]):
         return len(self._values)
 
 
-def complete_dims(program: TileProgram, form: str, given: Mapping[str, int]) -> tuple[dict[str, int], list[str]]:
+def complete_dims(
+    program: TileProgram, form: str, given: Mapping[str, int]
+) -> tuple[dict[str, int], list[str]]:
     """All runtime dims of a form: those given, the rest as 1 where no guard, bucket or launch rule looks at them.
 
     Raises:
         InvalidArgumentError: a name that the form does not have, or one that the decision needs and lacks.
     """
     specs = program.problem.operands(form)
-    known = {extent: None for spec in specs if spec.kind != "workspace" for extent in spec.shape if isinstance(extent, str)}
+    known = {
+        extent: None
+        for spec in specs
+        if spec.kind != "workspace"
+        for extent in spec.shape
+        if isinstance(extent, str)
+    }
     known |= {spec.row_stride: None for spec in specs if spec.row_stride}
     known |= {spec.name: None for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"}
     asked = _Asked({**given, "form": form})
@@ -226,7 +285,10 @@ def complete_dims(program: TileProgram, form: str, given: Mapping[str, int]) -> 
     needed = [name for name in known if name in asked.names]
     if unknown := [name for name in given if name not in known]:
         raise InvalidArgumentError(
-            f"--dim {unknown[0]}", expected="one of " + ", ".join(known), got=repr(unknown[0]), fix=f"`{program.op} {form}` has no such size"
+            f"--dim {unknown[0]}",
+            expected="one of " + ", ".join(known),
+            got=repr(unknown[0]),
+            fix=f"`{program.op} {form}` has no such size",
         )
     if missing := [name for name in needed if name not in given]:
         raise InvalidArgumentError(
@@ -272,14 +334,29 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
 def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: list[str], rates: str) -> None:
     console, call = out.console(), found.call
     sizes = " ".join(f"{name}={value}" for name, value in given.items())
-    console.print(f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {sizes}", style="bold", markup=False)
+    console.print(
+        f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {sizes}",
+        style="bold",
+        markup=False,
+    )
     bucket = " ".join(f"{name}={value}" for name, value in found.bucket.items())
     console.print(f"bucket {bucket}; sizes that decide nothing: {', '.join(assumed) or 'none'}", markup=False)
     here = [c for c in found.candidates if c.variant.arch == call.arch]
-    order = sorted(here, key=lambda c: (not c.chosen, c.refusal is not None, c.predicted_us or 0.0, c.variant.id))
-    rows = [("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us, c.refusal or "") for c in order]
+    order = sorted(
+        here, key=lambda c: (not c.chosen, c.refusal is not None, c.predicted_us or 0.0, c.variant.id)
+    )
+    rows = [
+        ("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us, c.refusal or "")
+        for c in order
+    ]
     console.print(
-        out.table("candidates", (" ", "variant", "model us", "bound", "tuned us", "refused because"), rows, right=("model us", "tuned us"), fold=("refused because",))
+        out.table(
+            "candidates",
+            (" ", "variant", "model us", "bound", "tuned us", "refused because"),
+            rows,
+            right=("model us", "tuned us"),
+            fold=("refused because",),
+        )
     )
     others = len(found.candidates) - len(here)
     if others:
@@ -292,4 +369,8 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
         console.print(f"no tuned entry for {call.gpu} and this bucket", markup=False)
     if found.selection is not None:
         launch = " ".join(f"{name}={value}" for name, value in found.selection.launch.items())
-        console.print(f"selected: {found.selection.variant.id} ({found.selection.rule}) {launch}", style="bold green", markup=False)
+        console.print(
+            f"selected: {found.selection.variant.id} ({found.selection.rule}) {launch}",
+            style="bold green",
+            markup=False,
+        )

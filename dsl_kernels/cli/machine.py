@@ -29,7 +29,12 @@ PACKAGES = (
     ("torch", True, "tensors, references, the interpreter", "`pip install torch`"),
     ("cuda-bindings", True, "kernel launches", "`pip install 'cuda-bindings>=13,<14'`"),
     ("filelock", True, "the artifact cache", "`pip install filelock`"),
-    ("platformdirs", False, "the cache's default place", "`pip install platformdirs`, or set DSL_KERNELS_CACHE_DIR"),
+    (
+        "platformdirs",
+        False,
+        "the cache's default place",
+        "`pip install platformdirs`, or set DSL_KERNELS_CACHE_DIR",
+    ),
     ("safetensors", False, "workload files", "`pip install safetensors`"),
     ("tilelang", False, "compiling TileLang variants", "`pip install 'dsl-kernels[tilelang]'`"),
     ("apache-tvm-ffi", False, "TileLang", "`pip install 'dsl-kernels[tilelang]'`"),
@@ -55,7 +60,12 @@ def doctor(as_json: out.Json = False) -> None:
         colours = {OK: "[green]ok[/]", NOTE: "[yellow]note[/]", BROKEN: "[bold red]broken[/]"}
         table = out.table("", ("check", "status", "found", "fix"), (), fold=("found", "fix"))
         for row in rows:
-            table.add_row(out.cell(row["check"]), colours[row["status"]], out.cell(row["found"]), out.cell(row["fix"]) if row["fix"] else "")
+            table.add_row(
+                out.cell(row["check"]),
+                colours[row["status"]],
+                out.cell(row["found"]),
+                out.cell(row["fix"]) if row["fix"] else "",
+            )
         out.console().print(table)
         out.console().print("something needed is broken" if broken else "nothing needed is broken")
     if broken:
@@ -72,7 +82,12 @@ def _checks() -> Iterator[dict[str, str]]:
     found = sys.version_info[:2]
     version = platform.python_version()
     yield _row("dsl_kernels", OK, f"{__version__} in {Path(__file__).resolve().parents[1]}")
-    yield _row("python", OK if (3, 11) <= found <= (3, 12) else NOTE, f"{version} on {platform.platform()}", "use Python 3.11 or 3.12")
+    yield _row(
+        "python",
+        OK if (3, 11) <= found <= (3, 12) else NOTE,
+        f"{version} on {platform.platform()}",
+        "use Python 3.11 or 3.12",
+    )
     yield from _environment()
     yield from _packages()
     generated, compiled, total = _generated()
@@ -98,7 +113,12 @@ def _environment() -> Iterator[dict[str, str]]:
     known = {var.name for var in vars(env).values() if isinstance(var, env.EnvVar)}
     for name in sorted(os.environ):
         if name.startswith("DSL_KERNELS_") and name not in known:
-            yield _row("environment", NOTE, f"{name} is no variable of this project", "see `python -m dsl_kernels env`")
+            yield _row(
+                "environment",
+                NOTE,
+                f"{name} is no variable of this project",
+                "see `python -m dsl_kernels env`",
+            )
 
 
 def _packages() -> Iterator[dict[str, str]]:
@@ -119,11 +139,22 @@ def _generated() -> tuple[list[dict[str, str]], int, int]:
         root = variants.generated_root()
     except DslKernelError as error:
         return [_row("generated set", BROKEN, error.got, error.fix)], 0, 0
-    altered = [v.id for v in held if not v.path.is_file() or hashlib.sha256(v.path.read_bytes()).hexdigest() != v.sha256]
+    altered = [
+        v.id
+        for v in held
+        if not v.path.is_file() or hashlib.sha256(v.path.read_bytes()).hexdigest() != v.sha256
+    ]
     rows = [_row("generated set", OK, f"{len(held)} variants in {root}")]
     if altered:
         listed = ", ".join(altered[:3]) + (" ..." if len(altered) > 3 else "")
-        rows = [_row("generated set", BROKEN, f"{len(altered)} modules differ from the manifest: {listed}", "run `make generate`")]
+        rows = [
+            _row(
+                "generated set",
+                BROKEN,
+                f"{len(altered)} modules differ from the manifest: {listed}",
+                "run `make generate`",
+            )
+        ]
     rows += _drift(root)
     compiled = 0
     for variant in held:
@@ -141,14 +172,27 @@ def _drift(root: Path) -> list[dict[str, str]]:
     source = checkout()
     if source is None or root != source / "generated" or importlib.util.find_spec("jinja2") is None:
         return []
-    done = subprocess.run([sys.executable, "-m", "codegen", "check", "--json"], cwd=source, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "codegen", "check", "--json"],
+        cwd=source,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     try:
         drifted = json.loads(done.stdout)["drifted"]
     except (ValueError, KeyError):
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         return [_row("templates", BROKEN, last, "correct the template or declaration that it names")]
     if drifted:
-        return [_row("templates", BROKEN, f"{len(drifted)} generated files are out of step, first {drifted[0]}", "run `make generate`")]
+        return [
+            _row(
+                "templates",
+                BROKEN,
+                f"{len(drifted)} generated files are out of step, first {drifted[0]}",
+                "run `make generate`",
+            )
+        ]
     return [_row("templates", OK, "generated/ is in step with the declarations")]
 
 
@@ -157,7 +201,12 @@ def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
 
     for tool in toolkit.describe():
         status = OK if tool["ok"] == "yes" else BROKEN if needed else NOTE
-        yield _row(tool["tool"], status, f"{tool['version']} ({tool['origin']}) {tool['path']}" if status == OK else tool["version"], tool["fix"])
+        yield _row(
+            tool["tool"],
+            status,
+            f"{tool['version']} ({tool['origin']}) {tool['path']}" if status == OK else tool["version"],
+            tool["fix"],
+        )
 
 
 def _gpu() -> Iterator[dict[str, str]]:
@@ -165,12 +214,22 @@ def _gpu() -> Iterator[dict[str, str]]:
 
     found = gpus()
     if not found:
-        yield _row("GPU", NOTE, "none: ops run on a CPU through executor='interpreter'", "nothing, unless this machine has a GPU: then install its driver")
+        yield _row(
+            "GPU",
+            NOTE,
+            "none: ops run on a CPU through executor='interpreter'",
+            "nothing, unless this machine has a GPU: then install its driver",
+        )
         return
     yield _row("driver", OK, driver_version() or "present, version unknown")
     for index, gpu in enumerate(found):
         fix = "kernels are generated for compute capability 9.0 and 10.0"
-        yield _row(f"GPU {index}", OK if gpu["arch"] else BROKEN, f"{gpu['name']}, {gpu['capability']}, {gpu['arch'] or 'not supported'}", fix)
+        yield _row(
+            f"GPU {index}",
+            OK if gpu["arch"] else BROKEN,
+            f"{gpu['name']}, {gpu['capability']}, {gpu['arch'] or 'not supported'}",
+            fix,
+        )
     if re.search(r"\+cpu$", version("torch") or ""):
         yield _row("torch and GPU", BROKEN, "torch is a CPU build", "install torch for CUDA")
 
@@ -187,9 +246,19 @@ def _cache(compiled: int, total: int) -> Iterator[dict[str, str]]:
     writable = _writable(root)
     size = f"{len(held)} artifacts, {out.size_text(sum(entry.bytes for entry in held))}"
     state = OK if writable else NOTE if compiled == total else BROKEN
-    yield _row("cache", state, f"{root}: {size}{'' if writable else ', not writable'}", "make it writable, or set DSL_KERNELS_CACHE_DIR")
+    yield _row(
+        "cache",
+        state,
+        f"{root}: {size}{'' if writable else ', not writable'}",
+        "make it writable, or set DSL_KERNELS_CACHE_DIR",
+    )
     state = OK if compiled == total else BROKEN if _no_jit() else NOTE
-    yield _row("compiled", state, f"{compiled} of {total} variants", "`python -m dsl_kernels compile --all`; otherwise the first call compiles")
+    yield _row(
+        "compiled",
+        state,
+        f"{compiled} of {total} variants",
+        "`python -m dsl_kernels compile --all`; otherwise the first call compiles",
+    )
 
 
 def _writable(root: Path) -> bool:
@@ -210,5 +279,10 @@ def show_env(as_json: out.Json = False) -> None:
     if as_json:
         out.print_json({"variables": rows})
         return
-    cells = [(r["name"], r["value"] if r["value"] not in (None, "", {}) else None, r["set"], r["doc"]) for r in rows]
-    out.console().print(out.table("", ("variable", "value", "set", "meaning"), cells, fold=("value", "meaning")))
+    cells = [
+        (r["name"], r["value"] if r["value"] not in (None, "", {}) else None, r["set"], r["doc"])
+        for r in rows
+    ]
+    out.console().print(
+        out.table("", ("variable", "value", "set", "meaning"), cells, fold=("value", "meaning"))
+    )

@@ -26,24 +26,41 @@ OPS = ("lightning_indexer", "topk_selector", "sparse_mla")
 @app.command()
 def run(
     kind: Annotated[str, typer.Argument(help="decode or prefill.")],
-    size: Annotated[str | None, typer.Option(help="A named size: demo, tiny, mtp, contest, serving, long.")] = None,
+    size: Annotated[
+        str | None, typer.Option(help="A named size: demo, tiny, mtp, contest, serving, long.")
+    ] = None,
     batch: Annotated[int | None, typer.Option("--batch", "-b", help="Sequences (decode).")] = None,
     rows: Annotated[int | None, typer.Option("--rows", "-s", help="Query rows (prefill).")] = None,
-    context: Annotated[int | None, typer.Option("--context", "-l", help="Tokens a sequence; keys of a prefill.")] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", "-l", help="Tokens a sequence; keys of a prefill.")
+    ] = None,
     heads: Annotated[int | None, typer.Option(help="Attention heads: 8, 16, 32, 64 or 128.")] = None,
     index_heads: Annotated[int | None, typer.Option(help="Indexer heads: 32 or 64.")] = None,
     topk: Annotated[int | None, typer.Option(help="Tokens to select, a multiple of 64 up to 2048.")] = None,
-    kv: Annotated[str | None, typer.Option(help="Cache: bf16 (two tensors), joined (one 576-wide row) or fp8 (656-byte tokens).")] = None,
+    kv: Annotated[
+        str | None,
+        typer.Option(help="Cache: bf16 (two tensors), joined (one 576-wide row) or fp8 (656-byte tokens)."),
+    ] = None,
     next_n: Annotated[int | None, typer.Option(help="Queries a sequence, 1 to 8.")] = None,
-    pages: Annotated[int | None, typer.Option(help="Pages of the cache; by default what the sequences need.")] = None,
-    ragged: Annotated[bool | None, typer.Option("--ragged/--full", help="Lengths that halve, with a padded row at the end.")] = None,
-    workload: Annotated[Path | None, typer.Option(help="A safetensors file with tensors of the step.")] = None,
-    executor: Annotated[str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")] = None,
+    pages: Annotated[
+        int | None, typer.Option(help="Pages of the cache; by default what the sequences need.")
+    ] = None,
+    ragged: Annotated[
+        bool | None, typer.Option("--ragged/--full", help="Lengths that halve, with a padded row at the end.")
+    ] = None,
+    workload: Annotated[
+        Path | None, typer.Option(help="A safetensors file with tensors of the step.")
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")
+    ] = None,
     arch: Annotated[str | None, typer.Option(help="Architecture off the GPU; sm_90a by default.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with the references.")] = True,
     sample: Annotated[int, typer.Option(min=1, help="Sequences or rows that the check compares.")] = 4,
-    timing: Annotated[bool, typer.Option("--time/--no-time", help="On a GPU: time it under a CUDA graph.")] = True,
+    timing: Annotated[
+        bool, typer.Option("--time/--no-time", help="On a GPU: time it under a CUDA graph.")
+    ] = True,
     as_json: out.Json = False,
 ) -> None:
     """One real DSA step (score, select, attend) through the registry, checked against the reference, timed on a GPU.
@@ -61,10 +78,19 @@ def run(
     name, device, why = _executor(executor)
     target = get_arch(arch).name if arch else None
     if device == "cuda" and target not in (None, ops._base.device_facts(torch.cuda.current_device())[0]):
-        raise InvalidArgumentError("--arch", expected="the GPU's own architecture, or none", got=repr(arch), fix="drop it, or pass --executor interpreter")
+        raise InvalidArgumentError(
+            "--arch",
+            expected="the GPU's own architecture, or none",
+            got=repr(arch),
+            fix="drop it, or pass --executor interpreter",
+        )
     ops.clear()
     with torch.inference_mode():
-        inputs = steps.load(workload, wanted, device=device, seed=seed) if workload else steps.draw(wanted, device=device, seed=seed)[0]
+        inputs = (
+            steps.load(workload, wanted, device=device, seed=seed)
+            if workload
+            else steps.draw(wanted, device=device, seed=seed)[0]
+        )
         options = {"executor": None if name == "cuda" else name, "arch": target}
         begin = time.perf_counter()
         if check:
@@ -102,7 +128,12 @@ def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | 
     from .. import steps
 
     if kind not in steps.KINDS:
-        raise InvalidArgumentError("kind", expected=" or ".join(steps.KINDS), got=repr(kind), fix="for example `run decode --size demo`")
+        raise InvalidArgumentError(
+            "kind",
+            expected=" or ".join(steps.KINDS),
+            got=repr(kind),
+            fix="for example `run decode --size demo`",
+        )
     given = {field: value for field, value in fields.items() if value is not None}
     if name is None and "context" not in given and workload is None:
         raise InvalidArgumentError(
@@ -131,7 +162,10 @@ def _executor(name: str | None) -> tuple[str, str, str]:
         executors.get(asked)
         if asked == "cuda" and not gpu:
             raise ExecutorUnavailableError(
-                "executor", expected="a GPU for 'cuda'", got="none visible to torch", fix="drop --executor to run on the CPU, or run on a machine with a GPU"
+                "executor",
+                expected="a GPU for 'cuda'",
+                got="none visible to torch",
+                fix="drop --executor to run on the CPU, or run on a machine with a GPU",
             )
         return asked, "cuda" if asked == "cuda" else "cpu", "as asked"
     if gpu:
@@ -160,7 +194,9 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
     console.print(f"{report['kind']} step: {sizes}", style="bold", markup=False)
     console.print(f"executor {report['executor']} on {report['device']} ({report['why']})", markup=False)
     by_op = {item["op"]: item for item in report["used"]}
-    launches = [(op, u["variant"], u["rule"], u["launch"]) for op, u in ((op, by_op[op]) for op in OPS if op in by_op)]
+    launches = [
+        (op, u["variant"], u["rule"], u["launch"]) for op, u in ((op, by_op[op]) for op in OPS if op in by_op)
+    ]
     console.print(out.table("", ("op", "variant", "chosen by", "launch"), launches))
     if comparisons:
         rows = []
@@ -170,20 +206,31 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
                 held = "-" if limit is None else "ok" if value <= limit else "FAILED"
                 rows.append((op, name, value, limit, held))
         title = f"against the reference, {report['sampled']} of {report['of']} {'sequences' if report['kind'] == 'decode' else 'rows'}"
-        console.print(out.table(title, ("op", "figure", "value", "limit", "holds"), rows, right=("value", "limit")))
+        console.print(
+            out.table(title, ("op", "figure", "value", "limit", "holds"), rows, right=("value", "limit"))
+        )
         for op, comparison in comparisons.items():
             for failure in comparison.failures:
                 out.error_console().print(f"{op}: {failure}", style="bold red", markup=False, soft_wrap=True)
     if report["time"]:
         _print_times(console, report["time"])
-    verdict = "" if report["ok"] is None else "matches the reference, " if report["ok"] else "DIFFERS FROM THE REFERENCE, "
+    verdict = (
+        ""
+        if report["ok"] is None
+        else "matches the reference, "
+        if report["ok"]
+        else "DIFFERS FROM THE REFERENCE, "
+    )
     console.print(f"{verdict}{report['seconds']:.2f} s with first use", style="bold", markup=False)
 
 
 def _print_times(console: Any, figures: dict[str, Any]) -> None:
     baseline, limits, parts = figures.get("baseline"), figures.get("ceilings", {}), figures.get("ops", {})
     rows: list[tuple[Any, ...]] = [("whole step", figures["step"]["us"], None, None, None)]
-    against = {"lightning_indexer": ("read of its pages", limits.get("read")), "sparse_mla": ("gather of its rows", limits.get("gather"))}
+    against = {
+        "lightning_indexer": ("read of its pages", limits.get("read")),
+        "sparse_mla": ("gather of its rows", limits.get("gather")),
+    }
     for op in OPS:
         if op in parts:
             name, limit = against.get(op, (None, None))
@@ -191,7 +238,11 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
     if baseline:
         rows.append(("Triton sparse_mla", baseline["us"], "gather of its rows", limits.get("gather"), None))
     title = f"microseconds under a CUDA graph, {figures['turns']} input sets rotated past the L2"
-    console.print(out.table(title, ("what", "us", "ceiling", "ceiling us", "ratio"), rows, right=("us", "ceiling us", "ratio")))
+    console.print(
+        out.table(
+            title, ("what", "us", "ceiling", "ceiling us", "ratio"), rows, right=("us", "ceiling us", "ratio")
+        )
+    )
     for note in figures["notes"]:
         out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
 
@@ -199,10 +250,14 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
 @app.command()
 def bench(
     op: Annotated[str | None, typer.Argument(help="Operation; all three by default.")] = None,
-    grid: Annotated[str, typer.Option(help="contest, serving or smoke.")] = "serving",
-    tune: Annotated[bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")] = False,
+    grid: Annotated[str, typer.Option(help="core, serving, contest or smoke.")] = "serving",
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--out", help="Append JSON lines here.")] = None,
-    baseline: Annotated[bool, typer.Option("--baseline/--no-baseline", help="Time the Triton attention too.")] = True,
+    baseline: Annotated[
+        bool, typer.Option("--baseline/--no-baseline", help="Time the Triton attention too.")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     as_json: out.Json = False,
 ) -> None:
@@ -234,7 +289,9 @@ def bench(
             bar.update(task, advance=1)
     path = measure.write_tuned(gpu, entries, records.environment) if tune and entries else None
     if as_json:
-        out.print_json({"environment": records.environment, "records": records.rows, "tuned": entries, "table": path})
+        out.print_json(
+            {"environment": records.environment, "records": records.rows, "tuned": entries, "table": path}
+        )
         return
     console = out.console()
     for name in OPS:
@@ -242,15 +299,39 @@ def bench(
         if mine:
             _print_records(console, name, gpu, mine)
     if path is not None:
-        rows = [(e["op"], e["form"], e["bucket"], e["variant"], e["launch"], e["us"][e["variant"]]) for e in entries]
-        console.print(out.table(f"tuned on {gpu}", ("op", "form", "bucket", "variant", "launch", "us"), rows, right=("us",)))
+        rows = [
+            (e["op"], e["form"], e["bucket"], e["variant"], e["launch"], e["us"][e["variant"]])
+            for e in entries
+        ]
+        console.print(
+            out.table(
+                f"tuned on {gpu}", ("op", "form", "bucket", "variant", "launch", "us"), rows, right=("us",)
+            )
+        )
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 def _print_records(console: Any, op: str, gpu: str, records: list[dict[str, Any]]) -> None:
     rows = []
     for record in records:
-        fixed = {"op", "form", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps", "tflops", "notes", "ceiling_us", "ratio", "triton_us"}
+        fixed = {
+            "op",
+            "form",
+            "variant",
+            "rule",
+            "launch",
+            "us",
+            "low",
+            "high",
+            "calls",
+            "replays",
+            "gbps",
+            "tflops",
+            "notes",
+            "ceiling_us",
+            "ratio",
+            "triton_us",
+        }
         sizes = {name: value for name, value in record.items() if name not in fixed}
         rate = max(record["tflops"].values(), default=None) if op != "topk_selector" else None
         rows.append(

@@ -21,22 +21,35 @@ TIERS = ("tiny", "edge", "real")
 
 @app.command()
 def verify(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[VARIANT]...", help="Variant ids; by default all of the architecture.")] = None,
-    executor: Annotated[str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")] = None,
-    tier: Annotated[str, typer.Option(help="Workloads: tiny, edge, real, or several with commas.")] = "tiny,edge",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[VARIANT]...", help="Variant ids; by default all of the architecture."),
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="cuda, interpreter or emulator; by default cuda where there is a GPU.")
+    ] = None,
+    tier: Annotated[
+        str, typer.Option(help="Workloads: tiny, edge, real, or several with commas.")
+    ] = "tiny,edge",
     op: out.Op = None,
     backend: out.Backend = None,
     arch: out.Arch = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Runs of each workload, which must give the same bits.")] = 1,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Runs of each workload, which must give the same bits.")
+    ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
-    record: Annotated[bool, typer.Option("--record", help="Note in dsl_kernels/runs.json where each variant matched.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Note in dsl_kernels/runs.json where each variant matched.")
+    ] = False,
     as_json: out.Json = False,
 ) -> None:
     """Run variants on the workloads of their problem and compare with the reference; status 1 if any differs."""
     tiers = [part.strip() for part in tier.split(",")]
     for part in tiers:
         if part not in TIERS:
-            raise UnknownNameError("--tier", expected="tiny, edge or real", got=repr(part), fix=did_you_mean(part, list(TIERS)))
+            raise UnknownNameError(
+                "--tier", expected="tiny, edge or real", got=repr(part), fix=did_you_mean(part, list(TIERS))
+            )
     filters = out.narrowed(op, backend, arch)
     from .. import runs
     from ..verify import verify as check
@@ -65,16 +78,38 @@ def verify(
             if record and ran and all(result.ok for result in ran):
                 runs.record(variant, name, where, time.strftime("%Y-%m-%d", time.gmtime()), len(ran))
             bar.update(task, advance=1)
-    rows = [_row(variant, [r for r in results if r.variant == variant.id], errors.get(variant.id)) for variant in chosen]
+    rows = [
+        _row(variant, [r for r in results if r.variant == variant.id], errors.get(variant.id))
+        for variant in chosen
+    ]
     if as_json:
-        out.print_json({"executor": name, "where": where, "tiers": tiers, "variants": rows, "ok": all(row["ok"] for row in rows)})
+        out.print_json(
+            {
+                "executor": name,
+                "where": where,
+                "tiers": tiers,
+                "variants": rows,
+                "ok": all(row["ok"] for row in rows),
+            }
+        )
     else:
-        cells = [(r["variant"], r["workloads"], r["refused"], r["worst"], r["figure"], _verdict(r)) for r in rows]
+        cells = [
+            (r["variant"], r["workloads"], r["refused"], r["worst"], r["figure"], _verdict(r)) for r in rows
+        ]
         columns = ("variant", "ran", "not for it", "closest to its limit", "of limit", "result")
-        out.console().print(out.table(f"{name} on {where}, workloads {tier}", columns, cells, right=("ran", "not for it", "of limit")))
+        out.console().print(
+            out.table(
+                f"{name} on {where}, workloads {tier}",
+                columns,
+                cells,
+                right=("ran", "not for it", "of limit"),
+            )
+        )
         for row in rows:
             for failure in row["failures"]:
-                out.error_console().print(f"{row['variant']}: {failure}", style="bold red", markup=False, soft_wrap=True)
+                out.error_console().print(
+                    f"{row['variant']}: {failure}", style="bold red", markup=False, soft_wrap=True
+                )
     if not all(row["ok"] for row in rows):
         raise typer.Exit(1)
 
@@ -91,7 +126,12 @@ def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:
     arch, gpu = device_facts(torch.cuda.current_device())
     mine = [variant for variant in chosen if variant.arch == arch]
     if not mine:
-        raise InvalidArgumentError("variants", expected=f"some for {arch}, which {gpu} runs", got="none", fix="drop --arch, or name others")
+        raise InvalidArgumentError(
+            "variants",
+            expected=f"some for {arch}, which {gpu} runs",
+            got="none",
+            fix="drop --arch, or name others",
+        )
     return mine
 
 

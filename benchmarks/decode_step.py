@@ -1,0 +1,119 @@
+"""The decode step on this GPU: T in {1, 4, 16, 64} at 32K and 128K context, checked, and timed under a CUDA graph.
+
+    python benchmarks/decode_step.py [--out step.jsonl] [--no-check] [--queries 1,4] [--contexts 32768]
+
+Prints a Markdown table: the whole step, its three ops alone, the Triton attention, and what the same card needs to
+gather the selected rows and to read the index pages. Inputs rotate past the L2; T is the number of sequences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dsl_kernels import bench, measure, ops, steps
+from dsl_kernels.errors import DslKernelError
+
+COLUMNS = (
+    "T", "context", "step us", "indexer us", "top-k us", "attention us", "Triton attention us", "attention / Triton",
+    "gather us", "attention / gather", "page read us", "indexer / read", "check",
+)  # fmt: skip
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def measure_point(queries: int, context: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One row: the check of the step, then its times."""
+    size = steps.StepSize(batch=queries, context=context, heads=options.heads, kv=options.kv)
+    sets = measure.step_sets(size)
+    row: dict[str, Any] = {"t": queries, "context": context, "heads": options.heads, "kv": options.kv}
+    if options.check:
+        ops.clear()
+        _, comparisons = steps.run_checked(sets[0])
+        row["ok"] = all(comparison.ok for comparison in comparisons.values())
+        row["checks"] = {op: comparison.figures for op, comparison in comparisons.items()}
+        row["failures"] = [
+            f"{op}: {text}" for op, comparison in comparisons.items() for text in comparison.failures
+        ]
+    row["time"] = measure.time_step(sets, baseline=options.baseline)
+    row["used"] = {item.op: item.variant for item in steps.used()}
+    return row
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    time, parts, limits = row["time"], row["time"]["ops"], row["time"]["ceilings"]
+    triton = (time.get("baseline") or {}).get("us")
+    attention, indexer = parts["sparse_mla"], parts["lightning_indexer"]
+    verdict = {True: "ok", False: "WRONG", None: "-"}[row.get("ok")]
+    figures = (
+        time["step"]["us"], indexer, parts["topk_selector"], attention, triton, _ratio(attention, triton), limits["gather"],
+        _ratio(attention, limits["gather"]), limits["read"], _ratio(indexer, limits["read"]),
+    )  # fmt: skip
+    return [str(row["t"]), str(row["context"]), *("-" if f is None else f"{f:.2f}" for f in figures), verdict]
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return a / b if a and b else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--queries", type=numbers, default=[1, 4, 16, 64])
+    parser.add_argument("--contexts", type=numbers, default=[32768, 131072])
+    parser.add_argument("--heads", type=int, default=16)
+    parser.add_argument("--kv", default="bf16", choices=steps.CACHES)
+    parser.add_argument("--no-check", dest="check", action="store_false")
+    parser.add_argument("--no-baseline", dest="baseline", action="store_false")
+    parser.add_argument("--out", type=Path, help="append JSON lines here")
+    options = parser.parse_args()
+    try:
+        gpu = bench.require_gpu()
+    except DslKernelError as error:
+        print(error, file=sys.stderr)
+        return 2
+    records = bench.Records(options.out)
+    print(f"{gpu}, torch {torch.__version__}, heads {options.heads}, topk 2048, kv {options.kv}\n")
+    print("| " + " | ".join(COLUMNS) + " |")
+    print("|" + "---|" * len(COLUMNS))
+    right = True
+    with torch.inference_mode():
+        for context, queries in product(options.contexts, options.queries):
+            try:
+                row = records.add(measure_point(queries, context, options))
+            except (DslKernelError, RuntimeError) as error:
+                print(f"| {queries} | {context} | {error} |", flush=True)
+                right = False
+                continue
+            right = right and row.get("ok") is not False
+            print("| " + " | ".join(cells(row)) + " |", flush=True)
+            for line in (*row.get("failures", ()), *row["time"]["notes"]):
+                print(f"{queries} x {context}: {line}", file=sys.stderr)
+            torch.cuda.empty_cache()
+    for op, variants in used_variants(records.rows).items():
+        print(f"\n{op}: {', '.join(variants)}")
+    return 0 if right else 1
+
+
+def used_variants(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """The variants that served the rows, by op."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for op, variant in row["used"].items():
+            if variant not in found.setdefault(op, []):
+                found[op].append(variant)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

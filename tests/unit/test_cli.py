@@ -1,0 +1,516 @@
+"""The command line: what each command prints and returns, its JSON, and its errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import dsl_kernels
+from codegen.check import check
+from codegen.emit import entry, relative_path
+from codegen.sweep import Candidate, combinations
+from dsl_kernels import env, programs, registry, runs, variants
+from dsl_kernels.arch import ARCHS
+from dsl_kernels.cli import app
+from dsl_kernels.runtime import cache
+from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources
+
+TEXT = "# stands for a generated module\n"
+
+
+@pytest.fixture(scope="session")
+def declared(tmp_path_factory) -> Path:
+    """A manifest of everything that is declared, so that these tests do not depend on templates."""
+    root = tmp_path_factory.mktemp("generated")
+    records = []
+    for op in programs.names():
+        program = programs.get(op)
+        for arch in ARCHS.values():
+            for knobs in combinations(program, arch, 0):
+                candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
+                if check(program, knobs, arch):
+                    continue
+                path = root / relative_path(candidate)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(TEXT)
+                records.append(entry(candidate, TEXT))
+    (root / "manifest.json").write_text(json.dumps({"schema": variants.SCHEMA, "variants": records}))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def isolated(declared, tmp_path, monkeypatch):
+    """The declared set, an empty cache, no records of runs and no user settings."""
+    for name in [name for name in os.environ if name.startswith("DSL_KERNELS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(declared))
+    monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(runs, "PATH", tmp_path / "runs.json")
+    monkeypatch.setattr(registry, "TUNED", tmp_path / "tuned")
+    registry.clear()
+    yield
+    registry.clear()
+
+
+def invoke(*args: str) -> Any:
+    return CliRunner().invoke(app, list(args))
+
+
+def data(*args: str, code: int = 0) -> Any:
+    result = invoke(*args, "--json")
+    assert result.exit_code == code, result.output
+    return json.loads(result.stdout)
+
+
+def refused(*args: str) -> str:
+    """Output of a command that must end with a typed error."""
+    result = invoke(*args)
+    assert result.exit_code == 2, result.output
+    assert "error[" in result.stderr and "fix:" in result.stderr and "Traceback" not in result.output
+    return result.stderr
+
+
+def some_variant(op: str, arch: str = "sm_90a") -> variants.Variant:
+    return variants.variants(op, arch=arch)[0]
+
+
+def compiled(variant: variants.Variant) -> Path:
+    """An artifact in the cache, as a compile would leave it, without compiling."""
+    key = cache.key_of(variant)
+    folder = (
+        cache.cache_root()
+        / dsl_kernels.__version__
+        / variant.arch
+        / f"{variant.id}-{(key.digest or '0' * 8)[:8]}"
+    )
+    folder.mkdir(parents=True)
+    for name in ("kernel.ptx", "kernel.cubin"):
+        (folder / name).write_text(name)
+    inputs = {"variant": variant.id, "content": key.content, "digest": key.digest, "versions": key.versions}
+    (folder / "inputs.json").write_text(json.dumps(inputs))
+    resources = Resources(117, 8, 4, 16, 3, 1024, 65536, 0)
+    Artifact(
+        variant.id, variant.backend, variant.arch, variant.id, (Operand("x", "tensor", "float32", ("n",)),),
+        (Param("x", "pointer", "x"),), {"n": ("x", "shape", 0)}, ("n", "1", "1"), (128, 1, 1), (1, 1, 1), 65536, False, False, (),
+        resources, {"HGMMA": 12, "FADD": 3}, {"nvcc": "13.0.88"},
+    ).seal(folder)  # fmt: skip
+    return folder
+
+
+def test_env_lists_every_variable_with_its_value(monkeypatch):
+    monkeypatch.setenv("DSL_KERNELS_JOBS", "3")
+    rows = {row["name"]: row for row in data("env")["variables"]}
+    assert set(rows) == {var.name for var in vars(env).values() if isinstance(var, env.EnvVar)}
+    assert rows["DSL_KERNELS_JOBS"]["value"] == 3 and rows["DSL_KERNELS_JOBS"]["set"]
+    assert not rows["DSL_KERNELS_FORCE"]["set"]
+    assert "DSL_KERNELS_CACHE_DIR" in invoke("env").stdout
+
+
+def test_a_bad_environment_variable_is_a_typed_error(monkeypatch):
+    monkeypatch.setenv("DSL_KERNELS_JOBS", "many")
+    assert "an integer >= 1" in refused("env")
+    monkeypatch.setenv("DSL_KERNELS_LOG_LEVEL", "LOUD")
+    assert "a level name" in refused("list")
+
+
+def test_list_holds_the_manifest_and_filters_it():
+    everything = data("list")["variants"]
+    assert len(everything) == len(variants.variants())
+    one = data("list", "--op", "topk_selector", "--arch", "sm_90a")["variants"]
+    assert one and {(v["op"], v["arch"]) for v in one} == {("topk_selector", "sm_90a")}
+    assert all(v["ran"] == "not run" and not v["cached"] and v["resources"] is None for v in one)
+    assert one[0]["declared"]["threads"] == 1024
+    table = invoke("list", "--op", "topk_selector").stdout
+    assert (
+        f"{len(variants.variants('topk_selector'))} variants, 0 compiled" in table and one[0]["id"] in table
+    )
+
+
+def test_list_shows_what_was_compiled_and_where_it_ran():
+    variant = some_variant("sparse_mla")
+    compiled(variant)
+    runs.record(variant, "cuda", "NVIDIA H200", "2026-01-02", 9)
+    runs.record(variant, "interpreter", "CPU", "2026-01-02", 9)
+    row = next(v for v in data("list", "--op", "sparse_mla")["variants"] if v["id"] == variant.id)
+    assert (
+        row["cached"] and row["resources"]["registers"] == 117 and row["evidence"] == {"FADD": 3, "HGMMA": 12}
+    )
+    assert row["ran"] == "H200, interpreter"
+    line = next(
+        line for line in invoke("list", "--op", "sparse_mla").stdout.splitlines() if variant.id in line
+    )
+    assert "117" in line and " 12 " in line and "HGMMA:12" in line and "66560" in line
+
+
+def test_a_record_of_another_source_does_not_count():
+    variant = some_variant("sparse_mla")
+    runs.record(SimpleNamespace(id=variant.id, sha256="0" * 64), "cuda", "NVIDIA H200", "2026-01-02", 9)
+    assert data("show", variant.id)["ran"] == "changed since it ran"
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("list", "--op", "sparse_mlo"), "sparse_mla"),
+        (("list", "--backend", "tilelong"), "tilelang"),
+        (("list", "--arch", "sm_90"), "sm_90a"),
+        (("show", "topk"), "topk_selector__tilelang"),
+        (("show", "sparse_mla__tilelang_sm90a__h16_bf16_bt64_st99"), "sparse_mla__tilelang_sm90a__h16_bf16"),
+        (("explain", "sparse_mlb"), "sparse_mla"),
+        (("explain", "sparse_mla", "--form", "bf17"), "bf16"),
+        (("run", "decoder", "--size", "demo"), "decode"),
+        (("run", "decode", "--size", "dem"), "demo"),
+        (("run", "decode", "--size", "demo", "--executor", "interpretr"), "interpreter"),
+        (("verify", "--tier", "huge"), "tiny"),
+        (("compile", "topk_selector__x"), "topk_selector__tilelang"),
+    ],
+)
+def test_unknown_names_are_refused_with_near_misses(args, hint):
+    assert hint in refused(*args)
+
+
+def test_show_prints_source_schedule_and_summary():
+    variant = some_variant("sparse_mla")
+    assert invoke("show", variant.id, "--source").stdout == TEXT
+    described = invoke("show", variant.id, "--describe").stdout
+    assert "roles" in described and "kv: gather" in described and "totals:" in described
+    summary = invoke("show", variant.id).stdout
+    assert "not run" in summary and f"compile {variant.id}" in summary
+    assert data("show", variant.id)["folder"] is None
+
+
+def test_show_needs_an_artifact_for_compiled_files():
+    variant = some_variant("sparse_mla")
+    for option in ("--ptx", "--sass", "--resources"):
+        assert f"compile {variant.id}" in refused("show", variant.id, option)
+    folder = compiled(variant)
+    assert invoke("show", variant.id, "--ptx").stdout.strip() == str(folder / "kernel.ptx")
+    assert str(folder / "kernel.cubin") in invoke("show", variant.id, "--sass").stdout
+    resources = invoke("show", variant.id, "--resources").stdout
+    assert "117" in resources and "HGMMA" in resources and "13.0.88" in resources
+
+
+TOPK = ("explain", "topk_selector", "--dim", "rows=4,stride=4096", "--dim", "k=2048", "--arch", "sm_90a")
+
+
+def test_explain_ranks_refuses_and_labels_the_model():
+    found = data(*TOPK)
+    assert found["selection"]["rule"] == "cost model" and found["bucket"] == {
+        "rows": 4,
+        "max_len": 4096,
+        "k": 2048,
+    }
+    here = [c for c in found["candidates"] if c["refusal"] is None]
+    chosen = [c for c in found["candidates"] if c["chosen"]]
+    assert len(chosen) == 1 and chosen[0]["model_us"] == min(c["model_us"] for c in here)
+    assert all("built for sm_100a" in c["refusal"] for c in found["candidates"] if "sm100a" in c["variant"])
+    text = invoke(*TOPK).stdout
+    assert "a model, not a measurement" in text and f"selected: {chosen[0]['variant']}" in text
+
+
+def test_explain_names_the_refusal_of_each_candidate():
+    found = data("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a", code=2)
+    assert found["selection"] is None
+    assert all(c["refusal"] for c in found["candidates"])
+    assert any(c["refusal"] == "heads = 24, built for 16" for c in found["candidates"])
+
+
+def test_explain_says_which_tuned_entry_decided(tmp_path):
+    slowest = data(*TOPK)["candidates"]
+    other = max((c for c in slowest if c["refusal"] is None), key=lambda c: c["model_us"])["variant"]
+    entry = {
+        "op": "topk_selector",
+        "form": "default",
+        "bucket": {"rows": 4, "max_len": 4096, "k": 2048},
+        "variant": other,
+        "us": {other: 3.5},
+    }
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "nvidia_h200.json").write_text(json.dumps({"schema": 1, "entries": [entry]}))
+    found = data(*TOPK, "--gpu", "NVIDIA H200")
+    assert (
+        found["selection"] == {"variant": other, "rule": "tuned table", "launch": {}}
+        and found["tuned"]["variant"] == other
+    )
+    assert next(c["tuned_us"] for c in found["candidates"] if c["variant"] == other) == 3.5
+    assert "tuned entry" in invoke(*TOPK, "--gpu", "NVIDIA H200").stdout
+
+
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        (("--dim", "t=4"), "no heads, topk"),
+        (("--dim", "t=four"), "name=integer"),
+        (("--dim", "t"), "name=integer"),
+        (("--dim", "t=4,heads=16,topk=2048,batch=3"), "batch"),
+    ],
+)
+def test_explain_refuses_bad_sizes(dims, message):
+    assert message in refused("explain", "sparse_mla", *dims)
+
+
+def test_explain_refuses_a_forced_variant_that_does_not_fit():
+    wrong = next(v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs["heads"] == 8)
+    assert "built for 8" in refused(
+        "explain", "sparse_mla", "--dim", "t=4,heads=16,topk=2048", "--arch", "sm_90a", "--variant", wrong.id
+    )
+
+
+def test_run_decodes_the_demo_and_matches_the_reference():
+    report = data("run", "decode", "--size", "demo", "--executor", "interpreter")
+    assert report["ok"] and report["executor"] == "interpreter" and report["time"] is None
+    assert [item["op"] for item in report["used"]] == ["lightning_indexer", "topk_selector", "sparse_mla"]
+    assert set(report["checks"]) == {"lightning_indexer", "topk_selector", "sparse_mla", "chain"}
+    assert 0 < report["checks"]["sparse_mla"]["figures"]["out relative error"] <= 3e-3
+    assert report["size"]["ragged"] and report["size"]["batch"] == 3
+
+
+def test_run_prefills_and_prints_tables():
+    result = invoke("run", "prefill", "--size", "tiny", "--executor", "interpreter")
+    assert result.exit_code == 0, result.output
+    assert (
+        "prefill step" in result.stdout
+        and "matches the reference" in result.stdout
+        and "as asked" in result.stdout
+    )
+
+
+def test_run_takes_sizes_one_by_one():
+    report = data(
+        "run",
+        "decode",
+        "-b",
+        "2",
+        "-l",
+        "200",
+        "--topk",
+        "64",
+        "--heads",
+        "8",
+        "--next-n",
+        "2",
+        "--executor",
+        "interpreter",
+    )
+    assert report["ok"] and (report["size"]["batch"], report["size"]["next_n"], report["size"]["heads"]) == (
+        2,
+        2,
+        8,
+    )
+
+
+def test_run_fails_when_the_output_is_wrong(monkeypatch):
+    from dsl_kernels import steps
+
+    right = steps.StepInputs.run
+
+    def wrong(self, **options):
+        output = right(self, **options)
+        output.out[0, 0] += 1
+        return output
+
+    monkeypatch.setattr(steps.StepInputs, "run", wrong)
+    report = data("run", "decode", "--size", "tiny", "--executor", "interpreter", code=1)
+    assert (
+        not report["ok"]
+        and not report["checks"]["sparse_mla"]["ok"]
+        and report["checks"]["topk_selector"]["ok"]
+    )
+    result = invoke("run", "decode", "--size", "tiny", "--executor", "interpreter")
+    assert "DIFFERS FROM THE REFERENCE" in result.stdout and "exceeds" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "--size NAME"),
+        (("-l", "300", "--topk", "100"), "a multiple of 64"),
+        (("-l", "300", "--heads", "12"), "8, 16, 32, 64, 128"),
+        (("-l", "300", "--kv", "fp4"), "joined"),
+        (("-l", "6400", "--pages", "3"), "100 pages"),
+        (("-l", "300", "--next-n", "9"), "1 to 8"),
+        (("--workload", "nowhere.safetensors"), "no such file"),
+    ],
+)
+def test_run_refuses_bad_sizes(args, message):
+    assert message in refused("run", "decode", "--executor", "interpreter", *args)
+
+
+def test_run_and_bench_refuse_a_gpu_that_is_not_there(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "a GPU for 'cuda'" in refused("run", "decode", "--size", "tiny", "--executor", "cuda")
+    assert "an NVIDIA GPU" in refused("bench", "--grid", "smoke")
+    assert "no GPU" in data("run", "decode", "--size", "tiny")["why"]
+    assert "arch='sm_90a'" in refused("warmup")
+
+
+def test_run_reads_a_workload_file(tmp_path):
+    torch = pytest.importorskip("torch")
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "step.safetensors"
+    tensors = {
+        "seq_lens": torch.tensor([130, 0], dtype=torch.int32),
+        "block_table": torch.tensor([[4, 2, 9], [0, 0, 0]], dtype=torch.int32),
+    }
+    safetensors.save_file(tensors, str(path))
+    report = data(
+        "run",
+        "decode",
+        "--workload",
+        str(path),
+        "--topk",
+        "64",
+        "--heads",
+        "8",
+        "--index-heads",
+        "32",
+        "--executor",
+        "interpreter",
+    )
+    assert report["ok"] and (report["size"]["batch"], report["size"]["context"], report["size"]["pages"]) == (
+        2,
+        130,
+        10,
+    )
+    safetensors.save_file({**tensors, "block_tables": tensors["block_table"].clone()}, str(path))
+    assert "block_table" in refused("run", "decode", "--workload", str(path), "--executor", "interpreter")
+    safetensors.save_file({"seq_lens": tensors["seq_lens"]}, str(path))
+    assert "no block_table" in refused("run", "decode", "--workload", str(path), "--executor", "interpreter")
+    path.write_text("not a tensor file")
+    assert "a safetensors file" in refused(
+        "run", "decode", "--workload", str(path), "--executor", "interpreter"
+    )
+
+
+def test_verify_compares_and_records():
+    variant = some_variant("sparse_mla")
+    report = data(
+        "verify", variant.id, "--tier", "tiny", "--executor", "interpreter", "--record", "--repeats", "2"
+    )
+    row = report["variants"][0]
+    assert row["ok"] and row["workloads"] >= 1 and 0 < row["figure"] < 1
+    assert data("show", variant.id)["ran"] == "interpreter"
+
+
+def test_verify_fails_on_a_wrong_variant(monkeypatch):
+    from dsl_kernels import verify
+
+    right = verify.CALLS["sparse_mla"]
+    monkeypatch.setitem(
+        verify.CALLS, "sparse_mla", lambda *args: {**right(*args), "lse": right(*args)["lse"] + 1}
+    )
+    variant = some_variant("sparse_mla")
+    report = data("verify", variant.id, "--tier", "tiny", "--executor", "interpreter", "--record", code=1)
+    assert any("lse absolute error" in failure for failure in report["variants"][0]["failures"])
+    assert data("show", variant.id)["ran"] == "not run"
+
+
+def test_compile_reports_hits_and_failures(monkeypatch):
+    first, second = variants.variants("topk_selector", arch="sm_90a")[:2]
+    compiled(first)
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
+    rows = data("compile", first.id, second.id, code=1)["outcomes"]
+    assert rows[0]["cached"] and rows[0]["resources"]["registers"] == 117 and rows[0]["error"] is None
+    assert rows[1]["error"]["code"] == "MISSING_ARTIFACT"
+    result = invoke("compile", first.id)
+    assert (
+        result.exit_code == 0
+        and "1 variants: 0 compiled, 1 cached, 0 failed" in result.stdout
+        and result.stderr == ""
+    )
+    assert "--all" in refused("compile")
+
+
+def test_warmup_reports_each_variant(monkeypatch):
+    for variant in variants.variants("topk_selector", arch="sm_100a"):
+        compiled(variant)
+    rows = data("warmup", "--op", "topk_selector", "--arch", "sm_100a")["warmed"]
+    assert len(rows) == len(variants.variants("topk_selector", arch="sm_100a"))
+    assert all(row["cached"] and not row["loaded"] and row["error"] is None for row in rows)
+
+
+def test_cache_is_listed_and_cleared_only_when_confirmed():
+    folder = compiled(some_variant("sparse_mla"))
+    listed = data("cache", "ls")
+    assert [Path(item["folder"]) for item in listed["entries"]] == [folder] and listed["bytes"] > 0
+    assert "--yes" in refused("cache", "clear") and folder.is_dir()
+    assert data("cache", "clear", "--yes") == {"deleted": 1, "bytes": listed["bytes"]}
+    assert not folder.exists() and data("cache", "ls")["entries"] == []
+
+
+def test_doctor_tells_needed_from_optional(monkeypatch, tmp_path):
+    rows = {row["check"]: row for row in data("doctor")["checks"]}
+    assert rows["torch"]["status"] == "ok" and str(tmp_path / "cache") in rows["cache"]["found"]
+    assert rows["compiled"]["found"].startswith("0 of")
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JITT", "1")
+    report = data("doctor", code=1)
+    rows = {row["check"]: row for row in report["checks"]}
+    assert not report["ok"] and rows["compiled"]["status"] == "broken"
+    assert "DSL_KERNELS_DISABLE_JITT" in rows["environment"]["found"]
+
+
+def test_doctor_finds_a_generated_set_that_was_edited(declared, tmp_path, monkeypatch):
+    manifest = json.loads((declared / "manifest.json").read_text())
+    record = manifest["variants"][0]
+    assert record["sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
+    record["sha256"] = "0" * 64
+    for item in manifest["variants"]:
+        path = tmp_path / "set" / item["file"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TEXT)
+    (tmp_path / "set" / "manifest.json").write_text(json.dumps(manifest))
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path / "set"))
+    rows = {row["check"]: row for row in data("doctor", code=1)["checks"]}
+    assert rows["generated set"]["status"] == "broken" and record["id"] in rows["generated set"]["found"]
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path / "nothing"))
+    result = invoke("doctor")
+    assert result.exit_code == 1 and "make generate" in result.stdout
+
+
+def test_the_process_exits_with_two_and_no_traceback(declared, tmp_path):
+    settings = {
+        **os.environ,
+        "DSL_KERNELS_GENERATED_DIR": str(declared),
+        "DSL_KERNELS_CACHE_DIR": str(tmp_path),
+    }
+
+    def process(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "dsl_kernels", *args],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=settings,
+        )
+
+    bad = process("show", "nonsense")
+    assert (
+        bad.returncode == 2
+        and bad.stdout == ""
+        and "error[UNKNOWN_NAME]" in bad.stderr
+        and "Traceback" not in bad.stderr
+    )
+    good = process("list", "--op", "topk_selector", "--json")
+    assert (
+        good.returncode == 0
+        and good.stderr == ""
+        and len(json.loads(good.stdout)["variants"]) == len(variants.variants("topk_selector"))
+    )
+    assert process("--version").stdout.strip() == dsl_kernels.__version__
+
+
+def test_start_up_imports_neither_torch_nor_a_dsl():
+    code = "import sys, dsl_kernels.cli; sys.exit(len({'torch', 'tilelang', 'cutlass', 'jinja2', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
