@@ -5,6 +5,8 @@
 // now when that actor's clock vector has reached it.
 #pragma once
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -20,8 +22,12 @@ inline void join(VC& a, const VC& b) {
 
 // What synchronisation carries: everything that happened before (hb), the part of it that a proxy fence made
 // visible to the asynchronous proxy (px), and the part released by tcgen05.fence::before_thread_sync (tc).
+//
+// Clusters of a launch have clock vectors of their own; what one learned of others through global memory is in
+// foreign, by the cluster's number, shared until it changes.
 struct Clock {
   VC hb, px, tc;
+  std::shared_ptr<const std::map<int, VC>> foreign;
   Clock() = default;
   explicit Clock(size_t n) : hb(n), px(n), tc(n) {}
   bool empty() const { return hb.empty(); }
@@ -34,6 +40,27 @@ struct Clock {
     emu::join(hb, o.hb);
     emu::join(px, o.px);
     emu::join(tc, o.tc);
+    if (o.foreign && o.foreign != foreign) learn(*o.foreign, -1);
+  }
+  // Take over what is known of other clusters; an entry about the own cluster goes into hb.
+  void learn(const std::map<int, VC>& more, int own) {
+    auto next = foreign ? std::make_shared<std::map<int, VC>>(*foreign) : std::make_shared<std::map<int, VC>>();
+    for (auto& [cluster, vc] : more) {
+      if (cluster == own) {
+        emu::join(hb, vc);
+        continue;
+      }
+      auto it = next->find(cluster);
+      if (it == next->end()) next->emplace(cluster, vc);
+      else emu::join(it->second, vc);
+    }
+    foreign = next;
+  }
+  // Has an event of another cluster been learned of?
+  bool knows(int cluster, u32 actor, u32 clk) const {
+    if (!foreign) return false;
+    auto it = foreign->find(cluster);
+    return it != foreign->end() && it->second[actor] >= clk;
   }
 };
 
@@ -43,6 +70,7 @@ struct Event {
   u32 actor, clk;
   int pc;
   u8 flags;
+  int cluster = 0;
   int16_t swizzle = -1;  // of a tensor copy: the span in bytes, 129 for 32-byte atoms
 };
 
@@ -65,18 +93,20 @@ class Shadows {
  public:
   Shadows() { reset(); }
   void reset() {
-    events.assign(1, Event{0, 0, -1, 0, -1});
+    events.assign(1, Event{0, 0, -1, 0, 0, -1});
     sets.assign(1, {});
     adds.clear();
   }
-  u32 event(u32 actor, u32 clk, int pc, u8 flags) {
-    events.push_back({actor, clk, pc, flags, -1});
+  u32 event(int cluster, u32 actor, u32 clk, int pc, u8 flags) {
+    events.push_back({actor, clk, pc, flags, cluster, -1});
     return u32(events.size() - 1);
   }
   // Is the recorded event ordered before the access?
   Conflict order(u32 past, const Access& a) const {
     const Event &e = events[past], &me = events[a.event];
     if (e.flags & EV_INIT) return Conflict::none;
+    if (e.cluster != me.cluster)
+      return (e.flags & me.flags & EV_ATOMIC) || a.clock->knows(e.cluster, e.actor, e.clk) ? Conflict::none : Conflict::race;
     if (e.actor == me.actor) return Conflict::none;
     if ((e.flags & me.flags & EV_ATOMIC) != 0) return Conflict::none;
     if (a.clock->hb[e.actor] < e.clk) return Conflict::race;

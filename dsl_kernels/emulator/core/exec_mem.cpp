@@ -60,12 +60,7 @@ void Exec::load() {
       M.note_read(loc, u64(total), acc, w, pc, "load");
       shared |= loc.shadow != nullptr, global |= loc.region != nullptr;
       if (in.m[2] && (loc.region || loc.shadow)) {
-        u64 key = loc.region ? u64(loc.region->r.base) + loc.region_offset : (u64(loc.cta->rank) << 32 | loc.offset);
-        auto it = c.cluster->location.find(key);
-        if (it != c.cluster->location.end()) {
-          if (in.m[2] == 2) M.acquire(w, it->second);
-          else w.pending_acquire[key].join(it->second);
-        }
+        M.sync_acquire(Machine::sync_key(w, loc), w, in.m[2] == 2);
       }
       p = loc.p;
     }
@@ -126,9 +121,8 @@ void Exec::store() {
     if (std::memcmp(loc.p, raw, total)) M.progress();
     std::memcpy(loc.p, raw, total);
     if (in.m[2] && !remote_async) {
-      u64 key = loc.region ? u64(loc.region->r.base) + loc.region_offset : (u64(loc.cta->rank) << 32 | loc.offset);
-      if (in.m[2] >= 3) c.cluster->location[key] = w.clock;
-      else if (!w.fenced.empty()) c.cluster->location[key] = w.fenced;
+      if (in.m[2] >= 3) M.sync_release(Machine::sync_key(w, loc), w, w.clock);
+      else if (!w.fenced.empty()) M.sync_release(Machine::sync_key(w, loc), w, w.fenced);
     }
     if (remote_async) {
       MBar& b = M.mbar(w, pc, bar[l], "st.async");
@@ -199,15 +193,10 @@ void Exec::atomic() {
     shared |= loc.shadow != nullptr;
     M.note_read(loc, u64(bytes * n), acc, w, pc, "atomic");
     M.note_write(loc, u64(bytes * n), acc, w, pc, "atomic");
-    u64 key = loc.region ? u64(loc.region->r.base) + loc.region_offset : (u64(loc.cta->rank) << 32 | loc.offset);
-    auto& sync = c.cluster->location;
-    auto it = sync.find(key);
-    if (it != sync.end()) {
-      if (sem == 2 || sem == 4) M.acquire(w, it->second);
-      else w.pending_acquire[key].join(it->second);
-    }
-    if (sem >= 3) sync[key].join(w.clock);
-    else if (!w.fenced.empty()) sync[key].join(w.fenced);
+    u64 key = Machine::sync_key(w, loc);
+    M.sync_acquire(key, w, sem == 2 || sem == 4);
+    if (sem >= 3) M.sync_release(key, w, w.clock);
+    else if (!w.fenced.empty()) M.sync_release(key, w, w.fenced);
     for (int i = 0; i < n; i++) {
       u64 old = read_le(loc.p + i * bytes, bytes);
       out[i * 32 + l] = old;

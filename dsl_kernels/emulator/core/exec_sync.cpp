@@ -285,7 +285,7 @@ Flow Exec::mbarrier() {
         Conflict k = M.shadows.order(owner->shadow[off].w, M.access(w, pc, EV_ATOMIC));
         if (k == Conflict::race) M.conflict(k, w, pc, "use of the mbarrier at shared offset " + std::to_string(off), owner->shadow[off].w, false);
         if (!in.m[2]) M.acquire(w, b.done);
-        else w.pending_acquire[u64(owner->rank) << 32 | off].join(b.done);
+        else w.pending_acquire[{u64(1) << 62 | u64(owner->rank) << 32 | off, c.cluster->index}].join(b.done);
       }
       if (u64* d = dst(0, ~0u)) LANES(mask, l) d[l] = done >> l & 1;
       return Flow::next;
@@ -308,7 +308,7 @@ void Exec::fences() {
   if (in.op == OP_griddep) return;
   int sem = int(in.m[0]);
   if (sem == 2 || sem == 4) {
-    for (auto& [key, k] : w.pending_acquire) M.acquire(w, k);
+    for (auto& [key, k] : w.pending_acquire) M.acquire_from(w, key.second, k);
     w.pending_acquire.clear();
   }
   if (sem == 3 || sem == 4) {

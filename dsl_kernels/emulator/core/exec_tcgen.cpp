@@ -163,7 +163,7 @@ void Exec::tc_ldst() {
   Access a;
   a.clock = &w.clock;
   a.ta = &w.ta;
-  a.event = M.shadows.event(w.actor + (load ? P_TLD : P_TST), load ? w.tld_clk : w.tst_clk, pc, EV_ASYNC | EV_TCGEN);
+  a.event = M.shadows.event(c.cluster->index, w.actor + (load ? P_TLD : P_TST), load ? w.tld_clk : w.tst_clk, pc, EV_ASYNC | EV_TCGEN);
   for (int r = 0; r < height; r++) {
     note_tmem(M, w, pc, c, lane + r, col, cols, a, !load, what);
     if (shape == 4) note_tmem(M, w, pc, c, lane + r, col + split, cols, a, !load, what);

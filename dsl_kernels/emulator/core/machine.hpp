@@ -88,7 +88,7 @@ struct Warp {
   Clock clock;
   VC ta;
   std::shared_ptr<const Clock> snapshot;
-  std::map<u64, Clock> pending_acquire;
+  std::map<std::pair<u64, int>, Clock> pending_acquire;  // (location, cluster) -> what a relaxed read saw released
   Clock fenced;  // what the last release fence covers
   u64 clk(Pipe p) const { return clock.hb[actor + p]; }
 
@@ -169,7 +169,6 @@ struct Cluster {
   u32 arrived = 0;
   u64 generation = 0;
   Clock cur, last;
-  std::map<u64, Clock> location;  // release clocks of synchronising locations
   bool finished = false;
 };
 
@@ -225,6 +224,11 @@ class Machine {
     w.clock.join(c);
     w.snapshot.reset();
   }
+  // Release to and acquire from a location in memory (atomics, flags).
+  static u64 sync_key(const Warp& w, const Loc& l);
+  void sync_release(u64 key, Warp& w, const Clock& c) { locations[key][w.cta->cluster->index].join(c); }
+  void sync_acquire(u64 key, Warp& w, bool now);
+  void acquire_from(Warp& w, int cluster, const Clock& c);
   Access access(Warp& w, int pc, u8 flags = 0);
   Access async_access(Warp& w, u32 actor, u32 clk, int pc, const Clock& at, u8 flags = EV_ASYNC);
 
@@ -254,6 +258,7 @@ class Machine {
   std::vector<std::unique_ptr<GlobalRegion>> regions;
   std::map<u64, TensorMapRow> maps;
   Shadows shadows;
+  std::map<u64, std::map<int, Clock>> locations;  // location -> cluster -> what it released there
   Stats stats;
   std::vector<Finding> findings;
   u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too

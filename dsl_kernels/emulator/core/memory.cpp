@@ -130,8 +130,33 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
   }
 }
 
+u64 Machine::sync_key(const Warp& w, const Loc& l) {
+  if (l.region) return u64(l.region->r.base) + l.region_offset;
+  return u64(1) << 63 | u64(w.cta->cluster->index) << 40 | u64(l.cta->rank) << 32 | l.offset;
+}
+
+void Machine::acquire_from(Warp& w, int cluster, const Clock& c) {
+  int own = w.cta->cluster->index;
+  if (cluster == own) {
+    acquire(w, c);
+    return;
+  }
+  w.clock.learn({{cluster, c.hb}}, own);
+  if (c.foreign) w.clock.learn(*c.foreign, own);
+  w.snapshot.reset();
+}
+
+void Machine::sync_acquire(u64 key, Warp& w, bool now) {
+  auto it = locations.find(key);
+  if (it == locations.end()) return;
+  for (auto& [cluster, c] : it->second) {
+    if (now) acquire_from(w, cluster, c);
+    else w.pending_acquire[{key, cluster}].join(c);
+  }
+}
+
 void Machine::conflict(Conflict k, const Warp& w, int pc, const std::string& what, u32 other, bool write) {
-  const Event e = other ? shadows.events[other] : Event{0, 0, -1, 0, -1};
+  const Event e = other ? shadows.events[other] : Event{0, 0, -1, 0, 0, -1};
   switch (k) {
     case Conflict::none: return;
     case Conflict::uninit: find("uninit-memory", true, &w, pc, what + ", which nothing has written"); return;

@@ -58,14 +58,14 @@ void Machine::fatal(const char* code, const Warp* w, int pc, const std::string& 
 Access Machine::access(Warp& w, int pc, u8 flags) {
   Access a;
   a.clock = &w.clock;
-  a.event = shadows.event(w.actor, w.clock.hb[w.actor], pc, flags);
+  a.event = shadows.event(w.cta->cluster->index, w.actor, w.clock.hb[w.actor], pc, flags);
   return a;
 }
 
-Access Machine::async_access(Warp&, u32 actor, u32 clk, int pc, const Clock& at, u8 flags) {
+Access Machine::async_access(Warp& w, u32 actor, u32 clk, int pc, const Clock& at, u8 flags) {
   Access a;
   a.clock = &at;
-  a.event = shadows.event(actor, clk, pc, flags);
+  a.event = shadows.event(w.cta->cluster->index, actor, clk, pc, flags);
   a.async = flags & EV_ASYNC;
   return a;
 }

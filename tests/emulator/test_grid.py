@@ -1,0 +1,184 @@
+"""Several CTAs: grid barriers, last-arriver merges, clusters with distributed shared memory."""
+
+import numpy as np
+import pytest
+
+from dsl_kernels.emulator import EmulatorError, Schedule, launch, schedules
+
+from .kernels import simple
+
+# Every CTA writes its number + 1; the last to arrive adds them all up.
+LAST_ARRIVER = simple(
+    """
+mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %nctaid.x;
+ld.param.u64 %d1, [p0];
+ld.param.u64 %d2, [p1];
+ld.param.u64 %d3, [p2];
+mul.wide.u32 %d4, %r1, 4;
+add.u64 %d5, %d1, %d4;
+add.u32 %r3, %r1, 1;
+st.global.u32 [%d5], %r3;
+fence.acq_rel.gpu;
+atom.global.add.u32 %r4, [%d2], 1;
+fence.acq_rel.gpu;
+sub.u32 %r5, %r2, 1;
+setp.ne.u32 %p1, %r4, %r5;
+@%p1 bra DONE;
+mov.u32 %r6, 0;
+mov.u32 %r7, 0;
+SUM:
+ld.global.u32 %r8, [%d1];
+add.u64 %d1, %d1, 4;
+add.u32 %r6, %r6, %r8;
+add.u32 %r7, %r7, 1;
+setp.lt.u32 %p2, %r7, %r2;
+@%p2 bra SUM;
+st.global.u32 [%d3], %r6;
+DONE:
+""",
+    ".param .u64 p0, .param .u64 p1, .param .u64 p2",
+)
+
+ATOMIC_ACQ_REL = LAST_ARRIVER.replace("fence.acq_rel.gpu;\n", "").replace("atom.global.add", "atom.acq_rel.gpu.global.add")
+
+# A grid-wide barrier: nobody goes on before everybody has arrived.
+GRID_BARRIER = simple(
+    """
+mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %nctaid.x;
+ld.param.u64 %d1, [p0];
+ld.param.u64 %d2, [p1];
+ld.param.u64 %d3, [p2];
+mul.wide.u32 %d4, %r1, 4;
+add.u64 %d5, %d1, %d4;
+add.u32 %r3, %r1, 5;
+st.global.u32 [%d5], %r3;
+red.release.gpu.global.add.u32 [%d2], 1;
+SPIN:
+ld.acquire.gpu.global.u32 %r4, [%d2];
+setp.lt.u32 %p1, %r4, %r2;
+@%p1 bra SPIN;
+add.u32 %r5, %r1, 1;
+rem.u32 %r6, %r5, %r2;
+mul.wide.u32 %d6, %r6, 4;
+add.u64 %d7, %d1, %d6;
+ld.global.u32 %r7, [%d7];
+add.u64 %d8, %d3, %d4;
+st.global.u32 [%d8], %r7;
+""",
+    ".param .u64 p0, .param .u64 p1, .param .u64 p2",
+)
+
+
+def run_merge(ptx, schedule, check="raise", ctas=6):
+    parts, count, out = np.zeros(ctas, np.uint32), np.zeros(1, np.uint32), np.zeros(1, np.uint32)
+    report = launch(ptx, ctas, 1, [parts, count, out], schedule=schedule, check=check)
+    return report, out[0]
+
+
+@pytest.mark.parametrize("ptx", [LAST_ARRIVER, ATOMIC_ACQ_REL], ids=["fences", "acq_rel"])
+def test_last_arriver_merge(ptx):
+    for s in [*schedules(12), Schedule.random(5, resident=6)]:
+        _, total = run_merge(ptx, s)
+        assert total == 21
+
+
+def test_merge_without_release_is_a_race():
+    broken = LAST_ARRIVER.replace("fence.acq_rel.gpu;\natom", "atom")
+    codes = {f.code for s in schedules(6) for f in run_merge(broken, s, "report")[0].errors}
+    assert codes == {"race"}
+
+
+def test_merge_without_acquire_is_a_race():
+    broken = LAST_ARRIVER.replace("fence.acq_rel.gpu;\nsub", "sub")
+    codes = {f.code for s in schedules(6) for f in run_merge(broken, s, "report")[0].errors}
+    assert codes == {"race"}
+
+
+def test_grid_barrier_starts_the_ctas_it_needs():
+    for s in [Schedule.lockstep(), Schedule.random(1), Schedule.random(2, resident=3)]:
+        x, count, out = np.zeros(8, np.uint32), np.zeros(1, np.uint32), np.zeros(8, np.uint32)
+        launch(GRID_BARRIER, 8, 1, [x, count, out], schedule=s)
+        assert (out == np.roll(np.arange(8) + 5, -1)).all()
+
+
+def test_grid_barrier_beyond_the_resident_limit_is_reported():
+    x, count, out = np.zeros(8, np.uint32), np.zeros(1, np.uint32), np.zeros(8, np.uint32)
+    with pytest.raises(EmulatorError, match="deadlock"):
+        launch(GRID_BARRIER, 8, 1, [x, count, out], schedule=Schedule("random", 1, max_resident=4))
+
+
+# ---------------------------------------------------------------------------------------------- clusters
+# Every CTA of a cluster of four writes into its right neighbour's shared memory and signals its mbarrier.
+RING = simple(
+    """
+.shared .align 16 .b8 slot[128];
+.shared .align 8 .b8 bar[8];
+mov.u32 %r1, %tid.x;
+mov.u32 %r2, %cluster_ctarank;
+mov.u32 %r3, %cluster_nctarank;
+mov.u32 %r4, slot;
+mov.u32 %r5, bar;
+setp.ne.u32 %p1, %r1, 0;
+@!%p1 mbarrier.init.shared::cta.b64 [%r5], 32;
+fence.mbarrier_init.release.cluster;
+barrier.cluster.arrive.aligned;
+barrier.cluster.wait.aligned;
+add.u32 %r6, %r2, 1;
+rem.u32 %r6, %r6, %r3;
+mapa.shared::cluster.u32 %r7, %r4, %r6;
+mapa.shared::cluster.u32 %r8, %r5, %r6;
+shl.b32 %r9, %r1, 2;
+add.u32 %r10, %r7, %r9;
+mad.lo.u32 %r11, %r2, 100, %r1;
+st.shared::cluster.u32 [%r10], %r11;
+mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8];
+WAIT:
+mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%r5], 0;
+@!%p2 bra WAIT;
+add.u32 %r12, %r4, %r9;
+ld.shared.u32 %r13, [%r12];
+mov.u32 %r14, %ctaid.x;
+shl.b32 %r15, %r14, 5;
+add.u32 %r15, %r15, %r1;
+mul.wide.u32 %d1, %r15, 4;
+ld.param.u64 %d2, [p0];
+add.u64 %d2, %d2, %d1;
+st.global.u32 [%d2], %r13;
+barrier.cluster.arrive.aligned;
+barrier.cluster.wait.aligned;
+""",
+    threads=32,
+)
+
+
+def run_ring(ptx, schedule, check="raise"):
+    out = np.zeros((8, 32), np.uint32)
+    report = launch(ptx, 8, 32, [out], cluster=4, schedule=schedule, check=check)
+    return report, out
+
+
+def test_cluster_ring():
+    left = np.array([3, 0, 1, 2, 3, 0, 1, 2])
+    for s in schedules(20):
+        _, out = run_ring(RING, s)
+        assert (out == left[:, None] * 100 + np.arange(32)).all(), str(s)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "codes"),
+    [
+        ("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nadd", "add", {"mbarrier-uninitialised", "race"}),
+        (".shared::cluster.b64 _, [%r8]", ".shared::cluster.b64 _, [%r5]", {"race", "uninit-memory"}),
+        ("[%r5], 32;", "[%r5], 33;", {"deadlock"}),
+        ("@!%p2 bra WAIT;", "", {"race", "uninit-memory", "dsmem-after-exit"}),
+        ("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nadd", "barrier.cluster.arrive.aligned;\nadd",
+         {"mbarrier-uninitialised", "race", "cluster-barrier-twice"}),
+    ],
+    ids=["no-barrier", "wrong-barrier", "wrong-count", "no-mbarrier-wait", "no-cluster-wait"],
+)  # fmt: skip
+def test_cluster_bugs_are_caught(old, new, codes):
+    assert old in RING
+    seen = {f.code for s in schedules(20) for f in run_ring(RING.replace(old, new), s, "report")[0].errors}
+    assert seen & codes, seen
