@@ -1,0 +1,338 @@
+"""Draw docs/images: the path from a problem to an op, and a declared pipeline with its derived barriers, as SVG.
+
+    python scripts/draw_pipeline.py                    write the committed pictures
+    python scripts/draw_pipeline.py <variant id> FILE  draw any generated variant
+
+Pictures are plain text made of nothing but the schedule and its barrier plan, so a test can redraw and compare them.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise, permutations
+from pathlib import Path
+from textwrap import wrap
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from dsl_kernels import programs, variants  # noqa: E402
+from dsl_kernels.arch import ArchSpec, get_arch  # noqa: E402
+from dsl_kernels.tile.describe import steps  # noqa: E402
+from dsl_kernels.tile.lang import Engine, Schedule, Space  # noqa: E402
+from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+# The variant whose pipeline README.md and docs/declaring.md show.
+EXAMPLE = ("sparse_mla", "sm_100a", {"heads": 16, "kv": "bf16", "gather": "cp_async"})
+
+INK, SOFT, LINE, PAPER, PANEL = "#1f2328", "#59636e", "#b6bec8", "#ffffff", "#f4f6f8"
+COLOURS = {
+    Engine.BULK: "#0a69da",
+    Engine.CP_ASYNC: "#0a69da",
+    Engine.THREADS: "#b35900",
+    Engine.WGMMA: "#7a3fc4",
+    Engine.TCGEN05: "#7a3fc4",
+    Engine.TMEM: "#1a7f37",
+}
+MEANINGS = {
+    "#0a69da": "copies from global memory",
+    "#b35900": "threads' loads and stores",
+    "#7a3fc4": "tensor cores",
+    "#1a7f37": "tensor-memory loads and stores",
+}
+LANE, MARGIN, ROW, HEADER = 376, 150, 104, 92
+
+
+class Drawing:
+    """SVG elements in the order they are drawn."""
+
+    def __init__(self) -> None:
+        self.items: list[str] = []
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        size: float = 12,
+        fill: str = INK,
+        anchor: str = "middle",
+        bold: bool = False,
+    ) -> None:
+        weight = ' font-weight="600"' if bold else ""
+        self.items.append(
+            f'<text x="{x:g}" y="{y:g}" font-size="{size:g}" fill="{fill}" text-anchor="{anchor}"{weight}>{escape(text)}</text>'
+        )
+
+    def box(
+        self,
+        x: float,
+        y: float,
+        w: float,
+        h: float,
+        *,
+        fill: str = PANEL,
+        stroke: str = LINE,
+        radius: float = 6,
+    ) -> None:
+        self.items.append(
+            f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{radius:g}" fill="{fill}" stroke="{stroke}"/>'
+        )
+
+    def line(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        stroke: str = LINE,
+        dashes: str = "",
+        width: float = 1,
+    ) -> None:
+        style = f' stroke-dasharray="{dashes}"' if dashes else ""
+        self.items.append(
+            f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" stroke="{stroke}" stroke-width="{width:g}"{style}/>'
+        )
+
+    def arrow(
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        stroke: str = SOFT,
+        dashes: str = "",
+        width: float = 1.5,
+    ) -> None:
+        """A horizontal or vertical line with a head at its end."""
+        along = 1 if (x2 - x1) + (y2 - y1) > 0 else -1
+        if y1 == y2:
+            head, end = [(x2, y2), (x2 - 8 * along, y2 - 4), (x2 - 8 * along, y2 + 4)], (x2 - 7 * along, y2)
+        else:
+            head, end = [(x2, y2), (x2 - 4, y2 - 8 * along), (x2 + 4, y2 - 8 * along)], (x2, y2 - 7 * along)
+        self.line(x1, y1, *end, stroke=stroke, dashes=dashes, width=width)
+        self.items.append(f'<polygon points="{" ".join(f"{x:g},{y:g}" for x, y in head)}" fill="{stroke}"/>')
+
+    def svg(self, width: float, height: float, title: str) -> str:
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+                f' font-family="DejaVu Sans, Verdana, Helvetica, Arial, sans-serif" role="img" aria-label="{escape(title)}">',
+                f'<rect width="{width:g}" height="{height:g}" rx="8" fill="{PAPER}"/>',
+                *self.items,
+                "</svg>\n",
+            ]
+        )
+
+
+PATH = (
+    ("problem", "problems/<op>.py", "operands, reference, workloads, tolerances"),
+    ("tile program", "programs/<op>.py", "buffers, roles, pipelines, bodies, knobs"),
+    ("check", "codegen/check.py", "does it fit the architecture?"),
+    ("template", "templates/<dsl>/", "a thin skeleton in one DSL"),
+    ("generated", "generated/<arch>/", "readable, literal numbers"),
+    ("artifact", "runtime/", "PTX, cubin, launch description"),
+    ("registry", "registry.py", "which variant, and why"),
+    ("op", "ops/, dsa.py", "torch ops, whole DSA steps"),
+)
+DERIVED = (
+    ("barrier plan", "tile/plan.py"),
+    ("interpreter", "tile/machine.py"),
+    ("cost model", "tile/cost.py"),
+    ("describe", "tile/describe.py"),
+)
+EXECUTORS = (
+    ("cuda", "the cubin on a GPU"),
+    ("emulator", "its PTX on a CPU, checked"),
+    ("interpreter", "the tile program on a CPU"),
+)
+
+
+def path_picture() -> str:
+    """The steps from a problem to an op, what else follows from a tile program, and the three executors."""
+    d, box, gap, top = Drawing(), 136, 20, 34
+    width = 2 * 20 + len(PATH) * box + (len(PATH) - 1) * gap
+    left = [20 + i * (box + gap) for i in range(len(PATH))]
+    for x, (name, place, says) in zip(left, PATH, strict=True):
+        d.box(x, top, box, 98, fill="#eaf2ff" if name == "tile program" else PANEL)
+        d.text(x + box / 2, top + 21, name, size=14, bold=True)
+        d.text(x + box / 2, top + 38, place, size=10.5, fill=SOFT)
+        for i, line in enumerate(wrap(says, 22)):
+            d.text(x + box / 2, top + 56 + 14 * i, line, size=11)
+    for a, b in pairwise(left):
+        d.arrow(a + box, top + 49, b, top + 49)
+
+    def group(index: int, title: str, rows: tuple[tuple[str, str], ...], columns: int, wide: float) -> None:
+        high = top + 98 + 58
+        count = -(-len(rows) // columns)
+        w, h = columns * wide + 10, count * 44 + 34
+        x = min(max(20, left[index] + box / 2 - w / 2), width - 20 - w)
+        d.arrow(left[index] + box / 2, top + 98, left[index] + box / 2, high)
+        d.box(x, high, w, h, fill=PAPER)
+        d.text(x + w / 2, high + 19, title, size=11.5, fill=SOFT)
+        for i, (name, says) in enumerate(rows):
+            cx, cy = x + 10 + i % columns * wide, high + 30 + i // columns * 44
+            d.box(cx, cy, wide - 10, 36)
+            d.text(cx + (wide - 10) / 2, cy + 15, name, size=12, bold=True)
+            d.text(cx + (wide - 10) / 2, cy + 29, says, size=10, fill=SOFT)
+
+    group(1, "all derived from the one declaration", DERIVED, 4, 132)
+    group(6, "three executors run the same variant behind one interface", EXECUTORS, 3, 186)
+    return d.svg(width, top + 98 + 58 + 78 + 20, "The path from a problem to an op")
+
+
+def lanes(schedule: Schedule) -> list[str]:
+    """Role names in the order, left to right, that keeps the arrows short, copies first."""
+    names = [role.name for role in schedule.roles]
+    pairs = [(pipe.producer, reader.role) for pipe in schedule.pipelines for reader in pipe.readers]
+    copiers = {pipe.producer for pipe in schedule.pipelines if pipe.fill in (Engine.BULK, Engine.CP_ASYNC)}
+
+    def cost(order: tuple[str, ...]) -> tuple[int, int]:
+        return sum(abs(order.index(a) - order.index(b)) for a, b in pairs), sum(
+            order.index(name) for name in copiers
+        )
+
+    return list(min(permutations(names), key=cost)) if len(names) <= 6 else names
+
+
+def pipeline_picture(schedule: Schedule, arch: ArchSpec, title: str) -> str:
+    """Roles as columns; a row a pipeline with its ring, both barriers and each side's steps."""
+    d, plan, order = Drawing(), barrier_plan(schedule), lanes(schedule)
+    x_of = {name: MARGIN + LANE * i for i, name in enumerate(order)}
+    width = 2 * MARGIN + LANE * (len(order) - 1)
+    top = 58
+    height = top + HEADER + 22 + ROW * len(plan.pipelines) + 46
+    d.text(20, 28, title, size=15, anchor="start", bold=True)
+    total = schedule.smem_bytes() + plan.smem_bytes
+    tmem = (
+        f", {schedule.tmem_columns()} of {arch.tmem_columns} tensor-memory columns"
+        if schedule.tmem_columns()
+        else ""
+    )
+    d.text(
+        20, 46, f"{schedule.threads} threads, {total} of {arch.smem_per_cta} bytes of shared memory{tmem}", size=11.5,
+        fill=SOFT, anchor="start",
+    )  # fmt: skip
+    for name, x in x_of.items():
+        role = schedule.role(name)
+        first = schedule.first_thread(name)
+        d.line(x, top + HEADER, x, height - 40)
+        d.box(x - 145, top, 290, HEADER)
+        d.text(x, top + 21, name, size=14, bold=True)
+        budget = f", {role.registers} registers" if role.registers else ""
+        d.text(x, top + 38, f"threads {first} to {first + role.threads - 1}{budget}", size=11, fill=SOFT)
+        units = ", ".join(f"{m.name} {m.m}x{m.n}x{m.k}" for m in schedule.mmas if m.role == name)
+        for i, line in enumerate([*wrap(role.doc, 42), *wrap(units, 48)][:3]):
+            d.text(x, top + 54 + 14 * i, line, size=10)
+    y = top + HEADER + 22
+    for item in plan.pipelines.values():
+        _row(d, schedule, item, x_of, y)
+        y += ROW
+    _legend(d, plan.pipelines.values(), 20, height - 18)
+    return d.svg(width, height, title)
+
+
+def _row(d: Drawing, schedule: Schedule, item: PipelinePlan, x_of: dict[str, float], y: float) -> None:
+    pipe, start = item.pipeline, x_of[item.pipeline.producer]
+    colour = COLOURS[pipe.fill]
+    ends = {reader.role: x_of[reader.role] for reader in pipe.readers}
+    near = min(ends.values(), key=lambda x: abs(x - start))
+    toward = 1 if near > start else -1
+    middle = start + toward * LANE / 2
+    held = "; ".join(_buffer(schedule, name) for name in pipe.buffers) or "no buffer"
+    d.text(middle, y + 10, f"{pipe.name}: {held}", size=11.5, bold=True)
+    _ring(d, middle, y + 17, pipe.stages, colour)
+    tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
+    d.text(middle, y + 44, f"full x{item.full.count}{tx}: {steps(item.commit)}", size=10.5, fill=colour)
+    for reader in pipe.readers:
+        end = ends[reader.role]
+        side = 1 if end > start else -1
+        d.arrow(start, y + 50, end, y + 50, stroke=colour, width=2)
+        if end == near or (end > start) != (near > start):
+            d.text(
+                end - side * 10,
+                y + 64,
+                steps(item.wait[reader.role]),
+                size=10,
+                fill=SOFT,
+                anchor="end" if side > 0 else "start",
+            )
+        if item.empty is not None:
+            d.arrow(end, y + 86, start, y + 86, stroke=SOFT, dashes="4 3")
+    if item.empty is not None:
+        back = " + ".join(
+            dict.fromkeys(
+                steps(tuple(a for a in item.release[r.role] if a is not Action.WAIT_FULL))
+                for r in pipe.readers
+            )
+        )
+        d.text(middle, y + 81, f"empty x{item.empty.count}: {back}", size=10.5, fill=SOFT)
+    else:
+        says = (
+            f"comes back with {pipe.returned_by}'s full barrier" if pipe.returned_by else "handed over once"
+        )
+        d.text(middle, y + 81, says, size=10.5, fill=SOFT)
+    d.items.append(f'<circle cx="{start:g}" cy="{y + 50:g}" r="4" fill="{colour}"/>')
+
+
+def _buffer(schedule: Schedule, name: str) -> str:
+    buffer = schedule.buffer(name)
+    where = " tmem" if buffer.space is Space.TENSOR else ""
+    return f"{name} {'x'.join(map(str, buffer.shape))} {buffer.dtype}{where}"
+
+
+def _ring(d: Drawing, middle: float, y: float, stages: int, colour: str) -> None:
+    cell = 13
+    left = middle - stages * cell / 2
+    for i in range(stages):
+        d.box(left + i * cell, y, cell - 2, 10, fill=colour if i == 0 else PAPER, stroke=colour, radius=2)
+
+
+def _legend(d: Drawing, plans: object, x: float, y: float) -> None:
+    used = dict.fromkeys(COLOURS[item.pipeline.fill] for item in plans)  # type: ignore[attr-defined]
+    for colour in used:
+        d.box(x, y - 9, 11, 10, fill=colour, stroke=colour, radius=2)
+        d.text(x + 17, y, f"filled by {MEANINGS[colour]}", size=11, fill=SOFT, anchor="start")
+        x += 100 + 6.2 * len(MEANINGS[colour])
+    d.text(x, y, "squares: slots of the ring; dashed: the slot goes back", size=11, fill=SOFT, anchor="start")
+
+
+def example() -> variants.Variant:
+    """The generated variant of `EXAMPLE`."""
+    op, arch, wanted = EXAMPLE
+    return next(v for v in variants.variants(op, arch=arch) if wanted.items() <= dict(v.knobs).items())
+
+
+def draw(variant: variants.Variant) -> str:
+    """The pipeline picture of one variant."""
+    arch = get_arch(variant.arch)
+    return pipeline_picture(programs.get(variant.op).schedule(variant.knobs, arch), arch, variant.id)
+
+
+def pictures() -> dict[Path, str]:
+    """Every committed picture by its path."""
+    return {IMAGES / "path.svg": path_picture(), IMAGES / "pipeline.svg": draw(example())}
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) == 2:
+        Path(arguments[1]).write_text(draw(variants.get(arguments[0])))
+        return 0
+    if arguments:
+        print(__doc__, file=sys.stderr)
+        return 2
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    for path, text in pictures().items():
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

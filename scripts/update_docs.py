@@ -1,0 +1,224 @@
+"""Bring the generated parts of the documentation up to date: tables and excerpts between markers, and the pictures.
+
+    python scripts/update_docs.py           write what changed
+    python scripts/update_docs.py --check   list what is out of step, exit status 1 if anything is
+
+A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, with a function of that name in `BLOCKS`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+
+import draw_pipeline  # noqa: E402
+
+from dsl_kernels import env, programs, runs, variants  # noqa: E402
+from dsl_kernels.arch import get_arch  # noqa: E402
+from dsl_kernels.tile.describe import describe, steps  # noqa: E402
+from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
+from dsl_kernels.variants import Variant  # noqa: E402
+
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+MARKER = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    names = list(columns)
+    lines = [names, ["---"] * len(names), *([str(cell).replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def code(language: str, text: str) -> str:
+    return f"```{language}\n{text.rstrip()}\n```"
+
+
+def ran(group: list[Variant], executor: str) -> str:
+    """How many of a group have a current record of this executor, and where."""
+    found = [run for v in group for run in runs.of(v) if run.executor == executor and run.current]
+    if not found:
+        return "-"
+    places = (
+        ", ".join(sorted({run.where.removeprefix("NVIDIA ") for run in found})) if executor == "cuda" else ""
+    )
+    return f"{len(found)} of {len(group)}{' on ' + places if places else ''}"
+
+
+def tensor_cores(group: list[Variant]) -> str:
+    """Units and operand types of the tensor-core operations that a group declares."""
+    found = {
+        f"{mma.unit} {mma.dtype}"
+        for v in group
+        for mma in programs.get(v.op).schedule(v.knobs, get_arch(v.arch)).mmas
+    }
+    return ", ".join(sorted(found)) or "none"
+
+
+def variant_summary() -> str:
+    """One row an operation and architecture: how many variants, over which knobs, and what has run them."""
+    groups: dict[tuple[str, str, str], list[Variant]] = defaultdict(list)
+    for v in variants.variants():
+        groups[v.op, v.backend, v.arch].append(v)
+    rows = []
+    for (op, backend, arch), group in sorted(groups.items()):
+        knobs = "; ".join(
+            f"{name} {', '.join(map(str, sorted({v.knobs[name] for v in group})))}"
+            for name in group[0].knobs
+            if len({v.knobs[name] for v in group}) > 1
+        )
+        done = [ran(group, executor) for executor in runs.EXECUTORS]
+        rows.append((op, backend, arch, len(group), knobs, tensor_cores(group), *done))
+    columns = (
+        "op",
+        "DSL",
+        "arch",
+        "variants",
+        "knobs that differ",
+        "tensor cores",
+        "GPU",
+        "emulator",
+        "interpreter",
+    )
+    return table(columns, rows)
+
+
+def variant_list() -> str:
+    """Every variant with what its schedule declares and what has run it."""
+    rows = [
+        (
+            f"[`{v.id}`](../generated/{v.path.relative_to(variants.generated_root()).as_posix()})",
+            v.declared["threads"], v.declared["smem_bytes"], v.declared["tmem_columns"] or "-", tensor_cores([v]),
+            runs.summary(runs.of(v)),
+        )
+        for v in variants.variants()
+    ]  # fmt: skip
+    return table(("variant", "threads", "shared bytes", "TMEM columns", "tensor cores", "ran on"), rows)
+
+
+def environment() -> str:
+    found = [value for value in vars(env).values() if isinstance(value, env.EnvVar)]
+    rows = [(f"`{var.name}`", var.expected, _default(var.default), var.doc) for var in found]
+    return table(("variable", "value", "default", "meaning"), rows)
+
+
+def _default(value: object) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return "-" if value in (None, "", {}) else str(value)
+
+
+def _source(op: str, name: str) -> str:
+    module = inspect.getmodule(programs.get(op).declare)
+    return code("python", inspect.getsource(getattr(module, name)))
+
+
+def declaration() -> str:
+    return _source("sparse_mla", "_blackwell")
+
+
+def body() -> str:
+    return _source("sparse_mla", "_gather_units")
+
+
+def description() -> str:
+    variant = draw_pipeline.example()
+    arch = get_arch(variant.arch)
+    return code("text", describe(programs.get(variant.op).schedule(variant.knobs, arch), arch))
+
+
+def barriers() -> str:
+    variant = draw_pipeline.example()
+    rows = []
+    for name, item in barrier_plan(
+        programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
+    ).pipelines.items():
+        pipe = item.pipeline
+        waits = "; ".join(f"{r.role}: {steps(item.wait[r.role])}" for r in pipe.readers)
+        back = "; ".join(f"{r.role}: {steps(item.release[r.role])}" for r in pipe.readers)
+        empty = (
+            f"{item.empty.count}: {back}"
+            if item.empty
+            else f"full of {pipe.returned_by}"
+            if pipe.returned_by
+            else "none, used once"
+        )
+        rows.append(
+            (
+                name,
+                f"{pipe.producer}, {pipe.fill.value}",
+                pipe.stages,
+                f"{item.full.count}: {steps(item.commit)}",
+                waits,
+                empty,
+            )
+        )
+    return table(
+        (
+            "pipeline",
+            "filled by",
+            "slots",
+            "full: arrivals and who makes them",
+            "reader",
+            "empty: arrivals and who makes them",
+        ),
+        rows,
+    )
+
+
+def generated() -> str:
+    """The producer's branch of the example's generated module."""
+    lines = draw_pipeline.example().source.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith("elif thread <"))
+    last = next(i for i, line in enumerate(lines) if i > first and line.strip() == "else:")
+    return code("python", inspect.cleandoc("\n" + "\n".join(lines[first:last])))
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "variant_summary": variant_summary,
+    "variant_list": variant_list,
+    "environment": environment,
+    "declaration": declaration,
+    "description": description,
+    "barriers": barriers,
+    "body": body,
+    "generated": generated,
+}
+
+
+def updated(text: str) -> str:
+    """A document with every block made anew."""
+    return MARKER.sub(lambda match: f"{match[1]}{BLOCKS[match[2]]()}\n{match[3]}", text)
+
+
+def outdated() -> dict[Path, str]:
+    """Documents and pictures that differ from what the sources give, with the text that they should have."""
+    wanted = {
+        path: updated(path.read_text()) for path in DOCUMENTS if path.exists()
+    } | draw_pipeline.pictures()
+    return {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    found = outdated()
+    for path, text in found.items():
+        if not arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        print(f"{'out of step' if arguments else 'wrote'}: {path.relative_to(ROOT)}")
+    return 1 if arguments and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,139 @@
+"""What every committed variant compiles to is what its schedule declares: threads, memory, launch, instructions.
+
+All expectations come from the schedule. Variants that are not in the cache are compiled first, in parallel.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from dsl_kernels import programs, variants
+from dsl_kernels.arch import ArchSpec, get_arch
+from dsl_kernels.expr import evaluate, names_in_all
+from dsl_kernels.runtime import pool
+from dsl_kernels.runtime.artifact import Artifact
+from dsl_kernels.tile import Engine, Schedule, Space, barrier_plan
+from dsl_kernels.variants import Variant
+
+pytestmark = pytest.mark.compile
+
+VARIANTS = variants.variants()
+
+# SASS stem of each tensor-core unit and operand type; fp8 shares one, and so do the 16-bit types.
+TENSOR_CORE = {
+    ("wgmma", 2): "HGMMA",
+    ("wgmma", 1): "QGMMA",
+    ("tcgen05", 2): "UTCHMMA",
+    ("tcgen05", 1): "UTCQMMA",
+    ("mma.sync", 2): "HMMA",
+    ("mma.sync", 1): "QMMA",
+}
+INTEGER = {"IGMMA", "IMMA", "UTCIMMA", "OMMA", "DMMA", "BMMA"}
+BULK_COPIES = {"UTMALDG", "UBLKCP"}
+LOCAL_MEMORY = ("LDL", "STL")
+RESERVED_A_CTA = 1024
+
+
+@pytest.fixture(autouse=True)
+def cache_dir():
+    """The user's own cache: these artifacts are what the library launches."""
+
+
+@pytest.fixture(scope="module")
+def compiled(request) -> dict[str, pool.Outcome]:
+    """Outcome of each variant that was asked for, compiled in parallel where it is missing."""
+    wanted = {
+        item.callspec.params["variant"].id: item.callspec.params["variant"]
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    }
+    return {outcome.variant: outcome for outcome in pool.compile_all(wanted.values())}
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda v: v.id)
+def variant(request) -> Variant:
+    return request.param
+
+
+@pytest.fixture
+def artifact(variant, compiled) -> Artifact:
+    outcome = compiled[variant.id]
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.artifact
+
+
+@pytest.fixture
+def arch(variant) -> ArchSpec:
+    return get_arch(variant.arch)
+
+
+@pytest.fixture
+def schedule(variant, arch) -> Schedule:
+    return programs.get(variant.op).schedule(variant.knobs, arch)
+
+
+def fills(schedule: Schedule) -> set[Engine]:
+    return {pipe.fill for pipe in schedule.pipelines}
+
+
+def engines(schedule: Schedule) -> set[Engine]:
+    return fills(schedule) | {reader.engine for pipe in schedule.pipelines for reader in pipe.readers}
+
+
+def claimed(schedule: Schedule) -> set[str]:
+    """SASS stems of the tensor-core operations that a schedule declares."""
+    return {TENSOR_CORE[mma.unit, 1 if mma.dtype.startswith("float8") else 2] for mma in schedule.mmas}
+
+
+def test_nothing_spills_to_local_memory(artifact) -> None:
+    resources = artifact.resources
+    assert (resources.spill_stores, resources.spill_loads) == (0, 0)
+    assert {name: artifact.evidence[name] for name in LOCAL_MEMORY if name in artifact.evidence} == {}
+
+
+def test_the_launch_is_the_declared_one(artifact, schedule) -> None:
+    assert artifact.block == (schedule.threads, 1, 1)
+    assert artifact.cluster == schedule.cluster
+    grid = (*schedule.grid, "1", "1")[:3]
+    sizes = {name: 3 + index for index, name in enumerate(sorted(names_in_all((*grid, *artifact.grid))))}
+    assert [evaluate(text, sizes) for text in artifact.grid] == [evaluate(text, sizes) for text in grid]
+
+
+def test_shared_memory_holds_what_is_declared_and_fits(artifact, schedule, arch) -> None:
+    declared = schedule.smem_bytes() + barrier_plan(schedule).smem_bytes
+    total = artifact.resources.static_smem + artifact.resources.dynamic_smem
+    assert artifact.dynamic_smem == artifact.resources.dynamic_smem
+    assert declared <= total <= arch.smem_per_cta
+    assert schedule.ctas_per_sm * (total + RESERVED_A_CTA) <= arch.smem_per_sm
+
+
+def test_registers_let_the_declared_ctas_be_resident(artifact, schedule, arch) -> None:
+    assert artifact.resources.registers <= arch.registers_per_thread
+    assert artifact.resources.registers * schedule.threads * schedule.ctas_per_sm <= arch.registers_per_sm
+    if any(role.registers is not None for role in schedule.roles):
+        assert "USETMAXREG" in artifact.evidence
+
+
+def test_tensor_memory_is_what_is_declared(artifact, schedule) -> None:
+    columns = schedule.tmem_columns()
+    assert artifact.resources.tmem_columns == (max(32, 1 << (columns - 1).bit_length()) if columns else 0)
+    read_by_threads = any(
+        reader.engine is Engine.TMEM
+        and any(schedule.buffer(name).space is Space.TENSOR for name in pipe.buffers)
+        for pipe in schedule.pipelines
+        for reader in pipe.readers
+    )
+    assert ("LDTM" in artifact.evidence) == read_by_threads
+
+
+def test_tensor_cores_are_those_declared_and_no_others(artifact, schedule) -> None:
+    tensor = {*TENSOR_CORE.values(), *INTEGER}
+    assert {name for name in artifact.evidence if name in tensor} == claimed(schedule)
+
+
+def test_copies_and_commits_use_the_declared_engines(artifact, schedule) -> None:
+    found = set(artifact.evidence)
+    assert (Engine.BULK in fills(schedule)) == bool(found & BULK_COPIES)
+    assert (Engine.CP_ASYNC in fills(schedule)) == ("LDGSTS" in found)
+    assert (Engine.TCGEN05 in engines(schedule)) == ("UTCBAR" in found)
