@@ -270,24 +270,24 @@ def bench(
     gpu = timing.require_gpu()
     import torch
 
-    from .. import measure, ops
+    from .. import grids, ops
 
-    points = [case for name in ([op] if op else OPS) for case in measure.cases(name, grid)]
+    points = [case for name in ([op] if op else OPS) for case in grids.cases(name, grid)]
     records, entries = timing.Records(output), []
     with out.progress(as_json) as bar, torch.inference_mode():
         task = bar.add_task("bench", total=len(points))
         for case in points:
             bar.update(task, description=f"{case.op} {case.label}")
-            prepared = measure.prepare(case, seed)
-            if tune and (entry := measure.tune_case(case, prepared)) is not None:
+            prepared = grids.prepare(case, seed)
+            if tune and (entry := grids.tune_case(case, prepared)) is not None:
                 entries.append(entry)
             else:
-                records.add(measure.time_case(case, prepared, baseline=baseline))
+                records.add(grids.time_case(case, prepared, baseline=baseline))
             del prepared
             ops.clear()
             torch.cuda.empty_cache()
             bar.update(task, advance=1)
-    path = measure.write_tuned(gpu, entries, records.environment) if tune and entries else None
+    path = grids.write_tuned(gpu, entries, records.environment) if tune and entries else None
     if as_json:
         out.print_json(
             {"environment": records.environment, "records": records.rows, "tuned": entries, "table": path}

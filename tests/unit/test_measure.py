@@ -1,0 +1,207 @@
+"""Timing without a GPU: the clock and the ceilings are replaced, everything around them runs for real on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from codegen.check import check
+from codegen.emit import entry, relative_path
+from codegen.sweep import Candidate, combinations
+from dsl_kernels import bench, ceilings, grids, measure, ops, problems, programs, registry, steps, variants
+from dsl_kernels.arch import get_arch
+from dsl_kernels.errors import (
+    ExecutorUnavailableError,
+    InvalidArgumentError,
+    ToolchainError,
+    UnknownNameError,
+)
+
+GPU = "NVIDIA H200"
+
+
+@pytest.fixture
+def on_cpu(tmp_path, monkeypatch):
+    """Calls run once through the interpreter; a call's "time" is its number in the order of timing."""
+    records = []
+    for op in programs.names():
+        program, arch = programs.get(op), get_arch("sm_90a")
+        for knobs in combinations(program, arch, 0):
+            candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
+            if not check(program, knobs, arch):
+                records.append(entry(candidate, ""))
+                path = tmp_path / relative_path(candidate)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text("")
+    (tmp_path / "manifest.json").write_text(json.dumps({"schema": variants.SCHEMA, "variants": records}))
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path))
+    monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
+    monkeypatch.setattr(registry, "TUNED", tmp_path / "tuned")
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    monkeypatch.setattr(measure, "CONTEST_PAGES", 8)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(ops._base, "device_facts", lambda index: ("sm_90a", GPU))
+    timed = SimpleNamespace(calls=[], gathered=[])
+
+    def clock(calls, replays=bench.REPLAYS):
+        for call in calls:
+            call()
+        timed.calls.append(len(calls))
+        us = float(len(timed.calls))
+        return bench.Timing(us, us, us, len(calls), replays)
+
+    monkeypatch.setattr(bench, "graph_time", clock)
+    monkeypatch.setattr(
+        ceilings, "gather", lambda cache, ids: timed.gathered.append((sorted(cache), int((ids >= 0).sum())))
+    )
+    monkeypatch.setattr(ceilings, "read", lambda buffer: timed.gathered.append((["read"], buffer.numel())))
+    ops.clear()
+    yield timed
+    ops.clear()
+
+
+def test_turns_pass_the_l2_and_stay_bounded():
+    assert bench.turns(1) == bench.MAX_TURNS
+    assert bench.turns(bench.ROTATION_BYTES) == 1 and bench.turns(bench.ROTATION_BYTES + 1) == 1
+    assert bench.turns(bench.ROTATION_BYTES // 3) == 4
+    assert bench.turns(2048 * 1152 * 16) * 2048 * 1152 * 16 >= bench.ROTATION_BYTES
+
+
+def test_turns_of_a_step_follow_the_cache_that_is_read_least():
+    size = steps.StepSize(batch=16, context=32768)
+    assert measure.touched_bytes(size) == 16 * 2048 * 1152
+    assert measure.touched_bytes(steps.StepSize(batch=16, context=4096)) == 16 * 4096 * 132.0
+
+
+def test_a_step_is_timed_with_its_parts_and_ceilings(on_cpu):
+    size = steps.StepSize(batch=2, context=200, topk=64, heads=8, index_heads=32)
+    sets = steps.draw(measure.pool(size), sets=3)
+    figures = measure.time_step(sets)
+    assert figures["turns"] == 3 and set(figures["ops"]) == {
+        "lightning_indexer",
+        "topk_selector",
+        "sparse_mla",
+    }
+    assert on_cpu.calls == [3] * 6
+    assert (
+        figures["step"]["us"] == 1.0
+        and figures["ceilings"]["gather"] == 5.0
+        and figures["ceilings"]["read"] == 6.0
+    )
+    assert on_cpu.gathered == [(["ckv", "kpe"], 128)] * 3 + [(["pages"], 8)] * 3
+    assert figures["baseline"] is None or "us" in figures["baseline"]
+
+
+def test_turns_of_a_rotation_use_other_pages_of_the_same_cache():
+    first, second = steps.draw(steps.StepSize(batch=2, context=300, pages=64), sets=2)
+    assert first.tensors["kv"] is second.tensors["kv"]
+    assert not torch.equal(first.tensors["block_table"], second.tensors["block_table"])
+    assert len(first.tensors["block_table"].unique()) == 10
+
+
+def test_a_ceiling_that_cannot_be_measured_becomes_a_note(on_cpu, monkeypatch):
+    def missing(cache, ids):
+        raise ToolchainError("NVRTC", expected="a library", got="none", fix="install it")
+
+    monkeypatch.setattr(ceilings, "gather", missing)
+    figures = measure.time_step(steps.draw(steps.StepSize(batch=1, context=130, topk=64, heads=8, kv="fp8")))
+    assert figures["ceilings"] == {"gather": None, "read": None}
+    assert sum("NVRTC" in note for note in figures["notes"]) == 2
+    assert any("bf16 caches only" in note for note in figures["notes"])
+
+
+@pytest.mark.parametrize("op", ["lightning_indexer", "topk_selector", "sparse_mla"])
+@pytest.mark.parametrize("grid", grids.GRIDS)
+def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
+    for case in grids.cases(op, grid):
+        heads = {"heads": case.params["heads"]} if "heads" in case.params else {}
+        form = {"form": case.form, "kv": case.form}
+        program = programs.get(op)
+        dims = {
+            "rows": 1, "stride": 4096, "k": 2048, "topk": 2048, "t": 1, "next_n": case.params.get("next_n", 1), "n": 64,
+            "page_size": 0, **heads, **form,
+        }  # fmt: skip
+        accepted = [
+            knobs
+            for knobs in combinations(program, get_arch("sm_90a"), 0)
+            if all(guard.refuse(knobs, dims) is None for guard in program.guards)
+        ]
+        assert accepted, f"no variant of the committed set serves {case}"
+
+
+def test_an_unknown_grid_lists_the_known():
+    with pytest.raises(UnknownNameError, match="serving"):
+        grids.cases("sparse_mla", "servin")
+
+
+CASES = (
+    grids.Case("lightning_indexer", "decode", {"b": 2, "len": 192, "heads": 64, "next_n": 2}),
+    grids.Case("lightning_indexer", "prefill", {"s": 3, "skv": 130, "heads": 64}),
+    grids.Case("topk_selector", "default", {"rows": 3, "len": 300, "k": 64, "scores": "ties"}),
+    grids.Case("sparse_mla", "bf16", {"t": 2, "heads": 16, "pages": 8, "topk": 128}),
+    grids.Case("sparse_mla", "fp8", {"t": 2, "heads": 16, "pages": 8, "topk": 128, "ids": "holes"}),
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.form}")
+def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, case):
+    monkeypatch.setattr(bench, "MAX_TURNS", 2)
+    monkeypatch.setattr(bench, "turns", lambda touched: 2)
+    prepared = grids.prepare(case)
+    record = grids.time_case(case, prepared, baseline=False)
+    selection = registry.select(grids.call_of(case, prepared))
+    assert record["variant"] == selection.variant.id and record["us"] == 1.0
+    assert record["gbps"] == pytest.approx(problems.get(case.op).bytes(case.form, prepared.dims) / 1e3)
+    assert [used.variant for used in steps.used()] == [selection.variant.id]
+    if case.form != "prefill":
+        assert record["ceiling_us"] == 2.0 and record["ratio"] == 0.5 and on_cpu.gathered
+    json.dumps(record)
+
+
+def test_tuning_times_every_variant_that_accepts_and_the_registry_obeys(on_cpu, monkeypatch):
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    case = CASES[2]
+    prepared = grids.prepare(case)
+    call = grids.call_of(case, prepared)
+    accepted = {v.id for v in variants.variants(case.op) if registry.refusal(call, v) is None}
+    entry = grids.tune_case(case, prepared)
+    assert set(entry["us"]) == accepted and entry["us"][entry["variant"]] == min(entry["us"].values())
+    losing = max(entry["us"], key=lambda name: entry["us"][name])
+    path = grids.write_tuned(GPU, [{**entry, "variant": losing}], {"command": "test"})
+    found = registry.select(call)
+    assert (found.variant.id, found.rule) == (losing, "tuned table")
+    grids.write_tuned(GPU, [entry], {"command": "again"})
+    content = json.loads(path.read_text())
+    assert len(content["entries"]) == 1 and content["metadata"] == {"command": "again"}
+    assert registry.select(call).variant.id == entry["variant"]
+
+
+def test_tuning_tries_splits_in_whole_clusters(on_cpu, monkeypatch):
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    assert grids._split_choices(CASES[2], None, 1) == [None]
+    case = grids.Case("sparse_mla", "bf16", {"t": 1, "heads": 16, "pages": 8, "topk": 2048})
+    assert grids._split_choices(case, 16, 8) == [None, 8, 32]
+    assert grids._split_choices(case, 32, 1) == [None, 16]
+    entry = grids.tune_case(CASES[3], grids.prepare(CASES[3]))
+    assert entry["bucket"] == {"t": 2, "heads": 16, "topk": 128} and set(entry["launch"]) <= {"splits"}
+
+
+def test_records_are_written_as_they_are_made(tmp_path):
+    path = tmp_path / "out" / "records.jsonl"
+    records = bench.Records(path)
+    records.add({"op": "x", "us": 1.5})
+    line = json.loads(path.read_text())
+    assert line["us"] == 1.5 and {"torch", "commit", "command", "versions"} <= set(line["environment"])
+
+
+def test_timing_refuses_nothing_to_time_and_no_gpu(monkeypatch):
+    with pytest.raises(InvalidArgumentError):
+        bench.graph_time([])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ExecutorUnavailableError):
+        bench.require_gpu()
