@@ -1,0 +1,144 @@
+"""The documents say what the code does: examples run, generated parts are in step, every code and variable is listed."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+from dsl_kernels import env, errors, variants
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+SOURCES = [path for folder in ("dsl_kernels", "codegen") for path in sorted((ROOT / folder).rglob("*.py"))]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+BUDGET_BYTES = 150_000
+
+
+def script(name: str) -> ModuleType:
+    """A module of scripts/, which is no package."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+draw_pipeline = script("draw_pipeline")
+update_docs = script("update_docs")
+
+
+def python_blocks(path: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def raised_codes() -> set[str]:
+    """Codes that the library and the generator give to errors and violations, read from their sources."""
+    found = set()
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            values = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+            if getattr(node.func, "id", "") == "Violation" and node.args:
+                values.append(node.args[0])
+            found.update(v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str))
+    return found
+
+
+def documented_codes() -> set[str]:
+    return set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE))
+
+
+def test_the_readme_example_runs_on_a_cpu() -> None:
+    blocks = python_blocks(ROOT / "README.md")
+    assert len(blocks) == 1
+    done = subprocess.run(
+        [sys.executable, "-c", blocks[0]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("chosen by") == 3
+
+
+def test_tables_excerpts_and_pictures_are_in_step() -> None:
+    stale = [path.relative_to(ROOT).as_posix() for path in update_docs.outdated()]
+    assert stale == [], "run `python scripts/update_docs.py`"
+
+
+@pytest.mark.parametrize("variant", variants.variants(), ids=lambda v: v.id)
+def test_every_variant_is_listed_and_can_be_drawn(variant) -> None:
+    assert f"[`{variant.id}`]" in (ROOT / "docs" / "variants.md").read_text()
+    assert ElementTree.fromstring(draw_pipeline.draw(variant)).tag.endswith("svg")
+
+
+def test_pictures_are_small() -> None:
+    for path in draw_pipeline.pictures():
+        assert path.stat().st_size < BUDGET_BYTES
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = [link for link in LINK.findall(path.read_text()) if "://" not in link]
+    assert [link for link in targets if not (path.parent / link).exists()] == []
+
+
+def test_every_block_marker_is_known_and_closed() -> None:
+    for path in DOCUMENTS:
+        text = path.read_text()
+        begun = re.findall(r"<!-- begin (\w+) -->", text)
+        assert begun == re.findall(r"<!-- end (\w+) -->", text) and set(begun) <= set(update_docs.BLOCKS), (
+            path.name
+        )
+
+
+def test_every_error_code_is_documented() -> None:
+    classes = [
+        c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.DslKernelError)
+    ]
+    text = (ROOT / "docs" / "errors.md").read_text()
+    assert {c.default_code for c in classes} | raised_codes() <= documented_codes()
+    assert [c.__name__ for c in classes if f"`{c.__name__}`" not in text] == []
+
+
+def test_no_documented_code_is_gone() -> None:
+    source = "".join(path.read_text() for path in SOURCES)
+    assert [code for code in sorted(documented_codes()) if f'"{code}"' not in source] == []
+
+
+def test_every_environment_variable_is_declared_and_documented() -> None:
+    declared = {row["name"] for row in env.table()}
+    text = (ROOT / "docs" / "environment.md").read_text()
+    assert set(re.findall(r"^\| `(DSL_KERNELS_\w+)` \|", text, re.MULTILINE)) == declared
+    used = {name for path in SOURCES for name in re.findall(r"DSL_KERNELS_[A-Z_]+", path.read_text())}
+    assert used <= declared
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
+def test_named_commands_exist(path: Path) -> None:
+    from typer.main import get_command
+
+    from codegen.__main__ import app as generator
+    from dsl_kernels.cli import app as library
+
+    known = {
+        "codegen": set(get_command(generator).commands),
+        "dsl_kernels": set(get_command(library).commands),
+    }
+    for package, command in re.findall(r"python -m (codegen|dsl_kernels) ([a-z]\w*)", path.read_text()):
+        assert command in known[package], f"python -m {package} {command}"
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:`|^)make ([a-z][a-z-]*)", path.read_text(), re.MULTILINE):
+        assert target in targets, f"make {target}"
