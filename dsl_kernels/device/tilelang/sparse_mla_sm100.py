@@ -113,18 +113,21 @@ def load_ids(ids, indices, row, tile, tiles, lane):
 
 
 @T.macro
-def next_ids(ids, ahead, indices, row, tile, tiles, lane):
-    """Take the ids that were read ahead and start reading those of `tile`."""
+def next_tile(ids, ahead, valid, indices, row, tile, tiles, n, lane):
+    """Take the ids that were read ahead, start reading those of `tile`, and vote.
+
+    valid[i]: bit `lane` tells that token 32 * i + lane names a cache row. The same in every warp of the CTA.
+    """
     for i in T.unroll(2):
         ids[i] = ahead[i]
     load_ids(ahead, indices, row, tile, tiles, lane)
-
-
-@T.macro
-def vote(valid, ids, n):
-    """valid[i]: bit `lane` tells that token 32 * i + lane names a cache row. The same in every warp of the CTA."""
     for i in T.unroll(2):
         valid[i] = T.cast(T.ballot((ids[i] >= 0) & (ids[i] < n)), "uint32")
+
+
+def alive(valid):
+    """Whether any token of the tile names a cache row; the other tiles are skipped by every role."""
+    return (valid[0] | valid[1]) != T.uint32(0)
 
 
 def token_valid(valid, token):
@@ -311,6 +314,43 @@ def finish_columns(
                 else:
                     stat[h] = inverse
                     lse_partial[row, split, head0 + h] = lse2
+
+
+@T.macro
+def write_output(tmem, held, stat, out, o_partial, row, split, splits, head0, heads, pad, live):
+    """O^T times stat[head] to `out` (a lone split) or to this split's partial; zeros where no tile was live."""
+    width = T.min(heads, held.shape[1])
+    for c in T.unroll(4):
+        for part in T.unroll(pad // held.shape[1]):
+            first = part * held.shape[1]
+            if live > 0:
+                T.copy(tmem[c, :, first : first + held.shape[1]], held)
+            else:
+                T.fill(held, 0)
+            if splits == 1:
+                for d, h in T.Parallel(held.shape[0], width):
+                    out[row, head0 + first + h, c * 128 + d] = T.cast(
+                        held[d, h] * stat[first + h], "bfloat16"
+                    )
+            elif live > 0:
+                for d, h in T.Parallel(held.shape[0], width):
+                    o_partial[row, split, head0 + first + h, c * 128 + d] = held[d, h] * stat[first + h]
+
+
+@T.macro
+def arrive(arrivals, slot, last, splits, thread, barrier, threads):
+    """Count this CTA in; last[0] = splits - 1 in the CTA that came last, which then sees all partials.
+
+    That CTA also puts the counter back to zero.
+    """
+    T.sync_threads(barrier, threads)
+    if thread == 0:
+        T.call_extern("handle", "__threadfence")
+        last[0] = T.atomic_add(arrivals[slot], 1, memory_order="acq_rel", return_prev=True)
+        T.call_extern("handle", "__threadfence")
+        if last[0] == splits - 1:
+            arrivals[slot] = 0
+    T.sync_threads(barrier, threads)
 
 
 @T.macro
