@@ -37,15 +37,20 @@ from ..tile.machine import Machine, Slot
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
-# N of one prefill tile: 256 query heads, 4 rows of 64 or 8 of 32.
-PREFILL_N = 256
+# N of one product. Hopper: 128, 2 query rows of 64 heads or 4 of 32, and four consumer warpgroups in all.
+# Blackwell prefill: 256, half of it a scoring group.
+HOPPER_N = 128
+HOPPER_WARPGROUPS = 4
+BLACKWELL_N = 256
 
 KNOBS = (
     Knob("mode", "", (("decode", "prefill"),), "paged decode, or flat keys with a window per row"),
     Knob("heads", "h", ((64, 32),), "index heads"),
-    Knob("queries", "q", ((1, 4, 8), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
-    Knob("tile", "t", ((128,), (64, 256)), "keys a tile"),
-    Knob("stages", "st", ((4, 6, 11), (8,)), "key tiles in flight"),
+    Knob("queries", "q", ((1, 4, 8, 16), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
+    Knob("tile", "t", ((64, 128, 256),), "keys a tile"),
+    Knob("stages", "st", ((2, 4, 5, 6, 8), (3, 11)), "key tiles in flight"),
+    Knob("resident", "c", ((1, 2),), "CTAs an SM"),
+    Knob("evict", "e", ((0,), (1,)), "keys leave the L2 first"),
 )
 
 
@@ -60,15 +65,18 @@ def _decode_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]
 
 def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
+    each = 1 if k.queries == 1 else HOPPER_N // k.heads
+    # Two products of 64 columns a thread need registers that idle copy warps hand over; one product does not.
+    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (112, 4, 24)
     score = (Reader("score", Engine.WGMMA, "warp"),)
     return Schedule(
         roles=(
-            Role("score", k.tile // 16, doc="products and epilogue, 64 keys a warpgroup"),
-            Role("load", 1, doc="block table, key pages, queries"),
+            Role("score", k.tile // 16, score_registers, doc="products and epilogue, 64 keys a warpgroup"),
+            Role("load", load_warps, load_registers, doc="block table, key pages, queries (one warp works)"),
         ),
         buffers=(
             *_decode_buffers(k, query_stages),
-            Buffer("acc", REGISTER, (k.tile, k.heads), "float32", role="score"),
+            Buffer("acc", REGISTER, (k.tile, each * k.heads), "float32", role="score"),
         ),
         pipelines=(
             Pipeline(
@@ -90,14 +98,20 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="one use a sequence",
             ),
         ),
-        mmas=(Mma("score", "wgmma", "score", k.tile, k.heads, INDEX_DIM, FP8),),
-        grid=(str(arch.sms),),
-        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": 1},
+        mmas=(Mma("score", "wgmma", "score", k.tile, each * k.heads, INDEX_DIM, FP8),),
+        grid=(str(arch.sms * k.resident),),
+        constants={"ctas": arch.sms * k.resident, "pages": k.tile // PAGE, "rows_per_product": each},
+        ctas_per_sm=k.resident,
     )
 
 
+def _hopper_groups(k: SimpleNamespace) -> int:
+    """Prefill's scoring groups: each has its own query rows and reads the same key tile."""
+    return HOPPER_WARPGROUPS * 64 // k.tile
+
+
 def _hopper_prefill(k: SimpleNamespace) -> Schedule:
-    groups = 2
+    groups = _hopper_groups(k)
     each = k.queries // groups
     readers = tuple(Reader(f"score_{g}", Engine.WGMMA, "warp") for g in range(groups))
     return Schedule(
@@ -124,7 +138,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
             for g in range(groups)
         ),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
-        constants={"groups": groups, "rows_per_group": each},
+        constants={"groups": groups, "rows_per_product": each},
     )
 
 
@@ -157,7 +171,7 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         mmas=(Mma("score", "tcgen05", "mma", k.tile, k.heads, INDEX_DIM, FP8),),
         grid=(str(arch.sms),),
-        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups},
+        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups, "rows_per_product": 1},
     )  # fmt: skip
 
 
@@ -189,7 +203,7 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
         ),
         mmas=(Mma("score", "tcgen05", "mma", k.tile, k.queries * k.heads, INDEX_DIM, FP8),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
-        constants={"groups": groups, "rows_per_group": k.queries // groups},
+        constants={"groups": groups, "rows_per_group": k.queries // groups, "rows_per_product": k.queries},
     )
 
 
@@ -227,8 +241,12 @@ def _load_decode(m: Machine) -> Generator[Any, None, None]:
         if sequence != present:
             present = sequence
             slot = yield from m.acquire("queries")
-            m.load(slot.queries[: queries * k.heads], m.operand("q")[sequence].view(-1, INDEX_DIM))
-            m.load(slot.head_weights[: queries * k.heads], m.operand("weights")[sequence].view(-1))
+            each = m.schedule.constants["rows_per_product"]
+            for i in range(-(-queries // each) * each):
+                # The last product of an odd count scores its last query twice.
+                rows, query = slice(i * k.heads, (i + 1) * k.heads), min(i, queries - 1)
+                m.load(slot.queries[rows], m.operand("q")[sequence, query])
+                m.load(slot.head_weights[rows], m.operand("weights")[sequence, query])
             m.commit(slot)
         used = -(-max(_lengths(m, sequence)) // PAGE)
         slot = yield from m.acquire("keys")
@@ -271,17 +289,20 @@ def _follow(
 
 
 def _score_decode(m: Machine) -> Generator[Any, None, None]:
-    """Hopper: one role multiplies and scores."""
-    heads = m.k.heads
+    """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
+    heads, each = m.k.heads, m.schedule.constants["rows_per_product"]
     held: tuple[int, Slot] | None = None
     for sequence, tile in _share(m):
         held = yield from _follow(m, sequence, held)
         slot = yield from m.wait("keys")
-        for query, length in enumerate(_lengths(m, sequence)):
-            rows = slice(query * heads, (query + 1) * heads)
-            dots = m.mma("score", slot.keys, held[1].queries[rows].T)
-            logits = _weigh(dots, held[1].head_weights[rows], slot.key_scales)
-            _store_decode(m, sequence, query, tile, length, logits)
+        lengths = _lengths(m, sequence)
+        for product in range(0, len(lengths), each):
+            dots = m.mma("score", slot.keys, held[1].queries[product * heads : (product + each) * heads].T)
+            for query in range(product, min(product + each, len(lengths))):
+                columns = slice((query - product) * heads, (query - product + 1) * heads)
+                weights = held[1].head_weights[query * heads : (query + 1) * heads]
+                logits = _weigh(dots[:, columns], weights, slot.key_scales)
+                _store_decode(m, sequence, query, tile, lengths[query], logits)
         m.release(slot)
 
 
@@ -377,7 +398,7 @@ def _store_prefill(m: Machine, row: int, window: tuple[int, int], key: int, logi
 def _score_prefill(group: int) -> Body:
     def body(m: Machine) -> Generator[Any, None, None]:
         first, windows = _windows(m)
-        heads, each = m.k.heads, m.schedule.constants["rows_per_group"]
+        heads, each = m.k.heads, m.schedule.constants["rows_per_product"]
         held = yield from m.wait("queries")
         own = slice(group * each * heads, (group + 1) * each * heads)
         for key in _key_tiles(m, windows):
@@ -428,7 +449,7 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if not blackwell:
         if decode:
             return {"load": _load_decode, "score": _score_decode}
-        return {"load": _load_prefill, "score_0": _score_prefill(0), "score_1": _score_prefill(1)}
+        return {"load": _load_prefill, **{f"score_{g}": _score_prefill(g) for g in range(_hopper_groups(k))}}
     if decode:
         groups = {f"score_{g}": _epilogue_decode(g) for g in range(1 if k.queries == 1 else 2)}
         return {"load": _load_decode, "mma": _issue_decode, **groups}
@@ -437,13 +458,22 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """Prefill fills N = 256; on Blackwell a tile is 128 keys; level 0 keeps one depth of the ring a kernel."""
-    if arch.tmem_columns and k.tile != 128:
-        return False
+    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
+    if arch.tmem_columns:
+        if k.tile != 128 or k.resident != 1:
+            return False
+        if k.mode == "prefill":
+            return not k.evict and k.queries * k.heads == BLACKWELL_N and (level > 0 or k.stages == 6)
+        return level > 0 or (k.queries, k.stages, k.evict) in ((1, 8, 0), (8, 6, 0))
     if k.mode == "prefill":
-        depth = 6 if arch.tmem_columns else 4
-        return k.queries * k.heads == PREFILL_N and (level > 0 or (k.stages == depth and k.tile == 128))
-    return level > 0 or (k.tile == 128 and (k.queries, k.stages) in ((1, 11), (8, 6)))
+        fits = k.queries * k.heads == HOPPER_N * _hopper_groups(k) and k.resident == 1 and not k.evict
+        return fits and (level > 0 or (k.tile, k.stages) == (64, 6))
+    if k.queries == 16:
+        return False
+    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (
+        (1, 128, 5, 2, 0),
+        (8, 256, 4, 1, 0),
+    )
 
 
 def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
