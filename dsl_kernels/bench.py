@@ -135,7 +135,7 @@ def environment() -> dict[str, Any]:
 
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "command": " ".join(["python -m dsl_kernels", *sys.argv[1:]]),
+        "command": command(sys.argv),
         "dsl_kernels": __version__,
         "commit": commit(),
         "python": platform.python_version(),
@@ -148,6 +148,18 @@ def environment() -> dict[str, Any]:
     if torch.cuda.is_available():
         facts |= {"gpu": torch.cuda.get_device_name(), "driver": driver_version()}
     return facts
+
+
+def command(argv: list[str]) -> str:
+    """The command that runs, as one would type it in a checkout: absolute paths are cut to their last part."""
+    program, root = Path(argv[0]).resolve(), checkout()
+    if program.name == "__main__.py":
+        start = f"python -m {program.parent.name}"
+    elif root is not None and program.is_relative_to(root):
+        start = f"python {program.relative_to(root)}"
+    else:
+        start = program.name
+    return " ".join([start, *(Path(arg).name if arg.startswith("/") else arg for arg in argv[1:])])
 
 
 def version(package: str) -> str | None:

@@ -237,7 +237,8 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
             rows.append((op, parts[op], name, limit, parts[op] / limit if limit else None))
     if baseline:
         rows.append(("Triton sparse_mla", baseline["us"], "gather of its rows", limits.get("gather"), None))
-    title = f"microseconds under a CUDA graph, {figures['turns']} input sets rotated past the L2"
+    turns = figures["turns"]
+    title = f"microseconds under a CUDA graph, {f'{turns} input sets rotated past the L2' if turns > 1 else 'one input set'}"
     console.print(
         out.table(
             title, ("what", "us", "ceiling", "ceiling us", "ratio"), rows, right=("us", "ceiling us", "ratio")

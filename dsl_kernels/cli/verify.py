@@ -63,8 +63,10 @@ def verify(
     results: list[Result] = []
     errors: dict[str, str] = {}
     with out.progress(as_json) as bar:
-        task = bar.add_task("verify", total=len(chosen))
-        for variant in chosen:
+        if name != "interpreter":
+            errors = _compile(chosen, bar)
+        task = bar.add_task("verify", total=len(chosen) - len(errors))
+        for variant in [variant for variant in chosen if variant.id not in errors]:
             bar.update(task, description=f"verify {variant.id}")
             try:
                 mine = list(check(variant, name, tiers=tiers, repeats=repeats, seed=seed))
@@ -116,6 +118,20 @@ def verify(
 
 def _verdict(row: dict[str, Any]) -> str:
     return "FAILED" if not row["ok"] else "ok" if row["workloads"] else "nothing ran"
+
+
+def _compile(chosen: list[variants.Variant], bar: Any) -> dict[str, str]:
+    """Compile what is missing in worker processes; the failures by variant."""
+    from ..runtime.pool import compile_all
+
+    task = bar.add_task("compile", total=len(chosen))
+    errors = {}
+    for outcome in compile_all(chosen):
+        if outcome.error is not None:
+            errors[outcome.variant] = str(outcome.error)
+        bar.update(task, advance=1, description=f"compile {outcome.variant}")
+    bar.remove_task(task)
+    return errors
 
 
 def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:

@@ -205,3 +205,15 @@ def test_timing_refuses_nothing_to_time_and_no_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ExecutorUnavailableError):
         bench.require_gpu()
+
+
+def test_the_recorded_command_names_no_folder_of_this_machine():
+    root = Path(bench.__file__).resolve().parents[1]
+    assert bench.command(
+        [str(root / "dsl_kernels" / "__main__.py"), "bench", "--out", "/tmp/x/rows.jsonl"]
+    ) == ("python -m dsl_kernels bench --out rows.jsonl")
+    assert (
+        bench.command([str(root / "benchmarks" / "decode_step.py"), "--queries", "1,4"])
+        == "python benchmarks/decode_step.py --queries 1,4"
+    )
+    assert bench.command(["/opt/bin/dsl-kernels", "env"]) == "dsl-kernels env"
