@@ -79,8 +79,7 @@ def test_tables_excerpts_and_pictures_are_in_step() -> None:
 
 
 @pytest.mark.parametrize("variant", variants.variants(), ids=lambda v: v.id)
-def test_every_variant_is_listed_and_can_be_drawn(variant) -> None:
-    assert f"[`{variant.id}`]" in (ROOT / "docs" / "variants.md").read_text()
+def test_every_variant_can_be_drawn(variant) -> None:
     assert ElementTree.fromstring(draw_pipeline.draw(variant)).tag.endswith("svg")
 
 
