@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -23,6 +24,45 @@ class Trial:
     dims: dict[str, int]
     expected: dict[str, torch.Tensor]
     comparison: Comparison
+
+
+def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]:
+    """The workloads of a variant's op in these tiers, with the heads and the cache format that it was built for.
+
+    So each edge case is tried on every variant; with `fit` off only on those that take it as it is written. A workload that had to change carries the change in its name; those
+    that become equal are listed once, and those that the variant cannot take are left out.
+    """
+    found: dict[tuple[str, str], Workload] = {}
+    for workload in problems.get(variant.op).workloads:
+        if workload.tier not in tiers:
+            continue
+        fitted = _fitted(variant, workload) if fit else workload
+        key = (fitted.form, repr(sorted(fitted.params.items())))
+        if key not in found and accepts(variant, fitted, cached_case(variant.op, fitted).inputs) is None:
+            found[key] = fitted
+    return list(found.values())
+
+
+def _fitted(variant: Variant, workload: Workload) -> Workload:
+    params, form, name = dict(workload.params), variant.knobs.get("kv", workload.form), workload.name
+    heads = variant.knobs.get("heads")
+    if "heads" in params and heads not in (None, params["heads"]):
+        params["heads"] = heads
+        name += f"_h{heads}"
+    if form != workload.form:
+        name += f"_{form}"
+    return replace(workload, name=name, form=form, params=params)
+
+
+_cases: dict[tuple[str, str], Case] = {}
+
+
+def cached_case(op: str, workload: Workload) -> Case:
+    """One draw and one reference for all variants of an operation, kept for the process."""
+    key = (op, workload.name)
+    if key not in _cases:
+        _cases[key] = make_case(op, workload, seed=zlib.crc32(workload.name.encode()))
+    return _cases[key]
 
 
 def call_of(variant: Variant, workload: Workload, inputs: Mapping[str, Any]) -> registry.Call:

@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from dsl_kernels import problems, trial, variants  # noqa: E402
+from dsl_kernels import trial, variants  # noqa: E402
 from dsl_kernels.executors import Cuda  # noqa: E402
 from dsl_kernels.ops._base import device_facts  # noqa: E402
-
-
-@cache
-def case(op: str, name: str) -> trial.Case:
-    return trial.make_case(op, problems.get(op).workload(name), seed=3)
 
 
 def main() -> int:
@@ -34,12 +28,8 @@ def main() -> int:
         if not wanted.search(variant.id):
             continue
         ran += 1
-        for workload in problems.get(variant.op).workloads:
-            if workload.tier == "real" or trial.accepts(
-                variant, workload, case(variant.op, workload.name).inputs
-            ):
-                continue
-            drawn = case(variant.op, workload.name)
+        for workload in trial.workloads(variant, "tiny", "edge"):
+            drawn = trial.cached_case(variant.op, workload)
             result = trial.run(variant, workload, Cuda(), device="cuda:0", case=drawn)
             launches += 1
             failures += [f"{variant.id} {workload.name}: {text}" for text in result.comparison.failures]

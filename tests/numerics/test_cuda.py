@@ -17,39 +17,24 @@ MARKS = {"sm_90a": pytest.mark.sm90, "sm_100a": pytest.mark.sm100}
 VARIANTS = [pytest.param(v, id=v.id, marks=MARKS[v.arch]) for v in variants.variants()]
 
 
-@cache
-def case(op: str, name: str) -> trial.Case:
-    """One draw and one reference for all variants of an operation."""
-    return trial.make_case(
-        op, problems.get(op).workload(name), seed=int.from_bytes(name.encode(), "little") % 1000
-    )
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_workload_matches_the_reference(variant) -> None:
     executor = Cuda()
-    ran = 0
-    for workload in problems.get(variant.op).workloads:
-        drawn = case(variant.op, workload.name)
-        if trial.accepts(variant, workload, drawn.inputs) is not None:
-            continue
+    workloads = trial.workloads(variant, "tiny", "edge", "real")
+    assert workloads, "no workload fits this variant"
+    for workload in workloads:
+        drawn = trial.cached_case(variant.op, workload)
         result = trial.run(variant, workload, executor, device="cuda:0", case=drawn)
         assert result.comparison.ok, (workload.name, result.comparison.failures)
-        ran += 1
-    assert ran, "no workload fits this variant"
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_twenty_repeats_are_bitwise_equal(variant) -> None:
     launcher = Cuda().prepare(variant)
     problem = problems.get(variant.op)
-    for workload in problem.workloads:
-        if workload.tier == "tiny":
-            continue
-        inputs = case(variant.op, workload.name).inputs
-        if trial.accepts(variant, workload, inputs) is not None:
-            continue
-        inputs, first = trial.to_device(inputs, "cuda:0"), None
+    for workload in trial.workloads(variant, "edge", "real"):
+        inputs = trial.to_device(trial.cached_case(variant.op, workload).inputs, "cuda:0")
+        first = None
         for _ in range(20):
             operands, dims = trial.allocate(variant, workload, inputs)
             launcher(operands, dims, torch.cuda.current_stream().cuda_stream)
