@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from . import bench, ceilings, measure, ops, problems, registry, variants
-from .errors import UnknownNameError, did_you_mean
+from .errors import DslKernelError, UnknownNameError, did_you_mean
 from .problems.lightning_indexer import PAGE
 from .problems.sparse_mla import DATASET_SM_SCALE, draw_indices
 from .problems.topk_selector import draw as draw_scores
@@ -254,14 +254,22 @@ def call_of(case: Case, prepared: Prepared) -> registry.Call:
     return registry.Call(case.op, case.form, arch, dims, gpu)
 
 
-def time_case(case: Case, prepared: Prepared, *, baseline: bool = True) -> dict[str, Any]:
-    """One record: the selected variant's time, rates, and its ratio to the ceiling and to the Triton baseline."""
-    call = call_of(case, prepared)
-    selection = registry.select(call)
-    timing = bench.graph_time(prepared.calls(None, None))
+def time_case(
+    case: Case, prepared: Prepared, *, baseline: bool = True, tuned: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """One record: the variant's time, rates, and its ratio to the ceiling and to the Triton baseline.
+
+    Args:
+        tuned: entry of `tune_case` whose winner is timed; by default what the registry selects.
+    """
+    selection = registry.select(call_of(case, prepared), tuned["variant"] if tuned else None)
+    launch = {**selection.launch, **(tuned["launch"] if tuned else {})}
+    timing = bench.graph_time(
+        prepared.calls(tuned["variant"] if tuned else None, launch.get("splits") if tuned else None)
+    )
     record: dict[str, Any] = {
-        "op": case.op, "form": case.form, **case.params, "variant": selection.variant.id, "rule": selection.rule,
-        "launch": selection.launch, **timing.to_dict(), "gbps": prepared.bytes / timing.us / 1e3,
+        "op": case.op, "form": case.form, **case.params, "variant": selection.variant.id,
+        "rule": "fastest of a sweep" if tuned else selection.rule, "launch": launch, **timing.to_dict(), "gbps": prepared.bytes / timing.us / 1e3,
         "tflops": {unit: count / timing.us / 1e6 for unit, count in prepared.flops.items()}, "notes": [],
     }  # fmt: skip
     if prepared.ceiling:
@@ -273,8 +281,12 @@ def time_case(case: Case, prepared: Prepared, *, baseline: bool = True) -> dict[
     return record
 
 
-def tune_case(case: Case, prepared: Prepared) -> dict[str, Any] | None:
-    """The tuned entry of a case: every variant that accepts it, timed; None where none does."""
+def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """The tuned entry of a case: every variant that accepts it, timed; None where none could be.
+
+    Args:
+        failed: gets a line for each variant that could not be loaded or launched.
+    """
     call = call_of(case, prepared)
     open_variants = [v for v in variants.variants(case.op) if registry.refusal(call, v) is None]
     best: dict[str, tuple[float, dict[str, int]]] = {}
@@ -282,7 +294,12 @@ def tune_case(case: Case, prepared: Prepared) -> dict[str, Any] | None:
         default = registry.explain(call, variant.id).selection
         splits = (default.launch if default else {}).get("splits")
         for chosen in _split_choices(case, splits, variant.knobs.get("cluster", 1)):
-            us = bench.graph_time(prepared.calls(variant.id, chosen), replays=15).us
+            try:
+                us = bench.graph_time(prepared.calls(variant.id, chosen), replays=15).us
+            except DslKernelError as error:
+                if failed is not None:
+                    failed.append(str(error))
+                break
             launch = {} if chosen is None else {"splits": chosen}
             if variant.id not in best or us < best[variant.id][0]:
                 best[variant.id] = (us, launch)

@@ -11,10 +11,11 @@ import typer
 
 from .. import env, variants
 from ..arch import get_arch
-from ..errors import ExecutorUnavailableError, InvalidArgumentError
+from ..errors import DslKernelError, ExecutorUnavailableError, InvalidArgumentError
 from . import _output as out
 
 if TYPE_CHECKING:
+    from ..grids import Case
     from ..problems.base import Comparison
     from ..steps import StepInputs, StepSize
 
@@ -271,32 +272,64 @@ def bench(
     gpu = timing.require_gpu()
     import torch
 
-    from .. import grids, ops
+    from .. import grids
 
     points = [case for name in ([op] if op else OPS) for case in grids.cases(name, grid)]
-    records, entries = timing.Records(output), []
+    records = timing.Records(output)
+    entries: list[dict[str, Any]] = []
+    failed: list[str] = []
+    path = None
     with out.progress(as_json) as bar, torch.inference_mode():
         task = bar.add_task("bench", total=len(points))
-        for case in points:
-            bar.update(task, description=f"{case.op} {case.label}")
-            prepared = grids.prepare(case, seed)
-            if tune and (entry := grids.tune_case(case, prepared)) is not None:
-                entries.append(entry)
-            else:
-                records.add(grids.time_case(case, prepared, baseline=baseline))
-            del prepared
-            ops.clear()
-            torch.cuda.empty_cache()
-            bar.update(task, advance=1)
-    path = grids.write_tuned(gpu, entries, records.environment) if tune and entries else None
+        try:
+            for case in points:
+                bar.update(task, description=f"{case.op} {case.label}")
+                try:
+                    record, entry = _time_case(case, seed, tune, baseline, failed)
+                    records.add(record)
+                    entries += [entry] if entry else []
+                except (DslKernelError, torch.OutOfMemoryError) as error:
+                    failed.append(f"{case.op} {case.form} {case.label}: {error}")
+                torch.cuda.empty_cache()
+                bar.update(task, advance=1)
+        finally:
+            # A run that breaks off keeps what it tuned so far.
+            path = grids.write_tuned(gpu, entries, records.environment) if entries else None
     if as_json:
         out.print_json(
-            {"environment": records.environment, "records": records.rows, "tuned": entries, "table": path}
+            {
+                "environment": records.environment,
+                "records": records.rows,
+                "tuned": entries,
+                "failed": failed,
+                "table": path,
+            }
         )
-        return
+    else:
+        _print_bench(gpu, records.rows, entries, path)
+        for text in failed:
+            out.error_console().print(text, style="red", markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _time_case(
+    case: Case, seed: int, tune: bool, baseline: bool, failed: list[str]
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The record of a point and, when tuning, its tuned entry; the point's tensors are gone on return."""
+    from .. import grids
+
+    prepared = grids.prepare(case, seed)
+    entry = grids.tune_case(case, prepared, failed) if tune else None
+    return grids.time_case(case, prepared, baseline=baseline, tuned=entry), entry
+
+
+def _print_bench(
+    gpu: str, records: list[dict[str, Any]], entries: list[dict[str, Any]], path: Path | None
+) -> None:
     console = out.console()
     for name in OPS:
-        mine = [record for record in records.rows if record["op"] == name]
+        mine = [record for record in records if record["op"] == name]
         if mine:
             _print_records(console, name, gpu, mine)
     if path is not None:

@@ -191,6 +191,44 @@ def test_tuning_tries_splits_in_whole_clusters(on_cpu, monkeypatch):
     assert entry["bucket"] == {"t": 2, "heads": 16, "topk": 128} and set(entry["launch"]) <= {"splits"}
 
 
+def bench_command(monkeypatch, *args):
+    from typer.testing import CliRunner
+
+    from dsl_kernels.cli import app
+
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    monkeypatch.setattr(bench, "require_gpu", lambda: GPU)
+    monkeypatch.setattr(grids, "cases", lambda op, grid: [case for case in CASES if case.op == op])
+    return CliRunner().invoke(app, ["bench", *args])
+
+
+def test_the_bench_command_writes_records_and_the_tuned_table(on_cpu, monkeypatch, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    result = bench_command(monkeypatch, "--tune", "--no-baseline", "--json", "--out", str(path))
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert len(report["records"]) == len(report["tuned"]) == len(CASES) == len(path.read_text().splitlines())
+    assert {record["rule"] for record in report["records"]} == {"fastest of a sweep"}
+    table = json.loads((tmp_path / "tuned" / "nvidia_h200.json").read_text())
+    assert table["schema"] == registry.TUNED_SCHEMA and len(table["entries"]) == len(CASES)
+    text = bench_command(monkeypatch, "topk_selector", "--no-baseline").stdout
+    assert "topk_selector on NVIDIA H200" in text and "ceiling us" in text
+
+
+def test_the_bench_command_survives_a_variant_that_cannot_be_loaded(on_cpu, monkeypatch):
+    right = grids.prepare
+
+    def broken(case, seed=0):
+        if case.form == "fp8":
+            raise ToolchainError("nvcc", expected="nvcc", got="none", fix="install it")
+        return right(case, seed)
+
+    monkeypatch.setattr(grids, "prepare", broken)
+    result = bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 1 and len(report["records"]) == 1 and "nvcc" in report["failed"][0]
+
+
 def test_records_are_written_as_they_are_made(tmp_path):
     path = tmp_path / "out" / "records.jsonl"
     records = bench.Records(path)
@@ -217,3 +255,30 @@ def test_the_recorded_command_names_no_folder_of_this_machine():
         == "python benchmarks/decode_step.py --queries 1,4"
     )
     assert bench.command(["/opt/bin/dsl-kernels", "env"]) == "dsl-kernels env"
+
+
+def test_the_decode_step_benchmark_prints_a_table(on_cpu, monkeypatch, capsys, tmp_path):
+    import importlib.util
+    import sys
+
+    path = Path(bench.__file__).resolve().parents[1] / "benchmarks" / "decode_step.py"
+    spec = importlib.util.spec_from_file_location("decode_step", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(bench, "require_gpu", lambda: GPU)
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    out = tmp_path / "step.jsonl"
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["decode_step.py", "--queries", "1,2", "--contexts", "200", "--heads", "8", "--out", str(out)],
+    )
+    assert module.main() == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) == 4 and table[2].startswith("| 1 | 200 | 1.00 |") and table[3].endswith("| ok |")
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["t"] for row in rows] == [1, 2] and rows[0]["used"]["sparse_mla"].startswith("sparse_mla__")
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["decode_step.py"])
+    assert module.main() == 2
