@@ -1,4 +1,4 @@
-"""The cost model: run a program's bodies on meta tensors, count, and turn the counts into a predicted time.
+"""The cost model: run a program's bodies for one CTA, count, and turn the counts into a predicted time.
 
 It ranks variants when nothing was measured. It knows bytes, tensor-core work, waves and pipeline fill; it does not
 know bank conflicts, issue limits or clocks. Its times are a model and are labelled so wherever they are shown.
@@ -48,7 +48,11 @@ class Cost:
 
 
 class Counter(Machine):
-    """Counts instead of computing; every tensor is on the meta device, every loop runs once with a weight."""
+    """Counts instead of moving data; every loop runs once with a weight.
+
+    Global operands are one row of zeros seen through zero strides, so any size costs nothing. (Meta tensors would do
+    too, but their broadcasting goes through Python and imports the whole of torch.compile.)
+    """
 
     _run: _CountingRun
 
@@ -134,7 +138,6 @@ class Counter(Machine):
 
 class _CountingRun(_Run):
     machine = Counter
-    device = "meta"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -152,7 +155,10 @@ def count(
             operands[spec.name] = int(dims.get(spec.name, 0)) if spec.dtype == "int32" else 1.0
             continue
         shape = [extent if isinstance(extent, int) else dims[extent] for extent in spec.shape]
-        operands[spec.name] = torch.empty(shape, dtype=spec.torch_dtype, device="meta")
+        row = torch.zeros(
+            shape[-1:], dtype=torch.uint8 if spec.dtype.startswith("float8") else spec.torch_dtype
+        )
+        operands[spec.name] = row.view(spec.torch_dtype).expand(shape)
     run = _CountingRun(program, knobs, arch, operands, dims)
     for _, body in run.start(tuple(0 for _ in run.grid)):
         for _ in body:

@@ -1,8 +1,8 @@
 """The machine a program's bodies run on, tile by tile: pipelines, data movement, tensor-core and group operations.
 
 `Interpreter` (below) executes the bodies in torch on a CPU with the kernel's own tiling, stages, masks, splits and
-merges, under a seeded schedule of roles and CTAs; `dsl_kernels.tile.cost.Counter` runs the same bodies on meta
-tensors and counts. A body is a generator: it yields where the hardware would wait.
+merges, under a seeded schedule of roles and CTAs; `dsl_kernels.tile.cost.Counter` runs the same bodies
+once and counts. A body is a generator: it yields where the hardware would wait.
 """
 
 from __future__ import annotations
@@ -90,8 +90,6 @@ def poisoned(buffer: Buffer, device: str = "cpu") -> torch.Tensor:
 
 
 def _poison(tensor: torch.Tensor) -> None:
-    if tensor.device.type == "meta":
-        return
     if tensor.dtype.is_floating_point:
         tensor.view(torch.uint8).fill_(0xFF)
     else:
