@@ -21,6 +21,8 @@ Backend = Annotated[str | None, typer.Option(help="Only this backend.")]
 Arch = Annotated[str | None, typer.Option(help="Only this architecture (sm_90a, sm_100a).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
+# A column that may wrap keeps at least this many characters.
+FOLD_WIDTH = 24
 # Columns of a table that goes to a file or a pipe, where rich would assume 80.
 PIPE_WIDTH = 200
 
@@ -67,6 +69,22 @@ def table(
     for row in rows:
         made.add_row(*(cell(value) for value in row))
     return made
+
+
+def show(made: Any) -> None:
+    """Print a table on standard output; ids and numbers stay whole even where the terminal is too narrow for them."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    def wanted(column: Any) -> int:
+        longest = max(cell_len(Text.from_markup(str(text)).plain) for text in (column.header, *column.cells))
+        return longest if column.no_wrap else min(longest, FOLD_WIDTH)
+
+    needed = 2 + sum(wanted(column) + 2 for column in made.columns) + len(made.columns)
+    where = console()
+    if needed > where.width:
+        where.width = needed
+    where.print(made)
 
 
 def cell(value: Any) -> str:

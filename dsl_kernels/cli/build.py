@@ -79,7 +79,7 @@ def _print_outcomes(rows: list[dict[str, Any]]) -> None:
         return [row["variant"], state, row["seconds"], built.get("registers"), spills]
 
     columns = ("variant", "result", "seconds", "regs", "spills")
-    out.console().print(out.table("", columns, map(cells, rows), right=("seconds", "regs", "spills")))
+    out.show(out.table("", columns, map(cells, rows), right=("seconds", "regs", "spills")))
     for row in rows:
         if row["error"]:
             out.error_console().print(row["error"]["message"], style="red", markup=False, soft_wrap=True)
@@ -114,7 +114,7 @@ def warmup(
     else:
         cells = [(r["variant"], r["cached"], r["seconds"], r["loaded"], r["error"]) for r in rows]
         columns = ("variant", "was cached", "seconds", "loaded", "error")
-        out.console().print(out.table("", columns, cells, right=("seconds",), fold=("error",)))
+        out.show(out.table("", columns, cells, right=("seconds",), fold=("error",)))
     if any(row["error"] for row in rows):
         raise typer.Exit(1)
 
@@ -153,7 +153,7 @@ def cache_ls(as_json: out.Json = False) -> None:
         )
         for r in rows
     ]
-    out.console().print(out.table("", ("variant", "arch", "version", "size", "key"), cells, right=("size",)))
+    out.show(out.table("", ("variant", "arch", "version", "size", "key"), cells, right=("size",)))
     out.console().print(
         f"{len(rows)} artifacts, {out.size_text(sum(r.bytes for r in rows))}, in {root}",
         markup=False,

@@ -75,7 +75,7 @@ def list_variants(
         groups.setdefault(f"{record['op']}, {record['arch']}", []).append(record)
     columns = ("variant", "threads", "smem", "tmem", "regs", "spills", "instructions", "ran on", "cached")
     for title, rows in groups.items():
-        out.console().print(
+        out.show(
             out.table(
                 title,
                 columns,
@@ -175,7 +175,7 @@ def _print_summary(console: Any, record: dict[str, Any]) -> None:
     ]  # fmt: skip
     if record["resources"]:
         rows += [("resources", record["resources"]), ("instructions", _telling(record["evidence"]))]
-    console.print(out.table(record["id"], ("", " "), rows, fold=(" ",)))
+    out.show(out.table(record["id"], ("", " "), rows, fold=(" ",)))
     for run in record["runs"]:
         note = "" if run["current"] else "; the module has changed since"
         console.print(
@@ -184,7 +184,7 @@ def _print_summary(console: Any, record: dict[str, Any]) -> None:
 
 
 def _print_resources(console: Any, record: dict[str, Any]) -> None:
-    console.print(out.table("declared", ("resource", "value"), record["declared"].items(), fold=("value",)))
+    out.show(out.table("declared", ("resource", "value"), record["declared"].items(), fold=("value",)))
     if record["resources"] is None:
         raise MissingArtifactError(
             record["id"],
@@ -192,10 +192,10 @@ def _print_resources(console: Any, record: dict[str, Any]) -> None:
             got=record["problem"] or "not compiled",
             fix=f"run `python -m dsl_kernels compile {record['id']}`",
         )
-    console.print(out.table("compiled", ("resource", "value"), record["resources"].items(), right=("value",)))
+    out.show(out.table("compiled", ("resource", "value"), record["resources"].items(), right=("value",)))
     counts = sorted(record["evidence"].items(), key=lambda item: -item[1])
-    console.print(out.table("SASS instructions", ("opcode", "count"), counts, right=("count",)))
-    console.print(out.table("toolchain", ("tool", "version"), record["toolchain"].items()))
+    out.show(out.table("SASS instructions", ("opcode", "count"), counts, right=("count",)))
+    out.show(out.table("toolchain", ("tool", "version"), record["toolchain"].items()))
 
 
 @app.command()
@@ -349,7 +349,7 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
         ("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us, c.refusal or "")
         for c in order
     ]
-    console.print(
+    out.show(
         out.table(
             "candidates",
             (" ", "variant", "model us", "bound", "tuned us", "refused because"),

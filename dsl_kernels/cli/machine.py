@@ -66,7 +66,7 @@ def doctor(as_json: out.Json = False) -> None:
                 out.cell(row["found"]),
                 out.cell(row["fix"]) if row["fix"] else "",
             )
-        out.console().print(table)
+        out.show(table)
         out.console().print("something needed is broken" if broken else "nothing needed is broken")
     if broken:
         raise typer.Exit(1)
@@ -283,6 +283,4 @@ def show_env(as_json: out.Json = False) -> None:
         (r["name"], r["value"] if r["value"] not in (None, "", {}) else None, r["set"], r["doc"])
         for r in rows
     ]
-    out.console().print(
-        out.table("", ("variable", "value", "set", "meaning"), cells, fold=("value", "meaning"))
-    )
+    out.show(out.table("", ("variable", "value", "set", "meaning"), cells, fold=("value", "meaning")))

@@ -198,7 +198,7 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
     launches = [
         (op, u["variant"], u["rule"], u["launch"]) for op, u in ((op, by_op[op]) for op in OPS if op in by_op)
     ]
-    console.print(out.table("", ("op", "variant", "chosen by", "launch"), launches))
+    out.show(out.table("", ("op", "variant", "chosen by", "launch"), launches))
     if comparisons:
         rows = []
         for op, comparison in comparisons.items():
@@ -207,7 +207,7 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
                 held = "-" if limit is None else "ok" if value <= limit else "FAILED"
                 rows.append((op, name, value, limit, held))
         title = f"against the reference, {report['sampled']} of {report['of']} {'sequences' if report['kind'] == 'decode' else 'rows'}"
-        console.print(
+        out.show(
             out.table(title, ("op", "figure", "value", "limit", "holds"), rows, right=("value", "limit"))
         )
         for op, comparison in comparisons.items():
@@ -240,7 +240,7 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
         rows.append(("Triton sparse_mla", baseline["us"], "gather of its rows", limits.get("gather"), None))
     turns = figures["turns"]
     title = f"microseconds under a CUDA graph, {f'{turns} input sets rotated past the L2' if turns > 1 else 'one input set'}"
-    console.print(
+    out.show(
         out.table(
             title, ("what", "us", "ceiling", "ceiling us", "ratio"), rows, right=("us", "ceiling us", "ratio")
         )
@@ -337,7 +337,7 @@ def _print_bench(
             (e["op"], e["form"], e["bucket"], e["variant"], e["launch"], e["us"][e["variant"]])
             for e in entries
         ]
-        console.print(
+        out.show(
             out.table(
                 f"tuned on {gpu}", ("op", "form", "bucket", "variant", "launch", "us"), rows, right=("us",)
             )
@@ -375,4 +375,4 @@ def _print_records(console: Any, op: str, gpu: str, records: list[dict[str, Any]
             )
         )  # fmt: skip
     columns = ("sizes", "us", "GB/s", "TFLOP/s", "ceiling us", "ratio", "Triton us", "variant")
-    console.print(out.table(f"{op} on {gpu}", columns, rows, right=columns[1:7], fold=("sizes",)))
+    out.show(out.table(f"{op} on {gpu}", columns, rows, right=columns[1:7], fold=("sizes",)))

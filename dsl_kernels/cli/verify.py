@@ -99,7 +99,7 @@ def verify(
             (r["variant"], r["workloads"], r["refused"], r["worst"], r["figure"], _verdict(r)) for r in rows
         ]
         columns = ("variant", "ran", "not for it", "closest to its limit", "of limit", "result")
-        out.console().print(
+        out.show(
             out.table(
                 f"{name} on {where}, workloads {tier}",
                 columns,

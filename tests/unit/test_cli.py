@@ -514,3 +514,11 @@ def test_the_process_exits_with_two_and_no_traceback(declared, tmp_path):
 def test_start_up_imports_neither_torch_nor_a_dsl():
     code = "import sys, dsl_kernels.cli; sys.exit(len({'torch', 'tilelang', 'cutlass', 'jinja2', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ids_and_numbers_stay_whole_in_a_narrow_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = invoke("list", "--op", "sparse_mla").stdout.splitlines()
+    for variant in variants.variants("sparse_mla", arch="sm_90a"):
+        line = next(line for line in lines if f" {variant.id} " in line)
+        assert f" {variant.declared['smem_bytes']} " in line
