@@ -214,7 +214,7 @@ def _lower(module: ModuleType, path: Path, arch: str, configs: dict[str, Any]) -
 
     target = Target({"kind": "cuda", "arch": arch})
     captured: list[str] = []
-    with _lowering, _refused(path.stem, "TileLang's lowering"), _captured_stderr(captured):
+    with _lowering, _refused(path.stem, "TileLang's lowering"), _quiet(), _captured_stderr(captured):
         program = module.program()
         with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(configs) or {}), target:
             lowered = tilelang.lower(
@@ -504,11 +504,20 @@ def _refused(subject: str, step: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _captured_stderr(text: list[str]) -> Iterator[None]:
-    """Collect what the process writes to file descriptor 2, where TileLang's C++ passes log.
+def _quiet() -> Iterator[None]:
+    """Silence TileLang's logger, which prints a whole program when it refuses one: the error says what matters."""
+    logger = logging.getLogger("tilelang")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
-    The output is replayed when the body raises, so that nothing is lost.
-    """
+
+@contextlib.contextmanager
+def _captured_stderr(text: list[str]) -> Iterator[None]:
+    """Collect what the process writes to file descriptor 2, where TileLang's C++ passes log."""
     sys.stderr.flush()
     saved = os.dup(2)
     with tempfile.TemporaryFile() as sink:
