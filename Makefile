@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.dsl_kernels
 LEVEL  ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup generate check compile test test-gpu lint bench clean
+.PHONY: help setup generate check compile test test-gpu lint docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,14 +28,18 @@ compile: $(STAMP) ## compile every committed variant (no GPU needed)
 	@$(PY) -m dsl_kernels compile --all
 
 test: $(STAMP) ## everything that needs no GPU
-	@$(PY) -m pytest tests
+	@$(PY) -m pytest tests -n auto -m "not sm90 and not sm100"
 
 test-gpu: $(STAMP) ## numerics on the GPU that is present
 	@$(PY) -m pytest tests -m "sm90 or sm100"
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, its formatter and mypy
 	@$(PY) -m ruff check dsl_kernels codegen tests benchmarks scripts
+	@$(PY) -m ruff format --check --quiet dsl_kernels codegen tests benchmarks scripts
 	@$(PY) -m mypy
+
+docs: $(STAMP) ## tables, excerpts and pictures that are generated into the documents
+	@$(PY) scripts/update_docs.py
 
 bench: $(STAMP) ## time every operation on the GPU that is present
 	@$(PY) -m dsl_kernels bench
