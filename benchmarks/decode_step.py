@@ -45,7 +45,7 @@ def measure_point(queries: int, context: int, options: argparse.Namespace) -> di
             f"{op}: {text}" for op, comparison in comparisons.items() for text in comparison.failures
         ]
     row["time"] = measure.time_step(sets, baseline=options.baseline)
-    row["used"] = {item.op: item.variant for item in steps.used()}
+    row["used"] = {item.variant.op: item.variant.id for item in steps.used()}
     return row
 
 

@@ -83,7 +83,7 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
         for call in calls:
             call()
     stream.synchronize()
-    copies = max(1, 16 // len(calls))
+    copies = max(1, 4 // len(calls))
     graph = _captured(calls, copies, stream)
     once = statistics.median(_replayed(graph, stream, 3))
     if once < GRAPH_US:

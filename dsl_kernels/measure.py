@@ -176,6 +176,10 @@ def _baseline(
     return time_baseline(given, sets[0].sm_scale, figures["notes"])
 
 
+# The Triton attention's best setting by (queries, heads, topk): found once, on the first inputs of those sizes.
+_settings: dict[tuple[int, int, int], list[Any]] = {}
+
+
 def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]) -> dict[str, Any] | None:
     """The project's Triton split-K attention at its best setting on these inputs; None with a note where it cannot run."""
     module = baseline_module()
@@ -203,11 +207,18 @@ def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]
                 splits,
             )
 
+    def timed(call: bench.Call) -> float:
+        return bench.graph_time([call], replays=10).us
+
+    known = _settings.get((t, heads, topk))
     try:
-        us, setting, splits = module.best_setting(
-            run, lambda call: bench.graph_time([call], replays=10).us, t, heads, topk
-        )
+        if known is None:
+            us, *known = module.best_setting(run, timed, t, heads, topk)
+            _settings[(t, heads, topk)] = known
+        else:
+            us = timed(partial(run, *known))
     except Exception as error:
         notes.append(f"no Triton baseline: {error!r}")
         return None
+    setting, splits = known
     return {"us": us / len(given), "setting": str(setting), "splits": splits}

@@ -94,9 +94,9 @@ def _device(device: int | None) -> tuple[int | None, str | None]:
 
 def _load(variant: variants.Variant, device: int) -> None:
     """Load a variant where the ops will look for it."""
-    from . import executors
-    from .ops import _base
+    import torch
 
-    key = (variant.id, "cuda", device)
-    if key not in _base._launchers:
-        _base._launchers[key] = executors.get("cuda").prepare(variant, device)
+    from . import ops
+    from .registry import Selection
+
+    ops.preload(Selection(variant, {}, "warmup"), torch.device("cuda", device))

@@ -15,7 +15,6 @@ import torch
 
 from . import dsa, ops, registry
 from .errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
-from .ops import _base
 from .problems.base import Comparison
 from .problems.layouts import (
     FP8_TOKEN_BYTES,
@@ -453,26 +452,11 @@ def _safetensors() -> Any:
     return safetensors
 
 
-@dataclass(frozen=True)
-class Used:
-    """One launch of a step as the registry decided it."""
-
-    op: str
-    form: str
-    variant: str
-    rule: str
-    launch: Mapping[str, int]
-
-
-def used() -> list[Used]:
-    """What the ops selected since `ops.clear()`, in the order of their first calls."""
-    chosen: dict[tuple[str, str, str], Used] = {}
-    for key, prepared in _base._prepared.items():
-        pick: registry.Selection = prepared.selection
-        chosen.setdefault(
-            (key[0], key[1], pick.variant.id),
-            Used(key[0], key[1], pick.variant.id, pick.rule, dict(pick.launch)),
-        )
+def used() -> list[registry.Selection]:
+    """What the ops selected since `ops.clear()`, each variant once, in the order of their first calls."""
+    chosen: dict[str, registry.Selection] = {}
+    for pick in ops.selections():
+        chosen.setdefault(pick.variant.id, pick)
     return list(chosen.values())
 
 

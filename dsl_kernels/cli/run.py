@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .. import env, variants
+from .. import env
 from ..arch import get_arch
 from ..errors import DslKernelError, ExecutorUnavailableError, InvalidArgumentError
 from . import _output as out
@@ -107,7 +107,8 @@ def run(
     ok = all(comparison.ok for comparison in comparisons.values())
     report = {
         "kind": kind, "size": vars(inputs.size()), "executor": name, "why": why, "device": _device_name(device),
-        "arch": variants.get(used[0].variant).arch, "sampled": min(sample, _count(inputs)), "of": _count(inputs), "seconds": seconds, "used": [vars(u) for u in used],
+        "arch": used[0].variant.arch, "sampled": min(sample, _count(inputs)), "of": _count(inputs), "seconds": seconds,
+        "used": [{"op": u.variant.op, "variant": u.variant.id, "rule": u.rule, "launch": u.launch} for u in used],
         "checks": {op: {"ok": c.ok, "figures": c.figures, "limits": c.limits, "failures": c.failures} for op, c in comparisons.items()},
         "ok": ok if check else None, "time": figures,
     }  # fmt: skip
@@ -194,10 +195,7 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
     console = out.console()
     console.print(f"{report['kind']} step: {sizes}", style="bold", markup=False)
     console.print(f"executor {report['executor']} on {report['device']} ({report['why']})", markup=False)
-    by_op = {item["op"]: item for item in report["used"]}
-    launches = [
-        (op, u["variant"], u["rule"], u["launch"]) for op, u in ((op, by_op[op]) for op in OPS if op in by_op)
-    ]
+    launches = [(u["op"], u["variant"], u["rule"], u["launch"]) for u in report["used"]]
     out.show(out.table("", ("op", "variant", "chosen by", "launch"), launches))
     if comparisons:
         rows = []

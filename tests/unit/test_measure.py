@@ -157,7 +157,7 @@ def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, case
     selection = registry.select(grids.call_of(case, prepared))
     assert record["variant"] == selection.variant.id and record["us"] == 1.0
     assert record["gbps"] == pytest.approx(problems.get(case.op).bytes(case.form, prepared.dims) / 1e3)
-    assert [used.variant for used in steps.used()] == [selection.variant.id]
+    assert [used.variant.id for used in steps.used()] == [selection.variant.id]
     if case.form != "prefill":
         assert record["ceiling_us"] == 2.0 and record["ratio"] == 0.5 and on_cpu.gathered
     json.dumps(record)
@@ -282,3 +282,36 @@ def test_the_decode_step_benchmark_prints_a_table(on_cpu, monkeypatch, capsys, t
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["decode_step.py"])
     assert module.main() == 2
+
+
+def test_the_baseline_keeps_its_best_setting_for_the_same_sizes(on_cpu, monkeypatch):
+    ran = []
+    module = SimpleNamespace(
+        workspace=lambda t, heads, device, splits: (t, splits),
+        sparse_mla=lambda *args: ran.append(args[-2:]),
+        best_setting=lambda run, time, t, heads, topk: (
+            min(time(lambda: run("small", n)) for n in (1, 2)),
+            "small",
+            2,
+        ),
+    )
+    monkeypatch.setattr(measure, "baseline_module", lambda: module)
+    monkeypatch.setattr(measure, "_settings", {})
+    inputs = steps.draw(steps.StepSize(batch=2, context=64, topk=64, heads=8), sets=3)
+    given = [
+        {
+            **i.cache_rows(),
+            "q_nope": i.tensors["q_nope"],
+            "q_pe": i.tensors["q_pe"],
+            "indices": torch.zeros(2, 64, dtype=torch.int32),
+        }
+        for i in inputs
+    ]
+    notes: list[str] = []
+    assert measure.time_baseline(given, 0.1, notes) == {"us": 1 / 3, "setting": "small", "splits": 2}
+    assert ran == [("small", 1)] * 3 + [("small", 2)] * 3
+    assert measure.time_baseline(given, 0.1, notes) == {"us": 1.0, "setting": "small", "splits": 2}
+    assert ran[6:] == [("small", 2)] * 3 and notes == []
+    module.best_setting = None
+    measure._settings.clear()
+    assert measure.time_baseline(given, 0.1, notes) is None and "no Triton baseline" in notes[0]

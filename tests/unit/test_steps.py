@@ -50,7 +50,7 @@ def test_a_right_step_passes(size, kv):
     comparisons = check(inputs, output, workspace)
     assert {op: c.failures for op, c in comparisons.items()} == {op: [] for op in comparisons}
     assert comparisons["chain"].figures["tokens selected differently"] == 0
-    assert [item.op for item in steps.used()] == ["lightning_indexer", "topk_selector", "sparse_mla"]
+    assert [item.variant.op for item in steps.used()] == ["lightning_indexer", "topk_selector", "sparse_mla"]
 
 
 def faults():
