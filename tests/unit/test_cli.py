@@ -404,16 +404,43 @@ def test_verify_compares_and_records():
 
 
 def test_verify_fails_on_a_wrong_variant(monkeypatch):
-    from dsl_kernels import verify
+    from dsl_kernels import executors
 
-    right = verify.CALLS["sparse_mla"]
-    monkeypatch.setitem(
-        verify.CALLS, "sparse_mla", lambda *args: {**right(*args), "lse": right(*args)["lse"] + 1}
-    )
+    class Wrong(executors.Interpreter):
+        def prepare(self, variant, device=None):
+            right = super().prepare(variant, device)
+
+            def launch(operands, dims, stream=0):
+                right(operands, dims, stream)
+                operands["lse"] += 1
+
+            return launch
+
+    monkeypatch.setitem(executors.EXECUTORS, "interpreter", Wrong)
     variant = some_variant("sparse_mla")
     report = data("verify", variant.id, "--tier", "tiny", "--executor", "interpreter", "--record", code=1)
     assert any("lse absolute error" in failure for failure in report["variants"][0]["failures"])
     assert data("show", variant.id)["ran"] == "not run"
+
+
+def test_verify_demands_the_same_bits_of_repeats(monkeypatch):
+    from dsl_kernels import executors
+
+    class Restless(executors.Interpreter):
+        def prepare(self, variant, device=None):
+            right, count = super().prepare(variant, device), iter(range(100))
+
+            def launch(operands, dims, stream=0):
+                right(operands, dims, stream)
+                operands["lse"] *= 1 + 1e-7 * next(count)
+
+            return launch
+
+    monkeypatch.setitem(executors.EXECUTORS, "interpreter", Restless)
+    args = ("verify", some_variant("sparse_mla").id, "--tier", "tiny", "--executor", "interpreter")
+    assert data(*args)["ok"]
+    report = data(*args, "--repeats", "3", code=1)
+    assert any("same bits" in failure for failure in report["variants"][0]["failures"])
 
 
 def test_compile_reports_hits_and_failures(monkeypatch):

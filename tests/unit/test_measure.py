@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -290,7 +291,7 @@ def test_the_baseline_keeps_its_best_setting_for_the_same_sizes(on_cpu, monkeypa
         workspace=lambda t, heads, device, splits: (t, splits),
         sparse_mla=lambda *args: ran.append(args[-2:]),
         best_setting=lambda run, time, t, heads, topk: (
-            min(time(lambda: run("small", n)) for n in (1, 2)),
+            min(time(partial(run, "small", n)) for n in (1, 2)),
             "small",
             2,
         ),
