@@ -393,6 +393,22 @@ def test_run_reads_a_workload_file(tmp_path):
     )
 
 
+def test_a_finding_of_the_emulator_is_an_error_without_a_traceback(monkeypatch):
+    from dsl_kernels import steps
+    from dsl_kernels.emulator.errors import EmulatorError
+
+    def racing(self, **options):
+        raise EmulatorError("[race] warp 2 stores what warp 1 stored")
+
+    monkeypatch.setattr(steps.StepInputs, "run", racing)
+    result = invoke("run", "decode", "--size", "tiny", "--executor", "interpreter")
+    assert (
+        result.exit_code == 2
+        and "error[EmulatorError] [race] warp 2" in result.stderr
+        and result.exception.code == 2
+    )
+
+
 def test_verify_compares_and_records():
     variant = some_variant("sparse_mla")
     report = data(
