@@ -211,7 +211,22 @@ void Exec::tma() {
   Warp* wp = &w;
   int p = pc;
   auto at = M.fork(w);
-  LANES(mask, l) {
+  u32 issuing = mask;
+  if (!load) {
+    // A whole warp that stores the same box stores it once as far as memory is concerned: public kernels do that.
+    auto same = [&](u32 x, u32 y) {
+      bool eq = a[int(x)] == a[int(y)] && map[int(x)] == map[int(y)];
+      for (int i = 0; i < nc; i++) eq &= cv[size_t(i)][int(x)] == cv[size_t(i)][int(y)];
+      return eq;
+    };
+    u32 leader = u32(first());
+    LANES(mask, l) if (l != leader && same(leader, l)) issuing &= ~(1u << l);
+    if (issuing != mask && red >= 0)
+      M.find("reduction-by-many-threads", true, &w, pc, "the same tensor reduction is issued by " + std::to_string(__builtin_popcount(mask)) + " threads");
+    else if (issuing != mask)
+      M.find("store-by-many-threads", false, &w, pc, "the same tensor store is issued by " + std::to_string(__builtin_popcount(mask)) + " threads");
+  }
+  LANES(issuing, l) {
     u64 ma = map[l];
     auto it = M.maps.find(ma);
     if (it == M.maps.end()) it = M.maps.find(ma + WIN_PARAM);

@@ -50,6 +50,21 @@ static void note_tmem(Machine& m, Warp& w, int pc, Cta& c, int lane, int col, in
     m.conflict(k, w, pc, std::string(what) + " of TMEM lane " + std::to_string(lane) + " column " + std::to_string(col + int(at)), other, write);
 }
 
+// A collective of the two CTAs of a pair: true when both have come. Without a pair there is nothing to wait for.
+static bool rendezvous(Group& g, Cta& c, int group, int what) {
+  if (group != 2) return true;
+  if (g.wait.kind == WaitKind::alloc) return true;  // both had come; it waited for columns
+  PairMeeting& m = c.cluster->meetings[{c.rank / 2, what}];
+  if (g.wait.kind == WaitKind::pair) return m.generation != g.wait.b;
+  if (++m.arrived == 2) {
+    m.arrived = 0;
+    m.generation++;
+    return true;
+  }
+  g.wait = {WaitKind::pair, u64(c.rank / 2) << 1 | u64(what), m.generation};
+  return false;
+}
+
 Flow Exec::tcgen() {
   switch (in.op) {
     case OP_tc_alloc: {
@@ -60,24 +75,42 @@ Flow Exec::tcgen() {
       if (t.relinquished) M.fatal("tmem-alloc", &w, pc, "tcgen05.alloc after the CTA gave up its permit");
       if (addr >= WIN_SHARED) addr -= WIN_SHARED;
       Loc l = M.shared_at(w, pc, addr, 4, 4, "tcgen05.alloc");
-      int start = -1;
-      for (int s = 0; s + int(n) <= TMEM_COLS && start < 0; s += int(n)) {
-        bool free = true;
-        for (int i = s; i < s + int(n); i++) free &= t.owner[i] < 0;
-        if (free) start = s;
+      // With cta_group::2 both CTAs of the pair take part: the columns are taken in both when the second one comes.
+      int group = int(in.m[0]);
+      std::vector<Cta*> pair{&c};
+      if (group == 2) {
+        if (c.cluster->ctas.size() % 2) M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
+        pair.push_back(c.cluster->ctas[size_t(c.rank ^ 1)].get());
       }
-      if (start < 0) {
-        g.wait = {WaitKind::alloc, u64(t.next)};
-        return Flow::wait;
+      if (!rendezvous(g, c, group, 0)) return Flow::wait;
+      int start = -1;
+      if (t.granted >= 0) {
+        start = t.granted;  // the other CTA of the pair came second and did the work
+        t.granted = -1;
+      } else {
+        for (int s = 0; s + int(n) <= TMEM_COLS && start < 0; s += int(n)) {
+          bool free = true;
+          for (Cta* x : pair)
+            for (int i = s; i < s + int(n); i++) free &= tmem_of(*x).owner[i] < 0;
+          if (free) start = s;
+        }
+        if (start < 0) {
+          g.wait = {WaitKind::alloc, u64(t.next)};
+          return Flow::wait;
+        }
+        for (Cta* x : pair) {
+          Tmem& y = tmem_of(*x);
+          int id = y.next++;
+          y.blocks[id] = {start, int(n)};
+          y.alloc_pc[id] = pc;
+          for (int i = start; i < start + int(n); i++) {
+            y.owner[i] = id;
+            for (int lane = 0; lane < TMEM_LANES; lane++) y.shadow[size_t(lane * TMEM_COLS + i)].w = 0;  // contents are undefined
+          }
+          if (x != &c) y.granted = start;
+        }
       }
       g.wait = {};
-      int id = t.next++;
-      t.blocks[id] = {start, int(n)};
-      t.alloc_pc[id] = pc;
-      for (int i = start; i < start + int(n); i++) {
-        t.owner[i] = id;
-        for (int lane = 0; lane < TMEM_LANES; lane++) t.shadow[size_t(lane * TMEM_COLS + i)].w = 0;  // contents are undefined
-      }
       M.note_write(l, 4, M.access(w, pc), w, pc, "tcgen05.alloc");
       u32 v = u32(start);
       std::memcpy(l.p, &v, 4);
@@ -93,6 +126,8 @@ Flow Exec::tcgen() {
         if (b.first == col && b.second == int(n)) id = k;
       if (id < 0 || addr >> 16)
         M.fatal("tmem-dealloc", &w, pc, "tcgen05.dealloc of " + std::to_string(n) + " columns at " + hex(addr) + ": no such allocation");
+      if (!rendezvous(g, c, int(in.m[0]), 1)) return Flow::wait;
+      g.wait = {};
       // Freeing counts as a write: everything that used the columns must be ordered before it.
       Access a = M.access(w, pc, EV_ASYNC);
       for (int lane = 0; lane < TMEM_LANES; lane++) {

@@ -30,7 +30,7 @@ struct Finding {
   int cta, warp, pc, other_warp, other_pc;
 };
 
-enum class WaitKind { none, converge, bar, mbar, bulk, cp_async, wgmma, alloc, cluster };
+enum class WaitKind { none, converge, bar, mbar, bulk, cp_async, wgmma, alloc, cluster, pair };
 struct Wait {
   WaitKind kind = WaitKind::none;
   u64 a = 0, b = 0, c = 0;
@@ -139,6 +139,7 @@ struct Tmem {
   std::map<int, std::pair<int, int>> blocks;  // number -> first column, count
   int next = 0;
   bool relinquished = false;
+  int granted = -1;  // columns that the other CTA of the pair took for both
   std::map<int, int> alloc_pc;
   Tmem() : data(TMEM_LANES * TMEM_COLS), shadow(TMEM_LANES * TMEM_COLS) { std::fill(owner, owner + TMEM_COLS, -1); }
 };
@@ -158,7 +159,13 @@ struct Cta {
   bool finished = false;
 };
 
+struct PairMeeting {  // of the two CTAs of a pair, for collective tcgen05 instructions
+  int arrived = 0;
+  u64 generation = 0;
+};
+
 struct Cluster {
+  std::map<std::pair<int, int>, PairMeeting> meetings;  // (pair, instruction)
   int index = 0;
   std::vector<std::unique_ptr<Cta>> ctas;
   std::vector<AsyncRef> pool;  // unordered operations

@@ -118,6 +118,7 @@ void Machine::deadlock() {
             case WaitKind::cp_async: s << "waits for cp.async groups"; break;
             case WaitKind::wgmma: s << "waits for wgmma groups"; break;
             case WaitKind::alloc: s << "waits for TMEM columns to become free"; break;
+            case WaitKind::pair: s << "waits for the other CTA of the pair to execute the same tcgen05 instruction"; break;
             case WaitKind::cluster: s << "waits at the cluster barrier"; break;
           }
         }
