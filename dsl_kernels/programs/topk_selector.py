@@ -2,9 +2,10 @@
 
 Each CTA histograms one digit of the keys that still match the decided prefix, in shared memory; the CTAs of a row
 read each other's counts and agree on the digit that holds the k-th largest key. After at most three digits the key is
-exact to its last bit, whatever the distribution; ties go to the lower position. Every CTA then writes its own share
-in ascending position, at an offset that follows from the counts of lower ranks: no atomics on the output, the same
-bits in every run.
+exact to its last bit, whatever the distribution; ties go to the lower position. As soon as few keys are undecided,
+one pass lists them and marks the columns above them, and the remaining digits are counted over the list. Every CTA
+then writes its own share in ascending position, at an offset that follows from the counts of lower ranks: no atomics
+on the output, the same bits in every run.
 """
 
 from __future__ import annotations
@@ -26,20 +27,36 @@ COARSE = 64
 KEY_BITS = 32
 # Widths of the three digits by the knob's value; the rest of the key is the third digit.
 DIGITS = {12: (12, 12, 8), 11: (11, 11, 10)}
+# The histogram buffer starts with the coarse sums of every round.
+BINS = 3 * COARSE
+# Undecided keys that go to the list of a CTA, and those that one CTA ranks without another round.
+LISTED = 2048
+RANKED = 64
+# Columns that a CTA can mark in its bitmaps: a cluster of 16 serves rows of a million.
+SPAN = 73728
 
 KNOBS = (
-    Knob("group", "g", ((1, 4, 8, 16), (2,)), "CTAs a row, one cluster"),
+    Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
     Knob("threads", "t", ((1024,), (512,), (256,)), "threads a CTA"),
     Knob(
         "keep",
         "r",
-        ((4, 8, 16, 32),),
-        "keys a thread keeps in registers; longer rows re-read their tail each digit",
+        ((4, 8, 16), (32,)),
+        "keys a thread keeps in registers; longer rows are read again in every pass",
     ),
-    Knob("digit", "d", ((12,), (11,)), "bits of the first two digits"),
+    Knob("digit", "d", ((11, 12),), "bits of the first two digits"),
+    Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
 )
-# (group, keep) of the committed set: short rows, a few long rows, many rows.
-COMMITTED = ((1, 4), (8, 4), (4, 8), (16, 8), (8, 16), (4, 32), (1, 32))
+# (group, keep, digit, resident) of the committed set: short rows, a few long rows, many rows.
+COMMITTED = (
+    (1, 4, 11, 1),
+    (8, 4, 12, 1),
+    (4, 8, 12, 1),
+    (16, 8, 12, 1),
+    (2, 16, 12, 1),
+    (2, 8, 12, 2),
+    (1, 8, 12, 2),
+)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -50,18 +67,20 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         roles=(Role("select", warps, doc="every warp owns a run of 128-column tiles"),),
         buffers=(
             Buffer(
-                "hist", shared, (sum(1 << bits for bits in digits),), "uint32", doc="one histogram a digit"
-            ),
-            Buffer(
-                "coarse",
+                "hist",
                 shared,
-                (len(digits) * COARSE,),
-                "uint32",
-                doc="sums of neighbouring bins, 64 a digit",
+                (BINS + sum(1 << bits for bits in digits),),
+                "int32",
+                doc="64 coarse sums a digit, then the bins of each digit",
             ),
-            Buffer("decided", shared, (5,), "uint32"),
-            Buffer("warp_counts", shared, (2 * warps,), "uint32"),
+            Buffer("list_keys", shared, (LISTED,), "uint32", doc="undecided keys of this CTA, in any order"),
+            Buffer("list_columns", shared, (LISTED,), "int32"),
+            Buffer("above", shared, (SPAN // 8,), "uint8", doc="a bit a column: above the threshold"),
+            Buffer("equal", shared, (SPAN // 8,), "uint8", doc="a bit a column: equal to the threshold"),
             Buffer("chosen", shared, (MAX_K,), "int32", doc="selected positions of this CTA, ascending"),
+            Buffer("decided", shared, (5,), "int32", doc="what a round found, for all threads"),
+            Buffer("listed", shared, (1,), "int32"),
+            Buffer("warp_sums", shared, (warps,), "int32"),
             Buffer("keys", Space.REGISTER, (k.threads, k.keep), "uint32", role="select"),
         ),
         pipelines=(),
@@ -69,7 +88,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         grid=("rows", str(k.group)),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"digits": digits, "coarse": COARSE, "max_k": MAX_K, "tile": TILE},
+        constants={"digits": digits, "coarse": COARSE, "bins": BINS, "rank": RANKED},
+        ctas_per_sm=k.resident,
     )
 
 
@@ -135,11 +155,11 @@ def _select(m: Machine) -> Generator[Any, None, None]:
     columns = m.arange(last - first) + first
     valid = (columns >= start) & (columns < end)
     keys = torch.where(valid, order_key(scores), 0)
-    hist, coarse = m.buffer("hist"), m.buffer("coarse")
+    hist = m.buffer("hist")
 
     prefix, need, inside = 0, k, -1
     above_low, inside_low = 0, 0
-    base, low = 0, KEY_BITS
+    base, low = BINS, KEY_BITS
     for number, bits in enumerate(DIGITS[m.k.digit]):
         if need == inside:
             break
@@ -148,9 +168,9 @@ def _select(m: Machine) -> Generator[Any, None, None]:
         match = valid & (keys >> (low + bits) == prefix)
         counts = m.histogram((keys >> low) & (bins - 1), match, bins)
         hist[base : base + bins] = counts
-        coarse[number * COARSE : (number + 1) * COARSE] = counts.view(COARSE, fine).sum(dim=1)
+        hist[number * COARSE : (number + 1) * COARSE] = counts.view(COARSE, fine).sum(dim=1)
         yield from m.group_sync()
-        sums = m.group_buffer("coarse")[:, number * COARSE : (number + 1) * COARSE]
+        sums = m.group_buffer("hist")[:, number * COARSE : (number + 1) * COARSE]
         c, need, _, low_above, _ = _settle(m, sums, need, rank)
         above_low += low_above
         counts = m.group_buffer("hist")[:, base + c * fine : base + (c + 1) * fine]
@@ -185,16 +205,30 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
     )
 
 
+def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Rows start anywhere in a 32-column line, so they may touch one tile more than their length needs."""
+    warps = knobs["group"] * knobs["threads"] // 32
+    columns = -(-(-(-call["stride"] // TILE) + 1) // warps) * (knobs["threads"] // 32) * TILE
+    if columns <= SPAN:
+        return None
+    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {SPAN}"
+
+
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
-    """Register tiles that short rows leave idle, and the tail that long rows read again for each digit."""
-    kept = k.group * k.threads * k.keep
-    again = max(0, dims["max_len"] - kept) * 4 * len(DIGITS[k.digit]) / k.group
-    return 0.02 * k.keep + 0.01 * k.group + again / (arch.l2_gbps * 1e3 / arch.sms)
+    """Microseconds of a wave beside its memory traffic: rounds, instructions on the keys, keys read again.
+
+    The fixed parts and 20 instructions a key over the two passes are read off one H200.
+    """
+    share = -(-dims["max_len"] // k.group)
+    rounds = 3.0 if k.group == 1 else 5.5 + 0.1 * k.group
+    issue = share * k.resident * 20 / 32 / 4 / 1755
+    again = 0.0 if share <= k.threads * k.keep else share * k.resident * 4 / (arch.l2_gbps * 1e3 / arch.sms)
+    return rounds + issue + again + 0.02 * k.keep
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """At level 0 only the combinations that the tuned tables use."""
-    return level > 0 or (k.group, k.keep) in COMMITTED
+    return level > 0 or (k.group, k.keep, k.digit, k.resident) in COMMITTED
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -209,7 +243,7 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     bucket=bucket,
-    guards=(Guard("k", _small_k), Guard("stride", _vector_rows)),
+    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
     overhead=overhead,
     useful=useful,
 )
