@@ -6,6 +6,7 @@ All expectations come from the schedule. Variants that are not in the cache are 
 from __future__ import annotations
 
 import pytest
+from filelock import FileLock
 
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
@@ -40,14 +41,15 @@ def cache_dir():
 
 
 @pytest.fixture(scope="module")
-def compiled(request) -> dict[str, pool.Outcome]:
-    """Outcome of each variant that was asked for, compiled in parallel where it is missing."""
+def compiled(request, tmp_path_factory) -> dict[str, pool.Outcome]:
+    """Outcome of each variant that was asked for; one test process compiles what is missing, in parallel."""
     wanted = {
         item.callspec.params["variant"].id: item.callspec.params["variant"]
         for item in request.session.items
         if item.path == request.path and hasattr(item, "callspec")
     }
-    return {outcome.variant: outcome for outcome in pool.compile_all(wanted.values())}
+    with FileLock(tmp_path_factory.getbasetemp().parent / "evidence.lock"):
+        return {outcome.variant: outcome for outcome in pool.compile_all(wanted.values())}
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda v: v.id)

@@ -75,7 +75,7 @@ def test_the_readme_example_runs_on_a_cpu() -> None:
 
 def test_tables_excerpts_and_pictures_are_in_step() -> None:
     stale = [path.relative_to(ROOT).as_posix() for path in update_docs.outdated()]
-    assert stale == [], "run `python scripts/update_docs.py`"
+    assert stale == [], "run `make docs`"
 
 
 @pytest.mark.parametrize("variant", variants.variants(), ids=lambda v: v.id)
