@@ -228,7 +228,9 @@ bool Machine::step(Warp& w) {
   w.icount++;
   w.last_pc = pc;
   if (w.groups.size() > 1) w.streak++;
-  if (!mask) {
+  if (!mask) {  // issued, but its guard is false in every lane
+    w.count.instructions++;
+    w.count.by_op[in.op]++;
     g.pc++;
     return true;
   }

@@ -1,0 +1,195 @@
+"""The pytest fixture, exhaustive exploration and the API's own errors."""
+
+import numpy as np
+import pytest
+
+from dsl_kernels.emulator import (
+    EmulatorError,
+    LaunchError,
+    PtxSyntaxError,
+    Schedule,
+    UnsupportedInstruction,
+    explore,
+    launch,
+    schedules,
+)
+
+from .kernels import REDUCE, elementwise, run_pipeline, simple
+
+pytest_plugins = ["pytester"]
+
+SCALE = simple(
+    "mov.u32 %r1, %tid.x; mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1;\n"
+    "ld.global.f32 %f1, [%d2]; add.f32 %f1, %f1, %f1; st.global.f32 [%d2], %f1;"
+)
+
+
+def test_fixture_restores_inputs_and_names_the_schedule(pytester):
+    pytester.makeconftest('pytest_plugins = ["dsl_kernels.emulator.pytest_plugin"]')
+    pytester.makepyfile(
+        f"""
+import numpy as np
+PTX = {SCALE!r}
+def test_right(emulate):
+    x = np.arange(32, dtype=np.float32)
+    reports = emulate(PTX, 1, 32, [x], verify=lambda: np.testing.assert_array_equal(x, 2 * np.arange(32)))
+    assert len(reports) == 5
+def test_wrong(emulate):
+    x = np.arange(32, dtype=np.float32)
+    emulate(PTX, 1, 32, [x], verify=lambda: np.testing.assert_array_equal(x, np.arange(32)))
+"""
+    )
+    result = pytester.runpytest("-p", "no:cacheprovider", "--emulator-schedules", "5")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*under Schedule('lockstep')*"])
+
+
+# Two warps add to one word without an atomic: some interleaving loses an update.
+LOST_UPDATE = simple(
+    """
+mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; setp.ne.u32 %p1, %r2, 0; @%p1 bra DONE;
+ld.param.u64 %d1, [p0];
+ld.relaxed.gpu.global.u32 %r3, [%d1];
+add.u32 %r3, %r3, 1;
+st.relaxed.gpu.global.u32 [%d1], %r3;
+DONE:
+"""
+)
+
+
+def test_exploration_finds_every_outcome():
+    outcomes = []
+
+    def run(schedule):
+        x = np.zeros(1, np.uint32)
+        report = launch(LOST_UPDATE, 1, 64, [x], schedule=schedule)
+        outcomes.append(int(x[0]))
+        return report
+
+    count = sum(1 for _ in explore(run, limit=500))
+    assert set(outcomes) == {1, 2}
+    assert count < 500, "the exploration must end by itself"
+    atomic = LOST_UPDATE.replace("ld.relaxed.gpu.global.u32 %r3, [%d1];\nadd.u32 %r3, %r3, 1;\nst.relaxed.gpu.global.u32 [%d1], %r3;",
+                                 "red.relaxed.gpu.global.add.u32 [%d1], 1;")  # fmt: skip
+    outcomes.clear()
+
+    def run_atomic(schedule):
+        x = np.zeros(1, np.uint32)
+        report = launch(atomic, 1, 64, [x], schedule=schedule)
+        outcomes.append(int(x[0]))
+        return report
+
+    assert len(list(explore(run_atomic, limit=500))) < 500
+    assert set(outcomes) == {2}
+
+
+def test_a_plain_update_is_a_race():
+    plain = LOST_UPDATE.replace("ld.relaxed.gpu", "ld").replace("st.relaxed.gpu", "st")
+    with pytest.raises(EmulatorError, match="race") as e:
+        launch(plain, 1, 64, [np.zeros(1, np.uint32)])
+    assert e.value.finding.code == "race" and e.value.finding.other is not None
+
+
+def test_a_found_schedule_replays_from_its_choices():
+    report = next(iter(explore(lambda s: launch(LOST_UPDATE, 1, 64, [np.zeros(1, np.uint32)], schedule=s), limit=1)))
+    again = launch(LOST_UPDATE, 1, 64, [np.zeros(1, np.uint32)], schedule=Schedule("replay", choices=tuple(c for c, _ in report.choices)))
+    assert again.choices == report.choices
+
+
+def test_unknown_instructions_are_named():
+    with pytest.raises(UnsupportedInstruction, match=r"line \d+: opcode 'frobnicate.b32' is not supported; supported are"):
+        launch(elementwise("frobnicate.b32 %r20, %r10;", 1), 1, 32, [np.zeros(32, np.uint32)] * 2)
+    with pytest.raises(UnsupportedInstruction, match="unsupported modifier .wow"):
+        launch(elementwise("add.wow.u32 %r20, %r10, %r10;", 1), 1, 32, [np.zeros(32, np.uint32)] * 2)
+    with pytest.raises(PtxSyntaxError, match="unknown register '%q1'"):
+        launch(elementwise("add.u32 %r20, %r10, %q1;", 1), 1, 32, [np.zeros(32, np.uint32)] * 2)
+
+
+def test_launch_arguments_are_checked():
+    x, out = np.zeros(256, np.float32), np.zeros(1, np.float32)
+    for change, why in [
+        ({"args": [x]}, "2 parameters"),
+        ({"block": 128}, "reqntid"),
+        ({"block": 2048}, "1024"),
+        ({"grid": 0}, "positive"),
+        ({"cluster": 2}, "multiple of the cluster"),
+        ({"dynamic_smem": 300000}, "shared memory"),
+        ({"args": [x, "nothing"]}, "cannot be passed"),
+        ({"entry": "other"}, "no entry"),
+    ]:
+        kw = {"grid": 1, "block": 256, "args": [x, out], **change}
+        with pytest.raises(LaunchError, match=why):
+            launch(REDUCE, kw.pop("grid"), kw.pop("block"), kw.pop("args"), **kw)
+    with pytest.raises(ValueError, match="kind"):
+        Schedule("sometimes")
+
+
+def test_read_only_arrays_stay_untouched():
+    x = np.arange(32, dtype=np.float32)
+    x.flags.writeable = False
+    with pytest.raises(EmulatorError, match="write-to-read-only"):
+        launch(SCALE, 1, 32, [x])
+
+
+def test_roles_and_names_appear_in_messages():
+    with pytest.raises(EmulatorError, match=r"warp 1 \(all\).*'x'"):
+        launch(SCALE, 1, 64, [np.zeros(32, np.float32)], roles={"all": [0, 1]}, names=["x"], schedule=Schedule.adversarial(0, slow_warp=0))
+
+
+def test_deadlock_report_names_barrier_phase_and_who_is_missing():
+    from .kernels import PIPELINE
+
+    broken = PIPELINE.replace("mbarrier.arrive.shared::cta.b64 _, [%r11+16];", "@%p15 mbarrier.arrive.shared::cta.b64 _, [%r11+16];")
+    broken = broken.replace("mov.u32 %r5, 0;\nld.param", "mov.u32 %r5, 0;\nsetp.lt.u32 %p15, %r1, 64;\nld.param")
+    report, _ = run_pipeline(broken, Schedule.lockstep(), "report")
+    (f,) = report.errors
+    assert f.code == "deadlock"
+    for part in ("waits for the mbarrier at shared offset", "parity", "pending 32 of 64", "arrived so far: warp 1 at PTX line"):
+        assert part in f.message, f.message
+
+
+def test_counters():
+    x, out = np.arange(256, dtype=np.float32), np.zeros(1, np.float32)
+    r = launch(REDUCE, 1, 256, [x, out])
+    assert r.stats["global_read"] == 1024 and r.stats["global_written"] == 4
+    assert r.stats["shared_written"] == 1024 + 4 * 255
+    assert r.warps[0].ops["bar"] == 9 and sum(w.barrier_waits for w in r.warps) > 0
+    assert r.pipes["lsu"] > 0 and r.instructions == sum(w.instructions for w in r.warps)
+
+
+def test_bank_conflicts_are_counted():
+    def conflicts(stride):
+        ptx = simple(
+            f".shared .align 16 .b8 b[8192];\nmov.u32 %r1, %tid.x; mov.u32 %r2, b; mad.lo.u32 %r3, %r1, {stride}, %r2; st.shared.u32 [%r3], %r1;",
+            "",
+        )
+        return launch(ptx, 1, 32).stats["bank_conflicts"]
+
+    assert [conflicts(s) for s in (4, 8, 16, 128)] == [0, 1, 3, 31]
+
+
+def test_schedules_are_distinct_and_reproducible():
+    first = [str(s) for s in schedules(20)]
+    assert len(set(first)) == 20 and first == [str(s) for s in schedules(20)]
+
+
+def test_local_memory():
+    ptx = simple(
+        ".local .align 8 .b8 depot[64];\nmov.u32 %r1, %tid.x; mov.u64 %d1, depot; cvta.local.u64 %d2, %d1;\n"
+        "mul.wide.u32 %d3, %r1, 4; and.b64 %d4, %d3, 60; add.u64 %d5, %d2, %d4; st.u32 [%d5], %r1; ld.u32 %r2, [%d5];\n"
+        "ld.param.u64 %d6, [p0]; add.u64 %d6, %d6, %d3; st.global.u32 [%d6], %r2;"
+    )
+    out = np.zeros(32, np.uint32)
+    launch(ptx, 1, 32, [out])
+    assert (out == np.arange(32)).all()
+
+
+def test_module_constants():
+    ptx = simple(
+        "mov.u32 %r1, %tid.x; and.b32 %r1, %r1, 3; mul.wide.u32 %d1, %r1, 4; mov.u64 %d2, table; add.u64 %d2, %d2, %d1; ld.const.u32 %r2, [%d2];\n"
+        "mov.u32 %r3, %tid.x; mul.wide.u32 %d3, %r3, 4; ld.param.u64 %d4, [p0]; add.u64 %d4, %d4, %d3; st.global.u32 [%d4], %r2;",
+        head=".const .align 4 .b32 table[4] = {10, 20, 30, 40};\n",
+    )
+    out = np.zeros(8, np.uint32)
+    launch(ptx, 1, 8, [out])
+    assert (out == [10, 20, 30, 40] * 2).all()
