@@ -38,6 +38,12 @@ from ..tile.machine import Machine, Slot
 LOG2E = math.log2(math.e)
 MAX_HEAD_BLOCK = 64
 
+# Cluster sizes of the committed Hopper variants, by cache format and heads.
+CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
+    "bf16": {8: (1, 2, 16), 16: (1, 2, 4, 8, 16), 32: (1, 2, 16), 64: (1, 2, 8, 16), 128: (1, 2, 4, 8)},
+    "fp8": {8: (2, 16), 16: (1, 2, 16), 32: (2, 16), 64: (2, 16), 128: (1, 2, 8)},
+}
+
 # tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
 BLACKWELL_MIN_N = 16
 # The ring on Blackwell holds quarter tiles: 64 tokens x 128 of the 512 latent dims.
@@ -55,7 +61,13 @@ KNOBS = (
         "cache format: bf16 rows, or 656-byte fp8 tokens dequantised on the way in",
     ),
     Knob("tile", "bt", ((64,),), "tokens a tile"),
-    Knob("stages", "st", ((2,), (3,)), "gathered tiles in flight", archs=("sm_90a",)),
+    Knob("stages", "st", ((2,),), "gathered tiles in flight", archs=("sm_90a",)),
+    Knob(
+        "cluster",
+        "cl",
+        ((1, 2, 4, 8, 16),),
+        "splits of a row that meet as a cluster and share out the merge",
+    ),
     Knob(
         "gather",
         "",
@@ -74,22 +86,23 @@ def head_block(heads: int) -> int:
 def _hopper(k: SimpleNamespace) -> Schedule:
     hb = head_block(k.heads)
     groups = 1 if hb <= 32 else 2
-    attend = Role(
-        "attend", 4 * groups, None if groups == 1 else 216, "queries, both products, softmax, merge, output"
-    )
-    gather = Role("gather", 4, None if groups == 1 else 72, "selected rows into the ring")
+    # setmaxnreg deals out what the launch took: 384 threads get 168 registers each.
+    budgets = (None, None) if groups == 1 else (216, 72) if k.kv == "bf16" else (208, 88)
+    attend = Role("attend", 4 * groups, budgets[0], "queries, both products, softmax, merge, output")
+    gather = Role("gather", 4, budgets[1], "selected rows into the ring")
     shared, registers = Space.SHARED, Space.REGISTER
     return Schedule(
         roles=(attend, gather),
         buffers=(
             Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
             Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
-            Buffer("ckv_s", shared, (k.tile, LATENT_DIM), "bfloat16", k.stages, swizzle=128),
+            Buffer("ckv_s", shared, (k.tile, LATENT_DIM), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
             Buffer("kpe_s", shared, (k.tile, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
-            Buffer("p_s", shared, (k.tile, hb), "bfloat16", swizzle=min(128, max(32, 2 * hb // groups)) if hb >= 16 else 0),
-            Buffer("red_s", shared, (4, hb), "float32"),
+            Buffer("p_s", shared, (k.tile, hb) if hb > 8 else (hb, k.tile), "bfloat16", swizzle=min(128, 2 * hb) if hb > 8 else 128),
+            Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
             Buffer("last_s", shared, (1,), "int32"),
             Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
+            Buffer("sums", registers, (k.tile, hb), "float32", role="attend"),
             Buffer("acc", registers, (LATENT_DIM, hb), "float32", role="attend"),
         ),
         pipelines=(
@@ -101,11 +114,16 @@ def _hopper(k: SimpleNamespace) -> Schedule:
         mmas=(
             Mma("qk_nope", "wgmma", "attend", k.tile, hb, LATENT_DIM, "bfloat16"),
             Mma("qk_pe", "wgmma", "attend", k.tile, hb, ROPE_DIM, "bfloat16"),
-            Mma("pv", "wgmma", "attend", LATENT_DIM, hb, k.tile, "bfloat16", a_major="mn", b_major="mn"),
+            Mma("pv", "wgmma", "attend", LATENT_DIM, hb, k.tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k"),
         ),
-        grid=(f"t * {k.heads // hb}", "splits"),
+        grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
         named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "groups": groups},
+        constants={
+            "head_block": hb, "head_blocks": k.heads // hb, "groups": groups,
+            "batch": 2 if groups == 1 else 1,
+        },
     )  # fmt: skip
 
 
@@ -152,7 +170,9 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16"),
             Mma("pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn"),
         ),
-        grid=(f"t * {k.heads // hb}", "splits"),
+        grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "unit": UNIT, "units": UNITS, "rescale_log2": RESCALE_LOG2},
     )  # fmt: skip
@@ -165,7 +185,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 def _place(m: Machine) -> tuple[int, int, int]:
     """(query, first head, split) of this CTA."""
     blocks, hb = m.schedule.constants["head_blocks"], m.schedule.constants["head_block"]
-    return m.block[0] // blocks, (m.block[0] % blocks) * hb, m.block[1]
+    split = m.block[1] if len(m.block) == 2 else m.block[2] * m.k.cluster + m.block[1]
+    return m.block[0] // blocks, (m.block[0] % blocks) * hb, split
 
 
 def _live_tiles(m: Machine) -> Iterator[torch.Tensor]:
@@ -292,7 +313,10 @@ def _softmax(m: Machine) -> Generator[Any, None, None]:
         m.release(o)
     lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
     out = (acc / torch.where(total > 0, total, 1.0)).T
-    _finish(m, out[:hb], lse[:hb])
+    if m.k.cluster > 1:
+        yield from _finish_cluster(m, out[:hb], lse[:hb])
+    else:
+        _finish(m, out[:hb], lse[:hb])
 
 
 def _attend(m: Machine) -> Generator[Any, None, None]:
@@ -310,33 +334,69 @@ def _attend(m: Machine) -> Generator[Any, None, None]:
         risen = torch.maximum(highest, scores.amax(dim=0))
         decay, weights = torch.exp2(highest - risen), torch.exp2(scores - risen)
         highest, total = risen, total * decay + weights.sum(dim=0)
-        m.store(p, weights)
-        acc = m.mma("pv", slot.ckv_s.T, p, acc * decay)
+        m.store(p, weights if hb > 8 else weights.T)
+        acc = m.mma("pv", slot.ckv_s.T, p if hb > 8 else p.T, acc * decay)
         m.release(slot)
     lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
     out = (acc / torch.where(total > 0, total, 1.0)).T
-    _finish(m, out, lse)
+    if m.k.cluster > 1:
+        yield from _finish_cluster(m, out, lse)
+    else:
+        _finish(m, out, lse)
 
 
 def _finish(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> None:
     """Write the result of a lone split, or leave a partial and let the last split to arrive merge them all."""
-    query, head, split = _place(m)
+    query, head, _ = _place(m)
     heads = slice(head, head + out.shape[0])
     splits = m.dim("splits")
     if splits > 1:
-        m.store(m.operand("o_partial")[query, split, heads], out)
-        m.store(m.operand("lse_partial")[query, split, heads], lse)
+        _leave_partial(m, out, lse)
         if not m.arrive_last("arrivals", m.block[0], splits):
             return
-        partial_lse = m.operand("lse_partial")[query, :, heads]
-        lse = torch.logsumexp(partial_lse.double() * math.log(2), dim=0).float() * LOG2E
-        # An empty split has lse = -inf: weight 0, and its partial output is not looked at.
-        share = torch.where(partial_lse > -math.inf, torch.exp2(partial_lse - lse), 0.0)[..., None]
-        out = torch.where(share > 0, share * m.operand("o_partial")[query, :, heads], 0.0).sum(dim=0)
+        out, lse = _merge(m.operand("lse_partial")[query, :, heads], m.operand("o_partial")[query, :, heads])
+    _write(m, query, heads, slice(0, LATENT_DIM), out, lse)
+
+
+def _finish_cluster(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> Generator[Any, None, None]:
+    """The splits of a cluster meet, then each of its CTAs merges a share of the row's latent dims."""
+    query, head, _ = _place(m)
+    heads, splits, cluster = slice(head, head + out.shape[0]), m.dim("splits"), m.k.cluster
+    rank = m.block[1]
+    _leave_partial(m, out, lse)
+    yield from m.group_sync()
+    if splits > cluster and not m.arrive_last("arrivals", m.block[0] * cluster + rank, splits // cluster):
+        return
+    columns = slice(rank * LATENT_DIM // cluster, (rank + 1) * LATENT_DIM // cluster)
+    merged, total = _merge(
+        m.operand("lse_partial")[query, :, heads], m.operand("o_partial")[query, :, heads, columns]
+    )
+    _write(m, query, heads, columns, merged, total)
+
+
+def _leave_partial(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> None:
+    query, head, split = _place(m)
+    heads = slice(head, head + out.shape[0])
+    m.store(m.operand("o_partial")[query, split, heads], out)
+    m.store(m.operand("lse_partial")[query, split, heads], lse)
+
+
+def _merge(partial_lse: torch.Tensor, partial_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join normalised outputs of splits. An empty split has lse = -inf: weight 0, and its output is not looked at."""
+    lse = torch.logsumexp(partial_lse.double() * math.log(2), dim=0).float() * LOG2E
+    share = torch.where(partial_lse > -math.inf, torch.exp2(partial_lse - lse), 0.0)[..., None]
+    return torch.where(share > 0, share * partial_out, 0.0).sum(dim=0), lse
+
+
+def _write(
+    m: Machine, query: int, heads: slice, columns: slice, out: torch.Tensor, lse: torch.Tensor
+) -> None:
+    """The result of a query's heads in some of the latent dims; the first slice brings the lse."""
     sink = m.operand("attn_sink")[heads] * LOG2E
-    out = torch.where(lse > -math.inf, 1.0 / (1.0 + torch.exp2(sink - lse)), 0.0)[:, None] * out
-    m.store(m.operand("out")[query, heads], out)
-    m.store(m.operand("lse")[query, heads], lse * m.scalar("lse_scale"))
+    share = torch.where(lse > -math.inf, 1.0 / (1.0 + torch.exp2(sink - lse)), 0.0)
+    m.store(m.operand("out")[query, heads, columns], share[:, None] * out)
+    if columns.start == 0:
+        m.store(m.operand("lse")[query, heads], lse * m.scalar("lse_scale"))
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
@@ -346,10 +406,15 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads."""
-    if arch.tmem_columns and k.gather == "gather4":
-        return k.kv == "bf16" and (level > 0 or k.heads in (16, 128))
-    return True
+    """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads.
+
+    On Blackwell level 0 has clusters of 8 beside none, at 16 heads.
+    """
+    if not arch.tmem_columns:
+        return level > 0 or k.cluster in CLUSTERS[k.kv][k.heads]
+    if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
+        return False
+    return level > 0 or k.cluster == 1 or (k.cluster == 8 and k.heads == 16)
 
 
 def _same(name: str, dim: str) -> Guard:
@@ -367,16 +432,34 @@ def _whole_tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
     )
 
 
+def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Splits that the caller fixed: whole clusters."""
+    splits, cluster = call.get("splits"), knobs.get("cluster", 1)
+    if splits is None:
+        return None
+    if splits % cluster:
+        return f"splits = {splits} is no multiple of the cluster of {cluster}"
+    return None
+
+
 def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
-    """Enough splits of the id row to give every SM a CTA, at most one a tile."""
+    """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
+    cluster = getattr(k, "cluster", 1)
     blocks = dims["t"] * (k.heads // head_block(k.heads))
     tiles = max(1, dims["topk"] // k.tile)
-    return {"splits": max(1, min(tiles, arch.sms // max(1, blocks))), "arrival_slots": max(1, blocks)}
+    clusters = min(tiles // cluster, arch.sms // max(1, blocks * cluster))
+    return {"splits": cluster * max(1, clusters), "arrival_slots": max(1, blocks * cluster)}
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
-    """The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first."""
-    return 0.1 if arch.tmem_columns and k.gather == "gather4" else 0.0
+    """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster."""
+    cluster = getattr(k, "cluster", 1)
+    partials = dims["splits"] // cluster
+    bytes_each = head_block(k.heads) * LATENT_DIM * 4 / cluster
+    merge = 1.0 + partials * bytes_each / (arch.l2_gbps * 1e3 / arch.sms) if partials > 1 else 0.0
+    merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
+    # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
+    return merge + (0.1 if arch.tmem_columns and k.gather == "gather4" else 0.0)
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -391,7 +474,12 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     bucket=bucket,
-    guards=(_same("heads", "heads"), _same("kv", "form"), Guard("topk", _whole_tiles)),
+    guards=(
+        _same("heads", "heads"),
+        _same("kv", "form"),
+        Guard("topk", _whole_tiles),
+        Guard("splits", _splits),
+    ),
     launch=launch,
     overhead=overhead,
     useful=useful,

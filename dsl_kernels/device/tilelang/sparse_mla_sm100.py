@@ -16,7 +16,9 @@ from __future__ import annotations
 import tilelang.language as T
 from tvm import tirx
 
-from .sparse_mla import FP8_SOURCE, LOG2E, sink_share
+from .sparse_mla import CLUSTER_SOURCE, FP8_SOURCE, LOG2E, meet_cluster, sink_share
+
+__all__ = ["CLUSTER_SOURCE", "meet_cluster"]
 
 TILE = 64
 """Tokens of a tile: the M of the score MMA."""
@@ -293,7 +295,7 @@ def finish_columns(
     head0,
     heads,
     split,
-    splits,
+    alone,
     lse_scale,
     warp,
     lane,
@@ -308,7 +310,7 @@ def finish_columns(
             )
             inverse = T.if_then_else(total[column] > 0.0, 1.0 / total[column], 0.0)
             if h < heads:
-                if splits == 1:
+                if alone:
                     stat[h] = inverse * sink_share(lse2, attn_sink[head0 + h])
                     lse[row, head0 + h] = lse2 * lse_scale
                 else:
@@ -317,7 +319,7 @@ def finish_columns(
 
 
 @T.macro
-def write_output(tmem, held, stat, out, o_partial, row, split, splits, head0, heads, pad, live):
+def write_output(tmem, held, stat, out, o_partial, row, split, alone, head0, heads, pad, live):
     """O^T times stat[head] to `out` (a lone split) or to this split's partial; zeros where no tile was live."""
     width = T.min(heads, held.shape[1])
     for c in T.unroll(4):
@@ -327,7 +329,7 @@ def write_output(tmem, held, stat, out, o_partial, row, split, splits, head0, he
                 T.copy(tmem[c, :, first : first + held.shape[1]], held)
             else:
                 T.fill(held, 0)
-            if splits == 1:
+            if alone:
                 for d, h in T.Parallel(held.shape[0], width):
                     out[row, head0 + first + h, c * 128 + d] = T.cast(
                         held[d, h] * stat[first + h], "bfloat16"
@@ -355,46 +357,69 @@ def arrive(arrivals, slot, last, splits, thread, barrier, threads):
 
 @T.macro
 def merge_splits(
-    o_partial, lse_partial, attn_sink, out, lse, row, head0, heads, splits, lse_scale, warp, lane
+    o_partial,
+    lse_partial,
+    attn_sink,
+    out,
+    lse,
+    row,
+    head0,
+    heads,
+    splits,
+    lse_scale,
+    first,
+    columns,
+    thread,
+    threads,
 ):
-    """Weighted sum of the splits' normalised outputs, one warp a head; a split of weight 0 is not read."""
+    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a thread and turn.
+
+    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight 0 is not looked
+    at; a row without ids gives 0 and -inf.
+    """
+    part = T.alloc_local((8, 4), "float32")
+    weight = T.alloc_local((8,), "float32")
+    merged = T.alloc_local((4,), "float32")
     peak = T.alloc_var("float32")
+    risen = T.alloc_var("float32")
     total = T.alloc_var("float32")
-    share = T.alloc_var("float32")
-    merged = T.alloc_local((16,), "float32")
-    for turn in T.serial(T.ceildiv(heads, 4)):
-        h = turn * 4 + warp
-        if h < heads:
+    for turn in T.serial(T.ceildiv(heads * columns // 4, threads)):
+        item = turn * threads + thread
+        if item < heads * columns // 4:
+            h = head0 + item // (columns // 4)
+            d = first + item % (columns // 4) * 4
             peak = -T.infinity("float32")
-            for i in T.serial(T.ceildiv(splits, 32)):
-                if i * 32 + lane < splits:
-                    peak = T.max(peak, lse_partial[row, i * 32 + lane, head0 + h])
-            for step in T.unroll(5):
-                peak = T.max(peak, T.shfl_xor(peak, 1 << step))
             total = 0.0
-            for i in T.serial(T.ceildiv(splits, 32)):
-                if (i * 32 + lane < splits) & (peak > -T.infinity("float32")):
-                    total = total + T.exp2(lse_partial[row, i * 32 + lane, head0 + h] - peak)
-            for step in T.unroll(5):
-                total = total + T.shfl_xor(total, 1 << step)
-            lse2 = T.if_then_else(total > 0.0, T.log2(total) + peak, -T.infinity("float32"))
-            share = sink_share(lse2, attn_sink[head0 + h])
-            for v in T.unroll(16):
+            for v in T.unroll(4):
                 merged[v] = 0.0
-            for s in T.unroll(splits, unroll_factor=4):
-                weight = T.exp2(lse_partial[row, s, head0 + h] - lse2) * share
-                if weight > 0.0:
-                    for c in T.unroll(4):
+            for batch in T.serial(T.ceildiv(splits, 8)):
+                for i in T.unroll(8):
+                    weight[i] = -T.infinity("float32")
+                    if batch * 8 + i < splits:
+                        weight[i] = lse_partial[row, batch * 8 + i, h]
                         for v in T.vectorized(4):
-                            merged[c * 4 + v] = (
-                                merged[c * 4 + v]
-                                + weight * o_partial[row, s, head0 + h, c * 128 + lane * 4 + v]
-                            )
-            for c in T.unroll(4):
-                for v in T.vectorized(4):
-                    out[row, head0 + h, c * 128 + lane * 4 + v] = T.cast(merged[c * 4 + v], "bfloat16")
-            if lane == 0:
-                lse[row, head0 + h] = lse2 * lse_scale
+                            part[i, v] = o_partial[row, batch * 8 + i, h, d + v]
+                risen = peak
+                for i in T.unroll(8):
+                    risen = T.max(risen, weight[i])
+                if risen > -T.infinity("float32"):
+                    peak = T.exp2(peak - risen)
+                    total = total * peak
+                    for v in T.unroll(4):
+                        merged[v] = merged[v] * peak
+                    for i in T.unroll(8):
+                        if weight[i] > -T.infinity("float32"):
+                            weight[i] = T.exp2(weight[i] - risen)
+                            total = total + weight[i]
+                            for v in T.unroll(4):
+                                merged[v] = merged[v] + weight[i] * part[i, v]
+                    peak = risen
+            lse2 = T.if_then_else(total > 0.0, T.log2(total) + peak, -T.infinity("float32"))
+            share = T.if_then_else(total > 0.0, sink_share(lse2, attn_sink[h]) / total, 0.0)
+            for v in T.vectorized(4):
+                out[row, h, d + v] = T.cast(merged[v] * share, "bfloat16")
+            if d == 0:
+                lse[row, h] = lse2 * lse_scale
 
 
 def row_map(cache, columns, rows, row_stride):
