@@ -1,9 +1,10 @@
-"""The decode step on this GPU: T in {1, 4, 16, 64} at 32K and 128K context, checked, and timed under a CUDA graph.
+"""The decode step on this GPU: T in {1, 4, 16, 64} at 32K and 128K context, checked and timed.
 
     python benchmarks/decode_step.py [--out step.jsonl] [--no-check] [--queries 1,4] [--contexts 32768]
 
-Prints a Markdown table: the whole step, its three ops alone, the Triton attention, and what the same card needs to
-gather the selected rows and to read the index pages. Inputs rotate past the L2; T is the number of sequences.
+Prints a Markdown table of times under a CUDA graph: the whole step, its three ops alone, the Triton attention,
+and what the same card needs to gather the selected rows and to read the index pages. Inputs rotate past the L2; T is
+the number of sequences.
 """
 
 from __future__ import annotations
@@ -22,9 +23,20 @@ from dsl_kernels import bench, measure, ops, steps
 from dsl_kernels.errors import DslKernelError
 
 COLUMNS = (
-    "T", "context", "step us", "indexer us", "top-k us", "attention us", "Triton attention us", "attention / Triton",
-    "gather us", "attention / gather", "page read us", "indexer / read", "check",
-)  # fmt: skip
+    "T",
+    "context",
+    "step us",
+    "indexer us",
+    "top-k us",
+    "attention us",
+    "Triton attention us",
+    "attention / Triton",
+    "gather us",
+    "attention / gather",
+    "page read us",
+    "indexer / read",
+    "check",
+)
 
 
 def numbers(text: str) -> list[int]:
@@ -55,9 +67,17 @@ def cells(row: dict[str, Any]) -> list[str]:
     attention, indexer = parts["sparse_mla"], parts["lightning_indexer"]
     verdict = {True: "ok", False: "WRONG", None: "-"}[row.get("ok")]
     figures = (
-        time["step"]["us"], indexer, parts["topk_selector"], attention, triton, _ratio(attention, triton), limits["gather"],
-        _ratio(attention, limits["gather"]), limits["read"], _ratio(indexer, limits["read"]),
-    )  # fmt: skip
+        time["step"]["us"],
+        indexer,
+        parts["topk_selector"],
+        attention,
+        triton,
+        _ratio(attention, triton),
+        limits["gather"],
+        _ratio(attention, limits["gather"]),
+        limits["read"],
+        _ratio(indexer, limits["read"]),
+    )
     return [str(row["t"]), str(row["context"]), *("-" if f is None else f"{f:.2f}" for f in figures), verdict]
 
 

@@ -1,7 +1,7 @@
 """Timing primitives: medians over CUDA-graph replays, with inputs that rotate past the L2.
 
-A call is captured many times into one graph, so that launch gaps of the host are not in the figure. Every turn of a
-rotation uses other inputs; once the turns together touch `ROTATION_BYTES`, none of them finds its data in the L2.
+A call is captured many times into one graph, so that launch gaps of the host are not in the figure. Every
+turn of a rotation uses other inputs; once they together touch `ROTATION_BYTES`, none finds its data in the L2.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ def require_gpu() -> str:
 
     if not torch.cuda.is_available():
         raise ExecutorUnavailableError(
-            "GPU", expected="an NVIDIA GPU: times on a CPU say nothing about the kernels", got="none visible to torch",
+            "GPU",
+            expected="an NVIDIA GPU: times on a CPU say nothing about the kernels",
+            got="none visible to torch",
             fix="run it on a machine with a Hopper or Blackwell GPU; `run` executes a step on a CPU",
-        )  # fmt: skip
+        )
     return torch.cuda.get_device_name(torch.cuda.current_device())
 
 
@@ -160,7 +162,7 @@ def environment() -> dict[str, Any]:
 
 
 def command(argv: list[str]) -> str:
-    """The command that runs, as one would type it in a checkout: absolute paths are cut to their last part."""
+    """The command that runs, as typed in a checkout; absolute paths are cut to their last part."""
     program, root = Path(argv[0]).resolve(), checkout()
     if program.name == "__main__.py":
         start = f"python -m {program.parent.name}"
@@ -223,7 +225,7 @@ class Records:
             path.parent.mkdir(parents=True, exist_ok=True)
 
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Keep a record, and append it to the file at once: a run that is cut short leaves what it measured."""
+        """Keep a record, and append it to the file at once: a run cut short leaves what it measured."""
         self.rows.append(row)
         if self._path is not None:
             with self._path.open("a") as file:

@@ -1,7 +1,7 @@
 """What the memory of this GPU allows: rows fetched at random by bulk copies, and a sequential read.
 
-The kernel does nothing but copy rows into shared memory. It is compiled by NVRTC when it is first measured, so that
-every run compares its kernels with the ceiling of the same card on the same day.
+The kernel does nothing but copy rows into shared memory. It is compiled by NVRTC when it is first measured,
+so that every run compares its kernels with the ceiling of the same card on the same day.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ STAGE_BYTES = 18 << 10
 READ_ROW = 8192
 
 SOURCE = r"""
-__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return (unsigned)__cvta_generic_to_shared(p);
+}
 
 // One warp a block walks its share of the rows; `group` rows share one stage of the ring and one barrier.
 extern "C" __global__ void gather_rows(
@@ -31,7 +33,8 @@ extern "C" __global__ void gather_rows(
   const int lane = threadIdx.x;
   const int row_bytes = first_bytes + second_bytes;
   if (lane == 0)
-    for (int s = 0; s < STAGES; s++) asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&full[s])));
+    for (int s = 0; s < STAGES; s++)
+      asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&full[s])));
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   __syncwarp();
   auto wait = [&](long long use) {
@@ -48,7 +51,9 @@ extern "C" __global__ void gather_rows(
     const long long id = mine ? (ids ? ids[at + lane] : at + lane) : -1;
     const unsigned live = __popc(__ballot_sync(0xffffffffu, id >= 0));
     const unsigned barrier = shared_address(&full[use % STAGES]);
-    if (lane == 0) asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(live * row_bytes) : "memory");
+    if (lane == 0)
+      asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                   ::"r"(barrier), "r"(live * row_bytes) : "memory");
     __syncwarp();
     if (id >= 0) {
       const unsigned slot = shared_address(ring) + ((use % STAGES) * group + lane) * row_bytes;
@@ -56,7 +61,8 @@ extern "C" __global__ void gather_rows(
                    ::"r"(slot), "l"(first + id * first_stride), "r"(first_bytes), "r"(barrier) : "memory");
       if (second_bytes)
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     ::"r"(slot + first_bytes), "l"(second + id * second_stride), "r"(second_bytes), "r"(barrier) : "memory");
+                     ::"r"(slot + first_bytes), "l"(second + id * second_stride), "r"(second_bytes),
+                       "r"(barrier) : "memory");
     }
   }
   while (drained < use) wait(drained++);
@@ -65,7 +71,7 @@ extern "C" __global__ void gather_rows(
 
 
 def gather(cache: dict[str, torch.Tensor], ids: torch.Tensor) -> None:
-    """Fetch the rows `ids` (int32, -1 skipped) of one or two row caches, each [n, width] with its own stride."""
+    """Fetch the rows `ids` (int32, -1 skipped) of one or two caches, each [n, width] with its own stride."""
     parts = list(cache.values())
     widths = [part.shape[1] * part.element_size() for part in parts]
     strides = [part.stride(0) * part.element_size() for part in parts]

@@ -1,4 +1,4 @@
-"""Each op over a measuring grid: its points, their inputs on the GPU, their times, and the tuned table they give."""
+"""Each op over a measuring grid: its points, their inputs on the GPU, their times, and the tuned table."""
 
 from __future__ import annotations
 
@@ -138,9 +138,14 @@ def _indexer(case: Case, seed: int) -> Prepared:
     outs = [measure.logits(inputs) for inputs in sets]
     names = ("q_index", "k_index_cache", "weights", "seq_lens", "block_table")
     dims = {
-        "b": p["b"], "next_n": next_n, "heads": p["heads"], "pages": size.pages, "max_pages": size.pages_per_sequence,
-        "stride": outs[0].shape[-1], "max_len": p["len"],
-    }  # fmt: skip
+        "b": p["b"],
+        "next_n": next_n,
+        "heads": p["heads"],
+        "pages": size.pages,
+        "max_pages": size.pages_per_sequence,
+        "stride": outs[0].shape[-1],
+        "max_len": p["len"],
+    }
 
     def paged(variant: str | None, splits: int | None) -> list[bench.Call]:
         return [
@@ -213,11 +218,20 @@ def _attention(case: Case, seed: int) -> Prepared:
     def calls(variant: str | None, splits: int | None) -> list[bench.Call]:
         return [
             partial(
-                ops.sparse_mla, s.tensors["q_nope"], s.tensors["q_pe"], s.tensors["kv"], i, kpe=s.tensors.get("kpe"),
-                sm_scale=DATASET_SM_SCALE, out=o[0], lse=o[1], variant=variant, splits=splits,
+                ops.sparse_mla,
+                s.tensors["q_nope"],
+                s.tensors["q_pe"],
+                s.tensors["kv"],
+                i,
+                kpe=s.tensors.get("kpe"),
+                sm_scale=DATASET_SM_SCALE,
+                out=o[0],
+                lse=o[1],
+                variant=variant,
+                splits=splits,
             )
             for s, i, o in zip(drawn, ids, outs, strict=True)
-        ]  # fmt: skip
+        ]
 
     ceiling = [partial(ceilings.gather, s.cache_rows(), i) for s, i in zip(drawn, ids, strict=True)]
     baseline = []
@@ -268,10 +282,17 @@ def time_case(
         prepared.calls(tuned["variant"] if tuned else None, launch.get("splits") if tuned else None)
     )
     record: dict[str, Any] = {
-        "op": case.op, "form": case.form, **case.params, "variant": selection.variant.id,
-        "rule": "fastest of a sweep" if tuned else selection.rule, "launch": launch, **timing.to_dict(), "gbps": prepared.bytes / timing.us / 1e3,
-        "tflops": {unit: count / timing.us / 1e6 for unit, count in prepared.flops.items()}, "notes": [],
-    }  # fmt: skip
+        "op": case.op,
+        "form": case.form,
+        **case.params,
+        "variant": selection.variant.id,
+        "rule": "fastest of a sweep" if tuned else selection.rule,
+        "launch": launch,
+        **timing.to_dict(),
+        "gbps": prepared.bytes / timing.us / 1e3,
+        "tflops": {unit: count / timing.us / 1e6 for unit, count in prepared.flops.items()},
+        "notes": [],
+    }
     if prepared.ceiling:
         record["ceiling_us"] = measure.time_optional(prepared.ceiling, record)
         record["ratio"] = timing.us / record["ceiling_us"] if record["ceiling_us"] else None
@@ -307,13 +328,17 @@ def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -
         return None
     winner = min(best, key=lambda name: best[name][0])
     return {
-        "op": case.op, "form": case.form, "bucket": registry.bucket(call), "variant": winner, "launch": best[winner][1],
+        "op": case.op,
+        "form": case.form,
+        "bucket": registry.bucket(call),
+        "variant": winner,
+        "launch": best[winner][1],
         "us": {name: round(us, 3) for name, (us, _) in sorted(best.items())},
-    }  # fmt: skip
+    }
 
 
 def _split_choices(case: Case, default: int | None, cluster: int) -> list[int | None]:
-    """None (the launch rule's own number) and its neighbours in whole clusters, for the op that takes splits."""
+    """None (the launch rule's own number) and its neighbours in whole clusters; for sparse_mla only."""
     if case.op != "sparse_mla" or default is None:
         return [None]
     limit = case.params.get("topk", 2048) // 64 // cluster

@@ -1,4 +1,4 @@
-"""The timing of a whole step: under a CUDA graph, with its three ops alone, the Triton baseline and the ceilings."""
+"""Timing of a whole step under a CUDA graph, of its three ops alone, the Triton baseline and the ceilings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DEVICE = "cuda"
 
 
 def touched_bytes(size: StepSize) -> float:
-    """Bytes that one decode step reads from the smaller-used of its two caches: what a rotation must push out of the L2."""
+    """Bytes one decode step reads from the cache it reads least: what a rotation must push out of the L2."""
     row = 656 if size.kv == "fp8" else 1152
     return min(size.batch * size.context * 132.0, float(size.queries * min(size.topk, size.context) * row))
 
 
 def pool(size: StepSize) -> StepSize:
-    """`size` over a cache that is larger than its sequences need, so that turns of a rotation use other pages."""
+    """`size` over a cache larger than its sequences need, so that turns of a rotation use other pages."""
     needed = max(size.pages, size.batch * size.pages_per_sequence, CONTEST_PAGES)
     return replace(size, pages=needed) if size.kind == "decode" else size
 
@@ -39,7 +39,7 @@ def step_sets(size: StepSize, seed: int = 0) -> list[StepInputs]:
 
 
 def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = True) -> dict[str, Any]:
-    """Times of a step under a CUDA graph, of its three ops alone, of the baseline and of the ceilings, in microseconds.
+    """Microseconds of a step under a CUDA graph, of its three ops alone, the baseline and the ceilings.
 
     A figure that cannot be had is None, and `notes` says why.
     """
@@ -123,9 +123,15 @@ def _parts(
             t: Any = t, logits: Any = logits, o: Any = output, k: int = inputs.topk, rows: int = rows
         ) -> None:
             ops.topk_selector(
-                logits.view(rows, -1), t["seq_lens"].view(rows), k, block_table=t["block_table"], page_size=PAGE,
-                next_n=t["seq_lens"].shape[1], out=o.indices, workspace=workspace,
-            )  # fmt: skip
+                logits.view(rows, -1),
+                t["seq_lens"].view(rows),
+                k,
+                block_table=t["block_table"],
+                page_size=PAGE,
+                next_n=t["seq_lens"].shape[1],
+                out=o.indices,
+                workspace=workspace,
+            )
 
         def attention(attend: Any = attend, o: Any = output, options: Any = options) -> None:
             ops.sparse_mla(*attend, **options, out=o.out, lse=o.lse, workspace=workspace)
@@ -176,12 +182,12 @@ def _baseline(
     return time_baseline(given, sets[0].sm_scale, figures["notes"])
 
 
-# The Triton attention's best setting by (queries, heads, topk): found once, on the first inputs of those sizes.
+# The Triton attention's best setting by (queries, heads, topk), found on the first inputs of those sizes.
 _settings: dict[tuple[int, int, int], list[Any]] = {}
 
 
 def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]) -> dict[str, Any] | None:
-    """The project's Triton split-K attention at its best setting on these inputs; None with a note where it cannot run."""
+    """The project's Triton split-K attention at its best setting; None with a note where it cannot run."""
     module = baseline_module()
     if module is None:
         notes.append("no Triton baseline: it needs a checkout and Triton")

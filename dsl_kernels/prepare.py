@@ -1,4 +1,4 @@
-"""Warm-up of a server: compile and load what it will launch, before the first request and before any graph capture."""
+"""Warm-up of a server: compile and load what it will launch, before requests and before a graph capture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Warmed:
-    """What became of one variant: compiled before or just now, loaded onto the GPU or not, or why it failed."""
+    """What became of one variant: cached before, loaded onto the GPU, or why it failed."""
 
     variant: str
     seconds: float
@@ -24,14 +24,19 @@ class Warmed:
 
 
 def warmup(
-    op: str | Iterable[str] | None = None, *, arch: str | None = None, device: int | None = None, jobs: int | None = None,
-    strict: bool = True, progress: Progress | None = None,
-) -> list[Warmed]:  # fmt: skip
+    op: str | Iterable[str] | None = None,
+    *,
+    arch: str | None = None,
+    device: int | None = None,
+    jobs: int | None = None,
+    strict: bool = True,
+    progress: Progress | None = None,
+) -> list[Warmed]:
     """Compile every variant that calls may select, and load them onto the GPU if there is one.
 
     Args:
         op: operations to warm; all by default.
-        arch: architecture to compile for; by default that of `device`. Off a GPU it must be named, and nothing is loaded.
+        arch: architecture to compile for; by default that of `device`. Off a GPU it must be named.
         device: CUDA device to load onto; the current one by default.
         jobs: compile workers, as `runtime.pool.compile_all`.
         strict: raise the first failure; otherwise failures are in the result.

@@ -1,7 +1,7 @@
-"""Where each variant has run and matched the reference: the project's own record, so that listings stay honest.
+"""Where each variant has run and matched the reference, so that listings stay honest.
 
-`runs.json` is written by `python -m dsl_kernels verify --record`. A record names the source it was made from; when
-the generated module has changed since, the record no longer counts as its own.
+`runs.json` is written by `python -m dsl_kernels verify --record`. A record names the source it was made from;
+when the generated module has changed since, the record no longer counts as its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXECUTORS = ("cuda", "emulator", "interpreter")
 
 @dataclass(frozen=True)
 class Run:
-    """One executor's record: where (a GPU's name, or "CPU"), when, over how many workloads, and of this very source or not."""
+    """One executor's record: where (a GPU's name, or "CPU"), when, how many workloads, of this source or not."""
 
     executor: str
     where: str

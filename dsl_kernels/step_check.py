@@ -1,8 +1,9 @@
-"""The check of a DSA step: every op against the reference of its problem on the inputs it was given, and the chain.
+"""The check of a DSA step: every op against its reference on the inputs it was given, and the chain.
 
-Two correct kernels may select differently at the boundary, because their scores differ in the last bits. The chain is
-therefore judged by the scores of what was selected (the rule of flashinfer-bench: slot by slot, 1e-2 absolute and
-relative), and its output against a reference that selects for itself only where both selected the same tokens.
+Two correct kernels may select differently at the boundary, because their scores differ in the last bits. The
+chain is therefore judged by the scores of what was selected (the rule of flashinfer-bench: slot by slot, 1e-2
+absolute and relative), and its output against a reference that selects for itself only where both selected
+the same tokens.
 """
 
 from __future__ import annotations
@@ -68,14 +69,23 @@ def _decode_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[
         "rows": rows,
         "logits": logits,
         "indexer": {
-            "q": t["q_index"][picked], "k_cache": cache, "weights": t["weights"][picked], "seq_lens": lens,
-            "block_table": local, "skip_below": inputs.topk,
+            "q": t["q_index"][picked],
+            "k_cache": cache,
+            "weights": t["weights"][picked],
+            "seq_lens": lens,
+            "block_table": local,
+            "skip_below": inputs.topk,
         },
         "selector": {
-            "logits": logits.reshape(-1, width), "row_starts": torch.zeros_like(lens).flatten(), "row_ends": lens.flatten(),
-            "block_table": table, "next_n": next_n, "page_size": PAGE, "k": inputs.topk,
+            "logits": logits.reshape(-1, width),
+            "row_starts": torch.zeros_like(lens).flatten(),
+            "row_ends": lens.flatten(),
+            "block_table": table,
+            "next_n": next_n,
+            "page_size": PAGE,
+            "k": inputs.topk,
         },
-    }  # fmt: skip
+    }
 
 
 def _pages_in_use(
@@ -103,14 +113,24 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
         "rows": rows,
         "logits": logits,
         "indexer": {
-            "q": t["q_index"][rows], "k": t["k_index"], "k_scales": t["k_index_scales"], "weights": t["weights"][rows],
-            "k_start": starts, "k_end": ends, "skip_below": inputs.topk,
+            "q": t["q_index"][rows],
+            "k": t["k_index"],
+            "k_scales": t["k_index_scales"],
+            "weights": t["weights"][rows],
+            "k_start": starts,
+            "k_end": ends,
+            "skip_below": inputs.topk,
         },
         "selector": {
-            "logits": logits, "row_starts": starts, "row_ends": ends, "block_table": starts.new_zeros(1, 1), "next_n": 1,
-            "page_size": 0, "k": inputs.topk,
+            "logits": logits,
+            "row_starts": starts,
+            "row_ends": ends,
+            "block_table": starts.new_zeros(1, 1),
+            "next_n": 1,
+            "page_size": 0,
+            "k": inputs.topk,
         },
-    }  # fmt: skip
+    }
 
 
 def _chunk(inputs: StepInputs) -> int:

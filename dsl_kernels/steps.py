@@ -1,7 +1,7 @@
 """A DSA step as data: its sizes, its inputs (drawn or read from a workload file), its run and its check.
 
 A workload file is a safetensors file whose tensors carry the argument names of `dsl_kernels.dsa.decode` or
-`prefill`. Tensors it lacks are drawn at random, so a file that holds only `seq_lens` and `block_table` is enough.
+`prefill`. Tensors it lacks are drawn at random: `seq_lens` and `block_table` alone are enough.
 """
 
 from __future__ import annotations
@@ -36,12 +36,31 @@ FORMAT = "dsl_kernels.step"
 
 ARGUMENTS = {
     "decode": (
-        "q_index", "k_index_cache", "weights", "seq_lens", "block_table", "q_nope", "q_pe", "kv", "kpe", "attn_sink",
+        "q_index",
+        "k_index_cache",
+        "weights",
+        "seq_lens",
+        "block_table",
+        "q_nope",
+        "q_pe",
+        "kv",
+        "kpe",
+        "attn_sink",
     ),
     "prefill": (
-        "q_index", "k_index", "k_index_scales", "weights", "k_start", "k_end", "q_nope", "q_pe", "kv", "kpe", "attn_sink",
+        "q_index",
+        "k_index",
+        "k_index_scales",
+        "weights",
+        "k_start",
+        "k_end",
+        "q_nope",
+        "q_pe",
+        "kv",
+        "kpe",
+        "attn_sink",
     ),
-}  # fmt: skip
+}
 # What a workload file must hold: the rest follows from it or is drawn.
 REQUIRED = {"decode": ("seq_lens", "block_table"), "prefill": ("k_start", "k_end")}
 
@@ -163,7 +182,7 @@ class StepInputs:
     lse_base: str = "2"
 
     def run(self, **options: Any) -> dsa.StepOutput:
-        """The step through `dsa.decode` or `dsa.prefill`; options are theirs (executor, arch, workspace, output ...)."""
+        """The step through `dsa.decode` or `dsa.prefill`; options are theirs, such as executor."""
         step: Any = dsa.decode if self.kind == "decode" else dsa.prefill
         return step(**self.tensors, sm_scale=self.sm_scale, topk=self.topk, lse_base=self.lse_base, **options)
 
@@ -211,7 +230,7 @@ def draw(
     sets: int = 1,
     given: Mapping[str, torch.Tensor] | None = None,
 ) -> list[StepInputs]:
-    """Random inputs of a size: `sets` of them, which share the caches and differ in queries, tables and pages.
+    """Random inputs of a size: `sets` of them, which share the caches and differ in queries and pages.
 
     Args:
         given: tensors to use as they are instead of drawing them.
@@ -364,7 +383,7 @@ def load(
     """The step of a workload file, with what the file lacks drawn at `size`.
 
     Raises:
-        InvalidArgumentError: no such file, not safetensors, another kind of step, or a needed tensor is missing.
+        InvalidArgumentError: no such file, not safetensors, another kind of step, or a tensor is missing.
         UnknownNameError: a tensor that no argument of the step has.
     """
     tensors, metadata = _read(Path(path))
@@ -463,10 +482,10 @@ def used() -> list[registry.Selection]:
 def run_checked(
     inputs: StepInputs, *, sample: int = 4, **options: Any
 ) -> tuple[dsa.StepOutput, dict[str, Comparison]]:
-    """Run a step, and compare what each op made of what it was given, and the chain as a whole, with the references.
+    """Run a step, and compare each op on what it was given, and the chain as a whole, with the references.
 
     Args:
-        sample: sequences (or prefill rows) that are compared; evenly spread, the first and the last among them.
+        sample: sequences (or prefill rows) that are compared, spread evenly from the first to the last.
     """
     from .step_check import check
 

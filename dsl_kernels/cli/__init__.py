@@ -1,7 +1,7 @@
 """`python -m dsl_kernels`: list, inspect, compile, run and time the kernels.
 
-Every public module here is a group of commands: it holds a typer app named `app`. Heavy imports (torch, the DSLs)
-happen inside the commands that need them.
+Every public module here is a group of commands: it holds a typer app named `app`. Heavy imports (torch, the
+DSLs) happen inside the commands that need them.
 """
 
 from __future__ import annotations
@@ -61,10 +61,14 @@ def show_error(error: DslKernelError) -> None:
 
 
 app = typer.Typer(
-    name="dsl_kernels", cls=_Group, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
+    name="dsl_kernels",
+    cls=_Group,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="Sparse-attention kernels for Hopper and Blackwell: list, inspect, compile, run and time them.",
     context_settings={"help_option_names": ["-h", "--help"]},
-)  # fmt: skip
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -54,7 +54,7 @@ def table(
     right: Iterable[str] = (),
     fold: Iterable[str] = (),
 ) -> Any:
-    """A rich table; columns named in `right` are right-aligned, those in `fold` may wrap, the others never do."""
+    """A rich table; columns in `right` are right-aligned, those in `fold` may wrap, the others never do."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -72,7 +72,7 @@ def table(
 
 
 def show(made: Any) -> None:
-    """Print a table on standard output; ids and numbers stay whole even where the terminal is too narrow for them."""
+    """Print a table on standard output; ids and numbers stay whole even in a terminal too narrow for them."""
     from rich.cells import cell_len
     from rich.text import Text
 
@@ -151,9 +151,15 @@ def progress(disable: bool = False) -> Any:
 
     where = error_console()
     return Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=where, transient=True, disable=disable or not where.is_terminal,
-    )  # fmt: skip
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=where,
+        transient=True,
+        disable=disable or not where.is_terminal,
+    )
 
 
 def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str, str | None]:

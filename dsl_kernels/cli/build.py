@@ -96,7 +96,7 @@ def warmup(
     jobs: Jobs = None,
     as_json: out.Json = False,
 ) -> None:
-    """Compile, and load onto the GPU if there is one, everything that a server of this architecture may launch."""
+    """Compile, and load onto a GPU that is present, everything a server of this architecture may launch."""
     from ..prepare import warmup as warm
 
     for name in op or []:

@@ -49,12 +49,22 @@ def _record(variant: variants.Variant) -> dict[str, Any]:
     compiled: Artifact | None = artifact.read(folder, verify=False) if folder is not None else None
     ran = runs.of(variant)
     return {
-        "id": variant.id, "op": variant.op, "backend": variant.backend, "arch": variant.arch, "knobs": dict(variant.knobs),
-        "declared": dict(variant.declared), "path": variant.path, "cached": folder is not None, "folder": folder,
-        "problem": problem, "resources": vars(compiled.resources) if compiled else None,
-        "evidence": dict(compiled.evidence) if compiled else None, "toolchain": dict(compiled.toolchain) if compiled else None,
-        "ran": runs.summary(ran), "runs": [vars(run) for run in ran],
-    }  # fmt: skip
+        "id": variant.id,
+        "op": variant.op,
+        "backend": variant.backend,
+        "arch": variant.arch,
+        "knobs": dict(variant.knobs),
+        "declared": dict(variant.declared),
+        "path": variant.path,
+        "cached": folder is not None,
+        "folder": folder,
+        "problem": problem,
+        "resources": vars(compiled.resources) if compiled else None,
+        "evidence": dict(compiled.evidence) if compiled else None,
+        "toolchain": dict(compiled.toolchain) if compiled else None,
+        "ran": runs.summary(ran),
+        "runs": [vars(run) for run in ran],
+    }
 
 
 def _telling(evidence: Mapping[str, int] | None) -> str:
@@ -99,9 +109,16 @@ def _row(record: dict[str, Any]) -> list[Any]:
     spills = built["spill_stores"] + built["spill_loads"] if built else None
     registers = built["registers"] if built else None
     return [
-        record["id"], declared.get("threads"), smem, tmem or None, registers, spills, _telling(record["evidence"]), record["ran"],
+        record["id"],
+        declared.get("threads"),
+        smem,
+        tmem or None,
+        registers,
+        spills,
+        _telling(record["evidence"]),
+        record["ran"],
         record["cached"],
-    ]  # fmt: skip
+    ]
 
 
 @app.command()
@@ -169,17 +186,26 @@ def _compiled_file(record: dict[str, Any], name: str) -> Path:
 
 def _print_summary(console: Any, record: dict[str, Any]) -> None:
     rows = [
-        ("operation", record["op"]), ("backend", record["backend"]), ("architecture", record["arch"]), ("knobs", record["knobs"]),
-        ("module", record["path"]), ("declared", record["declared"]), ("ran on", record["ran"]),
-        ("compiled", record["folder"] or record["problem"] or f"no: `python -m dsl_kernels compile {record['id']}`"),
-    ]  # fmt: skip
+        ("operation", record["op"]),
+        ("backend", record["backend"]),
+        ("architecture", record["arch"]),
+        ("knobs", record["knobs"]),
+        ("module", record["path"]),
+        ("declared", record["declared"]),
+        ("ran on", record["ran"]),
+        (
+            "compiled",
+            record["folder"] or record["problem"] or f"no: `python -m dsl_kernels compile {record['id']}`",
+        ),
+    ]
     if record["resources"]:
         rows += [("resources", record["resources"]), ("instructions", _telling(record["evidence"]))]
     out.show(out.table(record["id"], ("", " "), rows, fold=(" ",)))
     for run in record["runs"]:
         note = "" if run["current"] else "; the module has changed since"
         console.print(
-            f"matched the reference on {run['where']} ({run['executor']}), {run['workloads']} workloads, {run['date']}{note}"
+            f"matched the reference on {run['where']} ({run['executor']}), "
+            f"{run['workloads']} workloads, {run['date']}{note}"
         )
 
 
@@ -220,7 +246,7 @@ def explain(
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Which variant would serve a call, and why: every candidate, each refusal, predictions and the tuned entry."""
+    """Which variant would serve a call, and why: candidates, refusals, predictions and the tuned entry."""
     from .. import env, problems, programs, registry
 
     problem = problems.get(op)
@@ -262,7 +288,7 @@ class _Asked(Mapping[str, Any]):
 def complete_dims(
     program: TileProgram, form: str, given: Mapping[str, int]
 ) -> tuple[dict[str, int], list[str]]:
-    """All runtime dims of a form: those given, the rest as 1 where no guard, bucket or launch rule looks at them.
+    """All runtime dims of a form: those given, and 1 for the rest, which no guard or bucket looks at.
 
     Raises:
         InvalidArgumentError: a name that the form does not have, or one that the decision needs and lacks.
@@ -300,7 +326,7 @@ def complete_dims(
 
 
 def _target(arch: str | None, gpu: str | None) -> tuple[str, str]:
-    """(architecture, GPU name): as asked, else those of this machine's GPU, else sm_90a without a tuned table."""
+    """(architecture, GPU name): as asked, else of this machine's GPU, else sm_90a without a tuned table."""
     if arch is not None or gpu is not None:
         for spec in () if arch is not None else map(get_arch, ("sm_90a", "sm_100a")):
             if spec.gpu in (gpu or ""):
@@ -317,18 +343,28 @@ def _target(arch: str | None, gpu: str | None) -> tuple[str, str]:
 def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
     pick = found.selection
     return {
-        "op": found.call.op, "form": found.call.form, "arch": found.call.arch, "gpu": found.call.gpu, "dims": dict(found.call.dims),
-        "assumed": assumed, "bucket": found.bucket, "tuned": dict(found.tuned) if found.tuned else None,
+        "op": found.call.op,
+        "form": found.call.form,
+        "arch": found.call.arch,
+        "gpu": found.call.gpu,
+        "dims": dict(found.call.dims),
+        "assumed": assumed,
+        "bucket": found.bucket,
+        "tuned": dict(found.tuned) if found.tuned else None,
         "candidates": [
             {
-                "variant": c.variant.id, "refusal": c.refusal, "model_us": c.predicted_us, "bound": c.bound or None,
-                "tuned_us": c.tuned_us, "chosen": c.chosen,
+                "variant": c.variant.id,
+                "refusal": c.refusal,
+                "model_us": c.predicted_us,
+                "bound": c.bound or None,
+                "tuned_us": c.tuned_us,
+                "chosen": c.chosen,
             }
             for c in found.candidates
         ],
         "selection": {"variant": pick.variant.id, "rule": pick.rule, "launch": pick.launch} if pick else None,
         "error": str(found.error) if found.error else None,
-    }  # fmt: skip
+    }
 
 
 def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: list[str], rates: str) -> None:

@@ -64,7 +64,7 @@ def run(
     ] = True,
     as_json: out.Json = False,
 ) -> None:
-    """One real DSA step (score, select, attend) through the registry, checked against the reference, timed on a GPU.
+    """One real DSA step (score, select, attend) through the registry, checked, and timed on a GPU.
 
     Without a GPU the step runs through the interpreter, which executes the tile programs in torch on the CPU.
     """
@@ -72,10 +72,23 @@ def run(
 
     from .. import ops, steps
 
-    wanted = _size(kind, size, {
-        "batch": batch, "rows": rows, "context": context, "heads": heads, "index_heads": index_heads, "topk": topk, "kv": kv,
-        "next_n": next_n, "pages": pages, "ragged": ragged,
-    }, workload)  # fmt: skip
+    wanted = _size(
+        kind,
+        size,
+        {
+            "batch": batch,
+            "rows": rows,
+            "context": context,
+            "heads": heads,
+            "index_heads": index_heads,
+            "topk": topk,
+            "kv": kv,
+            "next_n": next_n,
+            "pages": pages,
+            "ragged": ragged,
+        },
+        workload,
+    )
     name, device, why = _executor(executor)
     target = get_arch(arch).name if arch else None
     if device == "cuda" and target not in (None, ops._base.device_facts(torch.cuda.current_device())[0]):
@@ -106,12 +119,25 @@ def run(
         figures = _timed(inputs, wanted, seed, workload is not None) if timing and device == "cuda" else None
     ok = all(comparison.ok for comparison in comparisons.values())
     report = {
-        "kind": kind, "size": vars(inputs.size()), "executor": name, "why": why, "device": _device_name(device),
-        "arch": used[0].variant.arch, "sampled": min(sample, _count(inputs)), "of": _count(inputs), "seconds": seconds,
-        "used": [{"op": u.variant.op, "variant": u.variant.id, "rule": u.rule, "launch": u.launch} for u in used],
-        "checks": {op: {"ok": c.ok, "figures": c.figures, "limits": c.limits, "failures": c.failures} for op, c in comparisons.items()},
-        "ok": ok if check else None, "time": figures,
-    }  # fmt: skip
+        "kind": kind,
+        "size": vars(inputs.size()),
+        "executor": name,
+        "why": why,
+        "device": _device_name(device),
+        "arch": used[0].variant.arch,
+        "sampled": min(sample, _count(inputs)),
+        "of": _count(inputs),
+        "seconds": seconds,
+        "used": [
+            {"op": u.variant.op, "variant": u.variant.id, "rule": u.rule, "launch": u.launch} for u in used
+        ],
+        "checks": {
+            op: {"ok": c.ok, "figures": c.figures, "limits": c.limits, "failures": c.failures}
+            for op, c in comparisons.items()
+        },
+        "ok": ok if check else None,
+        "time": figures,
+    }
     if as_json:
         out.print_json(report)
     else:
@@ -139,9 +165,11 @@ def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | 
     given = {field: value for field, value in fields.items() if value is not None}
     if name is None and "context" not in given and workload is None:
         raise InvalidArgumentError(
-            f"sizes of the {kind} step", expected="--size NAME, or -l/--context with others, or --workload FILE", got="none",
+            f"sizes of the {kind} step",
+            expected="--size NAME, or -l/--context with others, or --workload FILE",
+            got="none",
             fix=f"for example `python -m dsl_kernels run {kind} --size demo`",
-        )  # fmt: skip
+        )
     base = steps.named_size(kind, name) if name else steps.StepSize(kind=kind)
     if name and ({"batch", "context"} & set(given)) and "pages" not in given:
         base = replace(base, pages=0)
@@ -204,7 +232,8 @@ def _print_report(report: dict[str, Any], sizes: str, comparisons: dict[str, Com
                 limit = comparison.limits.get(name)
                 held = "-" if limit is None else "ok" if value <= limit else "FAILED"
                 rows.append((op, name, value, limit, held))
-        title = f"against the reference, {report['sampled']} of {report['of']} {'sequences' if report['kind'] == 'decode' else 'rows'}"
+        unit = "sequences" if report["kind"] == "decode" else "rows"
+        title = f"against the reference, {report['sampled']} of {report['of']} {unit}"
         out.show(
             out.table(title, ("op", "figure", "value", "limit", "holds"), rows, right=("value", "limit"))
         )
@@ -237,7 +266,8 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
     if baseline:
         rows.append(("Triton sparse_mla", baseline["us"], "gather of its rows", limits.get("gather"), None))
     turns = figures["turns"]
-    title = f"microseconds under a CUDA graph, {f'{turns} input sets rotated past the L2' if turns > 1 else 'one input set'}"
+    inputs = f"{turns} input sets rotated past the L2" if turns > 1 else "one input set"
+    title = f"microseconds under a CUDA graph, {inputs}"
     out.show(
         out.table(
             title, ("what", "us", "ceiling", "ceiling us", "ratio"), rows, right=("us", "ceiling us", "ratio")
@@ -261,7 +291,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     as_json: out.Json = False,
 ) -> None:
-    """Time each op over a measuring grid on this GPU: microseconds, rates, and the ratio to ceilings of the same run."""
+    """Time each op over a measuring grid on this GPU: microseconds, rates, and ratios to its ceilings."""
     from .. import bench as timing
     from .. import problems
 
@@ -368,9 +398,15 @@ def _print_records(console: Any, op: str, gpu: str, records: list[dict[str, Any]
         rate = max(record["tflops"].values(), default=None) if op != "topk_selector" else None
         rows.append(
             (
-                {"form": record["form"], **sizes}, record["us"], record["gbps"], rate, record.get("ceiling_us"), record.get("ratio"),
-                record.get("triton_us"), record["variant"],
+                {"form": record["form"], **sizes},
+                record["us"],
+                record["gbps"],
+                rate,
+                record.get("ceiling_us"),
+                record.get("ratio"),
+                record.get("triton_us"),
+                record["variant"],
             )
-        )  # fmt: skip
+        )
     columns = ("sizes", "us", "GB/s", "TFLOP/s", "ceiling us", "ratio", "Triton us", "variant")
     out.show(out.table(f"{op} on {gpu}", columns, rows, right=columns[1:7], fold=("sizes",)))

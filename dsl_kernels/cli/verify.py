@@ -55,7 +55,7 @@ def verify(
     ] = False,
     as_json: out.Json = False,
 ) -> None:
-    """Run variants on the workloads of their problem and compare with the reference; status 1 if any differs."""
+    """Run variants on their problem's workloads and compare with the reference; status 1 if any differs."""
     tiers = [part.strip() for part in tier.split(",")]
     for part in tiers:
         if part not in TIERS:

@@ -99,10 +99,24 @@ def compiled(variant: variants.Variant) -> Path:
     (folder / "inputs.json").write_text(json.dumps(inputs))
     resources = Resources(117, 8, 4, 16, 3, 1024, 65536, 0)
     Artifact(
-        variant.id, variant.backend, variant.arch, variant.id, (Operand("x", "tensor", "float32", ("n",)),),
-        (Param("x", "pointer", "x"),), {"n": ("x", "shape", 0)}, ("n", "1", "1"), (128, 1, 1), (1, 1, 1), 65536, False, False, (),
-        resources, {"HGMMA": 12, "FADD": 3}, {"nvcc": "13.0.88"},
-    ).seal(folder)  # fmt: skip
+        variant.id,
+        variant.backend,
+        variant.arch,
+        variant.id,
+        (Operand("x", "tensor", "float32", ("n",)),),
+        (Param("x", "pointer", "x"),),
+        {"n": ("x", "shape", 0)},
+        ("n", "1", "1"),
+        (128, 1, 1),
+        (1, 1, 1),
+        65536,
+        False,
+        False,
+        (),
+        resources,
+        {"HGMMA": 12, "FADD": 3},
+        {"nvcc": "13.0.88"},
+    ).seal(folder)
     return folder
 
 

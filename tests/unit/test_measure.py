@@ -1,4 +1,4 @@
-"""Timing without a GPU: the clock and the ceilings are replaced, everything around them runs for real on the CPU."""
+"""Timing without a GPU: the clock and the ceilings are replaced, all around them runs for real on the CPU."""
 
 from __future__ import annotations
 
@@ -124,9 +124,17 @@ def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
         form = {"form": case.form, "kv": case.form}
         program = programs.get(op)
         dims = {
-            "rows": 1, "stride": 4096, "k": 2048, "topk": 2048, "t": 1, "next_n": case.params.get("next_n", 1), "n": 64,
-            "page_size": 0, **heads, **form,
-        }  # fmt: skip
+            "rows": 1,
+            "stride": 4096,
+            "k": 2048,
+            "topk": 2048,
+            "t": 1,
+            "next_n": case.params.get("next_n", 1),
+            "n": 64,
+            "page_size": 0,
+            **heads,
+            **form,
+        }
         accepted = [
             knobs
             for knobs in combinations(program, get_arch("sm_90a"), 0)
