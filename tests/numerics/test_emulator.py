@@ -47,3 +47,34 @@ def cases():
 def test_emulated_ptx_matches_the_reference(variant, workload, schedule) -> None:
     result = trial.run(variant, workload, Emulator(schedule), case=trial.cached_case(variant.op, workload))
     assert result.comparison.ok, result.comparison.failures
+
+
+def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
+    import json
+
+    from typer.testing import CliRunner
+
+    from dsl_kernels.cli import app
+
+    variant = next(v for v in variants.variants("sparse_mla", arch="sm_100a") if v.knobs["heads"] == 16)
+    arguments = [
+        "emulate",
+        variant.id,
+        "--schedules",
+        "2",
+        "--seed",
+        "4",
+        "--workload",
+        "ids_mixed",
+        "--json",
+    ]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["ok"] and [run["schedule"] for run in told["runs"]] == [
+        "Schedule('lockstep')",
+        "Schedule('random', seed=4)",
+    ]
+    assert all(
+        run["instructions"] > 0 and run["counters"]["stats"]["global_read"] > 0 for run in told["runs"]
+    )
