@@ -67,7 +67,7 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     each = 1 if k.queries == 1 else HOPPER_N // k.heads
     # Two products of 64 columns a thread need registers that idle copy warps hand over; one product does not.
-    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (112, 4, 24)
+    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 24)
     score = (Reader("score", Engine.WGMMA, "warp"),)
     return Schedule(
         roles=(
@@ -117,7 +117,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
     return Schedule(
         roles=(
             *(
-                Role(f"score_{g}", k.tile // 16, 112, f"rows {g * each}..{(g + 1) * each - 1}")
+                Role(f"score_{g}", k.tile // 16, 104, f"rows {g * each}..{(g + 1) * each - 1}")
                 for g in range(groups)
             ),
             Role("load", 4, 24, "key tiles, queries (one warp works)"),
@@ -264,7 +264,7 @@ def _load_decode(m: Machine) -> Generator[Any, None, None]:
 
 def _weigh(dots: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """The epilogue: relu, weighted sum over heads, times the key's scale. dots is [keys, heads]."""
-    return (dots.clamp(min=0) * weights).sum(dim=1) * scales
+    return (torch.relu(dots) * weights).sum(dim=1) * scales
 
 
 def _store_decode(

@@ -104,8 +104,12 @@ def find_share(
 
 
 @T.macro
-def skip_finished(seq: T.Ref, tile: T.Ref, need: T.Ref, seq_lens, b, next_n, skip_below, keys):
-    """Move on to the next sequence that has keys to score once `tile` is past the end of this one."""
+def next_tile(fresh: T.Ref, it, seq: T.Ref, tile: T.Ref, need: T.Ref, seq_lens, b, next_n, skip_below, keys):
+    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
+
+    `fresh` tells whether this tile is the share's first one of its sequence.
+    """
+    fresh = (it == 0) | (tile * keys >= need)  # noqa: F841
     while tile * keys >= need:
         seq = seq + 1
         tile = 0

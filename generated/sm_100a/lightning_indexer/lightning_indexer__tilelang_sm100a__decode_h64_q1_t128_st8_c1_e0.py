@@ -1,0 +1,209 @@
+"""lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0
+
+Generated from templates/tilelang/lightning_indexer.sm_100a.py.j2 by `make generate`: edit the template or the
+declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0.
+
+roles
+  score_0    threads 0..127  epilogue of queries i with i % 1 == 0
+  load       threads 128..159  block table, key pages, queries
+  mma        threads 160..191  issues every tcgen05.mma and commit
+buffers
+  keys       8 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
+  key_scales 8 stages of 128 float32, shared
+  queries    2 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
+  head_weights 2 stages of 64 float32, shared
+  scores_0   4 stages of 128x64 float32, tensor memory
+pipelines
+  keys: load (bulk) ==[keys key_scales: 8-slot ring]==> mma (tcgen05), score_0 (threads)
+    full  x1, 16896 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+    empty x5: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: 2-slot ring]==> mma (tcgen05), score_0 (threads)
+    full  x1, 8448 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+    empty x5: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+  scores_0: mma (tcgen05) ==[scores_0: 4-slot ring]==> score_0 (tmem)
+    full  x1: mma commit -> full
+      score_0: wait full, fence after
+    empty x4: mma wait empty, fence after
+      score_0: wait::ld, fence before, one lane a warp, arrive empty
+totals: 192 threads, 152288 of 232448 bytes of shared memory, 256 of 512 tensor-memory columns, grid (148)
+"""
+import tilelang.language as T
+
+from dsl_kernels.device.tilelang import lightning_indexer as leaf
+
+PASS_CONFIGS = leaf.PASS_CONFIGS
+
+
+def program():
+    b = T.dynamic("b")
+    next_n = T.dynamic("next_n")
+    pages = T.dynamic("pages")
+    max_pages = T.dynamic("max_pages")
+    stride = T.dynamic("stride")
+
+    @T.prim_func
+    def lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0(
+        q: T.Tensor((b, next_n, 64, 128), "float8_e4m3fn"),
+        k_cache: T.Tensor((pages, 8448), "uint8"),
+        weights: T.Tensor((b, next_n, 64), "float32"),
+        seq_lens: T.Tensor((b, next_n), "int32"),
+        block_table: T.Tensor((b, max_pages), "int32"),
+        logits: T.Tensor((b, next_n, stride), "float32"),
+        skip_below: T.int32,
+    ):
+        with T.Kernel(148, threads=192) as cta:
+            page_rows = T.view(k_cache, (pages, 66, 128), "float8_e4m3fn")
+            page_words = T.view(k_cache, (pages, 2112), "float32")
+            keys = T.alloc_shared((8, 128, 128), "float8_e4m3fn")
+            key_scales = T.alloc_shared((8, 128), "float32")
+            queries = T.alloc_shared((2, 64, 128), "float8_e4m3fn")
+            head_weights = T.alloc_shared((2, 64), "float32")
+            scores_0 = T.alloc_tmem((4, 128, 64), "float32")
+            keys_full = T.alloc_barrier([1] * 8)
+            keys_empty = T.alloc_barrier([5] * 8)
+            queries_full = T.alloc_barrier([1] * 2)
+            queries_empty = T.alloc_barrier([5] * 2)
+            scores_0_full = T.alloc_barrier([1] * 4)
+            scores_0_empty = T.alloc_barrier([4] * 4)
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            seq = T.alloc_var("int32", init=0)
+            tile = T.alloc_var("int32", init=0)
+            need = T.alloc_var("int32", init=0)
+            turns = T.alloc_var("int32", init=0)
+            fresh = T.alloc_var("bool", init=False)
+            turn = T.alloc_var("int32", init=-1)
+            leaf.find_share(seq, tile, need, turns, seq_lens, b, 1, skip_below, 128, cta, 148)
+            if turns > 0:
+                if thread < 128:
+                    dots_0 = T.alloc_fragment((128, 64), "float32")
+                    weight_0 = T.alloc_fragment((64,), "float32")
+                    scale_0 = T.alloc_fragment((128,), "float32")
+                    logit_0 = T.alloc_fragment((128,), "float32")
+                    partial_0 = T.alloc_reducer((128,), "float32", op="sum")
+                    length = T.alloc_var("int32", init=0)
+                    use_0 = T.alloc_var("int32", init=0)
+                    for it in T.serial(turns):
+                        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
+                        if fresh:
+                            if it > 0:
+                                T.sync_warp()
+                                if T.shuffle_elect(32):
+                                    T.mbarrier_arrive(queries_empty[turn % 2])
+                            turn = turn + 1
+                            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+                            T.copy(head_weights[turn % 2, :], weight_0)
+                        T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
+                        T.copy(key_scales[it % 8, :], scale_0)
+                        T.sync_warp()
+                        if T.shuffle_elect(32):
+                            T.mbarrier_arrive(keys_empty[it % 8])
+                        for i in T.serial(1):
+                            T.mbarrier_wait_parity(scores_0_full[use_0 % 4], (use_0 // 4) & 1)
+                            T.tcgen05_after_thread_sync()
+                            T.copy(scores_0[use_0 % 4, :, :], dots_0)
+                            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                            T.tcgen05_before_thread_sync()
+                            T.sync_warp()
+                            if T.shuffle_elect(32):
+                                T.mbarrier_arrive(scores_0_empty[use_0 % 4])
+                            T.reducer_init(partial_0)
+                            for r, h in T.Parallel(128, 64):
+                                T.reducer_update(partial_0[r], leaf.weighted_relu(dots_0[r, h], weight_0[h]))
+                            T.finalize_reducer(partial_0, logit_0)
+                            length = leaf.length_to_score(seq_lens, seq, i * 1 + 0, next_n, skip_below)
+                            for r in T.Parallel(128):
+                                if tile * 128 + r < length:
+                                    logits[seq, i * 1 + 0, tile * 128 + r] = logit_0[r] * scale_0[r]
+                            use_0 = use_0 + 1
+                        tile = tile + 1
+                elif thread < 160:
+                    if thread >= 128:
+                        table_at = T.alloc_var("int32", init=0)
+                        entry = T.alloc_var("int32", init=0)
+                        ahead = T.alloc_var("int32", init=0)
+                        page = T.alloc_local((2,), "int32")
+                        for it in T.serial(turns):
+                            leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
+                            if fresh:
+                                turn = turn + 1
+                                # A lane holds one of the next 32 table entries, and one of the 32 after them.
+                                table_at = tile * 2
+                                entry = block_table[seq, T.min(table_at + lane, (need - 1) // 64)]
+                                ahead = block_table[seq, T.min(table_at + 32 + lane, (need - 1) // 64)]
+                                T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
+                                for i in T.serial(1):
+                                    T.tma_copy(
+                                        q[seq, 0, 0:64, 0:128],
+                                        queries[turn % 2, i * 64 : i * 64 + 64, :],
+                                        barrier=queries_full[turn % 2],
+                                    )
+                                    T.tma_copy(
+                                        weights[seq, 0, 0:64],
+                                        head_weights[turn % 2, i * 64 : i * 64 + 64],
+                                        barrier=queries_full[turn % 2],
+                                    )
+                                if T.shuffle_elect(32):
+                                    T.mbarrier_arrive(queries_full[turn % 2])
+                            if tile * 2 >= table_at + 32:
+                                table_at = table_at + 32
+                                entry = ahead
+                                ahead = block_table[seq, T.min(table_at + 32 + lane, (need - 1) // 64)]
+                            for p in T.unroll(2):
+                                page[p] = T.shfl_sync(entry, tile * 2 + p - table_at)
+                            T.mbarrier_wait_parity(keys_empty[it % 8], ((it // 8) & 1) ^ 1)
+                            for p in T.unroll(2):
+                                T.tma_copy(
+                                    page_rows[page[p], 0:64, 0:128],
+                                    keys[it % 8, p * 64 : p * 64 + 64, :],
+                                    barrier=keys_full[it % 8],
+                                )
+                                T.tma_copy(
+                                    page_words[page[p], 2048:2112],
+                                    key_scales[it % 8, p * 64 : p * 64 + 64],
+                                    barrier=keys_full[it % 8],
+                                )
+                            if T.shuffle_elect(32):
+                                T.mbarrier_arrive(keys_full[it % 8])
+                            tile = tile + 1
+                else:
+                    fill_0 = T.alloc_var("int32", init=0)
+                    for it in T.serial(turns):
+                        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
+                        if fresh:
+                            if it > 0:
+                                T.tcgen05_mma_arrive(queries_empty[turn % 2])
+                            turn = turn + 1
+                            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+                            T.tcgen05_after_thread_sync()
+                        T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
+                        T.tcgen05_after_thread_sync()
+                        for i in T.serial(1):
+                            if i * 1 + 0 < 1:
+                                T.mbarrier_wait_parity(scores_0_empty[fill_0 % 4], ((fill_0 // 4) & 1) ^ 1)
+                                T.tcgen05_after_thread_sync()
+                                T.tcgen05_gemm(
+                                    keys[it % 8, :, :],
+                                    queries[turn % 2, (i * 1 + 0) * 64 : (i * 1 + 0) * 64 + 64, :],
+                                    scores_0[fill_0 % 4, :, :],
+                                    transpose_B=True,
+                                    clear_accum=True,
+                                    mbar=None,
+                                )
+                                T.tcgen05_mma_arrive(scores_0_full[fill_0 % 4])
+                                fill_0 = fill_0 + 1
+                        T.tcgen05_mma_arrive(keys_empty[it % 8])
+                        tile = tile + 1
+            # Tensor memory is freed behind this barrier.
+            T.sync_threads()
+
+    return lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0
