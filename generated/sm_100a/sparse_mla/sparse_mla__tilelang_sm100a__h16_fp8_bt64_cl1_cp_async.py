@@ -147,16 +147,19 @@ def program():
                         device.share_columns(peak, red_s, it % 2, warp, lane, 4)
                         T.sync_threads(1, 128)
                         device.join_peaks(peak, red_s, it % 2, lane, 4)
-                        if it > 0:
-                            T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
-                            T.tcgen05_after_thread_sync()
                         if device.outgrown(peak, reference, 4, 8):
                             device.raise_reference(peak, reference, total, stat_s, lane, warp, 4)
                             T.sync_threads(1, 128)
                             if it > 0:
+                                T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                                T.tcgen05_after_thread_sync()
                                 device.rescale_output(tmem, held, stat_s, 16)
                         T.mbarrier_wait_parity(p_empty[it % 2], ((it // 2) & 1) ^ 1)
                         device.write_weights(p_s, it % 2, scores, reference, total, warp, lane, 4)
+                        # Waited for in every tile, rescaled or not: a parity can only tell one phase from the next.
+                        if it > 0:
+                            T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
+                            T.tcgen05_after_thread_sync()
                         T.fence_proxy_async()
                         T.call_extern("handle", "tl::fence_view_async_tmem_load")
                         T.call_extern("handle", "tl::fence_view_async_tmem_store")
