@@ -43,7 +43,7 @@ MEANINGS = {
     "#7a3fc4": "tensor cores",
     "#1a7f37": "tensor-memory loads and stores",
 }
-LANE, MARGIN, ROW, HEADER = 376, 150, 104, 92
+LANE, MARGIN, ROW, HEADER = 376, 165, 104, 92
 
 
 class Drawing:
