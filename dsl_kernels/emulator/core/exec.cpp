@@ -126,6 +126,7 @@ Flow Exec::run() {
     case OP_mbar_init: case OP_mbar_inval: case OP_mbar_arrive: case OP_mbar_tx: case OP_mbar_wait: case OP_mbar_pending:
       return mbarrier();
     case OP_fence: case OP_fence_proxy: case OP_griddep: fences(); return Flow::next;
+    case OP_clc_try: case OP_clc_query: launch_control(); return Flow::next;
     case OP_mma: mma(); return Flow::next;
     case OP_wgmma_fence: case OP_wgmma: case OP_wgmma_commit: case OP_wgmma_wait: return wgmma();
     case OP_bulk_load: case OP_bulk_store: case OP_bulk_dsmem: case OP_bulk_commit: case OP_bulk_wait:

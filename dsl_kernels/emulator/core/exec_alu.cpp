@@ -205,7 +205,8 @@ void Exec::ints() {
       for (int i = 0; i < parts; i++) get(1 + i, v[i]), valid &= v[i].valid;
       each([&](u32 l) {
         u64 r = 0;
-        for (int i = 0; i < parts; i++) r |= low(v[i][l], w1) << (i * w1);
+        // A 128-bit register only ever carries the answer of try_cancel, whose upper half is zero.
+        for (int i = 0; i < parts && i * w1 < 64; i++) r |= low(v[i][l], w1) << (i * w1);
         return r;
       });
       return;
@@ -215,7 +216,7 @@ void Exec::ints() {
       u64 copy[32];
       std::copy(a.v, a.v + 32, copy);
       for (int i = 0; i < parts; i++)
-        if (u64* d = dst(i, valid)) LANES(mask, l) d[l] = low(copy[l] >> (i * w1), w1);
+        if (u64* d = dst(i, valid)) LANES(mask, l) d[l] = i * w1 < 64 ? low(copy[l] >> (i * w1), w1) : 0;
       return;
     }
     case OP_clock: each([&](u32) { return low(M.clock_now() * 4, n); }); return;
@@ -404,10 +405,10 @@ void Exec::ints() {
       return;
     case OP_mapa:
       each([&](u32 l) {
+        // A rank outside the cluster gives an address that is refused when it is used: programs compute one for every
+        // lane and use those of the lanes below the cluster's size.
         u64 keep = a[l] & ~(u64(0xFF) << RANK_SHIFT);
-        if (b[l] >= c.cluster->ctas.size())
-          M.fatal("mapa-rank", &w, pc, "mapa to rank " + std::to_string(b[l]) + " of a cluster of " + std::to_string(c.cluster->ctas.size()));
-        return keep | b[l] << RANK_SHIFT;
+        return keep | std::min<u64>(low(b[l], 32), 0xFF) << RANK_SHIFT;
       });
       return;
     case OP_getctarank: each([&](u32 l) { return a[l] >> RANK_SHIFT & 0xFF; }); return;

@@ -330,4 +330,61 @@ void Exec::tma() {
   M.tick(w);
 }
 
+// Cluster launch control: take over a cluster of the grid that has not started. The 16-byte answer is opaque to
+// programs; here its low word holds a valid bit and the coordinates of the first CTA.
+void Exec::launch_control() {
+  if (in.op == OP_clc_query) {
+    Val q;
+    int n = int(in.count) - 1;
+    get(n, q, true, "answer of try_cancel");
+    auto field = [&](u64 v, int k) { return k == 0 ? v & 0x7FFFFFFF : k == 1 ? v >> 31 & 0xFFFF : v >> 47 & 0xFFFF; };
+    u64 answer[32];
+    std::copy(q.v, q.v + 32, answer);
+    // Without a cancelled cluster the coordinates are undefined: they count as never written.
+    u32 valid = 0;
+    LANES(mask, l) if (in.m[0] == 0 || answer[l] >> 63) valid |= 1u << l;
+    for (int i = 0; i < n; i++)
+      if (u64* d = dst(i, valid & q.valid))
+        LANES(mask, l) d[l] = in.m[0] == 0 ? answer[l] >> 63 : in.m[0] == 4 ? (i < 3 ? field(answer[l], i) : 0) : field(answer[l], int(in.m[0]) - 1);
+    return;
+  }
+  Val a, bar;
+  get(0, a, true, "address");
+  get(1, bar, true, "mbarrier address");
+  Machine* m = &M;
+  Warp* wp = &w;
+  int p = pc;
+  auto at = M.fork(w);
+  LANES(mask, l) {
+    std::vector<std::pair<u64, u64>> to;
+    auto shared = [](u64 x) { return x >= WIN_SHARED ? x - WIN_SHARED : x; };
+    if (in.m[0])
+      for (u64 r = 0; r < c.cluster->ctas.size(); r++)
+        to.push_back({(shared(a[l]) & 0xFFFFFF) | r << RANK_SHIFT, (shared(bar[l]) & 0xFFFFFF) | r << RANK_SHIFT});
+    else to.push_back({shared(a[l]), shared(bar[l])});
+    u32 clk, slot = M.take_slot(*c.cluster, clk);
+    for (auto& x : to) M.shared_at(w, pc, x.first, 16, 16, "try_cancel"), M.mbar(w, pc, x.second, "try_cancel");
+    M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"try_cancel", &w, pc, at, [=] {
+      s64 index = m->cancel_cluster(), id[3] = {};
+      u64 answer[2] = {};
+      if (index >= 0) {
+        m->cluster_origin(int(index), id);
+        for (int i = 0; i < 3; i++) id[i] *= m->cfg.cluster[i];
+        answer[0] = u64(1) << 63 | u64(id[0]) | u64(id[1]) << 31 | u64(id[2]) << 47;
+      }
+      Access acc = m->async_access(*wp, slot, clk, p, *at);
+      Clock k = *at;
+      k.hb[slot] = std::max(k.hb[slot], clk);
+      for (auto& x : to) {
+        Loc d = m->shared_at(*wp, p, x.first, 16, 16, "try_cancel");
+        m->note_write(d, 16, acc, *wp, p, "try_cancel");
+        std::memcpy(d.p, answer, 16);
+        m->mbar_tx(m->mbar(*wp, p, x.second, "try_cancel"), -16, &k);
+      }
+      return true;
+    }}));
+  }
+  M.tick(w);
+}
+
 }  // namespace emu

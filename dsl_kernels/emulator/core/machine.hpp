@@ -272,6 +272,8 @@ class Machine {
   std::mt19937_64 rng;
 
   // ---- scheduler
+  s64 cancel_cluster();  // take the next cluster that has not started; -1: there is none
+  void cluster_origin(int index, s64* id) const;
   std::vector<std::unique_ptr<Cluster>> active;
   std::vector<s64> choices, choice_log;
   u64 clock_now() const { return executed; }
@@ -364,6 +366,7 @@ struct Exec {
   Flow barrier();
   Flow mbarrier();
   void fences();
+  void launch_control();
   void mma();
   Flow wgmma();
   Flow bulk();

@@ -28,12 +28,19 @@ u64 Machine::choose(u64 n) {
   return pick;
 }
 
+void Machine::cluster_origin(int index, s64* id) const {
+  s64 x = cfg.grid[0] / cfg.cluster[0], y = cfg.grid[1] / cfg.cluster[1];
+  id[0] = index % x, id[1] = index / x % y, id[2] = index / (x * y);
+}
+
+s64 Machine::cancel_cluster() { return next_cluster < total_clusters ? next_cluster++ : -1; }
+
 void Machine::start_cluster() {
   auto cl = std::make_unique<Cluster>();
   cl->index = next_cluster++;
   s64 per[3], id[3];
   for (int i = 0; i < 3; i++) per[i] = cfg.grid[i] / cfg.cluster[i];
-  id[0] = cl->index % per[0], id[1] = cl->index / per[0] % per[1], id[2] = cl->index / (per[0] * per[1]);
+  cluster_origin(cl->index, id);
   s64 threads = cfg.block[0] * cfg.block[1] * cfg.block[2], warps = (threads + 31) / 32;
   s64 size = cfg.cluster[0] * cfg.cluster[1] * cfg.cluster[2];
   constexpr u32 SLOTS_PER_CTA = 32;

@@ -133,3 +133,24 @@ def _griddep(c: Ctx) -> None:
     mode = c.choose({"launch_dependents": 0, "wait": 1}, what="mode")
     c.done()
     c.emit("griddep", m=[mode])
+
+
+@decoder("clusterlaunchcontrol")
+def _launch_control(c: Ctx) -> None:
+    """try_cancel: m0 for all CTAs of the cluster. query_cancel: m0 what (0 cancelled, 1 x, 2 y, 3 z, 4 all three)."""
+    c.type("b128")
+    if c.take("try_cancel", "async", "mbarrier::complete_tx::bytes"):
+        every = int(c.take("multicast::cluster::all"))
+        c.drop(*SHARED)
+        c.done()
+        c.count(2)
+        c.emit_all("clc_try", m=[every])
+        return
+    if not c.take("query_cancel"):
+        raise c.fail("unknown form of cluster launch control")
+    what = c.choose(("is_canceled", "get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z", "get_first_ctaid"),
+                    what="query")  # fmt: skip
+    c.drop("pred", "b32", "v4")
+    c.done()
+    c.count(2)
+    c.emit_all("clc_query", m=[what])
