@@ -48,7 +48,7 @@ extern "C" __global__ void gather_rows(
   for (long long at = (long long)blockIdx.x * group; at < rows; at += (long long)gridDim.x * group, use++) {
     if (use >= STAGES) wait(drained++);
     const bool mine = lane < group && at + lane < rows;
-    const long long id = mine ? (ids ? ids[at + lane] : at + lane) : -1;
+    const int id = mine ? (ids ? ids[at + lane] : (int)(at + lane)) : -1;
     const unsigned live = __popc(__ballot_sync(0xffffffffu, id >= 0));
     const unsigned barrier = shared_address(&full[use % STAGES]);
     if (lane == 0)
@@ -58,10 +58,10 @@ extern "C" __global__ void gather_rows(
     if (id >= 0) {
       const unsigned slot = shared_address(ring) + ((use % STAGES) * group + lane) * row_bytes;
       asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                   ::"r"(slot), "l"(first + id * first_stride), "r"(first_bytes), "r"(barrier) : "memory");
+                   ::"r"(slot), "l"(first + (long long)id * first_stride), "r"(first_bytes), "r"(barrier) : "memory");
       if (second_bytes)
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     ::"r"(slot + first_bytes), "l"(second + id * second_stride), "r"(second_bytes),
+                     ::"r"(slot + first_bytes), "l"(second + (long long)id * second_stride), "r"(second_bytes),
                        "r"(barrier) : "memory");
     }
   }
