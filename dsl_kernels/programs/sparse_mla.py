@@ -40,9 +40,14 @@ MAX_HEAD_BLOCK = 64
 
 # Cluster sizes of the committed Hopper variants, by cache format and heads.
 CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
-    "bf16": {8: (1, 2, 16), 16: (1, 2, 4, 8, 16), 32: (1, 2, 16), 64: (1, 2, 8, 16), 128: (1, 2, 4, 8)},
+    "bf16": {8: (1, 2, 16), 16: (1, 2, 8, 16), 32: (1, 2, 16), 64: (1, 2, 16), 128: (1, 2, 8)},
     "fp8": {8: (2, 16), 16: (1, 2, 16), 32: (2, 16), 64: (2, 16), 128: (1, 2, 8)},
 }
+# Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
+# one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
+RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
+# Without a cluster one CTA merges a row alone: more splits cost more than they save.
+LONE_SPLITS = 8
 
 # tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
 BLACKWELL_MIN_N = 16
@@ -445,10 +450,15 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
     cluster = getattr(k, "cluster", 1)
-    blocks = dims["t"] * (k.heads // head_block(k.heads))
+    blocks = max(1, dims["t"] * (k.heads // head_block(k.heads)))
     tiles = max(1, dims["topk"] // k.tile)
-    clusters = min(tiles // cluster, arch.sms // max(1, blocks * cluster))
-    return {"splits": cluster * max(1, clusters), "arrival_slots": max(1, blocks * cluster)}
+    clusters = max(1, min(tiles // cluster, arch.sms // (blocks * cluster)))
+    if not arch.tmem_columns:
+        clusters = max(1, min(clusters, int(arch.sms * RESIDENT[cluster]) // (blocks * cluster)))
+        clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
+        # Halving keeps the splits equal where the number of tiles is a power of two.
+        clusters = 1 << (clusters.bit_length() - 1)
+    return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
@@ -458,6 +468,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
     bytes_each = head_block(k.heads) * LATENT_DIM * 4 / cluster
     merge = 1.0 + partials * bytes_each / (arch.l2_gbps * 1e3 / arch.sms) if partials > 1 else 0.0
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
+    if not arch.tmem_columns:
+        ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
+        late = math.ceil(ctas / (arch.sms * RESIDENT[cluster])) - math.ceil(ctas / arch.sms)
+        merge += 8.0 * late
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if arch.tmem_columns and k.gather == "gather4" else 0.0)
 

@@ -1,0 +1,333 @@
+"""Leaf pieces of sparse attention on Hopper: row gathers, masked logits, online softmax, merging of splits.
+
+The score tile is S^T, tokens by heads, and the output is O^T, latent dims by heads: both have their heads along the
+columns of the accumulator, so the running maximum and the rescaling of O are per column and stay in the threads that
+hold the column. Only the maximum over the tokens of a tile crosses warps, through shared memory.
+All exponents are base 2: logits carry log2(e), and an lse is the log2 of a sum.
+
+A macro's parameter renames the runtime size that it is given, so sizes keep the names that the kernel gives them.
+"""
+
+from __future__ import annotations
+
+import tilelang.language as T
+
+LOG2E = 1.4426950408889634
+
+CLUSTER_SOURCE = r"""
+namespace dk {
+// TileLang's own cluster barriers have no memory clobber; these keep ordinary accesses on their side.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+}  // namespace dk
+"""
+
+FP8_SOURCE = r"""
+#include <cuda_bf16.h>
+namespace dk {
+// A quarter of one 656-byte token: 16 fp8 values of each of its eight 64-dim panels (words 0..31), two 16-byte pieces
+// of rope (32..39) and the four scales (40..43). Zeros where the id is masked.
+__device__ __forceinline__ void load_token(unsigned* words, const unsigned char* token, int quarter, bool valid) {
+  const uint4* bytes = reinterpret_cast<const uint4*>(token);
+  uint4* to = reinterpret_cast<uint4*>(words);
+  const uint4 zero = make_uint4(0, 0, 0, 0);
+#pragma unroll
+  for (int u = 0; u < 8; ++u) to[u] = valid ? __ldg(bytes + u * 4 + quarter) : zero;
+#pragma unroll
+  for (int u = 0; u < 2; ++u) to[8 + u] = valid ? __ldg(bytes + 33 + u * 4 + quarter) : zero;
+  to[10] = valid ? __ldg(bytes + 32) : zero;
+}
+
+// Two e4m3 values in the high bytes of `t`'s halves to bf16, times scale. With its exponent moved into place a value
+// is short of a factor of 2^120. A scale that is no power of two comes as the sum of two bf16 numbers, so that the
+// product is rounded once.
+__device__ __forceinline__ unsigned scaled_pair(unsigned t, __nv_bfloat162 high, __nv_bfloat162 low) {
+  unsigned bits = (t & 0x80008000u) | ((t >> 4) & 0x07f007f0u), lift = 0x7b807b80u;
+  __nv_bfloat162 value = __hmul2(*reinterpret_cast<__nv_bfloat162*>(&bits), *reinterpret_cast<__nv_bfloat162*>(&lift));
+  value = __hfma2(value, high, __hmul2(value, low));
+  return *reinterpret_cast<unsigned*>(&value);
+}
+
+__device__ __forceinline__ void dequantise16(void* first, void* second, const unsigned* words, const unsigned* scale) {
+  float factor = __uint_as_float(*scale);
+  __nv_bfloat16 top = __float2bfloat16_rn(factor);
+  __nv_bfloat162 high = __bfloat162bfloat162(top);
+  __nv_bfloat162 low = __bfloat162bfloat162(__float2bfloat16_rn(factor - __bfloat162float(top)));
+  unsigned pairs[8];
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    pairs[2 * w] = scaled_pair(__byte_perm(words[w], 0, 0x1404), high, low);
+    pairs[2 * w + 1] = scaled_pair(__byte_perm(words[w], 0, 0x3424), high, low);
+  }
+  *reinterpret_cast<uint4*>(first) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+  *reinterpret_cast<uint4*>(second) = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+}
+
+__device__ __forceinline__ void store16(void* to, const unsigned* words) {
+  *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+}  // namespace dk
+"""
+
+
+def valid(token, n):
+    """Whether an id names a row of the cache; -1 is padding."""
+    return (token >= 0) & (token < n)
+
+
+@T.macro
+def read_ids(ahead, indices, row, turn, turns, split, splits, lane):
+    """Two ids a lane of the tile at `turn`, read one turn ahead of its use; none past the last turn."""
+    for v in T.vectorized(2):
+        ahead[v] = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane * 2 + v], -1)
+
+
+def live(ahead, n):
+    """Warp vote: has the tile a valid id? Every warp of every role gets the same answer."""
+    return T.any_sync(valid(ahead[0], n) | valid(ahead[1], n)) != 0
+
+
+@T.macro
+def copy_rows(ckv_s, kpe_s, slot, ckv, kpe, indices, row, base, n, thread, threads):
+    """Start the 16-byte copies of a tile's rows, eight threads a row; a masked row becomes zeros and is not read."""
+    for r in T.unroll(64 * 8 // threads):
+        j = r * (threads // 8) + thread // 8
+        token = indices[row, base + j]
+        source = T.if_then_else(valid(token, n), token, 0)
+        for c in T.unroll(8):
+            T.ptx_cp_async(
+                T.access_ptr(ckv_s[slot, j, c * 64 + thread % 8 * 8], "w", 8),
+                T.access_ptr(ckv[source, c * 64 + thread % 8 * 8], "r", 8),
+                8,
+                predicate=valid(token, n),
+            )
+        T.ptx_cp_async(
+            T.access_ptr(kpe_s[slot, j, thread % 8 * 8], "w", 8),
+            T.access_ptr(kpe[source, thread % 8 * 8], "r", 8),
+            8,
+            predicate=valid(token, n),
+        )
+
+
+@T.macro
+def load_tokens(words, at, kv_cache, indices, row, base, batch, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into 44 registers from words[at * 44] on."""
+    token = indices[row, base + batch * 32 + thread // 4]
+    T.call_extern(
+        "handle",
+        "dk::load_token",
+        T.address_of(words[at * 44]),
+        T.address_of(kv_cache[T.if_then_else(valid(token, n), token, 0), 0]),
+        thread % 4,
+        valid(token, n),
+    )
+
+
+@T.macro
+def store_tokens(ckv_s, kpe_s, slot, words, at, batch, thread):
+    """Write what `load_tokens` read as bf16 rows of the tile."""
+    for u in T.unroll(8):
+        T.call_extern(
+            "handle",
+            "dk::dequantise16",
+            T.address_of(ckv_s[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16]),
+            T.address_of(ckv_s[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16 + 8]),
+            T.address_of(words[at * 44 + u * 4]),
+            T.address_of(words[at * 44 + 40 + u // 2]),
+        )
+    for u in T.unroll(2):
+        T.call_extern(
+            "handle",
+            "dk::store16",
+            T.address_of(kpe_s[slot, batch * 32 + thread // 4, u * 32 + thread % 4 * 8]),
+            T.address_of(words[at * 44 + 32 + u * 4]),
+        )
+
+
+@T.macro
+def mask_logits(acc_s, ids, n, scale):
+    """Scale the logits and put -inf in the rows (tokens) without a valid id."""
+    for j, h in T.Parallel(acc_s.shape[0], acc_s.shape[1]):
+        acc_s[j, h] = T.if_then_else(valid(ids[j], n), acc_s[j, h] * scale, -T.infinity("float32"))
+
+
+@T.macro
+def raise_maximum(by_warp, partial, red_s, m_old, m_new, barrier, threads):
+    """m_new = max(m_old, the column maximum over the four warps' rows)."""
+    T.reduce_max(by_warp, partial, dim=1)
+    T.copy(partial, red_s[0:4, :])
+    T.sync_threads(barrier, threads)
+    for h in T.Parallel(m_new.shape[0]):
+        m_new[h] = T.max(m_old[h], T.max(T.max(red_s[0, h], red_s[1, h]), T.max(red_s[2, h], red_s[3, h])))
+
+
+@T.macro
+def online_softmax(acc_s, acc_l, acc_o, m_old, m_new):
+    """P = exp2(S - m_new) in place of S; rescale the running sums and O to m_new; then m_old = m_new.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    """
+    for j, h in T.Parallel(acc_s.shape[0], acc_s.shape[1]):
+        acc_s[j, h] = T.exp2(acc_s[j, h] - m_new[h])
+    for h in T.Parallel(m_old.shape[0]):
+        m_old[h] = T.exp2(m_old[h] - m_new[h])
+    for j, h in T.Parallel(acc_s.shape[0], acc_s.shape[1]):
+        acc_l[j, h] = acc_l[j, h] * m_old[h] + acc_s[j, h]
+    for d, h in T.Parallel(acc_o.shape[0], acc_o.shape[1]):
+        acc_o[d, h] = acc_o[d, h] * m_old[h]
+    T.copy(m_new, m_old)
+
+
+@T.macro
+def sum_columns(by_warp, partial, red_s, total, barrier, threads):
+    """total = the column sum over the four warps' rows."""
+    T.reduce_sum(by_warp, partial, dim=1)
+    T.copy(partial, red_s[0:4, :])
+    T.sync_threads(barrier, threads)
+    for h in T.Parallel(total.shape[0]):
+        total[h] = (red_s[0, h] + red_s[1, h]) + (red_s[2, h] + red_s[3, h])
+
+
+@T.macro
+def normalise(total, m_old, inverse, lse2):
+    """1 / sum and the base-2 lse of a column; an empty one gives 0 and -inf."""
+    for h in T.Parallel(total.shape[0]):
+        inverse[h] = T.if_then_else(total[h] > 0.0, 1.0 / total[h], 0.0)
+        lse2[h] = T.if_then_else(total[h] > 0.0, T.log2(total[h]) + m_old[h], -T.infinity("float32"))
+
+
+def sink_share(lse2, sink):
+    """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
+    return T.if_then_else(lse2 > -T.infinity("float32"), 1.0 / (1.0 + T.exp2(sink * LOG2E - lse2)), 0.0)
+
+
+@T.macro
+def write_outputs(acc_o, inverse, lse2, attn_sink, out, lse, row, head0, lse_scale):
+    """The result of a row that one CTA holds whole."""
+    for h in T.Parallel(acc_o.shape[1]):
+        inverse[h] = inverse[h] * sink_share(lse2[h], attn_sink[head0 + h])
+        lse[row, head0 + h] = lse2[h] * lse_scale
+    for d, h in T.Parallel(acc_o.shape[0], acc_o.shape[1]):
+        out[row, head0 + h, d] = acc_o[d, h] * inverse[h]
+
+
+@T.macro
+def write_partial(acc_o, inverse, lse2, o_partial, lse_partial, row, split, head0):
+    """The normalised output and the lse of one split, for `merge_splits`.
+
+    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole sectors.
+    """
+    for d, h in T.Parallel(acc_o.shape[0], acc_o.shape[1]):
+        o_partial[row, split, head0 + h // 8 * 8 + d // 64, d % 64 * 8 + h % 8] = acc_o[d, h] * inverse[h]
+    for h in T.Parallel(acc_o.shape[1]):
+        lse_partial[row, split, head0 + h] = lse2[h]
+
+
+@T.macro
+def meet_cluster():
+    """Rendezvous of all threads of the cluster; what they wrote before is visible to all of them after it."""
+    T.call_extern("handle", "dk::cluster_arrive")
+    T.call_extern("handle", "dk::cluster_wait")
+
+
+@T.macro
+def take_ticket(last_s, arrivals, index, total, thread, barrier, threads):
+    """last_s[0] = total - 1 in the last of `total` arrivals, which sees what all of them wrote and resets the counter."""
+    T.sync_threads(barrier, threads)
+    if thread == 0:
+        last_s[0] = T.atomic_add(arrivals[index], 1, memory_order="acq_rel", return_prev=True)
+        if last_s[0] == total - 1:
+            arrivals[index] = 0
+    T.sync_threads(barrier, threads)
+
+
+@T.macro
+def merge_splits(
+    o_partial,
+    lse_partial,
+    attn_sink,
+    out,
+    lse,
+    row,
+    head0,
+    splits,
+    lse_scale,
+    first,
+    blocks,
+    quads,
+    batch,
+    thread,
+    threads,
+):
+    """The weighted sum of the splits for part of a head block, in quads: four heads of one latent dim.
+
+    From quad `first` on there are `blocks` runs of 1024 quads (8 heads each) of which every thread takes `quads`,
+    `threads` apart. Eight splits at a time are joined by an online softmax over their lse, `batch` of them in flight.
+    An empty split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    """
+    weights = T.alloc_local((8, 4), "float32")
+    parts = T.alloc_local((batch, quads, 4), "float32")
+    result = T.alloc_local((quads, 4), "float32")
+    total = T.alloc_local((4,), "float32")
+    peak = T.alloc_local((4,), "float32")
+    sink = T.alloc_local((4,), "float32")
+    risen = T.alloc_var("float32")
+    factor = T.alloc_var("float32")
+    for g in T.serial(blocks):
+        quad = first + g * 1024 + thread
+        h = head0 + quad // 1024 * 8 + quad % 2 * 4
+        for v in T.vectorized(4):
+            sink[v] = attn_sink[h + v]
+        for v in T.unroll(4):
+            total[v] = 0.0
+            peak[v] = -T.infinity("float32")
+            for u in T.unroll(quads):
+                result[u, v] = 0.0
+        for s0 in T.serial(T.ceildiv(splits, 8)):
+            for i in T.unroll(8):
+                for v in T.vectorized(4):
+                    weights[i, v] = T.if_then_else(
+                        s0 * 8 + i < splits, lse_partial[row, s0 * 8 + i, h + v], -T.infinity("float32")
+                    )
+            for b in T.unroll(8 // batch):
+                for i in T.unroll(batch):
+                    for u in T.unroll(quads):
+                        for v in T.vectorized(4):
+                            parts[i, u, v] = T.if_then_else(
+                                s0 * 8 + b * batch + i < splits,
+                                o_partial[
+                                    row,
+                                    s0 * 8 + b * batch + i,
+                                    head0 + (quad + u * threads) // 128,
+                                    (quad + u * threads) % 128 * 4 + v,
+                                ],
+                                0.0,
+                            )
+                if b == 0:
+                    for v in T.unroll(4):
+                        risen = peak[v]
+                        for i in T.unroll(8):
+                            risen = T.max(risen, weights[i, v])
+                        factor = T.if_then_else(
+                            peak[v] > -T.infinity("float32"), T.exp2(peak[v] - risen), 0.0
+                        )
+                        peak[v] = risen
+                        total[v] = total[v] * factor
+                        for u in T.unroll(quads):
+                            result[u, v] = result[u, v] * factor
+                        for i in T.unroll(8):
+                            weights[i, v] = T.if_then_else(
+                                weights[i, v] > -T.infinity("float32"), T.exp2(weights[i, v] - risen), 0.0
+                            )
+                            total[v] += weights[i, v]
+                for i in T.unroll(batch):
+                    for u in T.unroll(quads):
+                        for v in T.unroll(4):
+                            result[u, v] += parts[i, u, v] * weights[b * batch + i, v]
+        for v in T.unroll(4):
+            risen = T.if_then_else(total[v] > 0.0, T.log2(total[v]) + peak[v], -T.infinity("float32"))
+            if quad % 1024 < 2:
+                lse[row, h + v] = risen * lse_scale
+            factor = T.if_then_else(total[v] > 0.0, sink_share(risen, sink[v]) / total[v], 0.0)
+            for u in T.unroll(quads):
+                out[row, h + v, (quad + u * threads) % 1024 // 2] = result[u, v] * factor
