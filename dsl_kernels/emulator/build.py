@@ -42,7 +42,7 @@ def _fingerprint(cxx: str) -> str:
     except (OSError, subprocess.CalledProcessError) as e:
         raise BuildError(f"{cxx} --version failed: {e}") from e
     for p in sorted(SOURCES.iterdir()):
-        if p.suffix in (".cpp", ".hpp", ".def"):
+        if p.suffix in (".cpp", ".hpp", ".h"):
             h.update(p.name.encode() + b"\0" + p.read_bytes())
     return h.hexdigest()[:24]
 

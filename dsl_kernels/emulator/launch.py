@@ -68,7 +68,8 @@ def launch(
     order of the PTX parameters. ``grid`` counts CTAs and ``block`` threads (default: ``.reqntid`` of the kernel);
     ``cluster`` defaults to ``.reqnctapercluster`` or one CTA. ``roles`` names warps in reports. A failed check
     raises :class:`EmulatorError`, or with ``check="report"`` all findings are collected in the report.
-    ``registers_per_thread`` (from ptxas) lets setmaxnreg be checked against the register file.
+    ``registers_per_thread`` (what ptxas reports) gives setmaxnreg its pool: an increase waits until enough was given
+    back, and one that can never be met is a deadlock.
     ``allow_uninit_mma`` lets a matrix operand have rows that nothing wrote, as padded tiles do: results that depend
     on them count as uninitialised. ``strict_fences`` makes missing tcgen05 fences errors instead of warnings;
     ``strict_lapping`` does so for warps that a barrier can overtake by a full phase.

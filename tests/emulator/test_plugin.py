@@ -193,3 +193,74 @@ def test_module_constants():
     out = np.zeros(8, np.uint32)
     launch(ptx, 1, 8, [out])
     assert (out == [10, 20, 30, 40] * 2).all()
+
+
+def test_signed_loads_fill_wider_registers():
+    ptx = simple(
+        "mov.u32 %r1, %tid.x; mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1;\n"
+        "ld.global.s32 %d3, [%d2]; ld.global.u32 %d4, [%d2]; ld.global.s8 %r2, [%d2]; cvt.s64.s32 %d5, %r2;\n"
+        "mul.wide.u32 %d6, %r1, 24; ld.param.u64 %d7, [p1]; add.u64 %d7, %d7, %d6;\n"
+        "st.global.u64 [%d7], %d3; st.global.u64 [%d7+8], %d4; st.global.u64 [%d7+16], %d5;",
+        ".param .u64 p0, .param .u64 p1",
+    )
+    x = np.array([-1, 5, -(1 << 31), 0x7FFFFF80], np.int32)
+    out = np.zeros((4, 3), np.int64)
+    launch(ptx, 1, 4, [x, out])
+    assert (out[:, 0] == x).all() and (out[:, 1] == x.view(np.uint32)).all() and (out[:, 2] == x.astype(np.int8)).all()
+
+
+REGISTERS = simple(
+    "mov.u32 %r1, %tid.x; setp.ge.u32 %p1, %r1, 128; @%p1 bra GIVE; setmaxnreg.inc.sync.aligned.u32 @UP@; bra OUT;\n"
+    "GIVE: setmaxnreg.dec.sync.aligned.u32 40;\nOUT:",
+    "",
+    threads=256,
+)
+
+
+def test_setmaxnreg_waits_for_the_pool():
+    for s in schedules(6):
+        launch(REGISTERS.replace("@UP@", "152"), 1, 256, registers_per_thread=96, schedule=s)
+        with pytest.raises(EmulatorError, match=r"(?s)deadlock.*setmaxnreg.inc for 2048 registers"):
+            launch(REGISTERS.replace("@UP@", "160"), 1, 256, registers_per_thread=96, schedule=s)
+    launch(REGISTERS.replace("@UP@", "240"), 1, 256)  # without the launch's figure there is no pool to check
+    with pytest.raises(EmulatorError, match="setmaxnreg-direction"):
+        launch(REGISTERS.replace("@UP@", "48"), 1, 256, registers_per_thread=96)
+
+
+# A persistent CTA takes over the rest of the grid, one CTA at a time.
+TAKE_OVER = simple(
+    """
+.reg .b128 %q;
+.shared .align 16 .b8 answer[16];
+.shared .align 8 .b8 bar[8];
+mov.u32 %r1, %ctaid.x; mov.u32 %r2, answer; mov.u32 %r3, bar; mov.u32 %r4, 0; mov.u32 %r9, %ctaid.x;
+mbarrier.init.shared::cta.b64 [%r3], 1;
+fence.mbarrier_init.release.cluster;
+AGAIN:
+mul.wide.u32 %d1, %r1, 4; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1; add.u32 %r10, %r9, 1; st.global.u32 [%d2], %r10;
+mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 16;
+clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r2], [%r3];
+WAIT:
+mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r3], %r4;
+@!%p1 bra WAIT;
+xor.b32 %r4, %r4, 1;
+ld.shared.v2.b64 {%d3, %d4}, [%r2];
+fence.proxy.async.shared::cta;
+mov.b128 %q, {%d3, %d4};
+clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 %p2, %q;
+@!%p2 bra DONE;
+clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r1, %r5, %r6, %r7}, %q;
+bra AGAIN;
+DONE:
+""",
+    target="sm_100a",
+    threads=1,
+)
+
+
+def test_cluster_launch_control_runs_every_cta_once():
+    for s in [*schedules(6), Schedule.random(9, resident=3)]:
+        out = np.zeros(12, np.uint32)
+        launch(TAKE_OVER, 12, 1, [out], schedule=s)
+        assert (out > 0).all()
+        assert len(set(out.tolist())) <= s.resident + 1

@@ -190,19 +190,22 @@ Flow Exec::control() {
       bool inc = in.m[0];
       if (want % 8 || want < 24 || want > 256)
         M.find("setmaxnreg-value", true, &w, pc, "setmaxnreg " + std::to_string(want) + " is not a multiple of 8 in 24 to 256");
-      // A zero launch value means that the launch did not say how many registers a thread has.
+      // Zero: the launch did not say how many registers a thread has, so the pool is not known.
       if (w.maxnreg && ((inc && want < w.maxnreg) || (!inc && want > w.maxnreg)))
         M.find("setmaxnreg-direction", true, &w, pc,
                std::string(inc ? "inc" : "dec") + " to " + std::to_string(want) + " from " + std::to_string(w.maxnreg));
-      w.maxnreg = want;
-      u64 total = 0;
-      bool known = true;
-      for (auto& x : c.warps) {
-        total += u64(x.maxnreg) * 32;
-        known &= x.maxnreg != 0;
+      // The pool is what the CTA got at launch; inc waits until other warps have given enough back.
+      if (w.maxnreg) {
+        s64 more = s64(want - w.maxnreg) * 32;
+        if (more > c.register_pool) {
+          g.wait = {WaitKind::registers, u64(more)};
+          return Flow::wait;
+        }
+        g.wait = {};
+        c.register_pool -= more;
+        w.maxnreg = want;
+        M.progress();
       }
-      if (known && total > 65536)
-        M.find("setmaxnreg-budget", true, &w, pc, "the warps of the CTA now ask for " + std::to_string(total) + " registers, of 65536");
       return Flow::next;
     }
     case OP_warpsync: {

@@ -67,7 +67,7 @@ void Exec::load() {
     for (int i = 0; i < n; i++)
       if (d[i]) {
         u64 v = read_le(p + i * bytes, bytes);
-        d[i][l] = sgn ? low(u64(sign_extend(v, bits1)), bits1 < 32 ? 32 : bits1) : v;
+        d[i][l] = sgn ? low(u64(sign_extend(v, bits1)), std::max(int(in.m[5]), bits1)) : v;
       }
   }
   if (shared) {

@@ -30,7 +30,7 @@ struct Finding {
   int cta, warp, pc, other_warp, other_pc;
 };
 
-enum class WaitKind { none, converge, bar, mbar, bulk, cp_async, wgmma, alloc, cluster, pair };
+enum class WaitKind { none, converge, bar, mbar, bulk, cp_async, wgmma, alloc, cluster, pair, registers };
 struct Wait {
   WaitKind kind = WaitKind::none;
   u64 a = 0, b = 0, c = 0;
@@ -155,7 +155,7 @@ struct Cta {
   std::map<u32, MBar> mbars;
   Named bars[16];
   std::unique_ptr<Tmem> tmem;
-  s64 register_pool = 0;
+  s64 register_pool = 0;  // registers that setmaxnreg.dec gave back
   bool finished = false;
 };
 

@@ -14,26 +14,26 @@ using s64 = int64_t;
 
 enum Op : int {
 #define OP(name, pipe) OP_##name,
-#include "opcodes.def"
+#include "ptx_opcodes.h"
 #undef OP
   OP_COUNT
 };
 
 enum Ty : int {
 #define TY(name, bits, cls) TY_##name,
-#include "types.def"
+#include "ptx_types.h"
 #undef TY
   TY_COUNT
 };
 
 inline constexpr int TYPE_BITS[] = {
 #define TY(name, bits, cls) bits,
-#include "types.def"
+#include "ptx_types.h"
 #undef TY
 };
 inline constexpr char TYPE_CLASS[] = {
 #define TY(name, bits, cls) #cls[0],
-#include "types.def"
+#include "ptx_types.h"
 #undef TY
 };
 

@@ -7,12 +7,12 @@ namespace emu {
 
 static const char* OP_NAMES[] = {
 #define OP(name, pipe) #name,
-#include "opcodes.def"
+#include "ptx_opcodes.h"
 #undef OP
 };
 static const char* OP_PIPES[] = {
 #define OP(name, pipe) #pipe,
-#include "opcodes.def"
+#include "ptx_opcodes.h"
 #undef OP
 };
 
@@ -118,6 +118,9 @@ void Machine::deadlock() {
             case WaitKind::cp_async: s << "waits for cp.async groups"; break;
             case WaitKind::wgmma: s << "waits for wgmma groups"; break;
             case WaitKind::alloc: s << "waits for TMEM columns to become free"; break;
+            case WaitKind::registers:
+              s << "waits in setmaxnreg.inc for " << g.wait.a << " registers; " << c->register_pool << " are free of what the CTA got at launch";
+              break;
             case WaitKind::pair: s << "waits for the other CTA of the pair to execute the same tcgen05 instruction"; break;
             case WaitKind::cluster: s << "waits at the cluster barrier"; break;
           }

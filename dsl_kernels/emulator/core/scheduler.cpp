@@ -159,6 +159,7 @@ bool Machine::ready(Warp& w, Group& g) {
         if (b->group <= g.wait.a && !(g.wait.b ? b->read_done : b->done)) return false;
       return true;
     case WaitKind::alloc: return w.cta->tmem && w.cta->tmem->next != int(g.wait.a);
+    case WaitKind::registers: return s64(g.wait.a) <= w.cta->register_pool;
     case WaitKind::pair: return w.cta->cluster->meetings[{int(g.wait.a >> 1), int(g.wait.a & 1)}].generation != g.wait.b;
     case WaitKind::cluster: {
       Cluster& cl = *w.cta->cluster;

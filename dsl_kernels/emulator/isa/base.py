@@ -13,8 +13,8 @@ from ..errors import LaunchError, PtxSyntaxError, UnsupportedInstruction
 from ..ptx import SMEM_RESERVED, Addr, Clock, Entry, Imm, Module, Pair, Reg, Sink, Statement, Sym, Vec
 
 CORE = Path(__file__).parent.parent / "core"
-OPS = {m: i for i, m in enumerate(re.findall(r"^OP\((\w+),", (CORE / "opcodes.def").read_text(), re.M))}
-_TYPE_ROWS = re.findall(r"^TY\((\w+), (\d+), (\w)\)", (CORE / "types.def").read_text(), re.M)
+OPS = {m: i for i, m in enumerate(re.findall(r"^OP\((\w+),", (CORE / "ptx_opcodes.h").read_text(), re.M))}
+_TYPE_ROWS = re.findall(r"^TY\((\w+), (\d+), (\w)\)", (CORE / "ptx_types.h").read_text(), re.M)
 TYPES = {name: i for i, (name, _, _) in enumerate(_TYPE_ROWS)}
 BITS = {name: int(bits) for name, bits, _ in _TYPE_ROWS}
 

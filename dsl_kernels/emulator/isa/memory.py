@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ..ptx import Addr, Sink, Vec
-from .base import SPACES, Ctx, decoder
+from ..ptx import Addr, Reg, Sink, Vec
+from .base import BITS, SPACES, Ctx, decoder
 
 ALL_SPACES = {**SPACES, "shared::cta": 2, "shared::cluster": 5, "param::entry": 3}
 #: Ordering of a memory operation; the core treats sc as acq_rel.
@@ -20,7 +20,10 @@ def _scope(c: Ctx) -> int:
 
 @decoder("ld", "ldu")
 def _ld(c: Ctx) -> None:
-    """m0 space, m1 vector length, m2 semantics, m3 scope, m4 read-only path; a cache policy operand is dropped."""
+    """m0 space, m1 vector length, m2 semantics, m3 scope, m4 read-only path, m5 bits of the destination register.
+
+    A signed value fills a wider register with its sign. A cache policy operand is dropped.
+    """
     t = c.type()
     policy = "L2::cache_hint" in c.tokens
     nc = int("nc" in c.tokens)
@@ -34,7 +37,9 @@ def _ld(c: Ctx) -> None:
     c.count(3 if policy else 2)
     if policy:
         c.ops.pop()
-    c.emit_all("ld", t, m=[space, n, sem, scope, nc])
+    dst = c.flat(c.ops[:1])[0]
+    width = BITS.get(dst.type, 0) if isinstance(dst, Reg) else 0
+    c.emit_all("ld", t, m=[space, n, sem, scope, nc, width])
 
 
 @decoder("st")
