@@ -10,6 +10,9 @@ PAGE_ROWS = 66
 PAGE_WORDS = 2112
 SCALE_WORD = 2048
 
+ONE_ROW = 4
+"""Row stride of a vector seen as a matrix of one row, for a tensor map: never used, but a multiple of 16 bytes."""
+
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
     "tl.disable_warp_specialized": True,

@@ -64,11 +64,12 @@ def program():
     ):
         with T.Kernel(T.ceildiv(s, 4), splits, threads=320) as (block, split):
             q_rows = T.view(q, (s * 64, 128))
-            w_rows = T.view(weights, (s * 64,))
+            scale_row = T.view(k_scales, (1, skv), strides=(leaf.ONE_ROW, 1))
             keys = T.alloc_shared((6, 128, 128), "float8_e4m3fn")
             key_scales = T.alloc_shared((6, 128), "float32")
             queries = T.alloc_shared((1, 256, 128), "float8_e4m3fn")
             head_weights = T.alloc_shared((1, 256), "float32")
+            block_weights = T.view(head_weights, (4, 64))
             scores = T.alloc_tmem((2, 128, 256), "float32")
             keys_full = T.alloc_barrier([1] * 6)
             keys_empty = T.alloc_barrier([9] * 6)
@@ -162,7 +163,7 @@ def program():
                 elif thread < 288:
                     if thread >= 256:
                         T.tma_copy(q_rows[row * 64 + 0 : row * 64 + 256, :], queries[0, 0:256, :], barrier=queries_full[0])
-                        T.tma_copy(w_rows[row * 64 + 0 : row * 64 + 256], head_weights[0, 0:256], barrier=queries_full[0])
+                        T.tma_copy(weights[row : row + 4, :], block_weights, barrier=queries_full[0])
                         if T.shuffle_elect(32):
                             T.mbarrier_arrive(queries_full[0])
                         for it in T.serial(turns):
@@ -173,7 +174,7 @@ def program():
                                 barrier=keys_full[it % 6],
                             )
                             T.tma_copy(
-                                k_scales[(first + it) * 128 : (first + it) * 128 + 128],
+                                scale_row[0, (first + it) * 128 : (first + it) * 128 + 128],
                                 key_scales[it % 6, :],
                                 barrier=keys_full[it % 6],
                             )

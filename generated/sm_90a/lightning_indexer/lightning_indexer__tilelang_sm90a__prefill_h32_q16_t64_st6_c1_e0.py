@@ -64,11 +64,12 @@ def program():
     ):
         with T.Kernel(T.ceildiv(s, 16), splits, threads=640) as (block, split):
             q_rows = T.view(q, (s * 32, 128))
-            w_rows = T.view(weights, (s * 32,))
+            scale_row = T.view(k_scales, (1, skv), strides=(leaf.ONE_ROW, 1))
             keys = T.alloc_shared((6, 64, 128), "float8_e4m3fn")
             key_scales = T.alloc_shared((6, 64), "float32")
             queries = T.alloc_shared((1, 512, 128), "float8_e4m3fn")
             head_weights = T.alloc_shared((1, 512), "float32")
+            block_weights = T.view(head_weights, (16, 32))
             keys_full = T.alloc_barrier([1] * 6)
             keys_empty = T.alloc_barrier([16] * 6)
             queries_full = T.alloc_barrier([1] * 1)
@@ -85,9 +86,8 @@ def program():
                     T.set_max_nreg(24, 0)
                     if thread < 544:
                         T.tma_copy(q_rows[row * 32 + 0 : row * 32 + 256, :], queries[0, 0:256, :], barrier=queries_full[0])
-                        T.tma_copy(w_rows[row * 32 + 0 : row * 32 + 256], head_weights[0, 0:256], barrier=queries_full[0])
                         T.tma_copy(q_rows[row * 32 + 256 : row * 32 + 512, :], queries[0, 256:512, :], barrier=queries_full[0])
-                        T.tma_copy(w_rows[row * 32 + 256 : row * 32 + 512], head_weights[0, 256:512], barrier=queries_full[0])
+                        T.tma_copy(weights[row : row + 16, :], block_weights, barrier=queries_full[0])
                         if T.shuffle_elect(32):
                             T.mbarrier_arrive(queries_full[0])
                         for it in T.serial(turns):
@@ -98,7 +98,7 @@ def program():
                                 barrier=keys_full[it % 6],
                             )
                             T.tma_copy(
-                                k_scales[(first + it) * 64 : (first + it) * 64 + 64],
+                                scale_row[0, (first + it) * 64 : (first + it) * 64 + 64],
                                 key_scales[it % 6, :],
                                 barrier=keys_full[it % 6],
                             )
