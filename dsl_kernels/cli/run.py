@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -99,7 +101,7 @@ def run(
             fix="drop it, or pass --executor interpreter",
         )
     ops.clear()
-    with torch.inference_mode():
+    with torch.inference_mode(), tile_threads(device):
         inputs = (
             steps.load(workload, wanted, device=device, seed=seed)
             if workload
@@ -144,6 +146,20 @@ def run(
         _print_report(report, inputs.size().describe(), comparisons)
     if not ok:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def tile_threads(device: str) -> Iterator[None]:
+    """One torch thread off the GPU: operations on tiles are small, and threads that share a busy core wait."""
+    import torch
+
+    held = torch.get_num_threads()
+    if device == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(held)
 
 
 def _count(inputs: StepInputs) -> int:

@@ -64,7 +64,7 @@ def verify(
             )
     filters = out.narrowed(op, backend, arch)
     from .. import runs
-    from .run import _device_name, _executor
+    from .run import _device_name, _executor, tile_threads
 
     name, device, _ = _executor(executor)
     chosen = [out.variant(item) for item in names] if names else list(variants.variants(**filters))
@@ -73,7 +73,7 @@ def verify(
     where = _device_name(device) if device == "cuda" else "CPU"
     results: list[Result] = []
     errors: dict[str, str] = {}
-    with out.progress(as_json) as bar:
+    with out.progress(as_json) as bar, tile_threads(device):
         if name != "interpreter":
             errors = _compile(chosen, bar)
         task = bar.add_task("verify", total=len(chosen) - len(errors))
