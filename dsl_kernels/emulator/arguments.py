@@ -56,7 +56,9 @@ def as_array(x: Any, name: str) -> Array | None:
         size = x.element_size()
         strides = tuple(s * size for s in x.stride())
         low = x.data_ptr()
-        high = low + (sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True)) + size if x.numel() else 0)
+        high = low + (
+            sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True)) + size if x.numel() else 0
+        )
         return Array(name, low, low, high, (st.data_ptr(), st.data_ptr() + st.nbytes()), tuple(x.shape), strides, size,
                      _TYPES.get(str(x.dtype).removeprefix("torch."), f"b{8 * size}"), True, x)  # fmt: skip
     return None
@@ -82,7 +84,9 @@ class TensorMap:
     def row(self, address: int, base: int, a: Array, name: str) -> list[int]:
         """The row that the core takes; checks the limits of the hardware."""
         kind = self.dtype or a.type
-        size = {"8": 1, "16": 2, "32": 4, "64": 8}.get(kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2") else 2)
+        size = {"8": 1, "16": 2, "32": 4, "64": 8}.get(
+            kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2") else 2
+        )
         if kind in ("tf32",):
             size = 4
         dims = list(self.dims) if self.dims is not None else list(reversed(a.shape))
@@ -133,8 +137,12 @@ class Arguments:
 
     def __init__(self, entry: Entry, args: Sequence[Any], names: Sequence[str] | None) -> None:
         if len(args) != len(entry.params):
-            listing = ", ".join(f".{p.type}{f'[{p.size}]' if p.is_array else ''} {p.name}" for p in entry.params)
-            raise LaunchError(f"kernel {entry.name} has {len(entry.params)} parameters ({listing}), {len(args)} arguments given")
+            listing = ", ".join(
+                f".{p.type}{f'[{p.size}]' if p.is_array else ''} {p.name}" for p in entry.params
+            )
+            raise LaunchError(
+                f"kernel {entry.name} has {len(entry.params)} parameters ({listing}), {len(args)} arguments given"
+            )
         self.names = list(names) if names else [p.name for p in entry.params]
         self.arrays: list[Array] = []
         for a, n in zip(args, self.names, strict=True):
@@ -174,7 +182,9 @@ class Arguments:
             self.bases.append((lo, max(hi, lo + 1), self.next))
             if live:
                 low, high = min(m.low for m in live), max(m.high for m in live)
-                self.regions.append([self.next + low - lo, high - low, low, int(all(m.writable for m in live))])
+                self.regions.append(
+                    [self.next + low - lo, high - low, low, int(all(m.writable for m in live))]
+                )
                 self.region_names.append("/".join(dict.fromkeys(m.name for m in live)))
             self.next = (self.next + hi - lo + _GAP + _ALIGN - 1) // _ALIGN * _ALIGN
 
@@ -187,7 +197,9 @@ class Arguments:
     def _map(self, t: TensorMap, name: str, address: int) -> None:
         a = as_array(t.array, name)
         if a is None:
-            raise LaunchError(f"tensor map {name}: {type(t.array).__name__} is neither a numpy array nor a torch tensor")
+            raise LaunchError(
+                f"tensor map {name}: {type(t.array).__name__} is neither a numpy array nor a torch tensor"
+            )
         self.map_rows.append(t.row(address, self._address(a), a, name))
 
     def _value(self, a: Any, name: str) -> bytes:
@@ -211,7 +223,9 @@ class Arguments:
     def _pack(self, p: Param, a: Any, name: str) -> None:
         if isinstance(a, TensorMap) and p.is_array:
             if p.size != 128:
-                raise LaunchError(f"argument {name}: a tensor map takes 128 bytes, the parameter has {p.size}")
+                raise LaunchError(
+                    f"argument {name}: a tensor map takes 128 bytes, the parameter has {p.size}"
+                )
             self._map(a, name, GENERIC_PARAM + p.offset)
             return
         if isinstance(a, Struct):

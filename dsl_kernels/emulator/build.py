@@ -15,7 +15,16 @@ from .errors import BuildError
 
 SOURCES = Path(__file__).parent / "core"
 # -ffp-contract=off and -frounding-math: results must not depend on what the host compiler fuses or folds.
-FLAGS = ("-O2", "-ftree-vectorize", "-std=c++17", "-fPIC", "-shared", "-ffp-contract=off", "-frounding-math", "-w")
+FLAGS = (
+    "-O2",
+    "-ftree-vectorize",
+    "-std=c++17",
+    "-fPIC",
+    "-shared",
+    "-ffp-contract=off",
+    "-frounding-math",
+    "-w",
+)
 
 
 def cache_root() -> Path:
@@ -62,7 +71,9 @@ def library_path() -> Path:
     os.close(fd)
     try:
         done = subprocess.run(
-            [cxx, *FLAGS, "-o", name, *map(str, sorted(SOURCES.glob("*.cpp")))], capture_output=True, text=True
+            [cxx, *FLAGS, "-o", name, *map(str, sorted(SOURCES.glob("*.cpp")))],
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             raise BuildError(f"{cxx} failed to build the emulator's core:\n{done.stderr[-4000:]}")

@@ -24,7 +24,7 @@ class PtxSyntaxError(EmulatorError):
     """The PTX text could not be parsed; the message names the line."""
 
 
-class UnsupportedInstruction(EmulatorError):  # noqa: N818 - the name says what happened
+class UnsupportedInstruction(EmulatorError):
     """An instruction, or a form of one, that the emulator does not execute. It never guesses."""
 
 

@@ -101,7 +101,9 @@ def launch(
         raise LaunchError(f"cluster {cluster3} has more than 16 CTAs")
     end = program.static_smem
     if dynamic_smem:
-        end = (end + program.dynamic_align - 1) // program.dynamic_align * program.dynamic_align + dynamic_smem
+        end = (
+            end + program.dynamic_align - 1
+        ) // program.dynamic_align * program.dynamic_align + dynamic_smem
     if end > MAX_SMEM:
         raise LaunchError(f"{end} bytes of shared memory, static and dynamic, exceed the {MAX_SMEM} of a CTA")
 
@@ -136,7 +138,9 @@ def launch(
     return report
 
 
-def _call(program: Program, config: np.ndarray, packed: Arguments, regions: list[list[int]], schedule: Schedule) -> tuple[dict[str, Any], float]:
+def _call(
+    program: Program, config: np.ndarray, packed: Arguments, regions: list[list[int]], schedule: Schedule
+) -> tuple[dict[str, Any], float]:
     lib = load()
     row = lib.emu_row_sizes(1)
     region_rows = np.array(regions or [[0, 0, 0, 0]], np.int64)
@@ -166,7 +170,12 @@ def _call(program: Program, config: np.ndarray, packed: Arguments, regions: list
 
 
 def _report(
-    program: Program, raw: dict[str, Any], schedule: Schedule, seconds: float, roles: Mapping[str, Sequence[int]], region_names: list[str]
+    program: Program,
+    raw: dict[str, Any],
+    schedule: Schedule,
+    seconds: float,
+    roles: Mapping[str, Sequence[int]],
+    region_names: list[str],
 ) -> Report:
     role_of = {w: name for name, warps in roles.items() for w in warps}
 
@@ -180,7 +189,11 @@ def _report(
     def text(s: str) -> str:
         def place(m: re.Match[str]) -> str:
             where = location(int(m.group(1)))
-            return f"at PTX line {where.ptx_line}{f' ({where.source})' if where.source else ''}" if where else "at an unknown place"
+            return (
+                f"at PTX line {where.ptx_line}{f' ({where.source})' if where.source else ''}"
+                if where
+                else "at an unknown place"
+            )
 
         s = re.sub(r"@region(\d+)@", lambda m: region_names[int(m.group(1))], s)
         return re.sub(r"@pc(-?\d+)@", place, s)

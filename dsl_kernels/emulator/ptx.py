@@ -14,14 +14,52 @@ from .errors import PtxSyntaxError
 
 _IDENT = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"\s*({_IDENT})\s*:(?!:)")
-_SPECIAL_NAMES = (
-    "%tid.x %tid.y %tid.z %ntid.x %ntid.y %ntid.z %ctaid.x %ctaid.y %ctaid.z %nctaid.x %nctaid.y %nctaid.z "
-    "%laneid %warpid %nwarpid %smid %nsmid %gridid %clusterid.x %clusterid.y %clusterid.z %nclusterid.x "
-    "%nclusterid.y %nclusterid.z %cluster_ctaid.x %cluster_ctaid.y %cluster_ctaid.z %cluster_nctaid.x "
-    "%cluster_nctaid.y %cluster_nctaid.z %cluster_ctarank %cluster_nctarank %is_explicit_cluster "
-    "%lanemask_eq %lanemask_le %lanemask_lt %lanemask_ge %lanemask_gt %dynamic_smem_size %total_smem_size "
-    "%aggr_smem_size %reserved_smem_offset_begin %reserved_smem_offset_end %reserved_smem_offset_cap"
-).split()
+_SPECIAL_NAMES = [
+    "%tid.x",
+    "%tid.y",
+    "%tid.z",
+    "%ntid.x",
+    "%ntid.y",
+    "%ntid.z",
+    "%ctaid.x",
+    "%ctaid.y",
+    "%ctaid.z",
+    "%nctaid.x",
+    "%nctaid.y",
+    "%nctaid.z",
+    "%laneid",
+    "%warpid",
+    "%nwarpid",
+    "%smid",
+    "%nsmid",
+    "%gridid",
+    "%clusterid.x",
+    "%clusterid.y",
+    "%clusterid.z",
+    "%nclusterid.x",
+    "%nclusterid.y",
+    "%nclusterid.z",
+    "%cluster_ctaid.x",
+    "%cluster_ctaid.y",
+    "%cluster_ctaid.z",
+    "%cluster_nctaid.x",
+    "%cluster_nctaid.y",
+    "%cluster_nctaid.z",
+    "%cluster_ctarank",
+    "%cluster_nctarank",
+    "%is_explicit_cluster",
+    "%lanemask_eq",
+    "%lanemask_le",
+    "%lanemask_lt",
+    "%lanemask_ge",
+    "%lanemask_gt",
+    "%dynamic_smem_size",
+    "%total_smem_size",
+    "%aggr_smem_size",
+    "%reserved_smem_offset_begin",
+    "%reserved_smem_offset_end",
+    "%reserved_smem_offset_cap",
+]
 #: Special registers are ordinary register slots that the core fills when a warp starts.
 SPECIALS = {name: slot for slot, name in enumerate(_SPECIAL_NAMES)}
 SPECIALS["%tid"], SPECIALS["%ctaid"] = SPECIALS["%tid.x"], SPECIALS["%ctaid.x"]
@@ -309,13 +347,17 @@ class _Parser:
                 raise self.error(f"initialiser of {m['name']} is not a list of integers")
             else:
                 parts = [v for v in values if v is not None]
-            init = b"".join((v & ((1 << 8 * item) - 1)).to_bytes(item, "little") for v in parts).ljust(size, b"\0")
+            init = b"".join((v & ((1 << 8 * item) - 1)).to_bytes(item, "little") for v in parts).ljust(
+                size, b"\0"
+            )
         return Variable(m["name"], m["space"], int(m["align"] or item), -1 if extern else size, init)
 
     # ---- kernels
     def kernel(self) -> None:
         line = self.here()
-        head = self.until("(") if "(" in self.text[self.pos : self.pos + 4000].split("{")[0] else self.until("{")
+        head = (
+            self.until("(") if "(" in self.text[self.pos : self.pos + 4000].split("{")[0] else self.until("{")
+        )
         m = re.search(rf"\.entry\s+({_IDENT})", head)
         if not m:
             raise self.error("an .entry without a name")
@@ -349,7 +391,8 @@ class _Parser:
 
     def parameter(self, s: str) -> Param:
         m = re.match(
-            rf"\.param (?:\.align (\d+) )?\.(\w+) (?:\.ptr (?:\.\w+ )?(?:\.align \d+ )?)?({_IDENT})(?:\[(\d+)\])?$", s
+            rf"\.param (?:\.align (\d+) )?\.(\w+) (?:\.ptr (?:\.\w+ )?(?:\.align \d+ )?)?({_IDENT})(?:\[(\d+)\])?$",
+            s,
         )
         if not m:
             raise self.error(f"cannot parse the parameter {s!r}")
@@ -507,9 +550,9 @@ class _Parser:
             raise PtxSyntaxError(f"unknown register {x!r}")
         if re.fullmatch(_IDENT, x):
             return Sym(self.label(x))
-        a = self.address(x)
-        if isinstance(a.base, Sym):
-            return Sym(a.base.name, a.offset)
+        place = self.address(x)
+        if isinstance(place.base, Sym):
+            return Sym(place.base.name, place.offset)
         raise PtxSyntaxError(f"cannot parse the operand {x!r}")
 
     def address(self, x: str) -> Addr:

@@ -25,8 +25,12 @@ from .schedule import Schedule, schedules
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("emulator")
-    group.addoption("--emulator-schedules", type=int, default=3, help="schedules that emulate() tries (default 3)")
-    group.addoption("--emulator-seed", type=int, default=0, help="first seed of the emulator's schedules (default 0)")
+    group.addoption(
+        "--emulator-schedules", type=int, default=3, help="schedules that emulate() tries (default 3)"
+    )
+    group.addoption(
+        "--emulator-seed", type=int, default=0, help="first seed of the emulator's schedules (default 0)"
+    )
 
 
 def _arrays(args: Sequence[Any]) -> Iterator[Any]:

@@ -36,7 +36,11 @@ class Finding:
     times: int = 1
 
     def __str__(self) -> str:
-        who = f"warp {self.warp}{f' ({self.role})' if self.role else ''} of CTA {self.cta}" if self.warp >= 0 else "the launch"
+        who = (
+            f"warp {self.warp}{f' ({self.role})' if self.role else ''} of CTA {self.cta}"
+            if self.warp >= 0
+            else "the launch"
+        )
         out = f"[{self.code}] {who}: {self.message}"
         if self.where:
             out += f"\n  at {self.where}"
@@ -81,7 +85,9 @@ class Report:
         return [f for f in self.findings if f.error]
 
     def __str__(self) -> str:
-        lines = [f"{'ok' if self.ok else 'FAILED'} under {self.schedule}: {self.instructions} warp instructions in {self.seconds:.2f} s"]
+        lines = [
+            f"{'ok' if self.ok else 'FAILED'} under {self.schedule}: {self.instructions} warp instructions in {self.seconds:.2f} s"
+        ]
         lines += [str(f) for f in self.findings]
         lines.append("pipes: " + ", ".join(f"{k} {v}" for k, v in self.pipes.items()))
         lines.append("memory: " + ", ".join(f"{k} {v}" for k, v in self.stats.items()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,7 +46,9 @@ class Schedule:
         return Schedule("random", seed, resident=resident)
 
     @staticmethod
-    def adversarial(seed: int, slow_warp: int | None = None, async_policy: str = "late", resident: int = 1) -> Schedule:
+    def adversarial(
+        seed: int, slow_warp: int | None = None, async_policy: str = "late", resident: int = 1
+    ) -> Schedule:
         return Schedule("adversarial", seed, async_policy, slow_warp, resident)
 
     def __str__(self) -> str:
@@ -65,22 +68,15 @@ class Schedule:
 
 def schedules(count: int, seed: int = 0, warps: int = 4) -> Iterator[Schedule]:
     """The first ``count`` schedules worth trying: lock-step, early and late completion, slow warps, then random ones."""
-    made = 0
 
-    def fixed() -> Iterator[Schedule]:
+    def endless() -> Iterator[Schedule]:
         yield Schedule.lockstep()
         yield Schedule.random(seed)
         yield Schedule.adversarial(seed, None, "late")
         yield Schedule.adversarial(seed, None, "early")
         for k in range(warps):
             yield Schedule.adversarial(seed + k, k, POLICIES[k % 3])
-        k = 1
-        while True:
+        for k in itertools.count(1):
             yield Schedule.random(seed + k, resident=1 + k % 3)
-            k += 1
 
-    for s in fixed():
-        if made >= count:
-            return
-        made += 1
-        yield s
+    return itertools.islice(endless(), count)

@@ -9,7 +9,13 @@ from dsl_kernels.emulator import Report, Schedule, TensorMap, launch
 HEADER = ".version 8.7\n.target {target}\n.address_size 64\n"
 
 
-def simple(body: str, params: str = ".param .u64 p0", target: str = "sm_90a", head: str = "", threads: int | None = None) -> str:
+def simple(
+    body: str,
+    params: str = ".param .u64 p0",
+    target: str = "sm_90a",
+    head: str = "",
+    threads: int | None = None,
+) -> str:
     """A kernel named k with roomy register declarations around a body."""
     req = f".reqntid {threads}, 1, 1" if threads else ""
     return (
@@ -21,11 +27,19 @@ def simple(body: str, params: str = ".param .u64 p0", target: str = "sm_90a", he
 
 def elementwise(body: str, sources: int = 2, width: int = 32) -> str:
     """Load the sources of every thread into %r/%d 10.., run the body, store register 20."""
-    load, store, reg = ("ld.global.b32", "st.global.b32", "%r") if width == 32 else ("ld.global.b64", "st.global.b64", "%d")
+    load, store, reg = (
+        ("ld.global.b32", "st.global.b32", "%r") if width == 32 else ("ld.global.b64", "st.global.b64", "%d")
+    )
     if width == 64:
-        loads = "".join(f"ld.param.u64 %d1, [p{i}]; add.u64 %d1, %d1, %d0; {load} %d{10 + i}, [%d1];\n" for i in range(sources))
+        loads = "".join(
+            f"ld.param.u64 %d1, [p{i}]; add.u64 %d1, %d1, %d0; {load} %d{10 + i}, [%d1];\n"
+            for i in range(sources)
+        )
     else:
-        loads = "".join(f"ld.param.u64 %d1, [p{i}]; add.u64 %d1, %d1, %d0; {load} %r{10 + i}, [%d1];\n" for i in range(sources))
+        loads = "".join(
+            f"ld.param.u64 %d1, [p{i}]; add.u64 %d1, %d1, %d0; {load} %r{10 + i}, [%d1];\n"
+            for i in range(sources)
+        )
     params = ", ".join(f".param .u64 p{i}" for i in range(sources + 1))
     return simple(
         f"mov.u32 %r0, %tid.x;\nmul.wide.u32 %d0, %r0, {width // 8};\n{loads}{body}\n"
@@ -370,7 +384,11 @@ def run_wgmma(ptx: str, schedule: Schedule, check: str = "report", **kw: object)
     rng = np.random.default_rng(5)
     a, b = (rng.integers(-4, 5, (64, 128)).astype(np.float32) for _ in range(2))
     c = np.zeros((64, 64), np.float32)
-    maps = [TensorMap(bf16(a), (64, 64), "128B", dtype="bf16"), TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"), TensorMap(c, (64, 64))]
+    maps = [
+        TensorMap(bf16(a), (64, 64), "128B", dtype="bf16"),
+        TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"),
+        TensorMap(c, (64, 64)),
+    ]
     r = launch(ptx, 1, 128, maps, dynamic_smem=49152, schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
     return r, bool((c == a @ b.T).all())
 
@@ -491,7 +509,10 @@ mul.wide.u32 %d9, %r20, 256;
 ld.param.u64 %d10, [p2];
 add.u64 %d10, %d10, %d9;
 """
-    + "\n".join(f"st.global.v4.f32 [%d10+{16 * i}], {{%f{4 * i}, %f{4 * i + 1}, %f{4 * i + 2}, %f{4 * i + 3}}};" for i in range(16))
+    + "\n".join(
+        f"st.global.v4.f32 [%d10+{16 * i}], {{%f{4 * i}, %f{4 * i + 1}, %f{4 * i + 2}, %f{4 * i + 3}}};"
+        for i in range(16)
+    )
     + """
 END:
 bar.warp.sync -1;
@@ -507,15 +528,25 @@ DONE:
     head=".extern .shared .align 1024 .b8 dyn[];\n",
     threads=256,
 )
-TCGEN = TCGEN.replace("@DESC@", str(desc_constant(1024, 2) - (1 << 64) if desc_constant(1024, 2) >> 63 else desc_constant(1024, 2)))
+TCGEN = TCGEN.replace(
+    "@DESC@",
+    str(desc_constant(1024, 2) - (1 << 64) if desc_constant(1024, 2) >> 63 else desc_constant(1024, 2)),
+)
 TCGEN = TCGEN.replace("@IDESC@", str(1 << 4 | 1 << 7 | 1 << 10 | 8 << 17 | 8 << 24))
 
 
 def run_tcgen(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
     rng = np.random.default_rng(6)
-    a, b = rng.integers(-4, 5, (128, 320)).astype(np.float32), rng.integers(-4, 5, (64, 320)).astype(np.float32)
+    a, b = (
+        rng.integers(-4, 5, (128, 320)).astype(np.float32),
+        rng.integers(-4, 5, (64, 320)).astype(np.float32),
+    )
     c = np.zeros((128, 64), np.float32)
-    args = [TensorMap(bf16(a), (64, 128), "128B", dtype="bf16"), TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"), c]
+    args = [
+        TensorMap(bf16(a), (64, 128), "128B", dtype="bf16"),
+        TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"),
+        c,
+    ]
     r = launch(ptx, 1, 256, args, dynamic_smem=49152, schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
     return r, bool((c == a @ b.T).all())
 
@@ -597,7 +628,9 @@ DONE:
     threads=128,
 )
 # B without swizzle: 8x8 core matrices of 128 bytes; along K (LBO) 128 bytes apart, along N (SBO) 256 bytes.
-TMEM_A = TMEM_A.replace("@DESC@", str(desc_constant(256, 0, lbo=128))).replace("@IDESC@", str(1 << 4 | 1 << 7 | 1 << 10 | 2 << 17 | 8 << 24))
+TMEM_A = TMEM_A.replace("@DESC@", str(desc_constant(256, 0, lbo=128))).replace(
+    "@IDESC@", str(1 << 4 | 1 << 7 | 1 << 10 | 2 << 17 | 8 << 24)
+)
 
 
 def run_tmem_a(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:

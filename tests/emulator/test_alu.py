@@ -9,7 +9,10 @@ from dsl_kernels.emulator import EmulatorError, launch
 from .kernels import elementwise, simple
 
 RNG = np.random.default_rng(42)
-EDGE = np.array([0, 1, 2, 3, 31, 32, 33, 63, 64, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF], np.uint32)
+EDGE = np.array(
+    [0, 1, 2, 3, 31, 32, 33, 63, 64, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF],
+    np.uint32,
+)
 
 
 def words(n=128, seed=0):
@@ -106,7 +109,27 @@ def test_wide_and_64_bit():
 
 def floats(seed, n=128):
     f = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 4
-    special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, 65504, 65520, 448, 464, 480, 1e-8, 0.5, 1.5, 2.5]
+    special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        1e-40,
+        -1e-40,
+        3e38,
+        65504,
+        65520,
+        448,
+        464,
+        480,
+        1e-8,
+        0.5,
+        1.5,
+        2.5,
+    ]
     f[: len(special)] = special
     return f
 
@@ -138,7 +161,9 @@ def test_float(name):
     with np.errstate(all="ignore"):
         got = run(body, FA.view(np.uint32), FB.view(np.uint32), FC.view(np.uint32)).view(np.float32)
         # ex2.approx is not specified to the bit; everything else is.
-        np.testing.assert_allclose(got, np.asarray(expect(FA, FB, FC), np.float32), rtol=2e-7 if name == "ex2" else 0, atol=0)
+        np.testing.assert_allclose(
+            got, np.asarray(expect(FA, FB, FC), np.float32), rtol=2e-7 if name == "ex2" else 0, atol=0
+        )
 
 
 def test_directed_rounding():
@@ -172,42 +197,65 @@ def test_half_formats(ptx, dtype):
     every = np.arange(1 << 16, dtype=np.uint32)
     out = np.zeros(1 << 16, np.uint32)
     body = f"cvt.u16.u32 %h1, %r10; cvt.f32.{ptx} %f1, %h1; mov.b32 %r20, %f1;"
-    grid = elementwise(body, 1).replace("mov.u32 %r0, %tid.x;", "mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mad.lo.u32 %r0, %r1, 1024, %r0;")
+    grid = elementwise(body, 1).replace(
+        "mov.u32 %r0, %tid.x;", "mov.u32 %r0, %tid.x; mov.u32 %r1, %ctaid.x; mad.lo.u32 %r0, %r1, 1024, %r0;"
+    )
     launch(grid, 64, 1024, [every, out])
     expect = torch.from_numpy(every.astype(np.uint16)).view(dtype).float().numpy()
     np.testing.assert_array_equal(out.view(np.float32), expect)
 
 
-@pytest.mark.parametrize(("ptx", "dtype", "top"), [("e4m3", torch.float8_e4m3fn, 448.0), ("e5m2", torch.float8_e5m2, 57344.0)])
+@pytest.mark.parametrize(
+    ("ptx", "dtype", "top"), [("e4m3", torch.float8_e4m3fn, 448.0), ("e5m2", torch.float8_e5m2, 57344.0)]
+)
 def test_eight_bit_formats(ptx, dtype, top):
-    x = np.concatenate([FA, np.linspace(-500, 500, 2048, dtype=np.float32), np.float32(2.0) ** np.linspace(-20, 18, 352)]).astype(np.float32)
+    x = np.concatenate(
+        [FA, np.linspace(-500, 500, 2048, dtype=np.float32), np.float32(2.0) ** np.linspace(-20, 18, 352)]
+    ).astype(np.float32)
     x = np.resize(x, 2528)[:2496]
     for part in np.split(x, 3):
-        got = run(f"cvt.rn.satfinite.{ptx}x2.f32 %h1, %r10, %r10; mov.b32 %r20, {{%h1, %h1}};", part.view(np.uint32)) & 0xFF
-        expect = torch.from_numpy(np.where(np.isnan(part), part, np.clip(part, -top, top)).astype(np.float32)).to(dtype)
+        got = (
+            run(
+                f"cvt.rn.satfinite.{ptx}x2.f32 %h1, %r10, %r10; mov.b32 %r20, {{%h1, %h1}};",
+                part.view(np.uint32),
+            )
+            & 0xFF
+        )
+        expect = torch.from_numpy(
+            np.where(np.isnan(part), part, np.clip(part, -top, top)).astype(np.float32)
+        ).to(dtype)
         back = torch.from_numpy(got.astype(np.uint8)).view(dtype).float()
         torch.testing.assert_close(back, expect.float(), rtol=0, atol=0, equal_nan=True)
     every = np.arange(256, dtype=np.uint32)
     got = run(f"cvt.u16.u32 %h1, %r10; cvt.rn.f16x2.{ptx}x2 %r20, %h1;", every) & 0xFFFF
     expect = torch.from_numpy(every.astype(np.uint8)).view(dtype).half()
-    torch.testing.assert_close(torch.from_numpy(got.astype(np.uint16)).view(torch.float16), expect, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(
+        torch.from_numpy(got.astype(np.uint16)).view(torch.float16), expect, rtol=0, atol=0, equal_nan=True
+    )
 
 
 def test_float_to_integer():
-    x = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, 3e9, -3e9, np.nan, 1e20, 7.9, -7.9, 2147483520] * 3)[:32].view(np.uint32)
+    x = np.float32([0.5, 1.5, 2.5, -0.5, -1.5, 3e9, -3e9, np.nan, 1e20, 7.9, -7.9, 2147483520] * 3)[:32].view(
+        np.uint32
+    )
     f = x.view(np.float32).astype(np.float64)
     for mode, rnd in (("rni", np.round), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
         got = run(f"cvt.{mode}.s32.f32 %r20, %r10;", x).view(np.int32)
         expect = np.where(np.isnan(f), 0, np.clip(rnd(f), -(2.0**31), 2.0**31 - 1)).astype(np.int64)
         assert (got == expect).all(), mode
-    assert (run("cvt.rzi.u32.f32 %r20, %r10;", x) == np.where(np.isnan(f), 0, np.clip(np.trunc(f), 0, 2.0**32 - 1)).astype(np.uint64)).all()
+    assert (
+        run("cvt.rzi.u32.f32 %r20, %r10;", x)
+        == np.where(np.isnan(f), 0, np.clip(np.trunc(f), 0, 2.0**32 - 1)).astype(np.uint64)
+    ).all()
 
 
 def test_integer_to_float():
     got = run("cvt.rn.f32.s32 %r20, %r10;", A).view(np.float32)
     assert (got == A.view(np.int32).astype(np.float32)).all()
     toward_zero = run("cvt.rz.f32.u32 %r20, %r10;", A).view(np.float32)
-    assert (toward_zero.astype(np.float64) <= A).all() and (np.abs(toward_zero.astype(np.float64) - A) < 256).all()
+    assert (toward_zero.astype(np.float64) <= A).all() and (
+        np.abs(toward_zero.astype(np.float64) - A) < 256
+    ).all()
 
 
 def test_tf32_rounds_to_ten_bits():
@@ -233,14 +281,19 @@ def test_shuffles():
     assert (lanes("shfl.sync.bfly.b32 %r20, %r10, 5, 31, -1;") == (i ^ 5) * 3).all()
     assert (lanes("shfl.sync.idx.b32 %r20, %r10, 7, 31, -1;") == 21).all()
     assert (lanes("shfl.sync.up.b32 %r20, %r10, 4, 0, -1;") == np.where(i >= 4, i - 4, i) * 3).all()
-    assert (lanes("shfl.sync.down.b32 %r20|%p1, %r10, 4, 31, -1; @!%p1 mov.u32 %r20, 99;") == np.where(i < 28, (i + 4) * 3, 99)).all()
+    assert (
+        lanes("shfl.sync.down.b32 %r20|%p1, %r10, 4, 31, -1; @!%p1 mov.u32 %r20, 99;")
+        == np.where(i < 28, (i + 4) * 3, 99)
+    ).all()
     assert (lanes("shfl.sync.bfly.b32 %r20, %r10, 1, 0x1c1f, -1;") == (i ^ 1) * 3).all()
 
 
 def test_votes_match_and_redux():
     i = np.arange(32)
     assert (lanes("setp.lt.u32 %p1, %r10, 30; vote.sync.ballot.b32 %r20, %p1, -1;") == (1 << 10) - 1).all()
-    assert (lanes("setp.lt.u32 %p1, %r10, 30; vote.sync.any.pred %p2, %p1, -1; selp.u32 %r20, 1, 0, %p2;") == 1).all()
+    assert (
+        lanes("setp.lt.u32 %p1, %r10, 30; vote.sync.any.pred %p2, %p1, -1; selp.u32 %r20, 1, 0, %p2;") == 1
+    ).all()
     assert (lanes("redux.sync.add.u32 %r20, %r10, -1;") == (i * 3).sum()).all()
     assert (lanes("redux.sync.max.s32 %r20, %r10, -1;") == 93).all()
     expect = [sum(1 << j for j in range(32) if (3 * j & 7) == (3 * k & 7)) for k in i]
@@ -266,4 +319,6 @@ def test_switch():
 
 def test_shuffle_from_an_absent_lane_is_reported():
     with pytest.raises(EmulatorError, match="shuffle-source"):
-        lanes("mov.u32 %r20, 0; setp.lt.u32 %p1, %r10, 48; @%p1 shfl.sync.idx.b32 %r20, %r10, 31, 31, 0xffff;")
+        lanes(
+            "mov.u32 %r20, 0; setp.lt.u32 %p1, %r10, 48; @%p1 shfl.sync.idx.b32 %r20, %r10, 31, 31, 0xffff;"
+        )

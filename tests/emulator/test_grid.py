@@ -40,7 +40,9 @@ DONE:
     ".param .u64 p0, .param .u64 p1, .param .u64 p2",
 )
 
-ATOMIC_ACQ_REL = LAST_ARRIVER.replace("fence.acq_rel.gpu;\n", "").replace("atom.global.add", "atom.acq_rel.gpu.global.add")
+ATOMIC_ACQ_REL = LAST_ARRIVER.replace("fence.acq_rel.gpu;\n", "").replace(
+    "atom.global.add", "atom.acq_rel.gpu.global.add"
+)
 
 # A grid-wide barrier: nobody goes on before everybody has arrived.
 GRID_BARRIER = simple(

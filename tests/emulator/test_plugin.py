@@ -91,13 +91,23 @@ def test_a_plain_update_is_a_race():
 
 
 def test_a_found_schedule_replays_from_its_choices():
-    report = next(iter(explore(lambda s: launch(LOST_UPDATE, 1, 64, [np.zeros(1, np.uint32)], schedule=s), limit=1)))
-    again = launch(LOST_UPDATE, 1, 64, [np.zeros(1, np.uint32)], schedule=Schedule("replay", choices=tuple(c for c, _ in report.choices)))
+    report = next(
+        iter(explore(lambda s: launch(LOST_UPDATE, 1, 64, [np.zeros(1, np.uint32)], schedule=s), limit=1))
+    )
+    again = launch(
+        LOST_UPDATE,
+        1,
+        64,
+        [np.zeros(1, np.uint32)],
+        schedule=Schedule("replay", choices=tuple(c for c, _ in report.choices)),
+    )
     assert again.choices == report.choices
 
 
 def test_unknown_instructions_are_named():
-    with pytest.raises(UnsupportedInstruction, match=r"line \d+: opcode 'frobnicate.b32' is not supported; supported are"):
+    with pytest.raises(
+        UnsupportedInstruction, match=r"line \d+: opcode 'frobnicate.b32' is not supported; supported are"
+    ):
         launch(elementwise("frobnicate.b32 %r20, %r10;", 1), 1, 32, [np.zeros(32, np.uint32)] * 2)
     with pytest.raises(UnsupportedInstruction, match="unsupported modifier .wow"):
         launch(elementwise("add.wow.u32 %r20, %r10, %r10;", 1), 1, 32, [np.zeros(32, np.uint32)] * 2)
@@ -133,18 +143,35 @@ def test_read_only_arrays_stay_untouched():
 
 def test_roles_and_names_appear_in_messages():
     with pytest.raises(EmulatorError, match=r"warp 1 \(all\).*'x'"):
-        launch(SCALE, 1, 64, [np.zeros(32, np.float32)], roles={"all": [0, 1]}, names=["x"], schedule=Schedule.adversarial(0, slow_warp=0))
+        launch(
+            SCALE,
+            1,
+            64,
+            [np.zeros(32, np.float32)],
+            roles={"all": [0, 1]},
+            names=["x"],
+            schedule=Schedule.adversarial(0, slow_warp=0),
+        )
 
 
 def test_deadlock_report_names_barrier_phase_and_who_is_missing():
     from .kernels import PIPELINE
 
-    broken = PIPELINE.replace("mbarrier.arrive.shared::cta.b64 _, [%r11+16];", "@%p15 mbarrier.arrive.shared::cta.b64 _, [%r11+16];")
-    broken = broken.replace("mov.u32 %r5, 0;\nld.param", "mov.u32 %r5, 0;\nsetp.lt.u32 %p15, %r1, 64;\nld.param")
+    broken = PIPELINE.replace(
+        "mbarrier.arrive.shared::cta.b64 _, [%r11+16];", "@%p15 mbarrier.arrive.shared::cta.b64 _, [%r11+16];"
+    )
+    broken = broken.replace(
+        "mov.u32 %r5, 0;\nld.param", "mov.u32 %r5, 0;\nsetp.lt.u32 %p15, %r1, 64;\nld.param"
+    )
     report, _ = run_pipeline(broken, Schedule.lockstep(), "report")
     (f,) = report.errors
     assert f.code == "deadlock"
-    for part in ("waits for the mbarrier at shared offset", "parity", "pending 32 of 64", "arrived so far: warp 1 at PTX line"):
+    for part in (
+        "waits for the mbarrier at shared offset",
+        "parity",
+        "pending 32 of 64",
+        "arrived so far: warp 1 at PTX line",
+    ):
         assert part in f.message, f.message
 
 
@@ -206,7 +233,11 @@ def test_signed_loads_fill_wider_registers():
     x = np.array([-1, 5, -(1 << 31), 0x7FFFFF80], np.int32)
     out = np.zeros((4, 3), np.int64)
     launch(ptx, 1, 4, [x, out])
-    assert (out[:, 0] == x).all() and (out[:, 1] == x.view(np.uint32)).all() and (out[:, 2] == x.astype(np.int8)).all()
+    assert (
+        (out[:, 0] == x).all()
+        and (out[:, 1] == x.view(np.uint32)).all()
+        and (out[:, 2] == x.astype(np.int8)).all()
+    )
 
 
 REGISTERS = simple(

@@ -37,6 +37,8 @@ def test_ptxas_accepts(name, tmp_path):
     arch = "sm_100a" if "sm_100a" in ptx else "sm_90a"
     (tmp_path / "k.ptx").write_text(ptx)
     done = subprocess.run(
-        ["ptxas", f"-arch={arch}", "-o", str(tmp_path / "k.cubin"), str(tmp_path / "k.ptx")], capture_output=True, text=True
+        ["ptxas", f"-arch={arch}", "-o", str(tmp_path / "k.cubin"), str(tmp_path / "k.ptx")],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr

@@ -24,7 +24,18 @@ def ints(shape, seed):
 
 # ------------------------------------------------------------------------------------------------ mma.sync
 @pytest.mark.parametrize(
-    ("fmt", "k"), [("bf16", 16), ("bf16", 8), ("f16", 16), ("f16", 8), ("tf32", 8), ("tf32", 4), ("e4m3", 32), ("e5m2", 32), ("e4m3", 16)]
+    ("fmt", "k"),
+    [
+        ("bf16", 16),
+        ("bf16", 8),
+        ("f16", 16),
+        ("f16", 8),
+        ("tf32", 8),
+        ("tf32", 4),
+        ("e4m3", 32),
+        ("e5m2", 32),
+        ("e4m3", 16),
+    ],
 )
 def test_mma_sync(fmt, k):
     size, enc = FORMATS[fmt]
@@ -34,7 +45,12 @@ def test_mma_sync(fmt, k):
     t = np.arange(32)
     g, q = t // 4, t % 4
     fa, fb = enc(a), enc(b)
-    ra = np.stack([np.stack([fa[g + 8 * (r & 1), e * q + i + 4 * e * (r >> 1)] for i in range(e)], -1) for r in range(na)])
+    ra = np.stack(
+        [
+            np.stack([fa[g + 8 * (r & 1), e * q + i + 4 * e * (r >> 1)] for i in range(e)], -1)
+            for r in range(na)
+        ]
+    )
     rb = np.stack([np.stack([fb[g, e * q + i + 4 * e * r] for i in range(e)], -1) for r in range(nb)])
     ra, rb = (np.ascontiguousarray(x).view(np.uint32).reshape(-1, 32) for x in (ra, rb))
     rc = np.stack([c[g + 8 * (i >> 1), 2 * q + (i & 1)] for i in range(4)]).astype(np.float32)
@@ -133,7 +149,18 @@ LAYOUTS_100 = {0: 0, 128: 2, 64: 4, 32: 6}
 
 @pytest.mark.parametrize("n", [8, 64, 256])
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
-@pytest.mark.parametrize(("fmt", "mn"), [("bf16", (0, 0)), ("bf16", (1, 0)), ("bf16", (0, 1)), ("f16", (1, 1)), ("tf32", (0, 0)), ("e4m3", (0, 0)), ("e5m2", (0, 0))])
+@pytest.mark.parametrize(
+    ("fmt", "mn"),
+    [
+        ("bf16", (0, 0)),
+        ("bf16", (1, 0)),
+        ("bf16", (0, 1)),
+        ("f16", (1, 1)),
+        ("tf32", (0, 0)),
+        ("e4m3", (0, 0)),
+        ("e5m2", (0, 0)),
+    ],
+)
 def test_wgmma_operands(fmt, mn, span, n):
     size, enc = FORMATS[fmt]
     k = 32 // size
@@ -238,9 +265,30 @@ def sm100_desc(sbo, span, lbo):
     return d - (1 << 64) if d >> 63 else d
 
 
-@pytest.mark.parametrize(("m", "n", "ws"), [(128, 16, ""), (128, 256, ""), (64, 8, ""), (64, 128, ""), (128, 64, ".ws"), (64, 64, ".ws"), (32, 128, ".ws")])
+@pytest.mark.parametrize(
+    ("m", "n", "ws"),
+    [
+        (128, 16, ""),
+        (128, 256, ""),
+        (64, 8, ""),
+        (64, 128, ""),
+        (128, 64, ".ws"),
+        (64, 64, ".ws"),
+        (32, 128, ".ws"),
+    ],
+)
 @pytest.mark.parametrize("span", [0, 32, 64, 128])
-@pytest.mark.parametrize(("fmt", "mn"), [("bf16", (0, 0)), ("bf16", (1, 1)), ("f16", (0, 1)), ("tf32", (0, 0)), ("e4m3", (0, 0)), ("e5m2", (0, 0))])
+@pytest.mark.parametrize(
+    ("fmt", "mn"),
+    [
+        ("bf16", (0, 0)),
+        ("bf16", (1, 1)),
+        ("f16", (0, 1)),
+        ("tf32", (0, 0)),
+        ("e4m3", (0, 0)),
+        ("e5m2", (0, 0)),
+    ],
+)
 def test_tcgen05_mma(fmt, mn, span, m, n, ws):
     size, enc = FORMATS[fmt]
     k = 32 // size
@@ -253,8 +301,17 @@ def test_tcgen05_mma(fmt, mn, span, m, n, ws):
     code = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1}[fmt]
     idesc = 1 << 4 | code << 7 | code << 10 | mn[0] << 15 | mn[1] << 16 | (n >> 3) << 17 | (m >> 4) << 24
     out = np.zeros((128, n), np.float32)
-    ptx = tcgen_kernel(abytes, bbytes, sm100_desc(asbo, span, albo), sm100_desc(bsbo, span, blbo), idesc, kind, ws, n)
-    launch(ptx, 1, 128, [abytes, bbytes, out], dynamic_smem=len(abytes) + len(bbytes), schedule=Schedule.random(n))
+    ptx = tcgen_kernel(
+        abytes, bbytes, sm100_desc(asbo, span, albo), sm100_desc(bsbo, span, blbo), idesc, kind, ws, n
+    )
+    launch(
+        ptx,
+        1,
+        128,
+        [abytes, bbytes, out],
+        dynamic_smem=len(abytes) + len(bbytes),
+        schedule=Schedule.random(n),
+    )
     d = np.zeros((128, n), np.float32)
     cleared = np.broadcast_to(np.arange(n, dtype=np.uint32), (128, n)).copy().view(np.float32)
     d[:] = cleared
@@ -272,7 +329,10 @@ def test_tcgen05_mma(fmt, mn, span, m, n, ws):
     np.testing.assert_array_equal(out.view(np.uint32), d.view(np.uint32))
 
 
-@pytest.mark.parametrize(("shape", "repeat"), [("32x32b", 4), ("16x64b", 2), ("16x128b", 2), ("16x256b", 1), ("16x256b", 2), ("16x32bx2", 2)])
+@pytest.mark.parametrize(
+    ("shape", "repeat"),
+    [("32x32b", 4), ("16x64b", 2), ("16x128b", 2), ("16x256b", 1), ("16x256b", 2), ("16x32bx2", 2)],
+)
 def test_tmem_load_shapes(shape, repeat):
     """Every lane stores its coordinates with 32x32b; the shape under test reads them back."""
     regs = repeat * {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}[shape]
@@ -328,8 +388,13 @@ def test_padding_rows_may_be_uninitialised_on_request():
     abytes, albo, asbo = canonical(bf16(a), 0, 0, 2)
     bbytes, blbo, bsbo = canonical(bf16(b), 0, 0, 2)
     idesc = 1 << 4 | 1 << 7 | 1 << 10 | 2 << 17 | 4 << 24
-    full = tcgen_kernel(abytes, bbytes, sm100_desc(asbo, 0, albo), sm100_desc(bsbo, 0, blbo), idesc, "f16", "", 16)
-    part = full.replace(f"setp.lt.u32 %p10, %r41, {len(abytes)}; @%p10 bra Lp0;", "setp.lt.u32 %p10, %r41, 512; @%p10 bra Lp0;")
+    full = tcgen_kernel(
+        abytes, bbytes, sm100_desc(asbo, 0, albo), sm100_desc(bsbo, 0, blbo), idesc, "f16", "", 16
+    )
+    part = full.replace(
+        f"setp.lt.u32 %p10, %r41, {len(abytes)}; @%p10 bra Lp0;",
+        "setp.lt.u32 %p10, %r41, 512; @%p10 bra Lp0;",
+    )
     assert part != full
     args = [abytes, bbytes, np.zeros((128, 16), np.float32)]
     smem = len(abytes) + len(bbytes)

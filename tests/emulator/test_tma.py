@@ -156,7 +156,9 @@ DONE:
 def test_tensor_store_and_reduction(swizzle, op):
     name = "cp.async.bulk.tensor" if op == "store" else "cp.reduce.async.bulk.tensor"
     red = "" if op == "store" else f".{op}"
-    text = STORE.replace("@MASK@", str(MASK[swizzle])).replace("@OP@", f"{name}.2d.global.shared::cta{red}.tile.bulk_group")
+    text = STORE.replace("@MASK@", str(MASK[swizzle])).replace(
+        "@OP@", f"{name}.2d.global.shared::cta{red}.tile.bulk_group"
+    )
     tile = np.arange(512, dtype=np.float32).reshape(16, 32)
     for cx, cy in [(0, 0), (16, 10), (40, 3)]:
         y = np.full((20, 64), 100, np.float32)
@@ -164,7 +166,14 @@ def test_tensor_store_and_reduction(swizzle, op):
         part = expect[cy : cy + 16, cx : cx + 32]
         t = tile[: part.shape[0], : part.shape[1]]
         part[:] = t if op == "store" else part + t if op == "add" else np.maximum(part, t)
-        launch(text, 1, 128, [TensorMap(y, (32, 16), swizzle), cx, cy], dynamic_smem=2048, schedule=Schedule.adversarial(cx))
+        launch(
+            text,
+            1,
+            128,
+            [TensorMap(y, (32, 16), swizzle), cx, cy],
+            dynamic_smem=2048,
+            schedule=Schedule.adversarial(cx),
+        )
         assert (y == expect).all(), (cx, cy)
 
 
@@ -217,7 +226,15 @@ def test_multicast_reaches_every_cta_of_the_mask():
     x = np.arange(4 * 32, dtype=np.uint16).reshape(4, 32)
     for seed in range(6):
         out = np.zeros((2, 128), np.uint16)
-        launch(MULTICAST, 2, 32, [TensorMap(x, (32, 2)), out], cluster=2, dynamic_smem=256, schedule=Schedule.random(seed))
+        launch(
+            MULTICAST,
+            2,
+            32,
+            [TensorMap(x, (32, 2)), out],
+            cluster=2,
+            dynamic_smem=256,
+            schedule=Schedule.random(seed),
+        )
         assert (out == x.ravel()).all()
 
 

@@ -8,7 +8,26 @@ from .base import SPACES, Ctx, decoder
 ROUND = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rna": 4, "rni": 5, "rzi": 6, "rmi": 7, "rpi": 8}
 INTS = "u16 s16 b16 u32 s32 b32 u64 s64 b64"
 FLOATS = "f32 f64 f16 bf16 f16x2 bf16x2 f32x2"
-COMPARE = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
+COMPARE = (
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "lo",
+    "ls",
+    "hi",
+    "hs",
+    "equ",
+    "neu",
+    "ltu",
+    "leu",
+    "gtu",
+    "geu",
+    "num",
+    "nan",
+)
 
 
 def _float_mods(c: Ctx) -> list[int]:
@@ -210,8 +229,17 @@ def _cvt(c: Ctx) -> None:
         c.count(3)
     else:
         c.count(2)
-        ok_pairs = {("e4m3x2", "f16x2"), ("e5m2x2", "f16x2"), ("f16x2", "e4m3x2"), ("f16x2", "e5m2x2"), ("bf16x2", "ue8m0x2")}
-        if (packs or src in ("f16x2", "bf16x2", "e4m3x2", "e5m2x2", "ue8m0x2")) and (dst, src) not in ok_pairs:
+        ok_pairs = {
+            ("e4m3x2", "f16x2"),
+            ("e5m2x2", "f16x2"),
+            ("f16x2", "e4m3x2"),
+            ("f16x2", "e5m2x2"),
+            ("bf16x2", "ue8m0x2"),
+        }
+        if (packs or src in ("f16x2", "bf16x2", "e4m3x2", "e5m2x2", "ue8m0x2")) and (
+            dst,
+            src,
+        ) not in ok_pairs:
             raise c.fail(f"conversion from .{src} to .{dst} is not supported")
     c.emit_all("cvt", dst, src, m=m)
 

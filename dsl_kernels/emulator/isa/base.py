@@ -68,7 +68,9 @@ class Ctx:
         """Consume tokens that change nothing the emulator models (cache hints, alignment promises)."""
         self.tokens = [t for t in self.tokens if t not in tokens]
 
-    def choose(self, table: dict[str, int] | Iterable[str], default: int | None = None, what: str = "modifier") -> int:
+    def choose(
+        self, table: dict[str, int] | Iterable[str], default: int | None = None, what: str = "modifier"
+    ) -> int:
         """Consume exactly one token out of the table; the table's value, or its position."""
         values = table if isinstance(table, dict) else {t: i for i, t in enumerate(table)}
         hits = [t for t in self.tokens if t in values]
@@ -96,7 +98,8 @@ class Ctx:
             t
             for t in self.tokens
             if not re.match(
-                r"(L1::|L2::(64B|128B|256B|evict|cache_hint)|level::|evict_|ca$|cg$|cs$|lu$|cv$|wb$|wt$|nc$|no_allocate)", t
+                r"(L1::|L2::(64B|128B|256B|evict|cache_hint)|level::|evict_|ca$|cg$|cs$|lu$|cv$|wb$|wt$|nc$|no_allocate)",
+                t,
             )
         ]
 
@@ -106,9 +109,13 @@ class Ctx:
 
     def count(self, low: int, high: int | None = None) -> None:
         if not low <= len(self.ops) <= (low if high is None else high):
-            raise self.fail(f"{len(self.ops)} operands, expected {low}{'' if high is None else f' to {high}'}")
+            raise self.fail(
+                f"{len(self.ops)} operands, expected {low}{'' if high is None else f' to {high}'}"
+            )
 
-    def emit(self, op: str, ty: str = "none", ty2: str = "none", m: Iterable[int] = (), ops: Iterable[object] = ()) -> None:
+    def emit(
+        self, op: str, ty: str = "none", ty2: str = "none", m: Iterable[int] = (), ops: Iterable[object] = ()
+    ) -> None:
         self.build.emit(self, op, ty, ty2, list(m), list(ops))
 
     def emit_all(self, op: str, ty: str = "none", ty2: str = "none", m: Iterable[int] = ()) -> None:
@@ -253,7 +260,9 @@ def decode(module: Module, entry: str | None, global_base: int) -> Program:
     """Decode one entry of a module; every instruction must be known."""
     if entry is None:
         if len(module.entries) != 1:
-            raise LaunchError(f"the module has {len(module.entries)} entries ({', '.join(module.entries)}): name one")
+            raise LaunchError(
+                f"the module has {len(module.entries)} entries ({', '.join(module.entries)}): name one"
+            )
         entry = next(iter(module.entries))
     if entry not in module.entries:
         raise LaunchError(f"no entry {entry!r} in the module (it has {', '.join(module.entries)})")

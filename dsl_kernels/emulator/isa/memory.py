@@ -10,7 +10,18 @@ from .base import BITS, SPACES, Ctx, decoder
 ALL_SPACES = {**SPACES, "shared::cta": 2, "shared::cluster": 5, "param::entry": 3}
 #: Ordering of a memory operation; the core treats sc as acq_rel.
 SEM = {"weak": 0, "volatile": 1, "relaxed": 1, "acquire": 2, "release": 3, "acq_rel": 4, "mmio": 1}
-ATOM_OPS = {"add": 0, "min": 1, "max": 2, "and": 3, "or": 4, "xor": 5, "exch": 6, "cas": 7, "inc": 8, "dec": 9}
+ATOM_OPS = {
+    "add": 0,
+    "min": 1,
+    "max": 2,
+    "and": 3,
+    "or": 4,
+    "xor": 5,
+    "exch": 6,
+    "cas": 7,
+    "inc": 8,
+    "dec": 9,
+}
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 

@@ -74,7 +74,11 @@ def _mbarrier(c: Ctx) -> None:
         state = Sink() if isinstance(c.ops[0], Addr) else c.ops.pop(0)
         c.count(1, 2)
         count = c.ops[1] if len(c.ops) > 1 else None
-        c.emit("mbar_arrive", m=[int(kind == 3), int(combined), relaxed, no_complete], ops=[state, c.ops[0], count])
+        c.emit(
+            "mbar_arrive",
+            m=[int(kind == 3), int(combined), relaxed, no_complete],
+            ops=[state, c.ops[0], count],
+        )
     elif kind in (4, 5):
         c.done()
         c.count(2)
@@ -110,7 +114,12 @@ def _fence(c: Ctx) -> None:
         elif any(t.startswith("tensormap") for t in c.tokens):
             c.emit("fence_proxy", m=[2])
         elif c.take("async::generic"):
-            c.drop("acquire", "release", "cluster", *(t for t in c.tokens if t.startswith(("sync_restrict", *SHARED))))
+            c.drop(
+                "acquire",
+                "release",
+                "cluster",
+                *(t for t in c.tokens if t.startswith(("sync_restrict", *SHARED))),
+            )
             c.done()
             c.emit("fence_proxy", m=[0])
         else:

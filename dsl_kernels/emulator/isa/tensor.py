@@ -174,7 +174,11 @@ def _tc_mma(c: Ctx, group: int) -> None:
     if len(rest) > 1 and not (isinstance(rest[1], Imm) and rest[1].value == 0):
         raise c.fail("scale-input-d and zero-column masks are not supported")
     # The core refuses a disable-output-lane vector that is not all zero.
-    c.emit("tc_mma", m=[group, kind, int(isinstance(a, Addr)), ws, len(mask)], ops=[d, a, b, idesc, rest[0], *mask])
+    c.emit(
+        "tc_mma",
+        m=[group, kind, int(isinstance(a, Addr)), ws, len(mask)],
+        ops=[d, a, b, idesc, rest[0], *mask],
+    )
 
 
 def _tc_cp(c: Ctx, group: int) -> None:

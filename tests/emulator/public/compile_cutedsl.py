@@ -3,6 +3,7 @@
 Run it with a Python that has nvidia-cutlass-dsl; it needs nothing of this project. `known_good.py` runs the result.
 """
 
+# ruff: noqa: T201 - a command-line script prints
 import argparse
 import importlib.util
 import subprocess
@@ -30,7 +31,14 @@ def compile_one(name: str, checkout: Path, out: Path) -> None:
     def fake(rows: int, cols: int) -> object:
         return make_fake_compact_tensor(cutlass.Float16, (rows, cols), stride_order=(1, 0), assumed_align=32)
 
-    compiled = cute.compile(module.host_function, fake(M, K), fake(N, K), fake(M, N), *TUTORIALS[name], options="--gpu-arch sm_100a --keep-ptx")
+    compiled = cute.compile(
+        module.host_function,
+        fake(M, K),
+        fake(N, K),
+        fake(M, N),
+        *TUTORIALS[name],
+        options="--gpu-arch sm_100a --keep-ptx",
+    )
     (out / f"{name}.ptx").write_text(compiled.__ptx__)
 
 
@@ -46,7 +54,9 @@ def main() -> int:
         return 0
     failed = 0
     for name in TUTORIALS:  # a process each: the DSL keeps state between programs
-        done = subprocess.run([sys.executable, __file__, "--cutlass", a.cutlass, "--out", a.out, "--one", name])
+        done = subprocess.run(
+            [sys.executable, __file__, "--cutlass", a.cutlass, "--out", a.out, "--one", name]
+        )
         failed += done.returncode != 0
         print(f"{name}: {'failed' if done.returncode else 'compiled'}")
     return 1 if failed else 0

@@ -4,6 +4,7 @@ They are public programs known to work on hardware, so a fault reported here is 
 Launch parameters and tensor maps are described here, from what the DSL's printed IR says about grid, cluster and boxes.
 """
 
+# ruff: noqa: T201 - a command-line script prints
 from __future__ import annotations
 
 import argparse
@@ -72,7 +73,16 @@ def main() -> int:
         wrong, errors, warnings, seconds, instructions = 0, Counter[str](), set[str](), 0.0, 0
         for s in schedules(options.schedules, warps=block // 32):
             c = np.zeros((M, N), np.float16)
-            report = launch(ptx, grid, block, arguments(a, b, c), cluster=cluster, dynamic_smem=SMEM, schedule=s, check="report")
+            report = launch(
+                ptx,
+                grid,
+                block,
+                arguments(a, b, c),
+                cluster=cluster,
+                dynamic_smem=SMEM,
+                schedule=s,
+                check="report",
+            )
             errors.update(f.code for f in report.errors)
             warnings |= {f.code for f in report.findings if not f.error}
             wrong += not np.array_equal(c.astype(np.float32), reference)

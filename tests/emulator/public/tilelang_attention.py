@@ -3,6 +3,7 @@
 The example is read from a local checkout, compiled here, executed in the emulator and thrown away.
 """
 
+# ruff: noqa: T201 - a command-line script prints
 from __future__ import annotations
 
 import argparse
@@ -17,7 +18,9 @@ import torch
 from dsl_kernels.emulator import Report, TensorMap, launch, schedules
 
 SEQ, DIM = 512, 128
-FENCED_BARRIER = "tl::tcgen05_before_thread_sync(); tl::__sync_thread_partial(3, 256); tl::tcgen05_after_thread_sync();\n"
+FENCED_BARRIER = (
+    "tl::tcgen05_before_thread_sync(); tl::__sync_thread_partial(3, 256); tl::tcgen05_after_thread_sync();\n"
+)
 #: name -> (text of the generated CUDA, replacement)
 PATCHES = {
     "order the store of P before the MMA that reads it": (
@@ -59,7 +62,9 @@ def generated_cuda(checkout: Path) -> str:
     program = module.flashattn.jit_impl if hasattr(module.flashattn, "jit_impl") else module.flashattn
     func = program.get_tir(1, 1, SEQ, DIM, True, 128, 128, "ts")
     with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(module.PASS_CFG) or {}), target:
-        return tilelang.lower(func, target=target, enable_host_codegen=False, enable_device_compile=False).kernel_source
+        return tilelang.lower(
+            func, target=target, enable_host_codegen=False, enable_device_compile=False
+        ).kernel_source
 
 
 def to_ptx(cuda: str) -> str:
@@ -68,7 +73,17 @@ def to_ptx(cuda: str) -> str:
     with tempfile.TemporaryDirectory() as d:
         source, out = Path(d) / "kernel.cu", Path(d) / "kernel.ptx"
         source.write_text(cuda)
-        command = ["nvcc", "--ptx", "-O3", "-lineinfo", "-arch=sm_100a", *nvcc.default_compile_options(), "-o", str(out), str(source)]
+        command = [
+            "nvcc",
+            "--ptx",
+            "-O3",
+            "-lineinfo",
+            "-arch=sm_100a",
+            *nvcc.default_compile_options(),
+            "-o",
+            str(out),
+            str(source),
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             sys.exit(done.stderr)
@@ -92,7 +107,9 @@ def run(ptx: str, schedule: object) -> tuple[Report, float]:
     out = torch.zeros_like(q)
 
     def tiled(t: torch.Tensor) -> TensorMap:
-        return TensorMap(t, (64, 128, 1, 1), "128B", dims=(DIM, SEQ, 1, 1), strides=(2 * DIM, 2 * DIM, 2 * DIM * SEQ))
+        return TensorMap(
+            t, (64, 128, 1, 1), "128B", dims=(DIM, SEQ, 1, 1), strides=(2 * DIM, 2 * DIM, 2 * DIM * SEQ)
+        )
 
     report = launch(ptx, (SEQ // 128, 1, 1), 384, [tiled(k), out, tiled(q), tiled(v)], dynamic_smem=100352,
                     schedule=schedule, check="report", max_findings=2000)  # type: ignore[arg-type]  # fmt: skip
