@@ -403,3 +403,75 @@ def test_padding_rows_may_be_uninitialised_on_request():
     report = launch(part, 1, 128, args, dynamic_smem=smem, allow_uninit_mma=True, check="report")
     assert {f.code for f in report.errors} <= {"uninit-memory"}
     assert (args[2][:16] == (a @ b.T)[:16]).all()
+
+
+@pytest.mark.parametrize("span", [0, 32, 128])
+@pytest.mark.parametrize(
+    ("shape", "rows", "words"),
+    [
+        ("128x256b", 128, 8),
+        ("4x256b", 4, 8),
+        ("128x128b", 128, 4),
+        ("64x128b.warpx2::02_13", 64, 4),
+        ("64x128b.warpx2::01_23", 64, 4),
+        ("32x128b.warpx4", 32, 4),
+    ],
+)
+def test_tmem_copy(shape, rows, words, span):
+    x = np.arange(rows * words, dtype=np.uint32).reshape(rows, words) + 1000
+    raw, lbo, sbo = canonical(x, span, 0, 4)
+    names = ", ".join(f"%r{50 + i}" for i in range(8))
+    zeros = ", ".join(["%r20"] * 8)
+    ptx = simple(
+        f"""
+.shared .align 8 .b8 bar[8];
+.shared .align 4 .b8 tm[4];
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, tm; mov.u32 %r20, 0;
+setp.ne.u32 %p1, %r1, 0; shr.u32 %r5, %r1, 5; setp.ne.u32 %p2, %r5, 0;
+@!%p1 mbarrier.init.shared::cta.b64 [%r3], 1;
+@%p2 bra ALLOCATED;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r4], 32;
+ALLOCATED:
+{stage("p0", "%r2", len(raw), 0)}
+fence.proxy.async.shared::cta;
+bar.sync 0;
+ld.shared.u32 %r10, [%r4];
+tcgen05.st.sync.aligned.32x32b.x8.b32 [%r10], {{{zeros}}};
+tcgen05.wait::st.sync.aligned;
+tcgen05.fence::before_thread_sync;
+bar.sync 0;
+tcgen05.fence::after_thread_sync;
+@%p1 bra WAIT;
+shr.u32 %r6, %r2, 4; cvt.u64.u32 %d1, %r6; add.u64 %d2, %d1, {sm100_desc(sbo, span, lbo)};
+tcgen05.cp.cta_group::1.{shape} [%r10], %d2;
+tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r3];
+WAIT:
+mbarrier.try_wait.parity.shared::cta.b64 %p5, [%r3], 0;
+@!%p5 bra WAIT;
+tcgen05.fence::after_thread_sync;
+tcgen05.ld.sync.aligned.32x32b.x8.b32 {{{names}}}, [%r10];
+tcgen05.wait::ld.sync.aligned;
+mul.wide.u32 %d8, %r1, 32; ld.param.u64 %d9, [p1]; add.u64 %d9, %d9, %d8;
+st.global.v4.u32 [%d9], {{%r50, %r51, %r52, %r53}}; st.global.v4.u32 [%d9+16], {{%r54, %r55, %r56, %r57}};
+tcgen05.fence::before_thread_sync;
+bar.sync 0;
+@%p2 bra DONE;
+tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 32;
+DONE:
+""",
+        ".param .u64 p0, .param .u64 p1",
+        target="sm_100a",
+        head=HEAD,
+    )
+    out = np.zeros((128, 8), np.uint32)
+    launch(ptx, 1, 128, [raw, out], dynamic_smem=len(raw), schedule=Schedule.random(rows))
+    expect = np.zeros((128, 8), np.uint32)
+    for r in range(rows):
+        for lane in {
+            "4x256b": [32 * r],
+            "64x128b.warpx2::02_13": [r, r + 64],
+            "64x128b.warpx2::01_23": [64 * (r // 32) + r % 32, 64 * (r // 32) + r % 32 + 32],
+            "32x128b.warpx4": [r, r + 32, r + 64, r + 96],
+        }.get(shape, [r]):
+            expect[lane, :words] = x[r]
+    assert (out == expect).all()

@@ -173,6 +173,7 @@ Flow Exec::tcgen() {
     case OP_tc_ld: case OP_tc_st: tc_ldst(); return Flow::next;
     case OP_tc_mma: tc_mma(); return Flow::next;
     case OP_tc_commit: tc_commit(); return Flow::next;
+    case OP_tc_cp: tc_copy(); return Flow::next;
   }
   unsupported("this form of tcgen05");
 }
@@ -270,6 +271,54 @@ void Exec::tc_commit() {
     }}));
   }
   M.tick(w);
+}
+
+// tcgen05.cp: rows of shared memory, laid out like a K-major operand, to lanes of tensor memory, some replicated.
+void Exec::tc_copy() {
+  if (mask & (mask - 1))
+    M.find("mma-many-threads", true, &w, pc, std::to_string(__builtin_popcount(mask)) + " threads issue the same tcgen05.cp; one elected thread must");
+  int group = int(in.m[0]), shape = int(in.m[1]), rows = int(in.m[2]), units = int(in.m[3]);
+  u64 taddr = lead(0, "TMEM address"), sdesc = lead(1, "shared-memory descriptor");
+  int col = int(taddr & 0xFFFF), first_rank = group == 2 ? c.rank & ~1 : c.rank;
+  if (taddr >> 16) M.fatal("tmem-lane", &w, pc, "tcgen05.cp to lane " + std::to_string(taddr >> 16));
+  // Lanes that receive row r.
+  auto lanes = [shape](int r) -> std::vector<int> {
+    switch (shape) {
+      case 1: return {32 * r};                                              // 4x256b
+      case 3: return {r, r + 64};                                           // 64x128b.warpx2::02_13
+      case 4: return {64 * (r / 32) + r % 32, 64 * (r / 32) + r % 32 + 32}; // 64x128b.warpx2::01_23
+      case 5: return {r, r + 32, r + 64, r + 96};                           // 32x128b.warpx4
+      default: return {r};                                                  // 128x256b, 128x128b
+    }
+  };
+  auto at = M.fork(w);
+  auto ta_at = std::make_shared<VC>(w.ta);
+  Machine* m = &M;
+  Warp* wp = &w;
+  Cta* cp = &c;
+  int p = pc;
+  u32 clk = w.tc_clk, actor = w.actor + P_TC;
+  M.launch_async(w.tc_queue[group], std::make_shared<AsyncOp>(AsyncOp{"tcgen05.cp", &w, pc, at, [=] {
+    Access smem = m->async_access(*wp, actor, clk, p, *at);
+    Access tm = m->async_access(*wp, actor, clk, p, *at, EV_ASYNC | EV_TCGEN);
+    tm.async = false, tm.ta = ta_at.get();
+    SmemDesc d = smem_desc(*m, *wp, p, sdesc, true);
+    for (int k = 0; k < group; k++) {
+      Cta& cta = *cp->cluster->ctas[size_t(first_rank + k)];
+      check_columns(*m, *wp, p, cta, col, 4 * units, "tcgen05.cp");
+      Tmem& t = tmem_of(cta);
+      for (int r = 0; r < rows; r++)
+        for (int u = 0; u < units; u++) {
+          Loc l = m->shared_at(*wp, p, k_major_unit(d, u64(r), u64(u)) | u64(first_rank + k) << RANK_SHIFT, 16, 16, "tcgen05.cp");
+          m->note_read(l, 16, smem, *wp, p, "tcgen05.cp");
+          for (int lane : lanes(r)) {
+            note_tmem(*m, *wp, p, cta, lane, col + 4 * u, 4, tm, true, "tcgen05.cp");
+            std::memcpy(&t.data[size_t(lane * TMEM_COLS + col + 4 * u)], l.p, 16);
+          }
+        }
+    }
+    return true;
+  }}));
 }
 
 void Exec::tc_mma() {

@@ -375,6 +375,7 @@ struct Exec {
   void tc_mma();
   void tc_ldst();
   void tc_commit();
+  void tc_copy();
 };
 
 #define LANES(mask, l) for (u32 m_ = (mask), l = 0; m_ && (l = u32(__builtin_ctz(m_)), true); m_ &= m_ - 1)

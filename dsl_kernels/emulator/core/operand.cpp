@@ -34,6 +34,11 @@ static u64 swizzled(const SmemDesc& d, u64 a) {
   return d.span == 128 ? a ^ (a >> 3 & 0x70) : d.span == 64 ? a ^ (a >> 3 & 0x30) : d.span == 32 ? a ^ (a >> 3 & 0x10) : a;
 }
 
+u64 k_major_unit(const SmemDesc& d, u64 r, u64 k16) {
+  u64 linear = d.span ? (r % 8) * d.span + r / 8 * d.sbo + k16 * 16 : (r % 8) * 16 + r / 8 * d.sbo + k16 * d.lbo;
+  return swizzled(d, d.start + linear);
+}
+
 Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, int rows, int depth, int ty, bool mn_major,
                     const Access& acc, const char* what) {
   Tile t;
@@ -47,16 +52,15 @@ Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, in
   int outer = mn_major ? depth : rows, units = (mn_major ? rows : depth) / per;
   for (int o = 0; o < outer; o++)
     for (int u = 0; u < units; u++) {
-      u64 linear;
+      u64 addr;
       if (!mn_major) {
-        u64 r = u64(row0 + o), k16 = u64(u);
-        linear = d.span ? (r % 8) * d.span + r / 8 * d.sbo + k16 * 16 : (r % 8) * 16 + r / 8 * d.sbo + k16 * d.lbo;
+        addr = k_major_unit(d, u64(row0 + o), u64(u));
       } else {
-        u64 k = u64(o), i16 = u64(row0 / per + u);
+        u64 k = u64(o), i16 = u64(row0 / per + u), linear;
         if (d.span) linear = i16 % (d.span / 16) * 16 + i16 / (d.span / 16) * d.lbo + (k % 8) * d.span + k / 8 * d.sbo;
         else linear = i16 * d.sbo + (k % 8) * 16 + k / 8 * d.lbo;
+        addr = swizzled(d, d.start + linear);
       }
-      u64 addr = swizzled(d, d.start + linear);
       Loc l = m.shared_at(w, pc, addr | u64(rank) << RANK_SHIFT, 16, 16, what);
       bool uninit = false;
       for (int i = 0; i < 16 && m.cfg.allow_uninit_mma; i++) uninit |= !l.shadow[i].w;

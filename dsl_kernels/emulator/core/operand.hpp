@@ -15,6 +15,9 @@ struct SmemDesc {
 // Decode; a field that the emulator does not model is an error that names it.
 SmemDesc smem_desc(Machine& m, Warp& w, int pc, u64 d, bool sm100);
 
+// Address of the 16-byte unit k16 of row r of a K-major operand, swizzled, relative to the CTA's shared memory.
+u64 k_major_unit(const SmemDesc& d, u64 r, u64 k16);
+
 // Rows x depth elements as floats, checked like any other read of the asynchronous proxy. bad[row] is set when part of
 // a row was never written (only with allow_uninit_mma, otherwise that is a finding).
 struct Tile {

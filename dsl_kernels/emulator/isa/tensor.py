@@ -181,5 +181,21 @@ def _tc_mma(c: Ctx, group: int) -> None:
     )
 
 
+#: shape of tcgen05.cp -> number for the core, rows, 16-byte units of a row
+CP_SHAPES = {
+    "128x256b": (0, 128, 2),
+    "4x256b": (1, 4, 2),
+    "128x128b": (2, 128, 1),
+    "64x128b.warpx2::02_13": (3, 64, 1),
+    "64x128b.warpx2::01_23": (4, 64, 1),
+    "32x128b.warpx4": (5, 32, 1),
+}
+
+
 def _tc_cp(c: Ctx, group: int) -> None:
-    raise c.fail("tcgen05.cp is not supported yet")
+    """m0 group, m1 shape, m2 rows, m3 units of a row; the formats that decompress on the way are refused."""
+    name = ".".join(c.tokens)
+    if name not in CP_SHAPES:
+        raise c.fail(f"this form of tcgen05.cp is not supported (supported: {', '.join(CP_SHAPES)})")
+    c.count(2)
+    c.emit_all("tc_cp", m=[group, *CP_SHAPES[name]])
