@@ -169,6 +169,11 @@ class Shadows {
     }
     return bad;
   }
+  // Forget the sets of reads: only once nothing that is alive refers to them.
+  void forget_sets() {
+    sets.assign(1, {});
+    adds.clear();
+  }
   std::vector<Event> events;
 
  private:

@@ -90,7 +90,6 @@ struct Warp {
   std::shared_ptr<const Clock> snapshot;
   std::map<std::pair<u64, int>, Clock> pending_acquire;  // (location, cluster) -> what a relaxed read saw released
   Clock fenced;  // what the last release fence covers
-  u64 clk(Pipe p) const { return clock.hb[actor + p]; }
 
   std::deque<AsyncRef> cp_queue, wgmma_queue, tc_queue[3];
   u64 cp_open = 1, wgmma_open = 1;  // numbers of the groups that are still open
@@ -106,7 +105,6 @@ struct Warp {
   u64 cluster_gen = 0;
   u32 cluster_arrived = 0;  // lanes
   u32 streak = 0;
-  int last_group_pc = -1;
   int last_pc = -1;
   Counters count;
   bool done() const { return (exited & present) == present; }
@@ -214,8 +212,6 @@ class Machine {
   // ---- findings
   void find(const char* code, bool error, const Warp* w, int pc, const std::string& msg, const Event* other = nullptr);
   [[noreturn]] void fatal(const char* code, const Warp* w, int pc, const std::string& msg);
-  std::string where(const Warp& w) const;
-  std::string actor_name(const Cluster& c, u32 actor) const;
   void conflict(Conflict c, const Warp& w, int pc, const std::string& what, u32 other, bool write);
 
   // ---- clocks
@@ -282,13 +278,14 @@ class Machine {
   friend struct Exec;
   void start_cluster();
   void finish_cluster(Cluster& c);
+  void compact();
   void loop();
   bool runnable(Warp& w);
   bool ready(Warp& w, Group& g);
   int pick_group(Warp& w);
   bool step(Warp& w);
   void collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out, std::vector<std::pair<Cluster*, size_t>>& pool);
-  bool run_async(bool any);
+  bool run_async();
   bool run_one_async(std::deque<AsyncRef>& q);
   bool run_pool(Cluster& c, size_t i);
   void deadlock();
@@ -301,8 +298,6 @@ class Machine {
   bool failed = false;
   int idle_rounds = 0;
   u64 idle_progress = 0;
-  std::string deadlock_text;
-  u64 async_delay_bias = 0;
 };
 
 u64 reduce_value(int op, int ty, u64 old, u64 x);
@@ -355,7 +350,6 @@ struct Exec {
   void ints();
   void floats();
   void packed();
-  void float_op(int op, int ty);
   Flow control();
   Flow warp_op();
   void load();

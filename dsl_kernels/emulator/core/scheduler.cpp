@@ -137,6 +137,26 @@ void Machine::finish_cluster(Cluster& cl) {
   }
 }
 
+// Between clusters only the last writers of global memory still matter; large grids would otherwise keep every event.
+void Machine::compact() {
+  if (shadows.events.size() < (1u << 20)) return;
+  std::vector<u32> renamed(shadows.events.size(), 0);
+  std::vector<Event> kept{shadows.events[0]};
+  for (auto& r : regions)
+    for (auto& [number, page] : r->pages)
+      for (Shadow& x : page->s) {
+        if (!x.w) continue;
+        u32& to = renamed[x.w];
+        if (!to) {
+          to = u32(kept.size());
+          kept.push_back(shadows.events[x.w]);
+        }
+        x = {to, 0};
+      }
+  shadows.events.swap(kept);
+  shadows.forget_sets();
+}
+
 bool Machine::ready(Warp& w, Group& g) {
   switch (g.wait.kind) {
     case WaitKind::none: return true;
@@ -306,7 +326,7 @@ void Machine::collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>
   }
 }
 
-bool Machine::run_async(bool) {
+bool Machine::run_async() {
   std::vector<std::pair<std::deque<AsyncRef>*, size_t>> qs;
   std::vector<std::pair<Cluster*, size_t>> pool;
   collect_async(qs, pool);
@@ -360,6 +380,7 @@ void Machine::loop() {
         i++;
       }
     }
+    if (active.empty()) compact();
     while (active.size() < size_t(cfg.resident) && next_cluster < total_clusters) start_cluster();
     if (active.empty()) return;
 
@@ -459,7 +480,7 @@ void Machine::loop() {
       }
     }
     if (!w) {
-      run_async(true);
+      run_async();
       continue;
     }
     for (size_t i = 0; i < quantum; i++)
