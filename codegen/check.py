@@ -107,12 +107,18 @@ def _registers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
                 "round the role's budget",
             )
     if any(budget is not None for budget in budgets):
-        total = sum(role.threads * (role.registers or 0) for role in s.roles) * s.ctas_per_sm
-        if total > arch.registers_per_sm:
+        # setmaxnreg deals out what the CTA took at launch: as many registers a thread as fit, in steps of eight. A
+        # role that asks for more than the others gave back waits for ever.
+        per_thread = (
+            arch.registers_per_sm // (s.threads * s.ctas_per_sm) // REGISTER_GRANULE * REGISTER_GRANULE
+        )
+        pool = s.threads * min(per_thread, arch.registers_per_thread + 1)
+        total = sum(role.threads * (role.registers or per_thread) for role in s.roles)
+        if total > pool:
             yield Violation(
                 "REGISTERS",
                 f"{total} registers over all roles",
-                f"at most {arch.registers_per_sm} an SM",
+                f"at most {pool}, what {s.threads} threads hold at launch ({per_thread} each)",
                 "lower the budget of the copy roles",
             )
     for role in s.roles:

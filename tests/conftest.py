@@ -14,6 +14,13 @@ def _capability() -> tuple[int, int] | None:
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
 
 
+def pytest_configure() -> None:
+    """Small tensors on several threads wait for one another more than they compute, above all under xdist."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("sm90") and _capability() != (9, 0):

@@ -7,6 +7,7 @@ grown, no synchronisation, no device read, so a call can be captured in a CUDA g
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -165,7 +166,7 @@ def run(
     if prepared is None:
         prepared = _prepare(op, form, operands, static, executor, variant, arch, device, dict(launch or {}))
         _prepared[key] = prepared
-    if env.CHECK_VALUES.get():
+    if env.CHECK_VALUES.name in os.environ and env.CHECK_VALUES.get():
         check_values(problems.get(op).operands(form), operands, prepared.dims)
     stream = torch._C._cuda_getCurrentRawStream(index) if device.type == "cuda" else 0
     if prepared.scalars:

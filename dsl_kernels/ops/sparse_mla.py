@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 import torch
@@ -27,7 +28,34 @@ def _rows(name: str, cache: torch.Tensor, width: int) -> torch.Tensor:
         ) from None  # fmt: skip
 
 
-def _split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, torch.Tensor]]:
+_Split = tuple[str, dict[str, torch.Tensor]]
+_splits: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], _Split]] = {}
+
+
+def _cache_operands(kv: torch.Tensor, kpe: torch.Tensor | None) -> _Split:
+    """The form and the cache operands, kept while the caller's tensors live: taking views costs microseconds."""
+    other = kv if kpe is None else kpe
+    key = (id(kv), id(other))
+    held = _splits.get(key)
+    if held is not None and held[0]() is kv and held[1]() is other:
+        return held[2]
+    form, operands = _split_cache(kv, kpe)
+    split = form, {name: _unattached(rows) for name, rows in operands.items()}
+
+    def forget(_: object) -> None:
+        _splits.pop(key, None)
+
+    _splits[key] = (weakref.ref(kv, forget), weakref.ref(other, forget), split)
+    return split
+
+
+def _unattached(rows: torch.Tensor) -> torch.Tensor:
+    """The same memory without a reference to the caller's tensor, which a view has and which would keep it alive."""
+    alone = torch.empty(0, dtype=rows.dtype, device=rows.device)
+    return alone.set_(rows.untyped_storage(), rows.storage_offset(), rows.shape, rows.stride())
+
+
+def _split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> _Split:
     """The form and the cache operands of what the caller passed."""
     width = kv.shape[-1]
     if kv.dtype == torch.bfloat16 and kpe is not None and width == LATENT_DIM:
@@ -78,7 +106,7 @@ def _launch(
         raise InvalidArgumentError(
             "lse_base", expected="'2' or 'e'", got=repr(lse_base), fix="name the base of lse"
         )
-    form, cache = _split_cache(kv, kpe)
+    form, cache = _cache_operands(kv, kpe)
     sink = attn_sink if attn_sink is not None else _sink(q_nope.shape[1], q_nope.device)
     operands: dict[str, Any] = {
         "q_nope": q_nope, "q_pe": q_pe, **cache, "indices": indices, "attn_sink": sink, "out": out, "lse": lse,
@@ -113,7 +141,7 @@ def _op(
     arch: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out = torch.empty_like(q_nope)
-    lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32)
+    lse = torch.empty(q_nope.shape[:2], dtype=torch.float32, device=q_nope.device)
     _launch(q_nope, q_pe, kv, kpe, indices, attn_sink, sm_scale, lse_base, out, lse, executor, variant, arch)
     return out, lse
 
@@ -224,7 +252,7 @@ def sparse_mla(
     if out is None:
         out = torch.empty_like(q_nope)
     if lse is None:
-        lse = q_nope.new_empty(q_nope.shape[:2], dtype=torch.float32)
+        lse = torch.empty(q_nope.shape[:2], dtype=torch.float32, device=q_nope.device)
     _launch(
         q_nope,
         q_pe,

@@ -133,7 +133,7 @@ def test_every_declared_program_has_a_plan_without_orphans(op: str, arch: str) -
 
 def test_an_accumulator_returned_by_another_pipeline_is_fenced_there():
     s = programs.get("sparse_mla").schedule(
-        {"heads": 16, "kv": "bf16", "tile": 64, "gather": "cp_async"}, ARCHS["sm_100a"]
+        {"heads": 16, "kv": "bf16", "tile": 64, "cluster": 1, "gather": "cp_async"}, ARCHS["sm_100a"]
     )
     plan = barrier_plan(s).pipelines
     assert plan["o"].empty is None and plan["o"].full.count == 1

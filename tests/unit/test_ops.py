@@ -69,7 +69,7 @@ def test_paged_caches_and_bases_of_lse() -> None:
 
 
 def test_out_forms_write_into_their_tensors() -> None:
-    inputs, expected = drawn("sparse_mla", "tiny_h16")
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
     out, lse = torch.full_like(inputs["q_nope"], math.nan), torch.full((2, 16), math.nan)
     got, got_lse = sparse_mla(
         *mla_args(inputs), sm_scale=inputs["sm_scale"], kpe=inputs["kpe"], out=out, lse=lse, **CPU
@@ -241,6 +241,22 @@ def test_zero_rows_launch_nothing() -> None:
         torch.zeros(4, 576, dtype=torch.bfloat16), ids, sm_scale=1.0, **CPU,
     )  # fmt: skip
     assert out.shape == (0, 16, 512) and lse.shape == (0, 16)
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_an_op_does_not_keep_the_callers_cache_alive(joined: bool) -> None:
+    import gc
+    import weakref
+
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    kv = torch.cat([inputs["ckv"], inputs["kpe"]], dim=1) if joined else inputs["ckv"].clone()
+    kpe = None if joined else inputs["kpe"].clone()
+    for _ in range(2):
+        sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], sm_scale=0.1, kpe=kpe, **CPU)
+    gone = weakref.ref(kv)
+    del kv, kpe
+    gc.collect()
+    assert gone() is None
 
 
 def test_workspace_grows_once_and_is_kept() -> None:
