@@ -52,6 +52,7 @@ def isolated(declared, tmp_path, monkeypatch):
     """The declared set, an empty cache, no records of runs and no user settings."""
     for name in [name for name in os.environ if name.startswith("DSL_KERNELS_")]:
         monkeypatch.delenv(name)
+    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(declared))
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(runs, "PATH", tmp_path / "runs.json")
