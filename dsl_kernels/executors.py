@@ -59,12 +59,21 @@ class Emulator:
     Args:
         schedule: interleaving of warps and asynchronous engines; lock-step by default.
         check: "raise" at the first finding, or "report" to collect them in `report`.
+        edit: applied to the PTX before it runs, to see whether the checks notice a broken kernel.
+        strict: also fail on fences that hardware may forgive (`strict_fences` of the emulator).
     """
 
     name = "emulator"
 
-    def __init__(self, schedule: Any = None, check: str = "raise") -> None:
-        self.schedule, self.check = schedule, check
+    def __init__(
+        self,
+        schedule: Any = None,
+        check: str = "raise",
+        *,
+        edit: Callable[[str], str] | None = None,
+        strict: bool = False,
+    ) -> None:
+        self.schedule, self.check, self.edit, self.strict = schedule, check, edit, strict
         self.report: Any = None
 
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
@@ -76,6 +85,8 @@ class Emulator:
         folder = cache.artifact_for(variant)
         artifact = artifacts.read(folder)
         ptx = (folder / "kernel.ptx").read_text()
+        if self.edit is not None:
+            ptx = self.edit(ptx)
         schedule = programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
         roles = {
             role.name: range(
@@ -126,6 +137,7 @@ class Emulator:
                 roles=roles,
                 names=[param.name for param in artifact.params],
                 registers_per_thread=artifact.resources.registers,
+                strict_fences=self.strict,
             )
 
         return launch

@@ -1,0 +1,123 @@
+"""Bugs seeded into the PTX of our own variants: the emulator's checks or the comparison must catch each of them.
+
+`each` breaks one site at a time and every single one must be caught; `all` breaks every site at once, for steps of
+which some are redundant where they stand (a second fence behind a first).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from dsl_kernels import trial, variants
+from dsl_kernels.emulator import EmulatorError, schedules
+from dsl_kernels.executors import Emulator
+
+pytestmark = [pytest.mark.emulator, pytest.mark.compile]
+
+SCHEDULES = 20
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A textual change of PTX: what it matches, what it becomes ("" drops it), and at which sites."""
+
+    name: str
+    pattern: str
+    becomes: str = ""
+    sites: str = "each"
+
+    def edits(self, ptx: str) -> Iterator[str]:
+        found = list(re.finditer(self.pattern, ptx))
+        if self.sites == "all":
+            if found:
+                yield re.sub(self.pattern, self.becomes, ptx)
+            return
+        for match in found:
+            yield ptx[: match.start()] + match.expand(self.becomes) + ptx[match.end() :]
+
+
+ARRIVE = Mutation("dropped arrive", r"mbarrier\.arrive\.shared::cta\.b64 _, \[[^\]]*\];")
+NOINC = Mutation("dropped arrival of asynchronous copies", r"cp\.async\.mbarrier\.arrive\.noinc[^;]*;")
+COMMIT = Mutation("dropped commit", r"tcgen05\.commit[^;]*;")
+WAIT = Mutation("waits that do not wait", r"mbarrier\.try_wait\.parity[^;]*;", "setp.eq.u32 P1, 0, 0;", "all")
+PROXY = Mutation("dropped proxy fences", r"fence\.proxy\.async\.shared::cta;", "", "all")
+LOADED = Mutation("dropped waits for tensor memory", r"tcgen05\.wait::ld[^;]*;", "", "all")
+MEET = Mutation("dropped CTA barriers", r"bar\.sync[^;]*;", "", "all")
+WGMMA = Mutation("dropped waits for wgmma", r"wgmma\.wait_group[^;]*;", "", "all")
+BYTES = Mutation(
+    "a barrier that expects other bytes", r"(mbarrier\.expect_tx[^\[]*\[[^\]]*\]), [^;]*;", r"\1, 48;"
+)
+CLUSTER = Mutation("dropped cluster barriers", r"barrier\.cluster\.(arrive|wait)[^;]*;", "", "all")
+ALL_BYTES = replace(BYTES, sites="all")
+RANK = Mutation(
+    "peers that read their own counts",
+    r"mapa(\.shared::cluster)?\.u32 (%r\d+), (%r\d+), (%r\d+);",
+    r"mov.u32 \2, \3;",
+    "all",
+)
+
+# The indexer's small workloads give a CTA too few tiles to use a slot twice, so a lost release is no bug there.
+CASES = (
+    ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
+    ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
+    ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 2, (NOINC, WAIT, PROXY, WGMMA, MEET)),
+    ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
+    ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t64_st6_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
+    ("topk_selector__tilelang_sm90a__g8_t1024_r4_d12_c1", "starts", 0, (CLUSTER, RANK, MEET)),
+)  # fmt: skip
+
+
+def params():
+    return [
+        pytest.param(variant, workload, splits, mutation, id=f"{variant.split('__', 1)[1]}-{mutation.name}")
+        for variant, workload, splits, mutations in CASES
+        for mutation in mutations
+    ]
+
+
+def original(variant: variants.Variant) -> str:
+    from dsl_kernels.runtime import cache
+
+    return (cache.artifact_for(variant) / "kernel.ptx").read_text()
+
+
+def caught(variant: variants.Variant, workload, launch: dict[str, int], ptx: str) -> str | None:
+    """How a broken kernel was caught, or None."""
+    case = trial.cached_case(variant.op, workload)
+    for schedule in schedules(SCHEDULES):
+        try:
+            result = trial.run(
+                variant,
+                workload,
+                Emulator(schedule, edit=lambda _: ptx, strict=True),
+                case=case,
+                launch=launch,
+            )
+        except EmulatorError as error:
+            return str(error)
+        if not result.comparison.ok:
+            return "; ".join(result.comparison.failures)
+    return None
+
+
+@pytest.mark.parametrize("name,workload,splits,mutation", params())
+def test_a_seeded_bug_is_caught(name: str, workload: str, splits: int, mutation: Mutation) -> None:
+    variant = variants.get(name)
+    chosen = next(w for w in trial.workloads(variant, "tiny", "edge") if w.name.startswith(workload))
+    edits = list(mutation.edits(original(variant)))
+    assert edits, f"the PTX has no site of: {mutation.name}"
+    launch = {"splits": splits} if splits else {}
+    missed = [number for number, ptx in enumerate(edits) if caught(variant, chosen, launch, ptx) is None]
+    assert not missed, f"{mutation.name}: {len(missed)} of {len(edits)} sites went unnoticed: {missed}"
+
+
+@pytest.mark.parametrize("name,workload,splits,mutations", CASES, ids=[case[0] for case in CASES])
+def test_the_unbroken_kernel_raises_nothing(name: str, workload: str, splits: int, mutations) -> None:
+    variant = variants.get(name)
+    chosen = next(w for w in trial.workloads(variant, "tiny", "edge") if w.name.startswith(workload))
+    launch = {"splits": splits} if splits else {}
+    assert caught(variant, chosen, launch, original(variant)) is None
