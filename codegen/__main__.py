@@ -18,8 +18,8 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from rich.table import Table
 
+from dsl_kernels.cli import _output
 from dsl_kernels.errors import DslKernelError
 
 from .emit import GENERATED, emit
@@ -76,7 +76,7 @@ def generate(
         emission = emit(
             found.kept,
             root,
-            partial=only != Filter(),
+            only=only,
             progress=lambda c: progress.update(task, advance=1, description=f"render {c.id}"),
         )
     compiled: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def generate(
             json.dumps({"rows": rows, "written": emission.written, "removed": emission.removed}, indent=1)
         )
     else:
-        Console().print(_table(rows, with_compile=compile))
+        _show(rows, with_compile=compile)
         changed = f"{len(emission.written)} written, {len(emission.removed)} removed, {len(emission.unchanged)} unchanged"
         Console().print(f"{root.name}: {changed}")
     failures = {variant: outcome for variant, outcome in compiled.items() if outcome.error is not None}
@@ -157,18 +157,19 @@ def _rows(found: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**value, "refused": dict(value["refused"])} for _, value in sorted(rows.items())]
 
 
-def _table(rows: list[dict[str, Any]], with_compile: bool) -> Table:
-    table = Table("op", "backend", "arch", "kept", "refused by", title="variants")
+def _show(rows: list[dict[str, Any]], with_compile: bool) -> None:
+    columns = ["op", "backend", "arch", "kept", "refused by"]
     if with_compile:
-        for column in ("compile s", "cache hits", "failed"):
-            table.add_column(column, justify="right")
+        columns += ["compile s", "cache hits", "failed"]
+    cells = []
     for row in rows:
         refused = ", ".join(f"{code} x{count}" for code, count in row["refused"].items()) or "-"
-        cells = [row["op"], row["backend"], row["arch"], str(row["kept"]), refused]
+        line = [row["op"], row["backend"], row["arch"], row["kept"], refused]
         if with_compile:
-            cells += [f"{row['compile_seconds']:.1f}", str(row["cache_hits"]), str(row["failed"])]
-        table.add_row(*cells)
-    return table
+            line += [f"{row['compile_seconds']:.1f}", row["cache_hits"], row["failed"]]
+        cells.append(line)
+    right = ("kept", "compile s", "cache hits", "failed")
+    _output.show(_output.table("variants", columns, cells, right=right, fold=("refused by",)))
 
 
 @app.command()
@@ -202,18 +203,16 @@ def list_candidates(
     if as_json:
         typer.echo(json.dumps({"kept": [c.id for c in found.kept], "refused": refused}, indent=1))
         return
-    table = Table("variant", "verdict", "figure", "limit", "fix")
-    for candidate in found.kept:
-        table.add_row(candidate.id, "kept", "", "", "")
+    cells = [[candidate.id, "kept", "", "", ""] for candidate in found.kept]
     for candidate, violations in found.refused:
-        for violation in violations:
-            table.add_row(candidate.id, violation.code, violation.figure, violation.limit, violation.fix)
-    Console().print(table)
+        cells += [[candidate.id, v.code, v.figure, v.limit, v.fix] for v in violations]
+    columns = ("variant", "verdict", "figure", "limit", "fix")
+    _output.show(_output.table("", columns, cells, fold=("figure", "limit", "fix")))
 
 
 @app.command()
 def new(op: Annotated[str, typer.Argument(help="Name of the operation, in snake_case.")]) -> None:
-    """Scaffold an operation: problem, program, template, op and test; its tests fail until it is written."""
+    """Scaffold an operation: problem, program, template and test; its tests fail until it is written."""
     from .scaffold import scaffold
 
     for path in scaffold(op):

@@ -12,7 +12,7 @@ from typing import Any
 from dsl_kernels.tile.plan import barrier_plan
 
 from .render import render
-from .sweep import Candidate
+from .sweep import Candidate, Filter
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "generated"
@@ -76,20 +76,23 @@ def emit(
     candidates: Iterable[Candidate],
     root: Path = GENERATED,
     *,
-    partial: bool = False,
+    only: Filter = Filter(),
     dry_run: bool = False,
     progress: Callable[[Candidate], None] | None = None,
 ) -> Emission:
     """Render every candidate below `root`, touching only files whose content changes.
 
     Args:
-        partial: `candidates` is a filtered subset: merge its records into the manifest and keep other files.
+        only: the filter that `candidates` passed; files and manifest records outside it are kept as they are, those
+            inside it that no candidate makes any more are removed.
         dry_run: compare only.
         progress: called before each variant is rendered.
     """
     texts = _render_all(candidates, progress)
-    if partial:
-        texts[MANIFEST] = _merged(root, texts[MANIFEST])
+    outside = _outside(root, only)
+    if outside:
+        texts[MANIFEST] = _merged(outside, texts[MANIFEST])
+    kept = {record["file"] for record in outside}
     result = Emission()
     for relative, text in sorted(texts.items()):
         path = root / relative
@@ -100,22 +103,27 @@ def emit(
         if not dry_run:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    if not partial:
-        for path in sorted(root.rglob("*.py")):
-            relative = path.relative_to(root).as_posix()
-            if relative not in texts:
-                result.removed.append(relative)
-                if not dry_run:
-                    path.unlink()
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root).as_posix()
+        if relative not in texts and relative not in kept:
+            result.removed.append(relative)
+            if not dry_run:
+                path.unlink()
     return result
 
 
-def _merged(root: Path, fresh: str) -> str:
+def _outside(root: Path, only: Filter) -> list[dict[str, Any]]:
+    """Manifest records that a filtered run must leave alone."""
     path = root / MANIFEST
+    if only == Filter() or not path.exists():
+        return []
+    records = json.loads(path.read_text())["variants"]
+    return [
+        r for r in records if not (only.accepts(r["op"], r["backend"], r["arch"]) and only.matches(r["id"]))
+    ]
+
+
+def _merged(outside: list[dict[str, Any]], fresh: str) -> str:
     new = json.loads(fresh)
-    if not path.exists():
-        return fresh
-    fresh_ids = {record["id"] for record in new["variants"]}
-    kept = [record for record in json.loads(path.read_text())["variants"] if record["id"] not in fresh_ids]
-    new["variants"] = sorted([*kept, *new["variants"]], key=lambda record: (record["arch"], record["id"]))
+    new["variants"] = sorted([*outside, *new["variants"]], key=lambda record: (record["arch"], record["id"]))
     return json.dumps(new, indent=1, sort_keys=True) + "\n"

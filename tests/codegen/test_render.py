@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,11 +68,17 @@ def test_stale_files_are_removed_and_only_changes_are_written(tmp_path: Path) ->
     assert touched.read_text().endswith("# edited\n")
 
 
-def test_a_partial_run_keeps_the_rest_of_the_manifest(tmp_path: Path) -> None:
-    emit.emit(CANDIDATES[:3], tmp_path)
-    before = (tmp_path / emit.MANIFEST).read_text()
-    emit.emit(CANDIDATES[:1], tmp_path, partial=True)
-    assert (tmp_path / emit.MANIFEST).read_text() == before
+def test_a_filtered_run_keeps_what_is_outside_and_removes_what_is_stale_inside(tmp_path: Path) -> None:
+    first = CANDIDATES[0]
+    others = [c for c in CANDIDATES if c.program.op != first.program.op][:2]
+    inside = [c for c in CANDIDATES if c.program.op == first.program.op and c.arch == first.arch][:3]
+    emit.emit([*inside, *others], tmp_path)
+    only = Filter(op=first.program.op, arch=first.arch.name)
+    emission = emit.emit(inside[:1], tmp_path, only=only)
+    assert emission.removed == sorted(emit.relative_path(c) for c in inside[1:])
+    listed = [record["id"] for record in json.loads((tmp_path / emit.MANIFEST).read_text())["variants"]]
+    assert sorted(listed) == sorted(c.id for c in [inside[0], *others])
+    assert all((tmp_path / emit.relative_path(c)).exists() for c in others)
 
 
 def with_template(monkeypatch, candidate, edit) -> str:
