@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,17 @@ EXECUTORS = ("cuda", "emulator", "interpreter")
 
 @dataclass(frozen=True)
 class Run:
-    """One executor's record: where (a GPU's name, or "CPU"), when, how many workloads, of this source or not."""
+    """One executor's record: where (a GPU's name, or "CPU"), when, how many workloads, of this source or not.
+
+    `counted` is what the emulator counted in one launch: its workload, the instructions, and figures by pipe and level.
+    """
 
     executor: str
     where: str
     date: str
     workloads: int
     current: bool
+    counted: Mapping[str, Any] = field(default_factory=dict)
 
 
 @lru_cache(maxsize=4)
@@ -52,7 +56,14 @@ def of(variant: Variant, path: Path | None = None) -> list[Run]:
         return []
     held = _read(path, path.stat().st_mtime_ns).get(variant.id, {})
     return [
-        Run(name, item["where"], item["date"], int(item["workloads"]), item["sha256"] == variant.sha256)
+        Run(
+            name,
+            item["where"],
+            item["date"],
+            int(item["workloads"]),
+            item["sha256"] == variant.sha256,
+            item.get("counted", {}),
+        )
         for name in EXECUTORS
         if (item := held.get(name)) is not None
     ]
@@ -67,14 +78,20 @@ def summary(records: list[Run]) -> str:
 
 
 def record(
-    variant: Variant, executor: str, where: str, date: str, workloads: int, path: Path | None = None
+    variant: Variant,
+    executor: str,
+    where: str,
+    date: str,
+    workloads: int,
+    path: Path | None = None,
+    counted: Mapping[str, Any] | None = None,
 ) -> None:
     """Add or replace one record."""
     path = path or PATH
     held = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
-    mine = {
-        **held.get(variant.id, {}),
-        executor: {"where": where, "date": date, "workloads": workloads, "sha256": variant.sha256},
-    }
+    entry = {"where": where, "date": date, "workloads": workloads, "sha256": variant.sha256}
+    if counted:
+        entry["counted"] = dict(counted)
+    mine = {**held.get(variant.id, {}), executor: entry}
     content = {"schema": SCHEMA, "runs": {**held, variant.id: mine}}
     path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")

@@ -207,6 +207,12 @@ def _print_summary(console: Any, record: dict[str, Any]) -> None:
             f"matched the reference on {run['where']} ({run['executor']}), "
             f"{run['workloads']} workloads, {run['date']}{note}"
         )
+    on_hardware = any(run["executor"] == "cuda" and run["current"] for run in record["runs"])
+    counted = next((run["counted"] for run in record["runs"] if run["counted"] and run["current"]), None)
+    if counted and not on_hardware:
+        console.print(f"no hardware has run it; the emulator counted in one launch of {counted['workload']}:")
+        cells = [(name, value) for name, value in counted.items() if name != "workload"]
+        out.show(out.table("", ("what", "count"), cells, right=("count",)))
 
 
 def _print_resources(console: Any, record: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +29,7 @@ class Result:
     variant: str
     workload: str
     comparison: Comparison
+    counted: dict[str, Any] = field(default_factory=dict)
 
 
 @app.command()
@@ -88,7 +89,8 @@ def verify(
                 errors[variant.id], mine = f"{type(error).__name__}: {error}", []
             results += mine
             if record and mine and all(result.comparison.ok for result in mine):
-                runs.record(variant, name, where, time.strftime("%Y-%m-%d", time.gmtime()), len(mine))
+                date = time.strftime("%Y-%m-%d", time.gmtime())
+                runs.record(variant, name, where, date, len(mine), counted=mine[0].counted)
             bar.update(task, advance=1)
     rows = [
         _row(variant, [r for r in results if r.variant == variant.id], errors.get(variant.id))
@@ -159,7 +161,8 @@ def _verify(
     """Every workload that the variant takes, compared; with repeats, the same bits demanded every time."""
     from .. import executors, trial
 
-    launcher = executors.get(executor).prepare(variant)
+    runner: Any = executors.get(executor)
+    launcher = runner.prepare(variant)
     prepared: Any = SimpleNamespace(name=executor, prepare=lambda *_: launcher)
     results = []
     for workload in trial.workloads(variant, *tiers):
@@ -172,8 +175,21 @@ def _verify(
             if not _same_bits(variant.op, workload, first.operands, again.operands):
                 first.comparison.demand("repeats give the same bits", False)
                 break
-        results.append(Result(variant.id, workload.name, first.comparison))
+        report = getattr(runner, "report", None)
+        results.append(Result(variant.id, workload.name, first.comparison, _counted(workload.name, report)))
     return results
+
+
+def _counted(workload: str, report: Any) -> dict[str, Any]:
+    """What the emulator counted in one launch; empty for the other executors."""
+    if report is None:
+        return {}
+    figures = {**report.pipes, **report.stats}
+    return {
+        "workload": workload,
+        "instructions": report.instructions,
+        **{k: v for k, v in figures.items() if v},
+    }
 
 
 def _same_bits(op: str, workload: Workload, a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -203,6 +203,20 @@ def test_show_prints_source_schedule_and_summary():
     assert data("show", variant.id)["folder"] is None
 
 
+def test_show_gives_the_emulators_counts_where_no_hardware_has_run():
+    variant = some_variant("sparse_mla", "sm_100a")
+    counted = {"workload": "tiny_h16", "instructions": 4321, "global_read": 777}
+    runs.record(variant, "emulator", "CPU", "2026-01-02", 3, counted=counted)
+    shown = invoke("show", variant.id).stdout
+    assert (
+        "no hardware has run it; the emulator counted in one launch of tiny_h16" in shown
+        and "4321" in shown
+        and "777" in shown
+    )
+    runs.record(variant, "cuda", "NVIDIA B200", "2026-01-03", 3)
+    assert "the emulator counted" not in invoke("show", variant.id).stdout
+
+
 def test_show_needs_an_artifact_for_compiled_files():
     variant = some_variant("sparse_mla")
     for option in ("--ptx", "--sass", "--resources"):
