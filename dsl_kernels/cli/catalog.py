@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import variants
-from ..arch import get_arch
+from ..arch import ARCHS, get_arch
 from ..errors import DslKernelError, InvalidArgumentError, MissingArtifactError
 from . import _output as out
 
@@ -334,7 +334,7 @@ def complete_dims(
 def _target(arch: str | None, gpu: str | None) -> tuple[str, str]:
     """(architecture, GPU name): as asked, else of this machine's GPU, else sm_90a without a tuned table."""
     if arch is not None or gpu is not None:
-        for spec in () if arch is not None else map(get_arch, ("sm_90a", "sm_100a")):
+        for spec in () if arch is not None else ARCHS.values():
             if spec.gpu in (gpu or ""):
                 return spec.name, gpu or ""
         return get_arch(arch or "sm_90a").name, gpu or ""

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from ..runtime.cache import cache_root
 from .errors import BuildError
 
 SOURCES = Path(__file__).parent / "core"
@@ -25,15 +26,6 @@ FLAGS = (
     "-frounding-math",
     "-w",
 )
-
-
-def cache_root() -> Path:
-    """The folder that holds the built core: ``DSL_KERNELS_CACHE_DIR`` or the platform's user cache."""
-    if env := os.environ.get("DSL_KERNELS_CACHE_DIR"):
-        return Path(env)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("dsl_kernels"))
 
 
 def compiler() -> str:

@@ -13,8 +13,10 @@ from dsl_kernels.executors import Cuda
 from dsl_kernels.ops import Workspace, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
 
-MARKS = {"sm_90a": pytest.mark.sm90, "sm_100a": pytest.mark.sm100}
-VARIANTS = [pytest.param(v, id=v.id, marks=MARKS[v.arch]) for v in variants.variants()]
+VARIANTS = [
+    pytest.param(v, id=v.id, marks=getattr(pytest.mark, v.arch.replace("_", "").rstrip("a")))
+    for v in variants.variants()
+]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
