@@ -8,7 +8,7 @@ grown, no synchronisation, no device read, so a call can be captured in a CUDA g
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,10 +31,14 @@ class Workspace:
 
     A launch captured in a CUDA graph keeps using the addresses it saw, so replaced buffers stay alive. Launches that
     may overlap in time (two streams, two graphs) need a workspace each. Without one, ops keep their own per device
-    and stream.
+    and stream, and take what a capture needs from the graph's own pool.
+
+    Args:
+        transient: owned by one capture: its buffers may be allocated, and zeroed by every replay, inside the graph.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, transient: bool = False) -> None:
+        self._transient = transient
         self._buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._retired: list[torch.Tensor] = []
         self._views: dict[tuple[_Scratch, torch.device], dict[str, torch.Tensor]] = {}
@@ -42,12 +46,23 @@ class Workspace:
     def get(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, zeroed: bool
     ) -> torch.Tensor:
-        """A contiguous tensor of this shape; a zeroed one is zero unless a kernel was interrupted."""
+        """A contiguous tensor of this shape; a zeroed one is zero unless a kernel was interrupted.
+
+        Raises:
+            LaunchError: the buffer would have to grow inside a capture, which would record its filling and not do it.
+        """
         count = 1
         for extent in shape:
             count *= extent
         held = self._buffers.get((name, device))
         if held is None or held.numel() < count or held.dtype != dtype:
+            if not self._transient and capturing(device):
+                raise LaunchError(
+                    f"workspace buffer {name}",
+                    expected=f"room for {count} elements before the capture began",
+                    got="a first use of these sizes inside a CUDA graph capture",
+                    fix="run once with this workspace and these sizes before capturing",
+                )
             if held is not None:
                 self._retired.append(held)
             size = max(count, 1)
@@ -92,6 +107,33 @@ def clear() -> None:
     _prepared.clear()
     _launchers.clear()
     registry.clear()
+
+
+def capturing(device: torch.device) -> bool:
+    """Whether work on `device` is being recorded into a CUDA graph instead of executed."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def kept(
+    held: dict[Any, torch.Tensor], key: Any, device: torch.device, make: Callable[[], torch.Tensor]
+) -> torch.Tensor:
+    """A constant operand, made once; inside a capture it is made for that graph alone, where its filling replays."""
+    tensor = held.get(key)
+    if tensor is None:
+        tensor = make()
+        if not capturing(device):
+            held[key] = tensor
+    return tensor
+
+
+def _own_workspace(index: int | None, stream: int, device: torch.device) -> Workspace:
+    """The ops' workspace of a stream; a capture on a stream without one gets a workspace of the graph's."""
+    held = _workspaces.get((index, stream))
+    if held is None:
+        if capturing(device):
+            return Workspace(transient=True)
+        held = _workspaces[(index, stream)] = Workspace()
+    return held
 
 
 def require_tensors(**named: Any) -> None:
@@ -172,7 +214,7 @@ def run(
     if prepared.scalars:
         operands = {**operands, **prepared.scalars}
     if prepared.workspace:
-        scratch = workspace if workspace is not None else _workspaces.setdefault((index, stream), Workspace())
+        scratch = workspace if workspace is not None else _own_workspace(index, stream, device)
         operands = {**operands, **scratch.views(prepared.workspace, device)}
     prepared.launch(operands, prepared.dims, stream)
     return prepared.selection
@@ -217,7 +259,7 @@ def _launcher(executor: str, selection: registry.Selection, device: torch.device
     key = (selection.variant.id, executor, device.index)
     launcher = _launchers.get(key)
     if launcher is None:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if capturing(device):
             raise LaunchError(
                 selection.variant.id,
                 expected="a variant that was loaded before the capture began",

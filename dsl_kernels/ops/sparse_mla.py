@@ -10,7 +10,7 @@ import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
-from ._base import Workspace, require_tensors, run
+from ._base import Workspace, kept, require_tensors, run
 
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 
@@ -79,10 +79,12 @@ _no_sink: dict[tuple[int, torch.device], torch.Tensor] = {}
 
 
 def _sink(heads: int, device: torch.device) -> torch.Tensor:
-    held = _no_sink.get((heads, device))
-    if held is None:
-        held = _no_sink[(heads, device)] = torch.full((heads,), -math.inf, dtype=torch.float32, device=device)
-    return held
+    return kept(
+        _no_sink,
+        (heads, device),
+        device,
+        lambda: torch.full((heads,), -math.inf, dtype=torch.float32, device=device),
+    )
 
 
 def _launch(

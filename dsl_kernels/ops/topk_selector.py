@@ -8,7 +8,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..problems.topk_selector import OPERANDS
-from ._base import Workspace, require_tensors, run
+from ._base import Workspace, kept, require_tensors, run
 
 MAX_K = 2048
 
@@ -103,19 +103,11 @@ def _(
 _constants: dict[tuple[str, int, torch.device], torch.Tensor] = {}
 
 
-def _zeros(rows: int, device: torch.device) -> torch.Tensor:
-    """Row starts of zero, kept: a launch must not fill memory of its own."""
-    held = _constants.get(("starts", rows, device))
-    if held is None:
-        held = _constants[("starts", rows, device)] = torch.zeros(rows, dtype=torch.int32, device=device)
-    return held
-
-
-def _no_table(device: torch.device) -> torch.Tensor:
-    held = _constants.get(("table", 1, device))
-    if held is None:
-        held = _constants[("table", 1, device)] = torch.zeros(1, 1, dtype=torch.int32, device=device)
-    return held
+def _zeros(name: str, rows: int, device: torch.device) -> torch.Tensor:
+    """Zeros that stand for an operand the caller left out, kept: a launch must not fill memory of its own."""
+    return kept(
+        _constants, (name, rows, device), device, lambda: torch.zeros(rows, dtype=torch.int32, device=device)
+    )
 
 
 def topk_selector(
@@ -184,8 +176,8 @@ def topk_selector(
             )  # fmt: skip
     page = page_size if block_table is not None else 0
     if row_starts is None:
-        row_starts = _zeros(logits.shape[0], logits.device)
-    table = block_table if block_table is not None else _no_table(logits.device)
+        row_starts = _zeros("row_starts", logits.shape[0], logits.device)
+    table = block_table if block_table is not None else _zeros("block_table", 1, logits.device).view(1, 1)
     if torch.compiler.is_compiling():
         if out is None:
             return torch.ops.dsl_kernels.topk_selector(

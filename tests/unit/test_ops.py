@@ -13,6 +13,7 @@ from dsl_kernels.errors import (
     DslKernelError,
     ExecutorUnavailableError,
     InvalidArgumentError,
+    LaunchError,
     NoVariantError,
     UnknownNameError,
     UnsupportedArchError,
@@ -241,6 +242,27 @@ def test_zero_rows_launch_nothing() -> None:
         torch.zeros(4, 576, dtype=torch.bfloat16), ids, sm_scale=1.0, **CPU,
     )  # fmt: skip
     assert out.shape == (0, 16, 512) and lse.shape == (0, 16)
+
+
+def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
+    """A capture records memsets without running them: memory filled there would be garbage outside the graph."""
+    from dsl_kernels.ops import _base
+
+    device, held, scratch = torch.device("cpu"), {}, Workspace()
+    scratch.get("arrivals", (4,), torch.int32, device, zeroed=True)
+    monkeypatch.setattr(_base, "capturing", lambda device: True)
+    _base.kept(held, "zeros", device, lambda: torch.zeros(3))
+    assert held == {}
+    assert scratch.get("arrivals", (2,), torch.int32, device, zeroed=True).shape == (2,)
+    with pytest.raises(LaunchError, match="arrivals.*before capturing"):
+        scratch.get("arrivals", (5,), torch.int32, device, zeroed=True)
+    monkeypatch.setattr(_base, "_workspaces", {})
+    own = _base._own_workspace(0, 77, device)
+    assert own.get("arrivals", (5,), torch.int32, device, zeroed=True).shape == (5,)
+    assert _base._workspaces == {}
+    monkeypatch.setattr(_base, "capturing", lambda device: False)
+    _base.kept(held, "zeros", device, lambda: torch.zeros(3))
+    assert _base._own_workspace(0, 77, device) is _base._own_workspace(0, 77, device) and "zeros" in held
 
 
 @pytest.mark.parametrize("joined", [True, False])
