@@ -49,6 +49,29 @@ def test_emulated_ptx_matches_the_reference(variant, workload, schedule) -> None
     assert result.comparison.ok, result.comparison.failures
 
 
+def whole_rows():
+    """Attention variants of one CTA a row, which write the result of a single split without a merge."""
+    found = []
+    for variant in variants.variants("sparse_mla"):
+        if variant.knobs["cluster"] > 1:
+            continue
+        workload = next(w for w in trial.workloads(variant, "tiny") if w.name.startswith("tiny_h8"))
+        found.append(pytest.param(variant, workload, id=variant.id))
+    return found
+
+
+@pytest.mark.parametrize("variant,workload", whole_rows())
+def test_attention_that_is_not_split_has_no_finding(variant, workload) -> None:
+    result = trial.run(
+        variant,
+        workload,
+        Emulator(Schedule.random(3)),
+        case=trial.cached_case(variant.op, workload),
+        launch={"splits": 1},
+    )
+    assert result.comparison.ok, result.comparison.failures
+
+
 def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
     import json
 

@@ -64,7 +64,7 @@ RANK = Mutation(
 CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
-    ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 2, (NOINC, WAIT, PROXY, WGMMA, MEET)),
+    ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
     ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t64_st6_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
     ("topk_selector__tilelang_sm90a__g8_t1024_r4_d12_c1", "starts", 0, (CLUSTER, RANK, MEET)),

@@ -203,9 +203,14 @@ def sink_share(lse2, sink):
 
 @T.macro
 def write_outputs(acc_o, inverse, lse2, attn_sink, out, lse, row, head0, lse_scale):
-    """The result of a row that one CTA holds whole."""
+    """The result of a row that one CTA holds whole.
+
+    The lse has a loop of its own: only there can TileLang let a single owner of a column store it, while `inverse` is
+    wanted by every thread that holds part of the column.
+    """
     for h in T.Parallel(acc_o.shape[1]):
         inverse[h] = inverse[h] * sink_share(lse2[h], attn_sink[head0 + h])
+    for h in T.Parallel(acc_o.shape[1]):
         lse[row, head0 + h] = lse2[h] * lse_scale
     for d, h in T.Parallel(acc_o.shape[0], acc_o.shape[1]):
         out[row, head0 + h, d] = acc_o[d, h] * inverse[h]
