@@ -1,11 +1,12 @@
 """Where each variant has run and matched the reference, so that listings stay honest.
 
-`runs.json` is written by `python -m dsl_kernels verify --record`. A record names the source it was made from;
-when the generated module has changed since, the record no longer counts as its own.
+`runs.json` is written by `python -m dsl_kernels verify --record`. A record names the source it was made from: the
+generated module and the device helpers that it imports. When either has changed since, it no longer counts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .backends.base import imported_helpers
 from .errors import ArtifactError
 from .variants import Variant
 
-SCHEMA = 1
+SCHEMA = 2
 PATH = Path(__file__).resolve().parent / "runs.json"
 EXECUTORS = ("cuda", "emulator", "interpreter")
 
@@ -49,19 +51,28 @@ def _read(path: Path, stamp: int) -> Mapping[str, Any]:
         ) from None
 
 
+def source_of(variant: Variant) -> str:
+    """SHA-256 of a variant's program text: its generated module, and the device helpers with their names."""
+    digest = hashlib.sha256(variant.sha256.encode())
+    for path in imported_helpers(variant.path, variant.backend):
+        digest.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
 def of(variant: Variant, path: Path | None = None) -> list[Run]:
     """The records of a variant, hardware first."""
     path = path or PATH
     if not path.exists():
         return []
     held = _read(path, path.stat().st_mtime_ns).get(variant.id, {})
+    source = source_of(variant) if held else ""
     return [
         Run(
             name,
             item["where"],
             item["date"],
             int(item["workloads"]),
-            item["sha256"] == variant.sha256,
+            item["source"] == source,
             item.get("counted", {}),
         )
         for name in EXECUTORS
@@ -89,7 +100,7 @@ def record(
     """Add or replace one record."""
     path = path or PATH
     held = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
-    entry = {"where": where, "date": date, "workloads": workloads, "sha256": variant.sha256}
+    entry = {"where": where, "date": date, "workloads": workloads, "source": source_of(variant)}
     if counted:
         entry["counted"] = dict(counted)
     mine = {**held.get(variant.id, {}), executor: entry}

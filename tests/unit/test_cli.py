@@ -7,8 +7,8 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,7 +168,17 @@ def test_list_shows_what_was_compiled_and_where_it_ran():
 
 def test_a_record_of_another_source_does_not_count():
     variant = some_variant("sparse_mla")
-    runs.record(SimpleNamespace(id=variant.id, sha256="0" * 64), "cuda", "NVIDIA H200", "2026-01-02", 9)
+    runs.record(replace(variant, sha256="0" * 64), "cuda", "NVIDIA H200", "2026-01-02", 9)
+    assert data("show", variant.id)["ran"] == "changed since it ran"
+
+
+def test_a_record_does_not_count_once_a_device_helper_has_changed(tmp_path, monkeypatch):
+    variant, helper = some_variant("sparse_mla"), tmp_path / "leaf.py"
+    helper.write_text("first = 1\n")
+    monkeypatch.setattr(runs, "imported_helpers", lambda path, backend: [helper])
+    runs.record(variant, "cuda", "NVIDIA H200", "2026-01-02", 9)
+    assert data("show", variant.id)["ran"] == "H200"
+    helper.write_text("second = 2\n")
     assert data("show", variant.id)["ran"] == "changed since it ran"
 
 
