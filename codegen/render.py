@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 
 from dsl_kernels.errors import TemplateError
+from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Schedule, Space
 from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan
@@ -57,11 +58,14 @@ class PipelineSpelling:
 
     def full(self, use: str) -> str:
         """The full barrier of a use, for instructions that complete on it."""
-        return f"{self._plan.full.name}[{self.slot(use)}]"
+        return self._barrier(self._plan.full.name, use)
 
     def empty(self, use: str) -> str:
         """The empty barrier of a use."""
-        return f"{self.name}_empty[{self.slot(use)}]"
+        return self._barrier(f"{self.name}_empty", use)
+
+    def _barrier(self, name: str, use: str) -> str:
+        return str(self._actions.barrier(name, self.slot(use))).strip()
 
     def acquire(self, use: str) -> str:
         return self._spell("acquire", (), self._plan.acquire, use)
@@ -168,8 +172,8 @@ def context(candidate: Candidate) -> dict[str, Any]:
     """What a template sees; all of it is read from the declaration.
 
     k: knobs; role: roles with their thread ranges; buf: buffers; mma: tensor-core operations; c: constants;
-    pipe: pipelines; barriers: every mbarrier array; bar: named barriers with id and thread count; threads, grid,
-    cluster, tmem_columns.
+    pipe: pipelines; barriers: every mbarrier array; bar: named barriers with id and thread count; operands, dims, maps:
+    the launch's arguments, the runtime dims that they give, the tensor maps; threads, grid, cluster, tmem_columns.
     """
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
     actions = environment().get_template(f"{candidate.backend}/_actions.j2").module
@@ -187,6 +191,9 @@ def context(candidate: Candidate) -> dict[str, Any]:
         "buf": SimpleNamespace(**{b.name: b for b in schedule.buffers}),
         "mma": SimpleNamespace(**{m.name: m for m in schedule.mmas}),
         "pipe": Pipelines(schedule, actions),
+        "operands": schedule.operands,
+        "maps": schedule.maps,
+        "dims": dims_of(schedule.operands),
         "barriers": barrier_plan(schedule).barriers,
         "bar": SimpleNamespace(**named),
         "threads": schedule.threads,

@@ -85,12 +85,12 @@ def find_template(backend: str, op: str, arch: str) -> Path | None:
     return None
 
 
-def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[dict[str, Any]]:
-    """Every useful assignment of the knobs that apply to `arch`, at `level` or below, in declared order."""
+def combinations(program: TileProgram, arch: ArchSpec, level: int, backend: str) -> Iterator[dict[str, Any]]:
+    """Every assignment of the knobs that apply to `arch` and that `backend` has a use for, in declared order."""
     knobs = [knob for knob in program.knobs if not knob.archs or arch.name in knob.archs]
     for values in product(*(knob.values(level) for knob in knobs)):
         assignment = dict(zip((knob.name for knob in knobs), values, strict=True))
-        if program.useful is None or program.useful(SimpleNamespace(**assignment), arch, level):
+        if program.useful is None or program.useful(SimpleNamespace(**assignment), arch, level, backend):
             yield assignment
 
 
@@ -105,7 +105,7 @@ def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
                 if template is None or not only.accepts(op, backend, arch.name):
                     continue
                 program = programs.get(op)
-                for knobs in combinations(program, arch, level):
+                for knobs in combinations(program, arch, level, backend):
                     candidate = Candidate(program, backend, arch, knobs, template)
                     if not only.matches(candidate.id):
                         continue

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import linecache
 import re
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
+from dsl_kernels.errors import CompileError, ToolchainError
 from dsl_kernels.runtime.artifact import Artifact
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -76,3 +84,48 @@ def _imports(path: Path, package: str) -> set[str]:
         names.add(base)
         names.update(f"{base}.{name.split()[0]}" for name in imported.strip("()").split(",") if name.strip())
     return {name for name in names if name == package or name.startswith(package + ".")}
+
+
+def load_module(path: Path) -> ModuleType:
+    """Import a generated module by path; DSLs read the program's source back, so it must be a real file."""
+    if not path.is_file():
+        raise CompileError(
+            str(path), expected="a generated module", got="no such file", fix="run `make generate`"
+        )
+    linecache.checkcache(str(path))
+    name = f"dsl_kernels_generated.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CompileError(
+            str(path), expected="a Python file", got=path.suffix, fix="give the path of a generated module"
+        )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    with refused(path.stem, "importing the module"):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Write how long the block took into `seconds[step]`."""
+    start = time.perf_counter()
+    yield
+    seconds[step] = round(time.perf_counter() - start, 3)
+
+
+@contextlib.contextmanager
+def refused(subject: str, step: str) -> Iterator[None]:
+    """Turn whatever a DSL raises into a `CompileError` that keeps the message's useful end."""
+    try:
+        yield
+    except (CompileError, ToolchainError, KeyboardInterrupt, SystemExit):
+        raise
+    except Exception as error:
+        detail = str(error).strip()
+        raise CompileError(
+            subject,
+            expected=f"{step} to accept it",
+            got=f"{type(error).__name__}: {detail[-1500:]}",
+            fix="correct the template",
+        ) from error

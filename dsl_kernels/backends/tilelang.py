@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import json
-import linecache
 import logging
 import os
 import shlex
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +28,7 @@ from dsl_kernels.runtime.artifact import (
     TensorMap,
 )
 
-from .base import imported_helpers
+from .base import imported_helpers, load_module, refused, timed
 
 log = logging.getLogger(__name__)
 
@@ -120,24 +117,24 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
     versions = BACKEND.versions()
     seconds: dict[str, float] = {}
 
-    with _timed(seconds, "import"):
+    with timed(seconds, "import"):
         _import_tilelang()
-        module = _load(path)
+        module = load_module(path)
     configs = _pass_configs(module, path)
-    with _timed(seconds, "lower"):
+    with timed(seconds, "lower"):
         program, lowered = _lower(module, path, arch, configs)
     source = lowered.kernel_source
     (out / "kernel.cu").write_text(source)
 
     extra, roots = _nvcc_options(configs)
     flags = [f for f in BACKEND.flags(arch, lineinfo=lineinfo) if not f.startswith("-arch")]
-    with _timed(seconds, "nvcc"):
+    with timed(seconds, "nvcc"):
         toolkit.cuda_to_ptx(out / "kernel.cu", out / "kernel.ptx", arch, [*flags, *extra], roots=roots)
-    with _timed(seconds, "ptxas"):
+    with timed(seconds, "ptxas"):
         line_flags = ["-lineinfo"] if lineinfo else []
         assembler_flags = ["-O3", *line_flags, *(f for f in extra if _for_assembler(f))]
         report = toolkit.ptx_to_cubin(out / "kernel.ptx", out / "kernel.cubin", arch, assembler_flags)
-    with _timed(seconds, "sass"):
+    with timed(seconds, "sass"):
         evidence = toolkit.sass_counts(out / "kernel.cubin")
 
     launch = _launch_description(program, lowered, path.stem)
@@ -174,26 +171,6 @@ def _import_tilelang() -> ModuleType:
     return tilelang
 
 
-def _load(path: Path) -> ModuleType:
-    """Import a generated module by path; TileLang reads the program's source back, so it must be a real file."""
-    if not path.is_file():
-        raise CompileError(
-            str(path), expected="a generated module", got="no such file", fix="run `make generate`"
-        )
-    linecache.checkcache(str(path))
-    name = f"dsl_kernels_generated.{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise CompileError(
-            str(path), expected="a Python file", got=path.suffix, fix="give the path of a generated module"
-        )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    with _refused(path.stem, "importing the module"):
-        spec.loader.exec_module(module)
-    return module
-
-
 def _pass_configs(module: ModuleType, path: Path) -> dict[str, Any]:
     for name in ("PASS_CONFIGS", "program"):
         if not hasattr(module, name):
@@ -214,7 +191,7 @@ def _lower(module: ModuleType, path: Path, arch: str, configs: dict[str, Any]) -
 
     target = Target({"kind": "cuda", "arch": arch})
     captured: list[str] = []
-    with _lowering, _refused(path.stem, "TileLang's lowering"), _quiet(), _captured_stderr(captured):
+    with _lowering, refused(path.stem, "TileLang's lowering"), _quiet(), _captured_stderr(captured):
         program = module.program()
         with tvm.transform.PassContext(opt_level=3, config=normalize_pass_configs(configs) or {}), target:
             lowered = tilelang.lower(
@@ -477,30 +454,6 @@ def _closes_at_end(text: str) -> bool:
         if depth == 0:
             return index == len(text) - 1
     return False
-
-
-@contextlib.contextmanager
-def _timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    start = time.perf_counter()
-    yield
-    seconds[step] = round(time.perf_counter() - start, 3)
-
-
-@contextlib.contextmanager
-def _refused(subject: str, step: str) -> Iterator[None]:
-    """Turn whatever a DSL raises into a `CompileError` that keeps the message's useful end."""
-    try:
-        yield
-    except (CompileError, ToolchainError, KeyboardInterrupt, SystemExit):
-        raise
-    except Exception as error:
-        detail = str(error).strip()
-        raise CompileError(
-            subject,
-            expected=f"{step} to accept it",
-            got=f"{type(error).__name__}: {detail[-1500:]}",
-            fix="correct the template",
-        ) from error
 
 
 @contextlib.contextmanager

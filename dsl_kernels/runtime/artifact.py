@@ -59,6 +59,24 @@ class Operand:
     strides: tuple[str, ...] | None = None
     written: bool = False
 
+    @classmethod
+    def tensor(
+        cls,
+        name: str,
+        dtype: str,
+        *shape: int | str,
+        strides: tuple[int | str, ...] | None = None,
+        written: bool = False,
+    ) -> Operand:
+        """A tensor operand; extents and strides are numbers or names of runtime dims."""
+        spelled = None if strides is None else tuple(str(s) for s in strides)
+        return cls(name, "tensor", dtype, tuple(str(s) for s in shape), spelled, written)
+
+    @classmethod
+    def scalar(cls, name: str, dtype: str) -> Operand:
+        """A number that is passed by value."""
+        return cls(name, "scalar", dtype)
+
 
 @dataclass(frozen=True)
 class Param:
@@ -94,6 +112,38 @@ class TensorMap:
     swizzle: str = "NONE"
     l2_promotion: str = "NONE"
     oob_fill: str = "NONE"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the entry of a generated module is launched, as its declaration states it.
+
+    For DSLs whose host code cannot be read back: the module carries this record, and its backend turns it into an
+    `Artifact`. `grid` holds expressions over dims and scalars; `block` is the number of threads.
+    """
+
+    operands: tuple[Operand, ...]
+    grid: tuple[str, str, str]
+    block: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    tensor_maps: tuple[TensorMap, ...] = ()
+
+    @property
+    def dims(self) -> dict[str, tuple[str, str, int]]:
+        """Where each runtime dim can be read at a call: (operand, shape or stride, axis)."""
+        return dims_of(self.operands)
+
+
+def dims_of(operands: tuple[Operand, ...]) -> dict[str, tuple[str, str, int]]:
+    """Names that stand alone as an extent or a stride of a tensor operand, and the first place that gives each."""
+    scalars = {o.name for o in operands if o.kind == "scalar"}
+    dims: dict[str, tuple[str, str, int]] = {}
+    for operand in operands:
+        for what, sizes in (("shape", operand.shape), ("stride", operand.strides or ())):
+            for axis, size in enumerate(sizes):
+                if size.isidentifier() and size not in scalars:
+                    dims.setdefault(size, (operand.name, what, axis))
+    return dims
 
 
 @dataclass(frozen=True)

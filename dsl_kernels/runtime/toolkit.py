@@ -6,6 +6,7 @@ wheels, in that order; the disassembler comes from its wheel or from PATH.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -21,7 +22,7 @@ from pathlib import Path
 from dsl_kernels.errors import CacheError, CompileError, ToolchainError
 
 INSTALL_NVCC = "install the CUDA toolkit and set CUDA_HOME, or `pip install 'dsl-kernels[toolkit]'`"
-INSTALL_NVDISASM = "`pip install 'dsl-kernels[inspect]'`, or put the CUDA toolkit's bin folder on PATH"
+INSTALL_INSPECT = "`pip install 'dsl-kernels[inspect]'`, or put the CUDA toolkit's bin folder on PATH"
 INSTALL_CXX = "install a C++ compiler (Debian: `apt-get install g++`), or set CXX"
 FREE_SPACE = "free space there and in TMPDIR, or set DSL_KERNELS_CACHE_DIR to another folder"
 MINIMUM_NVCC = (13, 0)
@@ -47,6 +48,10 @@ _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\
 _USED = re.compile(
     r"Used (\d+) registers(?:, used (\d+) barriers)?(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?"
 )
+_RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+)")
+_LOCAL = re.compile(r"\b(STL|LDL)(?:\.(?!64|128)\w+)*(?:\.(64|128))?\b")
+# Shared memory that the driver keeps in every CTA, which a cubin's record of static memory includes.
+RESERVED_SMEM = 1024
 _TMEM_ALLOC = re.compile(r"tcgen05\.alloc[\w.:]*\s+\[[^\]]+\],\s*(\w+|%\w+)\s*;")
 
 
@@ -125,20 +130,27 @@ def host_compiler() -> Tool:
 
 def nvdisasm() -> Tool:
     """The cubin disassembler."""
+    return _binary("nvdisasm", "the CUDA disassembler")
+
+
+def cuobjdump() -> Tool:
+    """The reader of a cubin's resource records."""
+    return _binary("cuobjdump", "CUDA's cuobjdump")
+
+
+def _binary(name: str, what: str) -> Tool:
+    """A tool of the toolkit that has a wheel of its own: from the wheel, the PATH, or beside nvcc."""
     for root in wheel_roots():
-        if (root / "bin" / "nvdisasm").is_file():
-            return Tool(
-                "nvdisasm",
-                root / "bin" / "nvdisasm",
-                _version(root / "bin" / "nvdisasm"),
-                "wheel nvidia-cuda-nvdisasm",
-            )
-    if found := shutil.which("nvdisasm"):
-        return Tool("nvdisasm", Path(found), _version(Path(found)), "PATH")
-    beside = Path(os.path.realpath(nvcc().path)).parent / "nvdisasm"
-    if beside.is_file():
-        return Tool("nvdisasm", beside, _version(beside), "beside nvcc")
-    raise ToolchainError("nvdisasm", expected="the CUDA disassembler", got="none found", fix=INSTALL_NVDISASM)
+        path = root / "bin" / name
+        if path.is_file():
+            return Tool(name, path, _version(path), f"wheel nvidia-cuda-{name}")
+    if found := shutil.which(name):
+        return Tool(name, Path(found), _version(Path(found)), "PATH")
+    with contextlib.suppress(ToolchainError):
+        beside = Path(os.path.realpath(nvcc().path)).parent / name
+        if beside.is_file():
+            return Tool(name, beside, _version(beside), "beside nvcc")
+    raise ToolchainError(name, expected=what, got="none found", fix=INSTALL_INSPECT)
 
 
 def wheel_roots() -> list[Path]:
@@ -151,7 +163,12 @@ def wheel_roots() -> list[Path]:
 def describe() -> list[dict[str, str]]:
     """One row a tool for `doctor`: name, version, origin, path, and the fix where it is missing."""
     rows = []
-    for name, find in (("nvcc", nvcc), ("g++", host_compiler), ("nvdisasm", nvdisasm)):
+    for name, find in (
+        ("nvcc", nvcc),
+        ("g++", host_compiler),
+        ("nvdisasm", nvdisasm),
+        ("cuobjdump", cuobjdump),
+    ):
         try:
             tool = find()
             rows.append(
@@ -247,7 +264,43 @@ def parse_assembler(log: str) -> AssemblerReport:
 
 def sass_counts(cubin: Path) -> dict[str, int]:
     """How often each SASS opcode occurs, by stem; the families in `DETAILED` by full mnemonic besides."""
-    listing = _run([str(nvdisasm().path), "-c", cubin.name], cubin.parent, cubin.stem)
+    return _counted(_listing(cubin))
+
+
+def inspect_cubin(cubin: Path) -> tuple[AssemblerReport, dict[str, int]]:
+    """Resources and opcode counts of a cubin that came without an assembler's report.
+
+    Spills are the bytes that one pass over the listing's local-memory instructions would move, a stack array included.
+    """
+    usage = _run([str(cuobjdump().path), "-res-usage", cubin.name], cubin.parent, cubin.stem)
+    listing = _listing(cubin)
+    found = _RESOURCES.search(usage)
+    if found is None:
+        raise CompileError(
+            cubin.stem,
+            expected="a resource record",
+            got=usage.strip()[-400:] or "nothing",
+            fix="check the version of cuobjdump",
+        )
+    moved = Counter[str]()
+    for name, width in _LOCAL.findall(listing):
+        moved[name] += int(width or 32) // 8
+    barriers = re.search(r"SHF_BARRIERS=(\d+)", listing)
+    return AssemblerReport(
+        registers=int(found[1]),
+        spill_stores=moved["STL"],
+        spill_loads=moved["LDL"],
+        stack=int(found[2]),
+        barriers=int(barriers[1]) if barriers else 0,
+        static_smem=max(0, int(found[3]) - RESERVED_SMEM),
+    ), _counted(listing)
+
+
+def _listing(cubin: Path) -> str:
+    return _run([str(nvdisasm().path), "-c", cubin.name], cubin.parent, cubin.stem)
+
+
+def _counted(listing: str) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for match in _OPCODE.finditer(listing):
         stem, modifiers = match.groups()

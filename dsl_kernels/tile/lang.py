@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeclarationError, UnknownNameError, did_you_mean
+from ..runtime.artifact import Operand, TensorMap
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -167,7 +168,9 @@ class Schedule:
 
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
-    whose threads meet at it. `constants` are literal numbers the template needs beside the buffers.
+    whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `operands` are
+    the arguments of the launch in call order, `maps` the tensor maps that its copy engine uses: a DSL that reports
+    its own parameters is held to the operands, any other is launched by both.
     """
 
     roles: tuple[Role, ...]
@@ -181,6 +184,8 @@ class Schedule:
     named_barriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     ctas_per_sm: int = 1
+    operands: tuple[Operand, ...] = ()
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -279,7 +284,8 @@ class TileProgram:
         bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries after
             rounding up to powers of two, and are the dims that the cost model assumes.
         overhead: (knobs, dims, arch) -> microseconds a CTA spends that the counts of its body do not show.
-        useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it a violation.
+        useful: (knobs, arch, sweep level, backend) -> bool; False drops a combination from the sweep without calling it
+            a violation.
     """
 
     op: str
@@ -294,7 +300,7 @@ class TileProgram:
     ) = None
     launch: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], dict[str, int]] | None = None
     overhead: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], float] | None = None
-    useful: Callable[[SimpleNamespace, ArchSpec, int], bool] | None = None
+    useful: Callable[[SimpleNamespace, ArchSpec, int, str], bool] | None = None
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
         """The schedule at `knobs` on `arch`, with its internal references checked.

@@ -75,6 +75,16 @@ def schedule(variant, arch) -> Schedule:
     return programs.get(variant.op).schedule(variant.knobs, arch)
 
 
+def test_operands_are_the_declared_ones(artifact, schedule):
+    """Whoever launches a variant passes what its declaration names, whichever DSL compiled it."""
+    assert [(o.name, o.kind, o.dtype, o.shape) for o in artifact.operands] == [
+        (o.name, o.kind, o.dtype, o.shape) for o in schedule.operands
+    ]
+    for found, declared in zip(artifact.operands, schedule.operands, strict=True):
+        assert declared.strides in (None, found.strides), declared.name
+        assert found.written or not declared.written, declared.name
+
+
 def fills(schedule: Schedule) -> set[Engine]:
     return {pipe.fill for pipe in schedule.pipelines}
 

@@ -15,7 +15,7 @@ from dsl_kernels.variants import Variant
 CASES = []
 for op in programs.names():
     for arch in ARCHS.values():
-        for knobs in combinations(programs.get(op), arch, 0):
+        for knobs in combinations(programs.get(op), arch, 0, "tilelang"):
             name = programs.get(op).variant_id("declared", arch, knobs)
             CASES.append(Variant(name, op, "declared", arch.name, knobs, path=None))
 
