@@ -12,6 +12,7 @@ import torch
 
 from .errors import InvalidArgumentError
 from .ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from .ops._base import own_workspace
 from .ops.lightning_indexer import PAGE
 
 
@@ -22,9 +23,6 @@ class StepOutput:
     out: torch.Tensor
     lse: torch.Tensor
     indices: torch.Tensor
-
-
-_default = Workspace()
 
 
 def decode(
@@ -59,7 +57,7 @@ def decode(
         kv, kpe, attn_sink, lse_base, sm_scale: as `dsl_kernels.ops.sparse_mla`; the cache has the index cache's pages.
         topk: tokens to select, a multiple of 64 up to 2048.
         output: tensors to write into.
-        workspace: scratch for the step, with its logits; needed when steps overlap in time.
+        workspace: scratch for the step, with its logits; by default the ops' own of the current stream.
         executor, arch: as in `dsl_kernels.ops`.
 
     Returns:
@@ -67,7 +65,7 @@ def decode(
     """
     b, next_n = seq_lens.shape
     rows = b * next_n
-    scratch = workspace if workspace is not None else _default
+    scratch = workspace if workspace is not None else own_workspace(q_index.device)
     _check_topk(topk)
     logits = scratch.get(
         "logits", (b, next_n, block_table.shape[1] * PAGE), torch.float32, q_index.device, zeroed=False
@@ -142,7 +140,7 @@ def prefill(
         )
     s, skv = q_index.shape[0], k_index.shape[0]
     stride = -(-skv // 4) * 4
-    scratch = workspace if workspace is not None else _default
+    scratch = workspace if workspace is not None else own_workspace(q_index.device)
     result = output if output is not None else _allocate(q_nope, topk)
     for first in range(0, s, rows_per_chunk):
         chunk = slice(first, min(s, first + rows_per_chunk))

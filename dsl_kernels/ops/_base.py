@@ -136,6 +136,12 @@ def _own_workspace(index: int | None, stream: int, device: torch.device) -> Work
     return held
 
 
+def own_workspace(device: torch.device) -> Workspace:
+    """What the ops use without an explicit workspace: one per device and stream, or one of the graph being captured."""
+    stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else 0
+    return _own_workspace(device.index, stream, device)
+
+
 def require_tensors(**named: Any) -> None:
     """Every argument is a tensor or None.
 

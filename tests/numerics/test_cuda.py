@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from dsl_kernels import dsa, problems, trial, variants
+from dsl_kernels.errors import LaunchError
 from dsl_kernels.executors import Cuda
-from dsl_kernels.ops import Workspace, sparse_mla, topk_selector
+from dsl_kernels.ops import Workspace, clear, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
 
 VARIANTS = [
@@ -71,7 +72,7 @@ def test_any_split_of_attention(variant, splits: int) -> None:
 
 def step(lens: list[int], context: int) -> dict:
     index = problems.get("lightning_indexer")
-    pages = 4096
+    pages = 512
     generator = torch.Generator().manual_seed(7)
     params = {
         "lens": [[length] for length in lens],
@@ -104,36 +105,123 @@ def check_attention(inputs: dict, output: dsa.StepOutput) -> None:
     assert comparison.ok, comparison.failures
 
 
-@pytest.mark.sm90
-def test_a_captured_step_replays_with_other_lengths_and_padded_rows() -> None:
-    context = 8192
-    inputs = step([8000, 5000, 100, 0], context)
-    scratch, output = Workspace(), None
-    output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
+def capture(inputs: dict, output: dsa.StepOutput, scratch: Workspace | None = None) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         dsa.decode(**inputs, sm_scale=0.1, output=output, workspace=scratch)
-    for lens in ([8000, 5000, 100, 0], [0, 0, 0, 8192], [2048, 2049, 1, 63], [4096, 64, 65, 3000]):
-        other = step(lens, context)
-        for name, tensor in inputs.items():
-            tensor.copy_(other[name])
-        for tensor in (output.out, output.lse):
-            tensor.fill_(math.nan)
-        output.indices.fill_(-7)
+    return graph
+
+
+def check_replay(graph: torch.cuda.CUDAGraph, inputs: dict, output: dsa.StepOutput, lens: list[int]) -> None:
+    """Replay with other data and lengths, over poisoned outputs, and compare with a step that is not captured."""
+    other = step(lens, inputs["block_table"].shape[1] * 64)
+    for name, tensor in inputs.items():
+        tensor.copy_(other[name])
+    for tensor in (output.out, output.lse):
+        tensor.fill_(math.nan)
+    output.indices.fill_(-7)
+    graph.replay()
+    torch.cuda.synchronize()
+    counts = (output.indices >= 0).sum(dim=1).tolist()
+    assert counts == [min(2048, length) for length in lens]
+    eager = dsa.decode(**inputs, sm_scale=0.1, workspace=Workspace())
+    assert torch.equal(eager.indices, output.indices) and torch.equal(eager.out, output.out)
+    check_attention(inputs, output)
+
+
+@pytest.mark.sm90
+def test_a_captured_step_replays_with_other_lengths_and_padded_rows() -> None:
+    inputs = step([8000, 5000, 100, 0], 8192)
+    scratch = Workspace()
+    output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
+    graph = capture(inputs, output, scratch)
+    for lens in ([8000, 5000, 100, 0], [0, 0, 0, 8192], [2048, 2049, 1, 63], [4096, 64, 65, 3000], [0] * 4):
+        check_replay(graph, inputs, output, lens)
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("given", [True, False], ids=["own_workspace", "no_workspace"])
+def test_a_captured_step_outlives_steps_of_other_sizes(given: bool) -> None:
+    """Larger steps make the workspace grow and smaller ones reuse its front; the graph keeps what it was given."""
+    inputs = step([8000, 5000, 0], 8192)
+    scratch = Workspace() if given else None
+    output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
+    graph = capture(inputs, output, scratch)
+    for number, (lens, context) in enumerate(
+        (([9000] * 7, 16384), ([500], 1024), ([16000] * 10, 16384), ([0, 3000], 4096))
+    ):
+        between = step(lens, context)
+        check_attention(between, dsa.decode(**between, sm_scale=0.1, workspace=scratch))
+        check_replay(
+            graph, inputs, output, [[8000, 5000, 0], [1, 0, 8192], [0, 0, 0], [4096, 2048, 77]][number]
+        )
+
+
+@pytest.mark.sm90
+def test_two_captured_steps_without_a_workspace_do_not_share_memory() -> None:
+    """Both graphs run at once on two streams: their logits, partials and counters must be their own."""
+    steps = []
+    for lens in ([8000, 5000, 100, 0], [3000, 8192, 0, 64]):
+        inputs = step(lens, 8192)
+        output = dsa.decode(**inputs, sm_scale=0.1)
+        expected = (output.indices.clone(), output.out.clone())
+        # The graph reads its inputs where they were, so they stay referenced.
+        steps.append((capture(inputs, output), torch.cuda.Stream(), output, expected, inputs))
+    for _ in range(20):
+        for graph, stream, *_ in steps:
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for _, _, output, (indices, out), _ in steps:
+        assert torch.equal(output.indices, indices) and torch.equal(output.out, out)
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("splits", [1, 4])
+def test_captured_attention_without_a_workspace_counts_its_splits(splits: int) -> None:
+    """One CTA a split: the last arriver merges, found by counters that the graph must find zero at every replay."""
+    name = next(
+        v.id
+        for v in variants.variants("sparse_mla", arch="sm_90a")
+        if "h16_bf16" in v.id and v.knobs["cluster"] == 1
+    )
+    generator = torch.Generator().manual_seed(3)
+    q = torch.randn(5, 16, 576, generator=generator).bfloat16().cuda()
+    q_nope, q_pe = q[..., :512].contiguous(), q[..., 512:].contiguous()
+    kv = torch.randn(4096, 576, generator=generator).bfloat16().cuda()
+    ids = torch.randint(4096, (5, 2048), dtype=torch.int32, generator=generator).cuda()
+    arguments = {"sm_scale": 0.1, "variant": name, "splits": splits}
+    expected = sparse_mla(q_nope, q_pe, kv, ids, **arguments)
+    out, lse = torch.empty_like(expected[0]), torch.empty_like(expected[1])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        sparse_mla(q_nope, q_pe, kv, ids, out=out, lse=lse, **arguments)
+    for _ in range(3):
+        out.fill_(math.nan)
+        lse.fill_(math.nan)
         graph.replay()
-        torch.cuda.synchronize()
-        counts = (output.indices >= 0).sum(dim=1).tolist()
-        assert counts == [min(2048, length) for length in lens]
-        eager = dsa.decode(**inputs, sm_scale=0.1, workspace=Workspace())
-        assert torch.equal(eager.indices, output.indices) and torch.equal(eager.out, output.out)
-        check_attention(inputs, output)
+        again = sparse_mla(q_nope, q_pe, kv, ids, **arguments)
+        for given, wanted, eager in zip((out, lse), expected, again, strict=True):
+            assert torch.equal(given, wanted) and torch.equal(eager, wanted)
+
+
+@pytest.mark.sm90
+def test_a_workspace_that_is_too_small_inside_a_capture_is_refused() -> None:
+    """Growing would record the filling of new memory without doing it, and the step would run on garbage."""
+    inputs = step([8000, 5000, 100, 0], 8192)
+    output = dsa.decode(**inputs, sm_scale=0.1, workspace=Workspace())
+    small = Workspace()
+    dsa.decode(**step([500], 1024), sm_scale=0.1, workspace=small)
+    held = small.bytes
+    with pytest.raises(LaunchError, match="workspace buffer.*before the capture began.*run once"):
+        capture(inputs, output, small)
+    assert small.bytes == held
+    dsa.decode(**inputs, sm_scale=0.1, output=output, workspace=small)
+    check_replay(capture(inputs, output, small), inputs, output, [0, 8192, 64, 3000])
 
 
 @pytest.mark.sm90
 def test_first_use_inside_a_capture_is_refused_with_the_fix() -> None:
-    from dsl_kernels.errors import LaunchError
-    from dsl_kernels.ops import clear
-
     clear()
     scores, ends = (
         torch.randn(2, 4096, device="cuda"),
