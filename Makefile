@@ -4,9 +4,11 @@ VENV   ?= .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.dsl_kernels
 LEVEL  ?= 0
+ARCHS  ?= sm_90a sm_100a
+AOT    ?= build/aot
 
 .DEFAULT_GOAL := help
-.PHONY: help setup generate check compile test test-gpu lint docs bench clean
+.PHONY: help setup generate check compile test test-gpu lint docs bench aot clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +45,9 @@ docs: $(STAMP) ## tables, excerpts and pictures that are generated into the docu
 
 bench: $(STAMP) ## time every operation on the GPU that is present
 	@$(PY) -m dsl_kernels bench
+
+aot: $(STAMP) ## bundles that run without a DSL or a compiler, one an architecture, in build/aot
+	@for arch in $(ARCHS); do $(PY) -m dsl_kernels bundle write $(AOT)/$$arch --arch $$arch --force || exit 1; done
 
 clean: ## remove the virtual environment, caches of the tools and untracked output
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

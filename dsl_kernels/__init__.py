@@ -9,8 +9,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import dsa, ops, registry
     from .prepare import warmup
+    from .runtime.bundle import use as use_bundle
 
-__all__ = ["__version__", "dsa", "ops", "registry", "warmup"]
+__all__ = ["__version__", "dsa", "ops", "registry", "use_bundle", "warmup"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "warmup":
         return importlib.import_module(f"{__name__}.prepare").warmup
+    if name == "use_bundle":
+        return importlib.import_module(f"{__name__}.runtime.bundle").use
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -75,6 +75,13 @@ GENERATED_DIR = EnvVar[Path | None](
     "Folder with a manifest.json and generated modules, instead of the packaged set.",
     "a folder that holds manifest.json",
 )
+BUNDLE_DIR = EnvVar[Path | None](
+    "DSL_KERNELS_BUNDLE_DIR",
+    lambda text: Path(text).expanduser(),
+    None,
+    "Folder of compiled variants (`bundle write`) that is looked up before the cache.",
+    "a folder that holds bundle.json",
+)
 DISABLE_JIT = EnvVar(
     "DSL_KERNELS_DISABLE_JIT",
     _flag,

@@ -125,6 +125,12 @@ class ArtifactError(DslKernelError, RuntimeError):
     default_code = "ARTIFACT"
 
 
+class BundleError(ArtifactError):
+    """A bundle that is missing, damaged, for another architecture, or of other sources than this library's."""
+
+    default_code = "BUNDLE"
+
+
 class MissingArtifactError(DslKernelError, RuntimeError):
     """A variant is not compiled and compiling at run time is switched off."""
 

@@ -27,9 +27,9 @@ class Cuda:
     name = "cuda"
 
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
-        from .runtime import cache
+        from .runtime import store
 
-        kernel = cache.load(variant)
+        kernel = store.load(variant)
         kernel.prepare(device or 0)
         return kernel.launch
 
@@ -80,11 +80,10 @@ class Emulator:
         from . import emulator
         from .expr import evaluate
         from .runtime import artifact as artifacts
-        from .runtime import cache
+        from .runtime import bundle, store
 
-        folder = cache.artifact_for(variant)
-        artifact = artifacts.read(folder)
-        ptx = (folder / "kernel.ptx").read_text()
+        artifact, code = store.fetch(variant, bundle.PTX)
+        ptx = code.decode()
         if self.edit is not None:
             ptx = self.edit(ptx)
         schedule = programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from . import variants
 from .arch import get_arch
@@ -14,7 +15,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Warmed:
-    """What became of one variant: cached before, loaded onto the GPU, or why it failed."""
+    """What became of one variant: compiled before (cached or in the bundle), loaded onto the GPU, or why it failed."""
 
     variant: str
     seconds: float
@@ -34,6 +35,8 @@ def warmup(
 ) -> list[Warmed]:
     """Compile every variant that calls may select, and load them onto the GPU if there is one.
 
+    Variants of the bundle in use are not compiled.
+
     Args:
         op: operations to warm; all by default.
         arch: architecture to compile for; by default that of `device`. Off a GPU it must be named.
@@ -47,7 +50,8 @@ def warmup(
         ArtifactError: nothing was generated for what was asked.
         DslKernelError: a variant failed to compile or to load, with `strict`.
     """
-    from .runtime.pool import compile_all
+    from .runtime import bundle
+    from .runtime.pool import Outcome, compile_all
 
     index, local = _device(device)
     target = get_arch(arch).name if arch is not None else local
@@ -69,7 +73,10 @@ def warmup(
         )
     by_id = {variant.id: variant for variant in chosen}
     found = []
-    for outcome in compile_all(chosen, jobs=jobs):
+    held = bundle.active()
+    bundled = [v for v in chosen if held is not None and v.arch == held.arch and held.holds(v.id)]
+    ready = (Outcome(v.id, 0.0, cached=True) for v in bundled)
+    for outcome in chain(ready, compile_all([v for v in chosen if v not in bundled], jobs=jobs)):
         error, loaded = outcome.error, False
         if error is None and index is not None and target == local:
             try:

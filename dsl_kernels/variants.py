@@ -38,6 +38,8 @@ class Variant:
 def generated_root() -> Path:
     """The folder that holds the manifest: DSL_KERNELS_GENERATED_DIR, the packaged set, or the checkout's generated/.
 
+    A library that comes without a generated set has the variants of the bundle in use.
+
     Raises:
         ArtifactError: none of them holds a manifest.
     """
@@ -47,6 +49,12 @@ def generated_root() -> Path:
     for place in places:
         if (place / MANIFEST).exists():
             return place
+    if override is None:
+        from .runtime import bundle
+
+        held = bundle.active()
+        if held is not None:
+            return held.manifest_folder()
     raise ArtifactError(
         "generated kernels",
         expected=f"{MANIFEST} in one of: {', '.join(str(p) for p in places)}",

@@ -94,6 +94,7 @@ def _checks() -> Iterator[dict[str, str]]:
     yield from generated
     yield from _toolchain(needed=compiled < total and not _no_jit())
     yield from _gpu()
+    yield from _bundle()
     yield from _cache(compiled, total)
 
 
@@ -132,16 +133,18 @@ def _packages() -> Iterator[dict[str, str]]:
 
 def _generated() -> tuple[list[dict[str, str]], int, int]:
     """Rows about the generated set, the number of compiled variants and of all."""
-    from ..runtime import cache
+    from ..runtime import bundle, cache
 
     try:
         held = variants.variants()
         root = variants.generated_root()
+        bundled = bundle.active()
     except DslKernelError as error:
         return [_row("generated set", BROKEN, error.got, error.fix)], 0, 0
     altered = [
         v.id
         for v in held
+        if bundled is None or root != bundled.root
         if not v.path.is_file() or hashlib.sha256(v.path.read_bytes()).hexdigest() != v.sha256
     ]
     rows = [_row("generated set", OK, f"{len(held)} variants in {root}")]
@@ -159,7 +162,8 @@ def _generated() -> tuple[list[dict[str, str]], int, int]:
     compiled = 0
     for variant in held:
         try:
-            compiled += cache.lookup(variant) is not None
+            in_bundle = bundled is not None and bundled.holds(variant.id)
+            compiled += in_bundle or cache.lookup(variant) is not None
         except DslKernelError:
             continue
     return rows, compiled, len(held)
@@ -232,6 +236,25 @@ def _gpu() -> Iterator[dict[str, str]]:
         )
     if re.search(r"\+cpu$", version("torch") or ""):
         yield _row("torch and GPU", BROKEN, "torch is a CPU build", "install torch for CUDA")
+
+
+def _bundle() -> Iterator[dict[str, str]]:
+    from ..runtime import bundle
+
+    try:
+        held = bundle.active()
+        if held is None:
+            return
+        wrong = [error for _, error in held.check(variants.variants()) if error is not None]
+    except DslKernelError as error:
+        yield _row("bundle", BROKEN, f"{error.subject}: {error.got}", error.fix)
+        return
+    if wrong:
+        yield _row(
+            "bundle", BROKEN, f"{len(wrong)} variants do not fit, first {wrong[0].subject}", wrong[0].fix
+        )
+    else:
+        yield _row("bundle", OK, f"{held.root}: {len(held.entries)} variants for {held.arch}")
 
 
 def _cache(compiled: int, total: int) -> Iterator[dict[str, str]]:

@@ -21,7 +21,8 @@ from codegen.sweep import Candidate, combinations
 from dsl_kernels import env, programs, registry, runs, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app
-from dsl_kernels.runtime import cache
+from dsl_kernels.errors import CompileError
+from dsl_kernels.runtime import cache, pool
 from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources
 
 TEXT = "# stands for a generated module\n"
@@ -604,3 +605,81 @@ def test_ids_and_numbers_stay_whole_in_a_narrow_terminal(monkeypatch):
     for variant in variants.variants("sparse_mla", arch="sm_90a"):
         line = next(line for line in lines if f" {variant.id} " in line)
         assert f" {variant.declared['smem_bytes']} " in line
+
+
+@pytest.fixture
+def compile_by_writing(monkeypatch):
+    """Compiles by leaving an artifact in the cache, and tells what was compiled."""
+    asked: list[str] = []
+
+    def compile_all(modules, jobs=None):
+        for module in modules:
+            asked.append(module.id)
+            yield pool.Outcome(module.id, 0.1, cached=False, folder=compiled(module))
+
+    monkeypatch.setattr(pool, "compile_all", compile_all)
+    return asked
+
+
+def test_bundle_writes_what_the_filters_leave(compile_by_writing, tmp_path):
+    target = tmp_path / "bundle"
+    found = data(
+        "bundle", "write", str(target), "--arch", "sm_90a", "--op", "sparse_mla", "--filter", "h16_bf16"
+    )
+    wanted = [v.id for v in variants.variants("sparse_mla", arch="sm_90a") if "h16_bf16" in v.id]
+    assert compile_by_writing == wanted and found["variants"] == len(wanted) and found["arch"] == "sm_90a"
+    assert found["toolchains"] == {"tilelang": {"nvcc": "13.0.88"}} and found["bundle"] == str(target)
+    checked = data("bundle", "check", str(target))["checked"]
+    assert sorted(row["variant"] for row in checked) == sorted(wanted) and not any(
+        r["error"] for r in checked
+    )
+    assert (
+        f"{len(wanted)} of {len(wanted)} variants are whole" in invoke("bundle", "check", str(target)).stdout
+    )
+
+
+def test_bundle_check_ends_with_status_1_on_damage(compile_by_writing, tmp_path):
+    variant, target = some_variant("topk_selector"), tmp_path / "bundle"
+    data("bundle", "write", str(target), variant.id)
+    (target / variant.id / "kernel.cubin").write_text("damaged")
+    result = invoke("bundle", "check", str(target))
+    assert result.exit_code == 1 and "BUNDLE_DAMAGED" in result.stderr
+    assert "broken" in invoke_with_bundle(target).stdout
+
+
+def invoke_with_bundle(target: Path) -> Any:
+    return CliRunner().invoke(app, ["doctor"], env={"DSL_KERNELS_BUNDLE_DIR": str(target)})
+
+
+def test_bundle_holds_what_a_tuned_table_chooses(compile_by_writing, tmp_path, monkeypatch):
+    winners = [some_variant("sparse_mla").id, some_variant("topk_selector").id]
+    entries = [{"variant": winner} for winner in [*winners, winners[0]]]
+    registry.TUNED.mkdir()
+    (registry.TUNED / "nvidia_h200.json").write_text(
+        json.dumps({"schema": registry.TUNED_SCHEMA, "entries": entries})
+    )
+    assert data("bundle", "write", str(tmp_path / "b"), "--tuned", "NVIDIA H200")["variants"] == 2
+    assert sorted(compile_by_writing) == sorted(winners)
+    assert "tuned table" in refused("bundle", "write", str(tmp_path / "c"), "--tuned", "NVIDIA H300")
+
+
+def test_bundle_refuses_before_it_compiles(compile_by_writing, tmp_path, monkeypatch):
+    monkeypatch.setattr("dsl_kernels.cli.bundle.gpus", lambda: [])
+    assert "--arch" in refused("bundle", "write", str(tmp_path / "b"))
+    assert "leave a variant" in refused(
+        "bundle", "write", str(tmp_path / "b"), "--arch", "sm_90a", "--filter", "x9z"
+    )
+    (tmp_path / "notes").write_text("keep")
+    assert "no bundle" in refused("bundle", "write", str(tmp_path), "--arch", "sm_90a", "--force")
+    assert compile_by_writing == []
+
+
+def test_bundle_is_not_written_when_a_variant_does_not_compile(tmp_path, monkeypatch):
+    def compile_all(modules, jobs=None):
+        for module in modules:
+            error = CompileError(module.id, expected="a compile", got="none", fix="see the DSL's message")
+            yield pool.Outcome(module.id, 0.1, cached=False, error=error)
+
+    monkeypatch.setattr(pool, "compile_all", compile_all)
+    assert "expected: a compile" in refused("bundle", "write", str(tmp_path / "b"), "--arch", "sm_90a")
+    assert not (tmp_path / "b").exists()

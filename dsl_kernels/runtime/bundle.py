@@ -1,0 +1,419 @@
+"""Bundles: compiled variants of one architecture in a folder that loads without a DSL, a compiler or a cache.
+
+    <bundle>/
+        bundle.json         what it was built from, and the SHA-256 of every other file; written last
+        manifest.json       the variants' records as in generated/, for a library that comes without that set
+        <variant id>/
+            meta.json       the launch description (see runtime.artifact)
+            kernel.cubin    what the GPU runs
+            kernel.ptx      on request: what the emulator runs
+
+A bundle belongs to one version of the library and, for each variant, to one text of its generated module, of the
+device helpers it imports and of its backend. All of it is compared when a variant is loaded, and the bytes that are
+hashed are the bytes that are launched. A variant that a bundle lacks is looked up in the cache; one that does not fit
+is an error and never a silent rebuild.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import dsl_kernels
+from dsl_kernels import env
+from dsl_kernels.errors import BundleError, CacheError, InvalidArgumentError
+
+from .artifact import META, Artifact, read, sha256
+
+if TYPE_CHECKING:
+    from dsl_kernels.variants import Variant
+
+SCHEMA = 1
+INDEX = "bundle.json"
+MANIFEST = "manifest.json"
+CUBIN = "kernel.cubin"
+PTX = "kernel.ptx"
+
+_PACKAGE = Path(dsl_kernels.__file__).resolve().parent
+_REBUILD = "write the bundle again with this version of the library: `python -m dsl_kernels bundle write`"
+
+
+class Module(Protocol):
+    """What a bundle compares a variant by (`dsl_kernels.variants.Variant` has it)."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def arch(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One variant of a bundle.
+
+    Attributes:
+        source: SHA-256 of the generated module.
+        library: SHA-256 of each file of the library whose text entered the kernel, by its path in the package.
+        toolchain: versions of the DSL and of the compiler that built it.
+        files: SHA-256 of each file in the variant's folder.
+    """
+
+    backend: str
+    source: str
+    library: Mapping[str, str]
+    toolchain: Mapping[str, str]
+    files: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle; its files are read and compared when they are needed."""
+
+    root: Path
+    arch: str
+    library: str
+    files: Mapping[str, str]
+    entries: Mapping[str, Entry]
+
+    def holds(self, variant_id: str, file: str = CUBIN) -> bool:
+        """Whether the bundle has this file of a variant; says nothing of its state."""
+        entry = self.entries.get(variant_id)
+        return entry is not None and file in entry.files
+
+    def fetch(self, module: Module, file: str = CUBIN) -> tuple[Artifact, bytes] | None:
+        """The launch description and one code file of a variant; None where the bundle has no such file of it.
+
+        Raises:
+            BundleError: the bundle is for another architecture, the variant was built from other sources than the
+                library's, or a file is damaged.
+        """
+        if module.arch != self.arch:
+            raise BundleError(
+                f"bundle {self.root}",
+                expected=f"variants of {module.arch}, such as {module.id}",
+                got=f"a bundle for {self.arch}",
+                fix=f"use a bundle written with --arch {module.arch}",
+                code="BUNDLE_ARCH",
+            )
+        if not self.holds(module.id, file):
+            return None
+        entry = self.entries[module.id]
+        self._compare_sources(module, entry)
+        folder = self.root / module.id
+        meta = _verified(folder / META, entry.files.get(META, ""))
+        artifact = Artifact.from_json(meta.decode(), str(folder / META))
+        if (artifact.variant, artifact.arch, artifact.backend) != (module.id, self.arch, entry.backend):
+            raise _damaged(
+                folder / META, f"the launch description of {module.id}", f"one of {artifact.variant}"
+            )
+        return artifact, _verified(folder / file, entry.files[file])
+
+    def manifest_folder(self) -> Path:
+        """The folder of the variants' records, after comparing them with the index."""
+        _verified(self.root / MANIFEST, self.files.get(MANIFEST, ""))
+        return self.root
+
+    def check(self, modules: Sequence[Module]) -> Iterator[tuple[str, BundleError | None]]:
+        """Each variant of the bundle with what is wrong with it, against the library's `modules`."""
+        known = {module.id: module for module in modules}
+        for name, entry in self.entries.items():
+            try:
+                if name not in known:
+                    raise _foreign(name, "a variant of this library", "none of that name")
+                for file in sorted(entry.files):
+                    if file != META:
+                        self.fetch(known[name], file)
+                yield name, None
+            except BundleError as error:
+                yield name, error
+
+    def _compare_sources(self, module: Module, entry: Entry) -> None:
+        if entry.source != module.sha256:
+            raise _foreign(
+                module.id,
+                f"the generated module that it was built from, SHA-256 {entry.source[:16]}",
+                f"{module.sha256[:16]} in this library",
+            )
+        for name, digest in entry.library.items():
+            present = _library_file(name)
+            if present != digest:
+                raise _foreign(
+                    module.id,
+                    f"dsl_kernels/{name} as it was built with, SHA-256 {digest[:16]}",
+                    f"{present[:16] or 'no such file'} in this library",
+                )
+
+
+_override: Path | None = None
+
+
+def use(path: str | Path | None) -> Bundle | None:
+    """Serve launches of this process from the bundle at `path`, before the cache; None ends that.
+
+    It takes the place of DSL_KERNELS_BUNDLE_DIR. Launches that were prepared before stay as they are until
+    `dsl_kernels.ops.clear()`.
+
+    Raises:
+        BundleError: there is no bundle, or it is of another version of the library.
+    """
+    global _override
+    opened = None if path is None else open_bundle(path)
+    _override = None if opened is None else opened.root
+    return opened
+
+
+def active() -> Bundle | None:
+    """The bundle that `use` or DSL_KERNELS_BUNDLE_DIR names.
+
+    Raises:
+        BundleError: there is none at that place, or it is of another version of the library.
+    """
+    path = _override if _override is not None else env.BUNDLE_DIR.get()
+    return None if path is None else open_bundle(path)
+
+
+def open_bundle(path: str | Path) -> Bundle:
+    """The bundle at `path`, its index compared with this version of the library.
+
+    Raises:
+        BundleError: no bundle, a damaged index, another schema, or another version of the library.
+    """
+    root = Path(path).absolute()
+    try:
+        stamp = (root / INDEX).stat()
+    except OSError as error:
+        raise BundleError(
+            str(root),
+            expected=f"a bundle (a folder with {INDEX})",
+            got=error.strerror or str(error),
+            fix="write one with `python -m dsl_kernels bundle write`, or correct DSL_KERNELS_BUNDLE_DIR",
+        ) from None
+    return _open(root, stamp.st_mtime_ns, stamp.st_size)
+
+
+@lru_cache(maxsize=8)
+def _open(root: Path, stamp: int, size: int) -> Bundle:
+    path = root / INDEX
+    try:
+        content = json.loads(path.read_text())
+        digest = content.pop("sha256")
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise _damaged(path, "the index of a bundle", f"{type(error).__name__}: {error}") from None
+    if content.get("schema") != SCHEMA:
+        raise _other_version(root, f"schema {SCHEMA}", f"schema {content.get('schema')!r}")
+    if _digest(content) != digest:
+        raise _damaged(path, f"SHA-256 {str(digest)[:16]} of its content", _digest(content)[:16])
+    if content["library"] != dsl_kernels.__version__:
+        raise _other_version(root, f"version {dsl_kernels.__version__} of dsl_kernels", content["library"])
+    entries = {name: Entry(**fields) for name, fields in content["variants"].items()}
+    return Bundle(root, content["arch"], content["library"], content["files"], entries)
+
+
+def write(
+    target: str | Path,
+    chosen: Sequence[Variant],
+    folders: Mapping[str, Path],
+    *,
+    ptx: bool = False,
+    replace: bool = False,
+) -> Bundle:
+    """Write a bundle of compiled variants; it appears under its name whole, or not at all.
+
+    Args:
+        target: the folder to make.
+        chosen: generated variants of one architecture.
+        folders: the compiled artifact of each, by variant id.
+        ptx: add the PTX, which only the emulator needs.
+        replace: take the place of a bundle that is there. Nothing but a bundle is ever replaced.
+
+    Raises:
+        InvalidArgumentError: no variant, variants of several architectures, or a target that is taken.
+        BundleError: a generated module differs from its record.
+        ArtifactError: a compiled variant is damaged.
+        CacheError: the folder cannot be written.
+    """
+    target = Path(target).absolute()
+    archs = sorted({variant.arch for variant in chosen})
+    if len(archs) != 1:
+        raise InvalidArgumentError(
+            "variants",
+            expected="variants of one architecture",
+            got=", ".join(archs) or "none",
+            fix="write a bundle for each architecture, and widen filters that match nothing",
+        )
+    require_free(target, replace=replace)
+    staging = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.staging-", dir=target.parent))
+        staging.chmod(0o755)
+        files = (META, CUBIN, *((PTX,) if ptx else ()))
+        entries = {
+            variant.id: _copy(variant, folders[variant.id], staging / variant.id, files) for variant in chosen
+        }
+        _write_file(staging / MANIFEST, _manifest(chosen).encode())
+        content = {
+            "schema": SCHEMA,
+            "library": dsl_kernels.__version__,
+            "arch": archs[0],
+            "files": {MANIFEST: sha256(staging / MANIFEST)},
+            "variants": {name: asdict(entry) for name, entry in sorted(entries.items())},
+        }
+        sealed = {**content, "sha256": _digest(content)}
+        _write_file(staging / INDEX, (json.dumps(sealed, indent=1, sort_keys=True) + "\n").encode())
+        _publish(staging, target)
+    except OSError as error:
+        if isinstance(error, CacheError):
+            raise
+        raise CacheError(
+            str(error.filename or target),
+            expected="a folder that can be written",
+            got=error.strerror or str(error),
+            fix="free space there, correct its permissions, or choose another folder",
+        ) from error
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+    return open_bundle(target)
+
+
+def require_free(target: str | Path, *, replace: bool) -> None:
+    """Refuse a target that a bundle must not be written to, before anything is compiled for it.
+
+    Raises:
+        InvalidArgumentError: it holds something, and not a bundle that may be replaced.
+    """
+    target = Path(target)
+    if not target.exists():
+        return
+    bundled = (target / INDEX).is_file()
+    if not (bundled and replace) and (not target.is_dir() or any(target.iterdir())):
+        raise InvalidArgumentError(
+            str(target),
+            expected="a folder that does not exist yet",
+            got="a bundle" if bundled else "something that is no bundle",
+            fix="pass --force to replace the bundle" if bundled else "choose another folder",
+        )
+
+
+def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) -> Entry:
+    """Copy one variant's files, each compared with what the compile recorded."""
+    from dsl_kernels import backends
+
+    text = sha256(variant.path)
+    if text != variant.sha256:
+        raise _foreign(
+            variant.id,
+            f"a generated module with the manifest's SHA-256 {variant.sha256[:16]}",
+            text[:16],
+            fix="run `make generate`",
+        )
+    artifact = read(source)
+    folder.mkdir()
+    digests = {}
+    for name in files:
+        content = (source / name).read_bytes()
+        _write_file(folder / name, content)
+        digests[name] = hashlib.sha256(content).hexdigest()
+    _flush(folder)
+    helpers = backends.get(variant.backend).sources(variant.path)
+    library = {path.relative_to(_PACKAGE).as_posix(): sha256(path) for path in helpers}
+    return Entry(variant.backend, variant.sha256, library, dict(artifact.toolchain), digests)
+
+
+def _manifest(chosen: Sequence[Variant]) -> str:
+    """Records of the chosen variants, in the words of generated/manifest.json."""
+    from dsl_kernels.variants import SCHEMA as MANIFEST_SCHEMA
+
+    records = [
+        {
+            "id": v.id,
+            "op": v.op,
+            "backend": v.backend,
+            "arch": v.arch,
+            "knobs": dict(v.knobs),
+            "declared": dict(v.declared),
+            "file": f"{v.arch}/{v.op}/{v.id}.py",
+            "sha256": v.sha256,
+        }
+        for v in chosen
+    ]
+    return json.dumps({"schema": MANIFEST_SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
+
+
+def _publish(staging: Path, target: Path) -> None:
+    """Give the finished folder its name; a crash leaves the old bundle, none, or the new one, and never a part."""
+    _flush(staging)
+    aside = staging.with_name(staging.name.replace(".staging-", ".replaced-"))
+    if target.exists():
+        target.rename(aside)
+    try:
+        staging.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    _flush(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _verified(path: Path, digest: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _damaged(path, "a file of the bundle", error.strerror or str(error)) from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise _damaged(path, f"SHA-256 {digest[:16]}", found[:16])
+    return content
+
+
+@lru_cache(maxsize=256)
+def _library_file(name: str) -> str:
+    """SHA-256 of a file of the installed library; empty where there is none."""
+    try:
+        return sha256(_PACKAGE / name)
+    except OSError:
+        return ""
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _damaged(path: Path, expected: str, got: str) -> BundleError:
+    fix = "copy the bundle again from where it was written, or write it again"
+    return BundleError(str(path), expected=expected, got=got, fix=fix, code="BUNDLE_DAMAGED")
+
+
+def _other_version(root: Path, expected: str, got: str) -> BundleError:
+    return BundleError(f"bundle {root}", expected=expected, got=str(got), fix=_REBUILD, code="BUNDLE_VERSION")
+
+
+def _foreign(variant_id: str, expected: str, got: str, fix: str = _REBUILD) -> BundleError:
+    return BundleError(variant_id, expected=expected, got=got, fix=fix, code="BUNDLE_SOURCE")

@@ -1,0 +1,53 @@
+"""Where a compiled variant comes from: the bundle in use, else the cache, else a compile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsl_kernels.errors import MissingArtifactError
+
+from . import bundle
+from .artifact import Artifact, read
+from .launch import LoadedKernel
+
+if TYPE_CHECKING:
+    from dsl_kernels.variants import Variant
+
+
+def load(variant: Variant) -> LoadedKernel:
+    """The kernel of a variant, ready to launch.
+
+    Raises:
+        BundleError: the bundle in use has the variant and does not fit this library, or is damaged.
+        MissingArtifactError: neither the bundle nor the cache has it, and compiling is switched off.
+        CompileError, ToolchainError, CacheError: as `runtime.cache.artifact_for`.
+    """
+    return LoadedKernel(*fetch(variant, bundle.CUBIN))
+
+
+def fetch(variant: Variant, file: str) -> tuple[Artifact, bytes]:
+    """The launch description and one code file of a variant; errors as `load`."""
+    held = bundle.active()
+    if held is not None:
+        found = held.fetch(variant, file)
+        if found is not None:
+            return found
+    folder = _cached(variant, held)
+    return read(folder, verify=False), (folder / file).read_bytes()
+
+
+def _cached(variant: Variant, held: bundle.Bundle | None) -> Path:
+    from . import cache
+
+    try:
+        return cache.artifact_for(variant)
+    except MissingArtifactError as error:
+        if held is None:
+            raise
+        raise MissingArtifactError(
+            error.subject,
+            expected=f"it in the bundle {held.root}, or {error.expected}",
+            got=f"{len(held.entries)} other variants in the bundle; {error.got}",
+            fix=f"write the bundle with this variant, or {error.fix}",
+        ) from None
