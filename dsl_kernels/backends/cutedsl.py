@@ -12,6 +12,7 @@ import inspect
 import json
 import os
 import re
+import tempfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -86,8 +87,10 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
         kernel, program = getattr(module, path.stem), module.program
         kernel.set_name_prefix(path.stem, remove_cutlass_symbol=True, keep_mangled_name=False)
         arguments = [_argument(name, launch, path.stem) for name in inspect.signature(program).parameters]
-        options = " ".join(BACKEND.flags(arch, lineinfo=lineinfo))
-        compiled = cute.compile(program, *arguments, options=options)
+        # The names of its dumps follow from the types of the arguments: compilers that share a folder mix them up.
+        with tempfile.TemporaryDirectory(prefix="dsl_kernels_") as dumps:
+            options = [*BACKEND.flags(arch, lineinfo=lineinfo), "--dump-dir", dumps]
+            compiled = cute.compile(program, *arguments, options=" ".join(options))
     roots = [path.parent, Path(__file__).resolve().parents[2], Path(cute.__file__).resolve().parents[1]]
     ptx = toolkit.without_traces(compiled.__ptx__, roots)
     (out / "kernel.ptx").write_text(ptx)
