@@ -1,15 +1,19 @@
-"""Launch every variant of this GPU once on its tiny and edge workloads; meant to run under compute-sanitizer.
+"""Launch variants of this GPU on their tiny and edge workloads and compare; meant to run under compute-sanitizer.
 
     compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 python scripts/sanitize.py [FILTER]
-    compute-sanitizer --tool racecheck --error-exitcode 9 python scripts/sanitize.py [FILTER]
+    compute-sanitizer --tool racecheck --error-exitcode 9 python scripts/sanitize.py [FILTER] [--workloads REGEX]
 
-API errors are left out because the CUDA bindings probe for driver functions that are not there. FILTER is a regular expression searched in the variant id. Results are compared with the reference too.
+API errors are left out because the CUDA bindings probe for driver functions that are not there. FILTER is a regular
+expression searched in the variant id, REGEX in the workload's name. Every launch is printed as it ends, so that a run
+that is cut off tells how far it came.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,18 +25,25 @@ from dsl_kernels.ops._base import device_facts  # noqa: E402
 
 
 def main() -> int:
-    wanted = re.compile(sys.argv[1] if len(sys.argv) > 1 else "")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("filter", nargs="?", default="", help="searched in the variant id")
+    parser.add_argument("--workloads", default="", help="searched in the workload's name")
+    options = parser.parse_args()
     arch, gpu = device_facts(0)
     failures, launches, ran = [], 0, 0
     for variant in variants.variants(arch=arch):
-        if not wanted.search(variant.id):
+        if not re.search(options.filter, variant.id):
             continue
         ran += 1
         for workload in trial.workloads(variant, "tiny", "edge"):
+            if not re.search(options.workloads, workload.name):
+                continue
             drawn = trial.cached_case(variant.op, workload)
+            begin = time.perf_counter()
             result = trial.run(variant, workload, Cuda(), device="cuda:0", case=drawn)
             launches += 1
             failures += [f"{variant.id} {workload.name}: {text}" for text in result.comparison.failures]
+            print(f"{variant.id} {workload.name}: {time.perf_counter() - begin:.1f} s", flush=True)
     print(f"{gpu}: {ran} variants, {launches} launches, {len(failures)} wrong results")
     print("\n".join(failures[:20]))
     return 1 if failures or not launches else 0
