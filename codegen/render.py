@@ -182,6 +182,7 @@ def context(candidate: Candidate) -> dict[str, Any]:
         for number, (name, members) in enumerate(schedule.named_barriers.items(), start=1)
     }
     columns = schedule.tmem_columns()
+    operands = candidate.program.operands(candidate.knobs)
     return {
         "id": candidate.id,
         "arch": candidate.arch,
@@ -191,9 +192,9 @@ def context(candidate: Candidate) -> dict[str, Any]:
         "buf": SimpleNamespace(**{b.name: b for b in schedule.buffers}),
         "mma": SimpleNamespace(**{m.name: m for m in schedule.mmas}),
         "pipe": Pipelines(schedule, actions),
-        "operands": schedule.operands,
+        "operands": operands,
         "maps": schedule.maps,
-        "dims": dims_of(schedule.operands),
+        "dims": dims_of(operands),
         "barriers": barrier_plan(schedule).barriers,
         "bar": SimpleNamespace(**named),
         "threads": schedule.threads,

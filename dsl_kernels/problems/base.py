@@ -36,10 +36,15 @@ class Operand:
     doc: str = ""
 
     @property
+    def torch_name(self) -> str:
+        """torch's name of the dtype."""
+        return TORCH_NAMES[self.dtype]
+
+    @property
     def torch_dtype(self) -> torch.dtype:
         import torch
 
-        return getattr(torch, TORCH_NAMES[self.dtype])
+        return getattr(torch, self.torch_name)
 
 
 @dataclass(frozen=True)

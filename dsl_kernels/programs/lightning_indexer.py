@@ -19,7 +19,6 @@ from .. import problems
 from ..arch import ArchSpec
 from ..problems.layouts import INDEX_DIM
 from ..problems.lightning_indexer import PAGE
-from ..runtime.artifact import Operand
 from ..tile.lang import (
     Body,
     Buffer,
@@ -64,32 +63,6 @@ def _decode_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]
     )
 
 
-def _decode_operands(k: SimpleNamespace) -> tuple[Operand, ...]:
-    return (
-        Operand.tensor("q", "float8_e4m3fn", "b", "next_n", k.heads, INDEX_DIM),
-        Operand.tensor("k_cache", "uint8", "pages", PAGE * (INDEX_DIM + 4)),
-        Operand.tensor("weights", "float32", "b", "next_n", k.heads),
-        Operand.tensor("seq_lens", "int32", "b", "next_n"),
-        Operand.tensor("block_table", "int32", "b", "max_pages"),
-        Operand.tensor("logits", "float32", "b", "next_n", "stride", written=True),
-        Operand.scalar("skip_below", "int32"),
-    )
-
-
-def _prefill_operands(k: SimpleNamespace) -> tuple[Operand, ...]:
-    return (
-        Operand.tensor("q", "float8_e4m3fn", "s", k.heads, INDEX_DIM),
-        Operand.tensor("k", "float8_e4m3fn", "skv", INDEX_DIM),
-        Operand.tensor("k_scales", "float32", "skv"),
-        Operand.tensor("weights", "float32", "s", k.heads),
-        Operand.tensor("k_start", "int32", "s"),
-        Operand.tensor("k_end", "int32", "s"),
-        Operand.tensor("logits", "float32", "s", "stride", written=True),
-        Operand.scalar("skip_below", "int32"),
-        Operand.scalar("splits", "int32"),
-    )
-
-
 def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     each = 1 if k.queries == 1 else HOPPER_N // k.heads
@@ -129,7 +102,6 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         grid=(str(arch.sms * k.resident),),
         constants={"ctas": arch.sms * k.resident, "pages": k.tile // PAGE, "rows_per_product": each},
         ctas_per_sm=k.resident,
-        operands=_decode_operands(k),
     )
 
 
@@ -167,7 +139,6 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
         ),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         constants={"groups": groups, "rows_per_product": each},
-        operands=_prefill_operands(k),
     )
 
 
@@ -201,7 +172,6 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         mmas=(Mma("score", "tcgen05", "mma", k.tile, k.heads, INDEX_DIM, FP8),),
         grid=(str(arch.sms),),
         constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups, "rows_per_product": 1},
-        operands=_decode_operands(k),
     )  # fmt: skip
 
 
@@ -234,7 +204,6 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
         mmas=(Mma("score", "tcgen05", "mma", k.tile, k.queries * k.heads, INDEX_DIM, FP8),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         constants={"groups": groups, "rows_per_group": k.queries // groups, "rows_per_product": k.queries},
-        operands=_prefill_operands(k),
     )
 
 

@@ -19,7 +19,6 @@ import torch
 from .. import problems
 from ..arch import ArchSpec
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, unpack_fp8_tokens
-from ..runtime.artifact import Operand
 from ..tile.lang import (
     Body,
     Buffer,
@@ -89,29 +88,6 @@ def head_block(heads: int) -> int:
     return min(heads, MAX_HEAD_BLOCK)
 
 
-def _operands(k: SimpleNamespace) -> tuple[Operand, ...]:
-    cache: tuple[Operand, ...] = (Operand.tensor("kv_cache", "uint8", "n", FP8_TOKEN_BYTES),)
-    if k.kv == "bf16":
-        cache = (
-            Operand.tensor("ckv", "bfloat16", "n", LATENT_DIM, strides=("ckv_stride", 1)),
-            Operand.tensor("kpe", "bfloat16", "n", ROPE_DIM, strides=("kpe_stride", 1)),
-        )
-    return (
-        Operand.tensor("q_nope", "bfloat16", "t", k.heads, LATENT_DIM),
-        Operand.tensor("q_pe", "bfloat16", "t", k.heads, ROPE_DIM),
-        *cache,
-        Operand.tensor("indices", "int32", "t", "topk"),
-        Operand.tensor("attn_sink", "float32", k.heads),
-        Operand.tensor("out", "bfloat16", "t", k.heads, LATENT_DIM, written=True),
-        Operand.tensor("lse", "float32", "t", k.heads, written=True),
-        Operand.tensor("o_partial", "float32", "t", "splits", k.heads, LATENT_DIM, written=True),
-        Operand.tensor("lse_partial", "float32", "t", "splits", k.heads, written=True),
-        Operand.tensor("arrivals", "int32", "arrival_slots", written=True),
-        Operand.scalar("sm_scale", "float32"),
-        Operand.scalar("lse_scale", "float32"),
-    )
-
-
 def _hopper(k: SimpleNamespace) -> Schedule:
     hb = head_block(k.heads)
     groups = 1 if hb <= 32 else 2
@@ -153,7 +129,6 @@ def _hopper(k: SimpleNamespace) -> Schedule:
             "head_block": hb, "head_blocks": k.heads // hb, "groups": groups,
             "batch": 2 if groups == 1 else 1,
         },
-        operands=_operands(k),
     )  # fmt: skip
 
 
@@ -205,7 +180,6 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "unit": UNIT, "units": UNITS, "rescale_log2": RESCALE_LOG2},
-        operands=_operands(k),
     )  # fmt: skip
 
 

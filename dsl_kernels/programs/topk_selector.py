@@ -18,7 +18,6 @@ import torch
 
 from .. import problems
 from ..arch import ArchSpec
-from ..runtime.artifact import Operand
 from ..tile.lang import Body, Buffer, Guard, Knob, Role, Schedule, Space, TileProgram
 from ..tile.machine import Machine
 
@@ -59,16 +58,6 @@ COMMITTED = (
     (1, 8, 12, 2),
 )
 
-OPERANDS = (
-    Operand.tensor("logits", "float32", "rows", "stride"),
-    Operand.tensor("row_starts", "int32", "rows"),
-    Operand.tensor("row_ends", "int32", "rows"),
-    Operand.tensor("block_table", "int32", "b", "max_pages"),
-    Operand.scalar("next_n", "int32"),
-    Operand.scalar("page_size", "int32"),
-    Operand.tensor("indices", "int32", "rows", "k", written=True),
-)
-
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     digits = DIGITS[k.digit]
@@ -101,7 +90,6 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         group=(1,) if k.group > 1 else (),
         constants={"digits": digits, "coarse": COARSE, "bins": BINS, "rank": RANKED},
         ctas_per_sm=k.resident,
-        operands=OPERANDS,
     )
 
 

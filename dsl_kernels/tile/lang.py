@@ -168,9 +168,8 @@ class Schedule:
 
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
-    whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `operands` are
-    the arguments of the launch in call order, `maps` the tensor maps that its copy engine uses: a DSL that reports
-    its own parameters is held to the operands, any other is launched by both.
+    whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
+    the tensor maps of the copy engine, for DSLs that do not report theirs.
     """
 
     roles: tuple[Role, ...]
@@ -184,7 +183,6 @@ class Schedule:
     named_barriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     ctas_per_sm: int = 1
-    operands: tuple[Operand, ...] = ()
     maps: tuple[TensorMap, ...] = ()
 
     @property
@@ -311,6 +309,26 @@ class TileProgram:
         schedule = self.declare(SimpleNamespace(**knobs), arch)
         _validate(self.op, schedule)
         return schedule
+
+    def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
+        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
+
+        A knob whose value names a form of the problem chooses the form.
+        """
+        forms = self.problem.forms
+        form = next((value for value in knobs.values() if value in forms), next(iter(forms)))
+        return tuple(
+            Operand.scalar(o.name, o.torch_name)
+            if o.kind == "scalar"
+            else Operand.tensor(
+                o.name,
+                o.torch_name,
+                *(knobs.get(extent, extent) if isinstance(extent, str) else extent for extent in o.shape),
+                strides=(o.row_stride, 1) if o.row_stride else None,
+                written=o.kind != "in",
+            )
+            for o in self.problem.operands(form)
+        )
 
     def variant_id(self, backend: str, arch: ArchSpec, knobs: Mapping[str, Any]) -> str:
         """`<op>__<backend>_<arch>__<knobs>`: file name, kernel symbol, cache folder, test id and tuned value."""
