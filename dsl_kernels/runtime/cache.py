@@ -29,7 +29,7 @@ from dsl_kernels import backends, env
 from dsl_kernels.errors import ArtifactError, CacheError, CompileError, MissingArtifactError, ToolchainError
 
 from . import toolkit
-from .artifact import SCHEMA, Artifact, read
+from .artifact import BUILD, SCHEMA, Artifact, read
 from .launch import LoadedKernel
 
 log = logging.getLogger(__name__)
@@ -150,6 +150,18 @@ def load(module: Module, *, build: bool = True) -> LoadedKernel:
     """The kernel of `module`, compiled first when it is missing (see `artifact_for`)."""
     folder = artifact_for(module, build=build)
     return LoadedKernel(read(folder, verify=False), (folder / "kernel.cubin").read_bytes())
+
+
+def seconds_before(module: Module) -> float | None:
+    """How long the variant's last build took here, of whatever sources; None where there was none."""
+    found = [
+        path / BUILD for path in _folder(module).glob(f"{module.id}-{'?' * _KEY_LENGTH}") if path.is_dir()
+    ]
+    try:
+        newest = max(found, key=lambda path: path.stat().st_mtime_ns)
+        return float(sum(json.loads(newest.read_text())["seconds"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,16 @@
 """Compile many variants at once in worker processes, within the machine's cores and memory.
 
-Each worker is a fresh interpreter (`python -m dsl_kernels.runtime.worker`) that takes one job after another, so a
-DSL is imported once a worker, and a crash, a kill or a timeout costs one variant and never the run.
+Each worker is a fresh interpreter (`python -m dsl_kernels.runtime.worker`) that takes one job of its backend after
+another, so it imports one DSL, once, and a crash, a kill or a timeout costs one variant and never the run. When a
+backend runs out of jobs, its workers make room for workers of the others. Jobs that took long before go first, so
+that none is left over at the end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import selectors
@@ -17,7 +20,7 @@ import sys
 import tempfile
 import time
 from base64 import b64decode
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,8 @@ from dsl_kernels.errors import CompileError, DslKernelError
 from . import cache, toolkit
 from .artifact import Artifact, read
 
+# What a job counts for that was never built here, against the recorded seconds of others.
+UNKNOWN_SECONDS = 10.0
 # Peak resident memory of one worker: the DSL with torch, and the vendor's compiler on a large kernel.
 WORKER_BYTES = 2 << 30
 TIMEOUT = "COMPILE_TIMEOUT"
@@ -119,6 +124,7 @@ class _Worker:
     """One worker process and the job that it has."""
 
     def __init__(self, module: cache.Module) -> None:
+        self.backend = module.backend
         self.log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill)
         package_root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join([package_root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -172,8 +178,12 @@ class _Pool:
         retry: bool,
         started: Callable[[str], None] | None,
     ) -> None:
-        self._jobs, self._timeout, self._retry, self._started = jobs, timeout, retry, started
+        self._timeout, self._retry, self._started = timeout, retry, started
         self._size = min(workers, len(jobs))
+        self._expected = {module.id: cache.seconds_before(module) for module in jobs}
+        self._jobs: dict[str, deque[cache.Module]] = {}
+        for module in sorted(jobs, key=lambda m: -(self._expected[m.id] or math.inf)):
+            self._jobs.setdefault(module.backend, deque()).append(module)
         self._workers: list[_Worker] = []
         self._selector = selectors.DefaultSelector()
 
@@ -196,17 +206,26 @@ class _Pool:
         self._selector.close()
 
     def _start(self) -> None:
-        """One more worker, with the next job."""
-        worker = _Worker(self._jobs[0])
+        """One more worker, with a job of the backend that has most to do for each of its workers."""
+        held = Counter(worker.backend for worker in self._workers)
+
+        def waiting(backend: str) -> float:
+            left = sum(self._expected[m.id] or UNKNOWN_SECONDS for m in self._jobs[backend])
+            return left / (held[backend] + 1)
+
+        worker = _Worker(self._jobs[max(self._jobs, key=waiting)][0])
         self._workers.append(worker)
         self._selector.register(worker.replies, selectors.EVENT_READ, worker)
         self._next_job(worker)
 
     def _next_job(self, worker: _Worker) -> None:
-        if not self._jobs:
-            self._retire(worker)
+        own = self._jobs.get(worker.backend)
+        if not own:
+            self._replace(worker)
             return
-        module = self._jobs.popleft()
+        module = own.popleft()
+        if not own:
+            del self._jobs[worker.backend]
         if self._started is not None:
             self._started(module.id)
         # A worker that is already dead is noticed by the closed pipe at its other end.

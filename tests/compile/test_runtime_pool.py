@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import deque
 
 import pytest
 
@@ -120,3 +121,52 @@ def test_workers_stay_within_cores_and_memory(monkeypatch, cores, memory, jobs):
 
 def test_this_machine_has_cores_and_memory():
     assert pool.usable_cores() >= 1 and pool.available_memory() > 1 << 28
+
+
+def test_a_worker_takes_jobs_of_one_backend_and_long_ones_go_first(make_module, monkeypatch):
+    seconds = {"a": 1.0, "b": 7.0, "c": 3.0, "d": None, "e": 2.0, "f": 4.0}
+    modules = [make_module(f"{name}__tilelang_sm90a__t") for name in seconds]
+    for module in modules[3:]:
+        module.backend = "cutedsl"
+    monkeypatch.setattr(cache, "seconds_before", lambda module: seconds[module.id[0]])
+    given: list[tuple[str, str]] = []
+    monkeypatch.setattr(pool, "_Worker", lambda module: Recorded(module, given))
+    held = pool._Pool(deque(modules), 2, 100.0, False, None)
+    try:
+        for _ in range(2):
+            held._start()
+        while held._workers:
+            held._next_job(held._workers[-1])
+    finally:
+        held._selector.close()
+    assert "".join(name for backend, name in given if backend == "tilelang") == "bca"
+    assert "".join(name for backend, name in given if backend == "cutedsl") == "dfe"
+    assert [backend for backend, _ in given[:2]] == ["cutedsl", "tilelang"], "the longer queue starts first"
+
+
+class Recorded:
+    """A worker that only notes what it is given."""
+
+    def __init__(self, module, given):
+        self.backend, self._given = module.backend, given
+        self.replies, self._other = os.pipe()
+
+    def give(self, module, retry):
+        assert module.backend == self.backend, "a worker imports one DSL"
+        self._given.append((self.backend, module.id[0]))
+
+    def kill(self):
+        os.close(self.replies)
+        os.close(self._other)
+
+
+def test_the_last_build_of_any_sources_says_how_long_a_variant_takes(make_module):
+    module = make_module()
+    assert cache.seconds_before(module) is None
+    folder = cache.artifact_for(module)
+    taken = cache.seconds_before(module)
+    assert taken is not None and taken > 0
+    module.path.write_text(module.path.read_text() + "\n# changed\n")
+    assert cache.lookup(module) is None and cache.seconds_before(module) == taken
+    (folder / "build.json").write_text("damaged")
+    assert cache.seconds_before(module) is None
