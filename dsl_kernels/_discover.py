@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .errors import UnknownNameError, did_you_mean
@@ -15,14 +16,18 @@ def module_names(path: Iterable[str]) -> list[str]:
     return sorted(info.name for info in pkgutil.iter_modules(path) if not info.name.startswith("_"))
 
 
-def discover(package: str, name: str, known: list[str], kind: str, attribute: str) -> Any:
+def discover(package: str, name: str, names: Callable[[], list[str]], kind: str, attribute: str) -> Any:
     """`<package>.<name>.<attribute>`.
 
     Raises:
-        UnknownNameError: `name` is not among `known`.
+        UnknownNameError: `name` is not among `names()`, which is asked only for what is not imported yet.
     """
-    if name not in known:
-        raise UnknownNameError(
-            f"{kind} {name!r}", expected=f"a known {kind}", got=repr(name), fix=did_you_mean(name, known)
-        )
-    return getattr(importlib.import_module(f"{package}.{name}"), attribute)
+    module = sys.modules.get(f"{package}.{name}")
+    if module is None or not hasattr(module, attribute):
+        known = names()
+        if name not in known:
+            raise UnknownNameError(
+                f"{kind} {name!r}", expected=f"a known {kind}", got=repr(name), fix=did_you_mean(name, known)
+            )
+        module = importlib.import_module(f"{package}.{name}")
+    return getattr(module, attribute)

@@ -141,7 +141,9 @@ def explain(
     named = variant or (result.tuned or {}).get("variant")
     if predict or all(row.variant.id != named for row in open_rows):
         for row in open_rows:
-            row.predicted_us, row.bound = _predict(row.variant.id, call.form, _frozen(_assumed(call, sizes)))
+            row.predicted_us, row.bound = _predict(
+                call.op, call.arch, _frozen(row.variant.knobs), call.form, _frozen(_assumed(call, sizes))
+            )
         open_rows.sort(key=lambda row: (row.predicted_us or 0.0, row.variant.id))
     try:
         chosen, rule, launch = _decide(call, rows, open_rows, result.tuned, variant, forced_by)
@@ -245,20 +247,21 @@ def _assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
     return dims
 
 
-def _frozen(dims: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple(sorted(dims.items()))
+def _frozen(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(values.items()))
 
 
 @lru_cache(maxsize=4096)
-def _predict(variant_id: str, form: str, dims: tuple[tuple[str, int], ...]) -> tuple[float, str]:
+def _predict(
+    op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...], form: str, dims: tuple[tuple[str, int], ...]
+) -> tuple[float, str]:
+    """Predicted microseconds and what bounds them; twins of several backends share one prediction."""
     from .tile.cost import predict
 
-    variant = variants.get(variant_id)
-    program, arch = programs.get(variant.op), get_arch(variant.arch)
-    sizes = dict(dims)
+    program, arch, values, sizes = programs.get(op), get_arch(arch_name), dict(knobs), dict(dims)
     if program.launch:
-        sizes.update(program.launch(SimpleNamespace(**variant.knobs), sizes, arch))
-    cost = predict(program, variant.knobs, arch, form, sizes)
+        sizes.update(program.launch(SimpleNamespace(**values), sizes, arch))
+    cost = predict(program, values, arch, form, sizes)
     return cost.us, cost.bound
 
 

@@ -18,5 +18,5 @@ def get(name: str) -> Backend:
     Raises:
         UnknownNameError: no module of that name.
     """
-    backend: Backend = discover(__name__, name, names(), "backend", "BACKEND")
+    backend: Backend = discover(__name__, name, names, "backend", "BACKEND")
     return backend

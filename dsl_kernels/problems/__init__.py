@@ -17,4 +17,4 @@ def get(op: str) -> Problem:
     Raises:
         UnknownNameError: no module `problems/<op>.py`.
     """
-    return discover(__name__, op, names(), "operation", "PROBLEM")
+    return discover(__name__, op, names, "operation", "PROBLEM")

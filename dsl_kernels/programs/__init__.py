@@ -17,4 +17,4 @@ def get(op: str) -> TileProgram:
     Raises:
         UnknownNameError: no module `programs/<op>.py`.
     """
-    return discover(__name__, op, names(), "tile program", "PROGRAM")
+    return discover(__name__, op, names, "tile program", "PROGRAM")

@@ -17,7 +17,7 @@ import torch
 
 from ..arch import ArchSpec
 from .lang import Engine, TileProgram
-from .machine import Machine, Slot, _Run
+from .machine import Machine, Slot, _Run, unfilled
 
 
 @dataclass
@@ -138,6 +138,7 @@ class Counter(Machine):
 
 class _CountingRun(_Run):
     machine = Counter
+    fresh = staticmethod(unfilled)
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -72,19 +72,26 @@ class _Ring:
 class _Cta:
     """Storage and pipeline state of one CTA."""
 
-    def __init__(self, schedule: Schedule, block: tuple[int, ...], device: str) -> None:
+    def __init__(
+        self, schedule: Schedule, block: tuple[int, ...], fresh: Callable[[Buffer], torch.Tensor]
+    ) -> None:
         self.block = block
         self.rings = {pipe.name: _Ring() for pipe in schedule.pipelines}
         self.meetings: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self.storage: dict[str, torch.Tensor] = {}
         for buffer in schedule.buffers:
             if buffer.space is not Space.REGISTER:
-                self.storage[buffer.name] = poisoned(buffer, device)
+                self.storage[buffer.name] = fresh(buffer)
 
 
-def poisoned(buffer: Buffer, device: str = "cpu") -> torch.Tensor:
+def unfilled(buffer: Buffer) -> torch.Tensor:
+    """Fresh storage of a buffer, all stages, whose content is never looked at."""
+    return torch.empty((buffer.stages, *buffer.shape), dtype=TORCH_DTYPES[buffer.dtype])
+
+
+def poisoned(buffer: Buffer) -> torch.Tensor:
     """Fresh storage of a buffer, all stages, filled with NaN (or an absurd integer) so that stale reads show."""
-    tensor = torch.empty((buffer.stages, *buffer.shape), dtype=TORCH_DTYPES[buffer.dtype], device=device)
+    tensor = unfilled(buffer)
     _poison(tensor)
     return tensor
 
@@ -311,6 +318,7 @@ class _Run:
 
     machine: type[Machine] = Machine
     device = "cpu"
+    fresh = staticmethod(poisoned)
 
     def __init__(
         self,
@@ -345,7 +353,7 @@ class _Run:
         return [group[key] for key in sorted(group)]
 
     def start(self, block: tuple[int, ...]) -> list[tuple[Machine, Iterator[Any]]]:
-        cta = _Cta(self.schedule, block, self.device)
+        cta = _Cta(self.schedule, block, self.fresh)
         if self.schedule.group:
             self.ctas[self.group_of(block)][block] = cta
         tasks = []
