@@ -50,7 +50,7 @@ def warmup(
         ArtifactError: nothing was generated for what was asked.
         DslKernelError: a variant failed to compile or to load, with `strict`.
     """
-    from .runtime import bundle
+    from .runtime import store
     from .runtime.pool import Outcome, compile_all
 
     index, local = _device(device)
@@ -73,10 +73,9 @@ def warmup(
         )
     by_id = {variant.id: variant for variant in chosen}
     found = []
-    held = bundle.active()
-    bundled = [v for v in chosen if held is not None and v.arch == held.arch and held.holds(v.id)]
-    ready = (Outcome(v.id, 0.0, cached=True) for v in bundled)
-    for outcome in chain(ready, compile_all([v for v in chosen if v not in bundled], jobs=jobs)):
+    missing = store.outside_bundle(chosen)
+    ready = (Outcome(v.id, 0.0, cached=True) for v in chosen if v not in missing)
+    for outcome in chain(ready, compile_all(missing, jobs=jobs)):
         error, loaded = outcome.error, False
         if error is None and index is not None and target == local:
             try:

@@ -32,11 +32,11 @@ def emulate(
     """Execute a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails."""
     from .. import trial
     from ..emulator import schedules as sequence
-    from ..runtime import cache
+    from ..runtime import bundle, store
 
     variant = out.variant(name)
     chosen = _workloads(variant, workload)
-    cache.artifact_for(variant)
+    store.fetch(variant, bundle.PTX)
     rows: list[dict[str, Any]] = []
     with out.progress(as_json) as bar:
         task = bar.add_task("emulate", total=len(chosen) * schedules)

@@ -133,7 +133,7 @@ def _packages() -> Iterator[dict[str, str]]:
 
 def _generated() -> tuple[list[dict[str, str]], int, int]:
     """Rows about the generated set, the number of compiled variants and of all."""
-    from ..runtime import bundle, cache
+    from ..runtime import bundle, cache, store
 
     try:
         held = variants.variants()
@@ -159,11 +159,11 @@ def _generated() -> tuple[list[dict[str, str]], int, int]:
             )
         ]
     rows += _drift(root)
-    compiled = 0
-    for variant in held:
+    missing = store.outside_bundle(held)
+    compiled = len(held) - len(missing)
+    for variant in missing:
         try:
-            in_bundle = bundled is not None and bundled.holds(variant.id)
-            compiled += in_bundle or cache.lookup(variant) is not None
+            compiled += cache.lookup(variant) is not None
         except DslKernelError:
             continue
     return rows, compiled, len(held)

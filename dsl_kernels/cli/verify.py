@@ -76,7 +76,7 @@ def verify(
     errors: dict[str, str] = {}
     with out.progress(as_json) as bar, tile_threads(device):
         if name != "interpreter":
-            errors = _compile(chosen, bar)
+            errors = _compile(chosen, name, bar)
         task = bar.add_task("verify", total=len(chosen) - len(errors))
         for variant in [variant for variant in chosen if variant.id not in errors]:
             bar.update(task, description=f"verify {variant.id}")
@@ -124,13 +124,15 @@ def _verdict(row: dict[str, Any]) -> str:
     return "FAILED" if not row["ok"] else "ok" if row["workloads"] else "nothing ran"
 
 
-def _compile(chosen: list[variants.Variant], bar: Any) -> dict[str, str]:
-    """Compile what is missing in worker processes; the failures by variant."""
+def _compile(chosen: list[variants.Variant], executor: str, bar: Any) -> dict[str, str]:
+    """Compile what neither the bundle nor the cache has, in worker processes; the failures by variant."""
+    from ..runtime import bundle, store
     from ..runtime.pool import compile_all
 
-    task = bar.add_task("compile", total=len(chosen))
+    missing = store.outside_bundle(chosen, bundle.CUBIN if executor == "cuda" else bundle.PTX)
+    task = bar.add_task("compile", total=len(missing))
     errors = {}
-    for outcome in compile_all(chosen):
+    for outcome in compile_all(missing):
         if outcome.error is not None:
             errors[outcome.variant] = str(outcome.error)
         bar.update(task, advance=1, description=f"compile {outcome.variant}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,12 @@ def fetch(variant: Variant, file: str) -> tuple[Artifact, bytes]:
             return found
     folder = _cached(variant, held)
     return read(folder, verify=False), (folder / file).read_bytes()
+
+
+def outside_bundle(chosen: Iterable[Variant], file: str = bundle.CUBIN) -> list[Variant]:
+    """The variants that the bundle in use lacks: what a command that needs them all has to compile."""
+    held = bundle.active()
+    return [v for v in chosen if held is None or v.arch != held.arch or not held.holds(v.id, file)]
 
 
 def _cached(variant: Variant, held: bundle.Bundle | None) -> Path:
