@@ -200,15 +200,14 @@ def _decide(
             return row, "tuned table", dict(tuned.get("launch", {}))
     first = open_rows[0]
     if len(open_rows) > 1 and abs((open_rows[1].predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE:
-        tied = [
-            r.variant.id
-            for r in open_rows
-            if abs((r.predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE
-        ]
+        tied = [r for r in open_rows if abs((r.predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE]
+        if all(r.variant.knobs == first.variant.knobs for r in tied):
+            # Lowerings of one declaration: the model sees no DSL, so any is right, and the choice only has to be fixed.
+            return first, "cost model, first DSL by name", {}
         raise AmbiguousSelectionError(
             f"{call.op} with {dict(call.dims)}",
             expected="one best variant",
-            got="equal predictions for " + ", ".join(tied),
+            got="equal predictions for " + ", ".join(r.variant.id for r in tied),
             fix="name one with variant=, record a tuned entry, or make the programs' costs differ",
         )
     return first, "cost model" if len(open_rows) > 1 else "only applicable variant", {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -104,6 +105,18 @@ def test_ties_are_an_error_that_names_both(monkeypatch) -> None:
         AmbiguousSelectionError, match="equal predictions for topk_selector__.*, topk_selector__"
     ):
         registry.select(topk())
+    registry._selected.clear()
+
+
+def test_lowerings_of_one_declaration_do_not_tie(monkeypatch) -> None:
+    """Two DSLs' variants of the same knobs have one predicted cost: the first DSL by name is taken, and it is said."""
+    one = registry.select(topk()).variant
+    twin = replace(one, id=one.id.replace(f"__{one.backend}_", "__another_"), backend="another")
+    monkeypatch.setattr(variants, "variants", lambda op: (one, twin))
+    registry._selected.clear()
+    selection = registry.select(topk())
+    assert selection.variant == twin and "first DSL by name" in selection.rule
+    assert registry.select(topk(), one.id).variant == one
     registry._selected.clear()
 
 

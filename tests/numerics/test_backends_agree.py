@@ -1,0 +1,75 @@
+"""Lowerings of one declaration through different DSLs give the same answer on the same inputs.
+
+Selection must be the same bit for bit; scores and attention agree within the problem's tolerance for a reference.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from dsl_kernels import problems, trial, variants
+from dsl_kernels.arch import ARCHS
+from dsl_kernels.executors import Cuda, Emulator
+
+WORKLOADS = {
+    "lightning_indexer": ("decode_ragged", "prefill_ragged"),
+    "topk_selector": ("tiny_paged", "starts", "scores_ties"),
+    "sparse_mla": ("tiny_h16", "ids_mixed"),
+}
+
+
+def cases():
+    """For each pair of DSLs, architecture and workload, the first variant of each that takes it."""
+    for op, arch in itertools.product(WORKLOADS, ARCHS):
+        by_backend: dict[str, list[variants.Variant]] = {}
+        for variant in variants.variants(op, arch=arch):
+            by_backend.setdefault(variant.backend, []).append(variant)
+        for one, other in itertools.combinations(sorted(by_backend), 2):
+            for workload in problems.get(op).workloads:
+                if not workload.name.startswith(WORKLOADS[op]):
+                    continue
+                inputs = trial.cached_case(op, workload).inputs
+                pair = [
+                    next((v for v in by_backend[b] if trial.accepts(v, workload, inputs) is None), None)
+                    for b in (one, other)
+                ]
+                if None not in pair:
+                    mark = getattr(pytest.mark, arch.replace("_", "").rstrip("a"))
+                    yield pytest.param(
+                        *pair, workload, marks=mark, id=f"{arch}-{op}-{one}-{other}-{workload.name}"
+                    )
+
+
+def agree(one, other, workload, executor, device) -> None:
+    case = trial.cached_case(one.op, workload)
+    results = [trial.run(v, workload, executor, case=case, device=device).operands for v in (one, other)]
+    outputs = [
+        {name: value.cpu() for name, value in result.items() if isinstance(value, torch.Tensor)}
+        for result in results
+    ]
+    problem = problems.get(one.op)
+    names = [o.name for o in problem.operands(workload.form) if o.kind == "out"]
+    if one.op == "topk_selector":
+        assert torch.equal(outputs[0]["indices"], outputs[1]["indices"])
+    comparison = problem.compare(
+        workload.form, case.inputs, outputs[0], {name: outputs[1][name].double() for name in names}
+    )
+    assert comparison.ok, comparison.failures
+
+
+EMULATED = [pytest.param(*case.values, id=case.id) for case in cases()]
+
+
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.parametrize("one,other,workload", EMULATED)
+def test_dsls_agree_in_the_emulator(one, other, workload) -> None:
+    agree(one, other, workload, Emulator(), "cpu")
+
+
+@pytest.mark.parametrize("one,other,workload", list(cases()))
+def test_dsls_agree_on_the_gpu(one, other, workload) -> None:
+    agree(one, other, workload, Cuda(), "cuda:0")
