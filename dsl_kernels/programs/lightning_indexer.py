@@ -19,6 +19,7 @@ from .. import problems
 from ..arch import ArchSpec
 from ..problems.layouts import INDEX_DIM
 from ..problems.lightning_indexer import PAGE
+from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     Body,
     Buffer,
@@ -38,10 +39,13 @@ from ..tile.machine import Machine, Slot
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
 # N of one product. Hopper: 128, 2 query rows of 64 heads or 4 of 32, and four consumer warpgroups in all.
-# Blackwell prefill: 256, half of it a scoring group.
+# Blackwell prefill: 256, half of it a scoring group. Blackwell decode of several queries: 128. A product of 128 keys
+# reads (128 + N) * 128 bytes of shared memory at 128 bytes a cycle and multiplies for 2 N cycles: below N = 128 the
+# reads take longer. Four accumulators of 128 columns fill the tensor memory.
 HOPPER_N = 128
 HOPPER_WARPGROUPS = 4
 BLACKWELL_N = 256
+BLACKWELL_DECODE_N = 128
 
 KNOBS = (
     Knob("mode", "", (("decode", "prefill"),), "paged decode, or flat keys with a window per row"),
@@ -60,6 +64,35 @@ def _decode_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]
         Buffer("key_scales", SHARED, (k.tile,), "float32", k.stages),
         Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
         Buffer("head_weights", SHARED, (k.queries * k.heads,), "float32", query_stages),
+    )
+
+
+def _rows_map(name: str, operand: str, rows: str, box: int) -> TensorMap:
+    """Boxes of `box` rows of 128 bytes; the keys of a page are 64 of its 66 such rows."""
+    return TensorMap(
+        name, operand, "UINT8", ("128", rows), ("128",), (INDEX_DIM, box), (1, 1),
+        swizzle="128B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+def _vector_map(name: str, operand: str, count: str, box: int) -> TensorMap:
+    """Boxes of `box` floats; zeros past the end."""
+    return TensorMap(name, operand, "FLOAT32", (count,), (), (box,), (1,))
+
+
+def _decode_maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    return (
+        _rows_map("query_map", "q", f"b * next_n * {k.heads}", k.heads),
+        _rows_map("key_map", "k_cache", f"pages * {PAGE + 2}", PAGE),
+    )
+
+
+def _prefill_maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
+    return (
+        _rows_map("query_map", "q", f"s * {k.heads}", min(256, k.queries * k.heads)),
+        _vector_map("weight_map", "weights", f"s * {k.heads}", min(256, k.queries * k.heads)),
+        _rows_map("key_map", "k", "skv", k.tile),
+        _vector_map("scale_map", "k_scales", "skv", k.tile),
     )
 
 
@@ -143,20 +176,20 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
 
 
 def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    groups = 1 if k.queries == 1 else 2
+    groups, each = (1, 1) if k.queries == 1 else (2, BLACKWELL_DECODE_N // k.heads)
     accumulators = 4 // groups
     query_stages = 2 if k.queries == 1 else 1
     scorers = tuple(f"score_{g}" for g in range(groups))
     readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
     return Schedule(
         roles=(
-            *(Role(role, 4, doc=f"epilogue of queries i with i % {groups} == {g}") for g, role in enumerate(scorers)),
+            *(Role(role, 4, doc=f"epilogue of products i with i % {groups} == {g}") for g, role in enumerate(scorers)),
             Role("load", 1, doc="block table, key pages, queries"),
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
         buffers=(
             *_decode_buffers(k, query_stages),
-            *(Buffer(f"scores_{g}", TENSOR, (128, k.heads), "float32", accumulators) for g in range(groups)),
+            *(Buffer(f"scores_{g}", TENSOR, (128, each * k.heads), "float32", accumulators) for g in range(groups)),
         ),
         pipelines=(
             Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages, doc="scales are read by threads"),
@@ -164,14 +197,15 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *(
                 Pipeline(
                     f"scores_{g}", (f"scores_{g}",), "mma", Engine.TCGEN05,
-                    (Reader(f"score_{g}", Engine.TMEM, "warp"),), accumulators, doc="one use a tile and query of the group",
+                    (Reader(f"score_{g}", Engine.TMEM, "warp"),), accumulators, doc="one use a tile and product of the group",
                 )
                 for g in range(groups)
             ),
         ),
-        mmas=(Mma("score", "tcgen05", "mma", k.tile, k.heads, INDEX_DIM, FP8),),
+        mmas=(Mma("score", "tcgen05", "mma", k.tile, each * k.heads, INDEX_DIM, FP8),),
         grid=(str(arch.sms),),
-        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups, "rows_per_product": 1},
+        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups, "rows_per_product": each},
+        maps=_decode_maps(k),
     )  # fmt: skip
 
 
@@ -204,6 +238,7 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
         mmas=(Mma("score", "tcgen05", "mma", k.tile, k.queries * k.heads, INDEX_DIM, FP8),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         constants={"groups": groups, "rows_per_group": k.queries // groups, "rows_per_product": k.queries},
+        maps=_prefill_maps(k),
     )
 
 
@@ -306,39 +341,44 @@ def _score_decode(m: Machine) -> Generator[Any, None, None]:
         m.release(slot)
 
 
+def _products(m: Machine) -> range:
+    """First query of each product: `rows_per_product` queries share one, and the last one may repeat a query."""
+    return range(0, m.dim("next_n"), m.schedule.constants["rows_per_product"])
+
+
 def _issue_decode(m: Machine) -> Generator[Any, None, None]:
-    """Blackwell's MMA warp: one accumulator a tile and query, dealt to the scoring groups in turn."""
-    heads, groups = m.k.heads, m.schedule.constants["groups"]
+    """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
+    columns, groups = m.schedule.constants["rows_per_product"] * m.k.heads, m.schedule.constants["groups"]
     held: tuple[int, Slot] | None = None
     for sequence, _ in _share(m):
         held = yield from _follow(m, sequence, held)
         slot = yield from m.wait("keys")
-        for query in range(m.dim("next_n")):
-            name = f"scores_{query % groups}"
+        for product, first in enumerate(_products(m)):
+            name = f"scores_{product % groups}"
             out = yield from m.acquire(name)
-            out.views[name].copy_(
-                m.mma("score", slot.keys, held[1].queries[query * heads : (query + 1) * heads].T)
-            )
+            rows = slice(first * m.k.heads, first * m.k.heads + columns)
+            out.views[name].copy_(m.mma("score", slot.keys, held[1].queries[rows].T))
             m.commit(out)
         m.release(slot)
 
 
 def _epilogue_decode(group: int) -> Body:
     def body(m: Machine) -> Generator[Any, None, None]:
-        heads, groups = m.k.heads, m.schedule.constants["groups"]
+        heads, each = m.k.heads, m.schedule.constants["rows_per_product"]
         held: tuple[int, Slot] | None = None
         name = f"scores_{group}"
         for sequence, tile in _share(m):
             held = yield from _follow(m, sequence, held)
             slot = yield from m.wait("keys")
-            for query, length in enumerate(_lengths(m, sequence)):
-                if query % groups != group:
-                    continue
+            lengths = _lengths(m, sequence)
+            for first in _products(m)[group :: m.schedule.constants["groups"]]:
                 scores = yield from m.wait(name)
-                weights = held[1].head_weights[query * heads : (query + 1) * heads]
-                logits = _weigh(scores.views[name], weights, slot.key_scales)
+                for query in range(first, min(first + each, len(lengths))):
+                    weights = held[1].head_weights[query * heads : (query + 1) * heads]
+                    dots = scores.views[name][:, (query - first) * heads : (query - first + 1) * heads]
+                    logits = _weigh(dots, weights, slot.key_scales)
+                    _store_decode(m, sequence, query, tile, lengths[query], logits)
                 m.release(scores)
-                _store_decode(m, sequence, query, tile, length, logits)
             m.release(slot)
 
     return body

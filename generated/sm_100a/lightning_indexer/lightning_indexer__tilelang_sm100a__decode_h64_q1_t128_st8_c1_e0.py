@@ -4,7 +4,7 @@ Generated from templates/tilelang/lightning_indexer.sm_100a.py.j2 by `make gener
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0.
 
 roles
-  score_0    threads 0..127  epilogue of queries i with i % 1 == 0
+  score_0    threads 0..127  epilogue of products i with i % 1 == 0
   load       threads 128..159  block table, key pages, queries
   mma        threads 160..191  issues every tcgen05.mma and commit
 buffers
@@ -110,20 +110,22 @@ def program():
                         for i in T.serial(1):
                             T.mbarrier_wait_parity(scores_0_full[use_0 % 4], (use_0 // 4) & 1)
                             T.tcgen05_after_thread_sync()
-                            T.copy(scores_0[use_0 % 4, :, :], dots_0)
-                            T.call_extern("handle", "tl::fence_view_async_tmem_load")
-                            T.tcgen05_before_thread_sync()
-                            T.sync_warp()
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(scores_0_empty[use_0 % 4])
-                            T.reducer_init(partial_0)
-                            for r, h in T.Parallel(128, 64):
-                                T.reducer_update(partial_0[r], leaf.weighted_relu(dots_0[r, h], weight_0[h]))
-                            T.finalize_reducer(partial_0, logit_0)
-                            length = leaf.length_to_score(seq_lens, seq, i * 1 + 0, next_n, skip_below)
-                            for r in T.Parallel(128):
-                                if tile * 128 + r < length:
-                                    logits[seq, i * 1 + 0, tile * 128 + r] = logit_0[r] * scale_0[r]
+                            for j in T.unroll(1):
+                                T.copy(scores_0[use_0 % 4, :, j * 64 : j * 64 + 64], dots_0)
+                                if j == 0:
+                                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                                    T.tcgen05_before_thread_sync()
+                                    T.sync_warp()
+                                    if T.shuffle_elect(32):
+                                        T.mbarrier_arrive(scores_0_empty[use_0 % 4])
+                                T.reducer_init(partial_0)
+                                for r, h in T.Parallel(128, 64):
+                                    T.reducer_update(partial_0[r], leaf.weighted_relu(dots_0[r, h], weight_0[h]))
+                                T.finalize_reducer(partial_0, logit_0)
+                                length = leaf.length_to_score(seq_lens, seq, (i * 1 + 0) * 1 + j, next_n, skip_below)
+                                for r in T.Parallel(128):
+                                    if tile * 128 + r < length:
+                                        logits[seq, (i * 1 + 0) * 1 + j, tile * 128 + r] = logit_0[r] * scale_0[r]
                             use_0 = use_0 + 1
                         tile = tile + 1
                 elif thread < 160:
@@ -188,7 +190,7 @@ def program():
                         T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
                         T.tcgen05_after_thread_sync()
                         for i in T.serial(1):
-                            if i * 1 + 0 < 1:
+                            if i < 1:
                                 T.mbarrier_wait_parity(scores_0_empty[fill_0 % 4], ((fill_0 // 4) & 1) ^ 1)
                                 T.tcgen05_after_thread_sync()
                                 T.tcgen05_gemm(

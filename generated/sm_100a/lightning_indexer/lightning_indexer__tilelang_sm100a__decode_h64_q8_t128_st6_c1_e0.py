@@ -4,8 +4,8 @@ Generated from templates/tilelang/lightning_indexer.sm_100a.py.j2 by `make gener
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=8, tile=128, stages=6, resident=1, evict=0.
 
 roles
-  score_0    threads 0..127  epilogue of queries i with i % 2 == 0
-  score_1    threads 128..255  epilogue of queries i with i % 2 == 1
+  score_0    threads 0..127  epilogue of products i with i % 2 == 0
+  score_1    threads 128..255  epilogue of products i with i % 2 == 1
   load       threads 256..287  block table, key pages, queries
   mma        threads 288..319  issues every tcgen05.mma and commit
 buffers
@@ -13,8 +13,8 @@ buffers
   key_scales 6 stages of 128 float32, shared
   queries    512x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 512 float32, shared
-  scores_0   2 stages of 128x64 float32, tensor memory
-  scores_1   2 stages of 128x64 float32, tensor memory
+  scores_0   2 stages of 128x128 float32, tensor memory
+  scores_1   2 stages of 128x128 float32, tensor memory
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -44,7 +44,7 @@ pipelines
       score_1: wait full, fence after
     empty x4: mma wait empty, fence after
       score_1: wait::ld, fence before, one lane a warp, arrive empty
-totals: 320 threads, 169136 of 232448 bytes of shared memory, 256 of 512 tensor-memory columns, grid (148)
+totals: 320 threads, 169136 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (148)
 """
 import tilelang.language as T
 
@@ -77,8 +77,8 @@ def program():
             key_scales = T.alloc_shared((6, 128), "float32")
             queries = T.alloc_shared((1, 512, 128), "float8_e4m3fn")
             head_weights = T.alloc_shared((1, 512), "float32")
-            scores_0 = T.alloc_tmem((2, 128, 64), "float32")
-            scores_1 = T.alloc_tmem((2, 128, 64), "float32")
+            scores_0 = T.alloc_tmem((2, 128, 128), "float32")
+            scores_1 = T.alloc_tmem((2, 128, 128), "float32")
             keys_full = T.alloc_barrier([1] * 6)
             keys_empty = T.alloc_barrier([9] * 6)
             queries_full = T.alloc_barrier([1] * 1)
@@ -120,24 +120,26 @@ def program():
                         T.sync_warp()
                         if T.shuffle_elect(32):
                             T.mbarrier_arrive(keys_empty[it % 6])
-                        for i in T.serial(T.truncdiv(next_n + 1, 2)):
+                        for i in T.serial(T.truncdiv(next_n + 3, 4)):
                             T.mbarrier_wait_parity(scores_0_full[use_0 % 2], (use_0 // 2) & 1)
                             T.tcgen05_after_thread_sync()
-                            T.copy(scores_0[use_0 % 2, :, :], dots_0)
-                            T.call_extern("handle", "tl::fence_view_async_tmem_load")
-                            T.tcgen05_before_thread_sync()
-                            T.sync_warp()
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(scores_0_empty[use_0 % 2])
-                            T.copy(head_weights[0, (i * 2 + 0) * 64 : (i * 2 + 0) * 64 + 64], weight_0)
-                            T.reducer_init(partial_0)
-                            for r, h in T.Parallel(128, 64):
-                                T.reducer_update(partial_0[r], leaf.weighted_relu(dots_0[r, h], weight_0[h]))
-                            T.finalize_reducer(partial_0, logit_0)
-                            length = leaf.length_to_score(seq_lens, seq, i * 2 + 0, next_n, skip_below)
-                            for r in T.Parallel(128):
-                                if tile * 128 + r < length:
-                                    logits[seq, i * 2 + 0, tile * 128 + r] = logit_0[r] * scale_0[r]
+                            for j in T.unroll(2):
+                                T.copy(scores_0[use_0 % 2, :, j * 64 : j * 64 + 64], dots_0)
+                                if j == 1:
+                                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                                    T.tcgen05_before_thread_sync()
+                                    T.sync_warp()
+                                    if T.shuffle_elect(32):
+                                        T.mbarrier_arrive(scores_0_empty[use_0 % 2])
+                                T.copy(head_weights[0, ((i * 2 + 0) * 2 + j) * 64 : ((i * 2 + 0) * 2 + j) * 64 + 64], weight_0)
+                                T.reducer_init(partial_0)
+                                for r, h in T.Parallel(128, 64):
+                                    T.reducer_update(partial_0[r], leaf.weighted_relu(dots_0[r, h], weight_0[h]))
+                                T.finalize_reducer(partial_0, logit_0)
+                                length = leaf.length_to_score(seq_lens, seq, (i * 2 + 0) * 2 + j, next_n, skip_below)
+                                for r in T.Parallel(128):
+                                    if tile * 128 + r < length:
+                                        logits[seq, (i * 2 + 0) * 2 + j, tile * 128 + r] = logit_0[r] * scale_0[r]
                             use_0 = use_0 + 1
                         tile = tile + 1
                 elif thread < 256:
@@ -162,24 +164,26 @@ def program():
                         T.sync_warp()
                         if T.shuffle_elect(32):
                             T.mbarrier_arrive(keys_empty[it % 6])
-                        for i in T.serial(T.truncdiv(next_n + 0, 2)):
+                        for i in T.serial(T.truncdiv(next_n + 1, 4)):
                             T.mbarrier_wait_parity(scores_1_full[use_1 % 2], (use_1 // 2) & 1)
                             T.tcgen05_after_thread_sync()
-                            T.copy(scores_1[use_1 % 2, :, :], dots_1)
-                            T.call_extern("handle", "tl::fence_view_async_tmem_load")
-                            T.tcgen05_before_thread_sync()
-                            T.sync_warp()
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(scores_1_empty[use_1 % 2])
-                            T.copy(head_weights[0, (i * 2 + 1) * 64 : (i * 2 + 1) * 64 + 64], weight_1)
-                            T.reducer_init(partial_1)
-                            for r, h in T.Parallel(128, 64):
-                                T.reducer_update(partial_1[r], leaf.weighted_relu(dots_1[r, h], weight_1[h]))
-                            T.finalize_reducer(partial_1, logit_1)
-                            length = leaf.length_to_score(seq_lens, seq, i * 2 + 1, next_n, skip_below)
-                            for r in T.Parallel(128):
-                                if tile * 128 + r < length:
-                                    logits[seq, i * 2 + 1, tile * 128 + r] = logit_1[r] * scale_1[r]
+                            for j in T.unroll(2):
+                                T.copy(scores_1[use_1 % 2, :, j * 64 : j * 64 + 64], dots_1)
+                                if j == 1:
+                                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                                    T.tcgen05_before_thread_sync()
+                                    T.sync_warp()
+                                    if T.shuffle_elect(32):
+                                        T.mbarrier_arrive(scores_1_empty[use_1 % 2])
+                                T.copy(head_weights[0, ((i * 2 + 1) * 2 + j) * 64 : ((i * 2 + 1) * 2 + j) * 64 + 64], weight_1)
+                                T.reducer_init(partial_1)
+                                for r, h in T.Parallel(128, 64):
+                                    T.reducer_update(partial_1[r], leaf.weighted_relu(dots_1[r, h], weight_1[h]))
+                                T.finalize_reducer(partial_1, logit_1)
+                                length = leaf.length_to_score(seq_lens, seq, (i * 2 + 1) * 2 + j, next_n, skip_below)
+                                for r in T.Parallel(128):
+                                    if tile * 128 + r < length:
+                                        logits[seq, (i * 2 + 1) * 2 + j, tile * 128 + r] = logit_1[r] * scale_1[r]
                             use_1 = use_1 + 1
                         tile = tile + 1
                 elif thread < 288:
@@ -197,14 +201,14 @@ def program():
                                 entry = block_table[seq, T.min(table_at + lane, (need - 1) // 64)]
                                 ahead = block_table[seq, T.min(table_at + 32 + lane, (need - 1) // 64)]
                                 T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
-                                for i in T.serial(next_n):
+                                for i in T.serial(T.ceildiv(next_n, 2) * 2):
                                     T.tma_copy(
-                                        q[seq, i, 0:64, 0:128],
+                                        q[seq, T.min(i, next_n - 1), 0:64, 0:128],
                                         queries[0, i * 64 : i * 64 + 64, :],
                                         barrier=queries_full[0],
                                     )
                                     T.tma_copy(
-                                        weights[seq, i, 0:64],
+                                        weights[seq, T.min(i, next_n - 1), 0:64],
                                         head_weights[0, i * 64 : i * 64 + 64],
                                         barrier=queries_full[0],
                                     )
@@ -244,13 +248,13 @@ def program():
                             T.tcgen05_after_thread_sync()
                         T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
                         T.tcgen05_after_thread_sync()
-                        for i in T.serial(T.ceildiv(next_n, 2)):
-                            if i * 2 + 0 < next_n:
+                        for i in T.serial(T.ceildiv(next_n, 4)):
+                            if (i * 2 + 0) * 2 < next_n:
                                 T.mbarrier_wait_parity(scores_0_empty[fill_0 % 2], ((fill_0 // 2) & 1) ^ 1)
                                 T.tcgen05_after_thread_sync()
                                 T.tcgen05_gemm(
                                     keys[it % 6, :, :],
-                                    queries[0, (i * 2 + 0) * 64 : (i * 2 + 0) * 64 + 64, :],
+                                    queries[0, (i * 2 + 0) * 128 : (i * 2 + 0) * 128 + 128, :],
                                     scores_0[fill_0 % 2, :, :],
                                     transpose_B=True,
                                     clear_accum=True,
@@ -258,12 +262,12 @@ def program():
                                 )
                                 T.tcgen05_mma_arrive(scores_0_full[fill_0 % 2])
                                 fill_0 = fill_0 + 1
-                            if i * 2 + 1 < next_n:
+                            if (i * 2 + 1) * 2 < next_n:
                                 T.mbarrier_wait_parity(scores_1_empty[fill_1 % 2], ((fill_1 // 2) & 1) ^ 1)
                                 T.tcgen05_after_thread_sync()
                                 T.tcgen05_gemm(
                                     keys[it % 6, :, :],
-                                    queries[0, (i * 2 + 1) * 64 : (i * 2 + 1) * 64 + 64, :],
+                                    queries[0, (i * 2 + 1) * 128 : (i * 2 + 1) * 128 + 128, :],
                                     scores_1[fill_1 % 2, :, :],
                                     transpose_B=True,
                                     clear_accum=True,
