@@ -1,0 +1,216 @@
+"""Leaf maths of the FP8 lightning indexer: how key tiles are dealt to CTAs, windows of rows, tensor and bulk copies.
+
+A 64-token page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales. Seen as rows of 128 bytes it has 66 of
+them; seen as bytes its scales start at byte 8192.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint32
+from cutlass.cute.nvgpu import cpasync
+
+FP8 = cutlass.Float8E4M3FN
+
+PAGE_ROWS = 66
+PAGE_BYTES = 8448
+SCALE_BYTE = 8192
+
+MANY = 1 << 30
+"""Extent of a tensor whose real extent the runtime knows: tensor maps are encoded there, loads are guarded here."""
+
+EVICT_FIRST = 0x12F0000000000000
+"""Cache policy of a bulk copy: the line leaves the L2 first."""
+
+
+def vector(pointer):
+    """The tensor at `pointer`, to be read by index."""
+    return cute.make_tensor(pointer, cute.make_layout(MANY))
+
+
+def ceildiv(count, size):
+    """Both positive or zero; unsigned, which costs no sign fix-up."""
+    return Int32((Uint32(count) + (size - 1)) // size)
+
+
+def share_begin(total, part, parts):
+    """First unit of share `part` when `total` units are dealt to `parts` shares, sizes within one."""
+    return part * Int32(Uint32(total) // parts) + cutlass.min(part, Int32(Uint32(total) % parts))
+
+
+def share_size(total, part, parts):
+    """Units in share `part`."""
+    return Int32(Uint32(total) // parts) + Int32(part < Int32(Uint32(total) % parts))
+
+
+@cute.jit
+def keys_to_score(seq_lens: cute.Tensor, b, next_n, skip_below, seq):
+    """Longest prefix of sequence `seq` that one of its queries has to score; 0 past the batch."""
+    need = Int32(0)
+    if seq < b:
+        for i in cutlass.range(next_n, unroll=1):
+            length = seq_lens[seq * next_n + i]
+            if length > skip_below:
+                need = cutlass.max(need, length)
+    return need
+
+
+@cute.jit
+def warp_prefix_sum(value, lane):
+    """Inclusive prefix sum over the lanes of a warp."""
+    upto = value
+    for d in cutlass.range_constexpr(5):
+        other = cute.arch.shuffle_sync_up(upto, 1 << d)
+        if lane >= (1 << d):
+            upto = upto + other
+    return upto
+
+
+@cute.jit
+def find_share(
+    seq_lens: cute.Tensor, b, next_n, skip_below, keys: cutlass.Constexpr, cta, ctas: cutlass.Constexpr
+):
+    """Where this CTA's share of the key tiles begins, and its size: (seq, tile, need, turns).
+
+    The tiles of all sequences, end to end, are dealt to the CTAs in contiguous equal shares. Every warp works it out
+    for itself, 32 sequences at a time, so nothing has to be planned on the host. `need` is keys_to_score of `seq`.
+    """
+    lane = cute.arch.lane_idx()
+    need_first = keys_to_score(seq_lens, b, next_n, skip_below, lane)
+    total = ceildiv(need_first, keys)
+    for c in cutlass.range(1, ceildiv(b, 32), unroll=1):
+        total = total + ceildiv(keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane), keys)
+    total = cute.arch.warp_redux_sync(total, "add")
+    begin = share_begin(total, cta, ctas)
+    turns = share_size(total, cta, ctas)
+    seq, tile, need = Int32(0), Int32(0), need_first
+    before, c = Int32(0), Int32(0)
+    searching = turns > 0
+    while searching:
+        if c > 0:
+            need = keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane)
+        tiles = ceildiv(need, keys)
+        upto = before + warp_prefix_sum(tiles, lane)
+        hit = cute.arch.vote_ballot_sync((upto > begin) & (upto - tiles <= begin))
+        before = cute.arch.shuffle_sync(upto, 31)
+        if hit != 0:
+            # The shares are in order, so one lane at most owns this one's first tile.
+            owner = 31 - Int32(cute.arch.clz(hit))
+            seq = c * 32 + owner
+            tile = begin - cute.arch.shuffle_sync(upto - tiles, owner)
+            need = cute.arch.shuffle_sync(need, owner)
+            searching = False
+        c = c + 1
+    return seq, tile, need, turns
+
+
+@cute.jit
+def next_tile(it, seq, tile, need, seq_lens: cute.Tensor, b, next_n, skip_below, keys: cutlass.Constexpr):
+    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
+
+    Returns (fresh, seq, tile, need); `fresh` tells whether this tile is the share's first one of its sequence.
+    """
+    fresh = (it == 0) | (tile * keys >= need)
+    while tile * keys >= need:
+        seq = seq + 1
+        tile = Int32(0)
+        need = keys_to_score(seq_lens, b, next_n, skip_below, seq)
+    return fresh, seq, tile, need
+
+
+@cute.jit
+def length_to_score(seq_lens: cute.Tensor, seq, query, next_n, skip_below):
+    """Keys that one query has to score; 0 for a query past next_n and for a row that selection takes whole."""
+    length = Int32(0)
+    if query < next_n:
+        length = seq_lens[seq * next_n + query]
+        if length <= skip_below:
+            length = Int32(0)
+    return length
+
+
+def window_begin(k_start, row, s):
+    """First key of a row's window."""
+    return cutlass.max(k_start[cutlass.min(row, s - 1)], 0)
+
+
+@cute.jit
+def window_end(k_start: cute.Tensor, k_end: cute.Tensor, row, s, skv, skip_below):
+    """End of a row's window; 0 for a row past the last one and for a row that selection takes whole."""
+    end = cutlass.min(k_end[cutlass.min(row, s - 1)], skv)
+    if (row >= s) | (end - window_begin(k_start, row, s) <= skip_below):
+        end = Int32(0)
+    return end
+
+
+@cute.jit
+def find_tiles(
+    k_start: cute.Tensor,
+    k_end: cute.Tensor,
+    row,
+    rows: cutlass.Constexpr,
+    s,
+    skv,
+    skip_below,
+    keys: cutlass.Constexpr,
+    split,
+    splits,
+):
+    """First key tile and tile count of a split over the union of the windows of a block of rows."""
+    low, high = Int32(0x7FFFFFFF), Int32(0)
+    for i in cutlass.range_constexpr(rows):
+        begin = window_begin(k_start, row + i, s)
+        end = window_end(k_start, k_end, row + i, s, skv, skip_below)
+        if end > begin:
+            low = cutlass.min(low, begin)
+            high = cutlass.max(high, end)
+    first, turns = Int32(0), Int32(0)
+    if high > 0:
+        first = low // keys
+        turns = ceildiv(high, keys) - first
+    return first + share_begin(turns, split, splits), share_size(turns, split, splits)
+
+
+def box_map(pointer, dtype, shape, box):
+    """Tensor-copy atom and coordinates for boxes of a row-major tensor of nominal extents `shape`, outermost first."""
+    source = cute.make_tensor(cute.recast_ptr(pointer, dtype=dtype), _row_major(shape))
+    op = cpasync.CopyBulkTensorTileG2SOp()
+    return cpasync.make_tiled_tma_atom(op, source, _box_layout(box, dtype), box)
+
+
+def load_box(atom, coords, at, box, to, barrier, policy=None):
+    """Copy the box at coordinates `at` (outermost first) to shared memory at `to`; completes on `barrier` by bytes.
+
+    The atom elects a lane by itself: a whole warp calls this.
+    """
+    rank, layout = len(at), _box_layout(box, to.dtype)
+    if to.dtype is FP8:
+        slot = cute.make_tensor(cute.recast_ptr(to, layout.inner), layout.outer)
+    else:
+        slot = cute.make_tensor(to, layout)
+    source = cute.local_tile(cute.domain_offset(at, coords), box, (0,) * rank)
+    slot, source = cute.group_modes(slot, 0, rank), cute.group_modes(source, 0, rank)
+    slot, source = cpasync.tma_partition(atom, 0, cute.make_layout(1), slot, source)
+    cute.copy(atom, source, slot, tma_bar_ptr=barrier, cache_policy=policy)
+
+
+def _box_layout(box, dtype):
+    """Rows of 128 fp8 carry the 128-byte swizzle that the tensor cores read; floats lie as they are."""
+    if dtype is FP8:
+        return cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, _row_major(box))
+    return _row_major(box)
+
+
+def _row_major(shape):
+    return cute.make_ordered_layout(shape, order=tuple(reversed(range(len(shape)))))
+
+
+def bulk_floats(source, count, to, barrier):
+    """Copy `count` floats, 16-byte aligned on both sides; one lane issues it."""
+    atom = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), Float32, num_bits_per_copy=32 * count)
+    layout = cute.make_layout(count)
+    cute.copy(atom, cute.make_tensor(source, layout), cute.make_tensor(to, layout), mbar_ptr=barrier)
+
+
+def page_scales(k_cache, page):
+    """The 64 scales of a page of the cache."""
+    return cute.recast_ptr(k_cache + (Int64(page) * PAGE_BYTES + SCALE_BYTE), dtype=Float32)

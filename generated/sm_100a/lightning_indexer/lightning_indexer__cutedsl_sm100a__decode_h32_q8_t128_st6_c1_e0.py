@@ -1,0 +1,326 @@
+"""lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0
+
+Generated from templates/cutedsl/lightning_indexer.sm_100a.py.j2 by `make generate`: edit the template or the
+declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=32, queries=8, tile=128, stages=6, resident=1, evict=0.
+
+roles
+  score_0    threads 0..127  epilogue of products i with i % 2 == 0
+  score_1    threads 128..255  epilogue of products i with i % 2 == 1
+  load       threads 256..287  block table, key pages, queries
+  mma        threads 288..319  issues every tcgen05.mma and commit
+buffers
+  keys       6 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
+  key_scales 6 stages of 128 float32, shared
+  queries    256x128 float8_e4m3, shared, 128-byte swizzle
+  head_weights 256 float32, shared
+  scores_0   2 stages of 128x128 float32, tensor memory
+  scores_1   2 stages of 128x128 float32, tensor memory
+pipelines
+  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+    full  x1, 16896 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+      score_1: wait full
+    empty x9: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+      score_1: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: 1-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
+    full  x1, 33792 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+      score_1: wait full
+    empty x9: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+      score_1: one lane a warp, arrive empty
+  scores_0: mma (tcgen05) ==[scores_0: 2-slot ring]==> score_0 (tmem)
+    full  x1: mma commit -> full
+      score_0: wait full, fence after
+    empty x4: mma wait empty, fence after
+      score_0: wait::ld, fence before, one lane a warp, arrive empty
+  scores_1: mma (tcgen05) ==[scores_1: 2-slot ring]==> score_1 (tmem)
+    full  x1: mma commit -> full
+      score_1: wait full, fence after
+    empty x4: mma wait empty, fence after
+      score_1: wait::ld, fence before, one lane a warp, arrive empty
+totals: 320 threads, 135344 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (148)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, tcgen05
+from cutlass.experimental.primitives import nvvm_wrapper as nvvm
+
+from dsl_kernels.device.cutedsl import lightning_indexer as leaf
+from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as tensor
+from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
+
+LAUNCH = Launch(
+    operands=(
+        Operand("q", "tensor", "float8_e4m3fn", ('b', 'next_n', '32', '128')),
+        Operand("k_cache", "tensor", "uint8", ('pages', '8448')),
+        Operand("weights", "tensor", "float32", ('b', 'next_n', '32')),
+        Operand("seq_lens", "tensor", "int32", ('b', 'next_n')),
+        Operand("block_table", "tensor", "int32", ('b', 'max_pages')),
+        Operand("logits", "tensor", "float32", ('b', 'next_n', 'stride'), written=True),
+        Operand("skip_below", "scalar", "int32"),
+    ),
+    grid=('148', '1', '1'),
+    block=320,
+    cluster=(1, 1, 1),
+    tensor_maps=(
+        TensorMap(
+            "query_map", "q", "UINT8", global_dims=('128', 'b * next_n * 32'), global_strides=('128',),
+            box=(128, 32), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "key_map", "k_cache", "UINT8", global_dims=('128', 'pages * 66'), global_strides=('128',),
+            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+    ),
+)
+
+
+@cute.struct
+class Shared:
+    keys: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 98304], 1024]
+    queries: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 32768], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 768], 128]
+    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
+    keys_full: cute.struct.MemRange[Int64, 6]
+    keys_empty: cute.struct.MemRange[Int64, 6]
+    queries_full: cute.struct.MemRange[Int64, 1]
+    queries_empty: cute.struct.MemRange[Int64, 1]
+    scores_0_full: cute.struct.MemRange[Int64, 2]
+    scores_0_empty: cute.struct.MemRange[Int64, 2]
+    scores_1_full: cute.struct.MemRange[Int64, 2]
+    scores_1_empty: cute.struct.MemRange[Int64, 2]
+    tmem: Int32
+
+
+@cute.kernel
+def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    keys_full = shared.keys_full.data_ptr()
+    keys_empty = shared.keys_empty.data_ptr()
+    queries_full = shared.queries_full.data_ptr()
+    queries_empty = shared.queries_empty.data_ptr()
+    scores_0_full = shared.scores_0_full.data_ptr()
+    scores_0_empty = shared.scores_0_empty.data_ptr()
+    scores_1_full = shared.scores_1_full.data_ptr()
+    scores_1_empty = shared.scores_1_empty.data_ptr()
+    key_scales = shared.key_scales.data_ptr()
+    head_weights = shared.head_weights.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    if warp == 8:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(6):
+                cute.arch.mbarrier_init(keys_full + i, 1)
+            for i in cutlass.range_constexpr(6):
+                cute.arch.mbarrier_init(keys_empty + i, 9)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(queries_full + i, 1)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(queries_empty + i, 9)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(scores_0_full + i, 1)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(scores_0_empty + i, 4)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(scores_1_full + i, 1)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(scores_1_empty + i, 4)
+            cute.arch.mbarrier_init_fence()
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(key_map)
+    if warp == 9:
+        cute.arch.alloc_tmem(512, shared.tmem)
+        cute.arch.relinquish_tmem_alloc_permit()
+        nvvm.tcgen05_fence("before_thread_sync")
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    cta, _, _ = cute.arch.block_idx()
+    lens = leaf.vector(seq_lens)
+    seq, tile, need, turns = leaf.find_share(lens, b, next_n, skip_below, 128, cta, 148)
+    turn = Int32(-1)
+    keys = tensor.key_operand(shared.keys.data_ptr(), 128, 6)
+    queries = tensor.query_operand(shared.queries.data_ptr(), 128, 2)
+    if warp < 4:
+        key = thread % 128
+        use, out = Int32(0), Int64(0)
+        weight = cute.make_rmem_tensor(32, Float32)
+        length = Int32(0)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 128)
+            if fresh:
+                if it > 0:
+                    cute.arch.sync_warp()
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive(queries_empty)
+                turn = turn + 1
+                cute.arch.mbarrier_wait(queries_full, turn & 1)
+                out = Int64(seq) * stride * next_n + (tile * 128 + key)
+                # Lane i keeps the length of query i.
+                length = leaf.length_to_score(lens, seq, lane, next_n, skip_below)
+            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
+            scale = (key_scales + it % 6 * 128 + key).load()
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(keys_empty + it % 6)
+            for product in cutlass.range(0, leaf.ceildiv(next_n, 4), 2, unroll=1):
+                cute.arch.mbarrier_wait(scores_0_full + use % 2, (use // 2) & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                dots = tensor.read_scores(tmem + 0 + use % 2 * 128, key, 4, 32)
+                cute.arch.fence_view_async_tmem_load()
+                nvvm.tcgen05_fence("before_thread_sync")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(scores_0_empty + use % 2)
+                use = use + 1
+                for j in cutlass.range_constexpr(4):
+                    query = product * 4 + j
+                    to, upto = out + Int64(query) * stride, cute.arch.shuffle_sync(length, query)
+                    tensor.read_weights(head_weights + 0 * 256 + query * 32, 32, weight)
+                    logit = scale * tensor.weighted_relu_sum(dots[j], weight, 32)
+                    if tile * 128 + key < upto:
+                        (logits + to).store(logit)
+            out = out + 128
+            tile = tile + 1
+    elif warp < 8:
+        key = thread % 128
+        use, out = Int32(0), Int64(0)
+        weight = cute.make_rmem_tensor(32, Float32)
+        length = Int32(0)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 128)
+            if fresh:
+                if it > 0:
+                    cute.arch.sync_warp()
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive(queries_empty)
+                turn = turn + 1
+                cute.arch.mbarrier_wait(queries_full, turn & 1)
+                out = Int64(seq) * stride * next_n + (tile * 128 + key)
+                # Lane i keeps the length of query i.
+                length = leaf.length_to_score(lens, seq, lane, next_n, skip_below)
+            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
+            scale = (key_scales + it % 6 * 128 + key).load()
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(keys_empty + it % 6)
+            for product in cutlass.range(1, leaf.ceildiv(next_n, 4), 2, unroll=1):
+                cute.arch.mbarrier_wait(scores_1_full + use % 2, (use // 2) & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                dots = tensor.read_scores(tmem + 256 + use % 2 * 128, key, 4, 32)
+                cute.arch.fence_view_async_tmem_load()
+                nvvm.tcgen05_fence("before_thread_sync")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(scores_1_empty + use % 2)
+                use = use + 1
+                for j in cutlass.range_constexpr(4):
+                    query = product * 4 + j
+                    to, upto = out + Int64(query) * stride, cute.arch.shuffle_sync(length, query)
+                    tensor.read_weights(head_weights + 0 * 256 + query * 32, 32, weight)
+                    logit = scale * tensor.weighted_relu_sum(dots[j], weight, 32)
+                    if tile * 128 + key < upto:
+                        (logits + to).store(logit)
+            out = out + 128
+            tile = tile + 1
+    elif warp == 8:
+        table = leaf.vector(block_table)
+        table_at, entry, ahead = Int32(0), Int32(0), Int32(0)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 128)
+            last = (need - 1) // 64
+            if fresh:
+                turn = turn + 1
+                # A lane holds one of the next 32 table entries, and one of the 32 after them.
+                table_at = tile * 2
+                entry = table[seq * max_pages + cutlass.min(table_at + lane, last)]
+                ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
+                # The last product of an odd count scores its last query twice.
+                count = leaf.ceildiv(next_n, 4) * 4
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(queries_full, count * 4224)
+                for i in cutlass.range(count, unroll=1):
+                    query = seq * next_n + cutlass.min(i, next_n - 1)
+                    place = 0 * 8 + i
+                    leaf.load_box(query_map, query_map_coords, (query * 32, 0), (32, 128), shared.queries.data_ptr() + place * 4096, queries_full)
+                    with cute.arch.elect_one():
+                        leaf.bulk_floats(weights + query * 32, 32, head_weights + place * 32, queries_full)
+            if tile * 2 >= table_at + 32:
+                table_at = table_at + 32
+                entry = ahead
+                ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+            cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 6, 16896)
+            for p in cutlass.range_constexpr(2):
+                page = cute.arch.shuffle_sync(entry, tile * 2 + p - table_at)
+                place = it % 6 * 2 + p
+                leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 6)
+                with cute.arch.elect_one():
+                    leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 6)
+            tile = tile + 1
+    else:
+        fill_0 = Int32(0)
+        fill_1 = Int32(0)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 128)
+            if fresh:
+                if it > 0:
+                    with cute.arch.elect_one():
+                        tcgen05.commit(queries_empty)
+                turn = turn + 1
+                cute.arch.mbarrier_wait(queries_full, turn & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            products = leaf.ceildiv(next_n, 4)
+            for i in cutlass.range(0, products, 2, unroll=1):
+                if i + 0 < products:
+                    cute.arch.mbarrier_wait(scores_0_empty + fill_0 % 2, ((fill_0 // 2) & 1) ^ 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    tensor.multiply(
+                        keys[None, None, None, it % 6],
+                        queries[None, None, None, 0 * 2 + i + 0],
+                        tmem + 0 + fill_0 % 2 * 128,
+                        128,
+                    )
+                    with cute.arch.elect_one():
+                        tcgen05.commit(scores_0_full + fill_0 % 2)
+                    fill_0 = fill_0 + 1
+                if i + 1 < products:
+                    cute.arch.mbarrier_wait(scores_1_empty + fill_1 % 2, ((fill_1 // 2) & 1) ^ 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    tensor.multiply(
+                        keys[None, None, None, it % 6],
+                        queries[None, None, None, 0 * 2 + i + 1],
+                        tmem + 256 + fill_1 % 2 * 128,
+                        128,
+                    )
+                    with cute.arch.elect_one():
+                        tcgen05.commit(scores_1_full + fill_1 % 2)
+                    fill_1 = fill_1 + 1
+            with cute.arch.elect_one():
+                tcgen05.commit(keys_empty + it % 6)
+            tile = tile + 1
+    # Tensor memory is freed when every accumulator has been read.
+    nvvm.tcgen05_fence("before_thread_sync")
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    if warp == 9:
+        cute.arch.dealloc_tmem(tmem, 512)
+
+
+@cute.jit
+def program(q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+    query_map, query_map_coords = leaf.box_map(q, leaf.FP8, (leaf.MANY, 128), (32, 128))
+    key_map, key_map_coords = leaf.box_map(k_cache, leaf.FP8, (leaf.MANY, 128), (64, 128))
+    lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table, logits, skip_below, b, next_n, pages, max_pages, stride).launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))

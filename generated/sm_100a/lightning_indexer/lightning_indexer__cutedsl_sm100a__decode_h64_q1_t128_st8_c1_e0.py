@@ -1,0 +1,249 @@
+"""lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0
+
+Generated from templates/cutedsl/lightning_indexer.sm_100a.py.j2 by `make generate`: edit the template or the
+declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0.
+
+roles
+  score_0    threads 0..127  epilogue of products i with i % 1 == 0
+  load       threads 128..159  block table, key pages, queries
+  mma        threads 160..191  issues every tcgen05.mma and commit
+buffers
+  keys       8 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
+  key_scales 8 stages of 128 float32, shared
+  queries    2 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
+  head_weights 2 stages of 64 float32, shared
+  scores_0   4 stages of 128x64 float32, tensor memory
+pipelines
+  keys: load (bulk) ==[keys key_scales: 8-slot ring]==> mma (tcgen05), score_0 (threads)
+    full  x1, 16896 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+    empty x5: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: 2-slot ring]==> mma (tcgen05), score_0 (threads)
+    full  x1, 8448 bytes: load arrive + expect bytes
+      mma: wait full, fence after
+      score_0: wait full
+    empty x5: load wait empty
+      mma: commit -> empty
+      score_0: one lane a warp, arrive empty
+  scores_0: mma (tcgen05) ==[scores_0: 4-slot ring]==> score_0 (tmem)
+    full  x1: mma commit -> full
+      score_0: wait full, fence after
+    empty x4: mma wait empty, fence after
+      score_0: wait::ld, fence before, one lane a warp, arrive empty
+totals: 192 threads, 152288 of 232448 bytes of shared memory, 256 of 512 tensor-memory columns, grid (148)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, tcgen05
+from cutlass.experimental.primitives import nvvm_wrapper as nvvm
+
+from dsl_kernels.device.cutedsl import lightning_indexer as leaf
+from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as tensor
+from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
+
+LAUNCH = Launch(
+    operands=(
+        Operand("q", "tensor", "float8_e4m3fn", ('b', 'next_n', '64', '128')),
+        Operand("k_cache", "tensor", "uint8", ('pages', '8448')),
+        Operand("weights", "tensor", "float32", ('b', 'next_n', '64')),
+        Operand("seq_lens", "tensor", "int32", ('b', 'next_n')),
+        Operand("block_table", "tensor", "int32", ('b', 'max_pages')),
+        Operand("logits", "tensor", "float32", ('b', 'next_n', 'stride'), written=True),
+        Operand("skip_below", "scalar", "int32"),
+    ),
+    grid=('148', '1', '1'),
+    block=192,
+    cluster=(1, 1, 1),
+    tensor_maps=(
+        TensorMap(
+            "query_map", "q", "UINT8", global_dims=('128', 'b * next_n * 64'), global_strides=('128',),
+            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "key_map", "k_cache", "UINT8", global_dims=('128', 'pages * 66'), global_strides=('128',),
+            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+    ),
+)
+
+
+@cute.struct
+class Shared:
+    keys: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 131072], 1024]
+    queries: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 16384], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 1024], 128]
+    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
+    keys_full: cute.struct.MemRange[Int64, 8]
+    keys_empty: cute.struct.MemRange[Int64, 8]
+    queries_full: cute.struct.MemRange[Int64, 2]
+    queries_empty: cute.struct.MemRange[Int64, 2]
+    scores_0_full: cute.struct.MemRange[Int64, 4]
+    scores_0_empty: cute.struct.MemRange[Int64, 4]
+    tmem: Int32
+
+
+@cute.kernel
+def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    keys_full = shared.keys_full.data_ptr()
+    keys_empty = shared.keys_empty.data_ptr()
+    queries_full = shared.queries_full.data_ptr()
+    queries_empty = shared.queries_empty.data_ptr()
+    scores_0_full = shared.scores_0_full.data_ptr()
+    scores_0_empty = shared.scores_0_empty.data_ptr()
+    key_scales = shared.key_scales.data_ptr()
+    head_weights = shared.head_weights.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    if warp == 4:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(8):
+                cute.arch.mbarrier_init(keys_full + i, 1)
+            for i in cutlass.range_constexpr(8):
+                cute.arch.mbarrier_init(keys_empty + i, 5)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(queries_full + i, 1)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(queries_empty + i, 5)
+            for i in cutlass.range_constexpr(4):
+                cute.arch.mbarrier_init(scores_0_full + i, 1)
+            for i in cutlass.range_constexpr(4):
+                cute.arch.mbarrier_init(scores_0_empty + i, 4)
+            cute.arch.mbarrier_init_fence()
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(key_map)
+    if warp == 5:
+        cute.arch.alloc_tmem(256, shared.tmem)
+        cute.arch.relinquish_tmem_alloc_permit()
+        nvvm.tcgen05_fence("before_thread_sync")
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    cta, _, _ = cute.arch.block_idx()
+    lens = leaf.vector(seq_lens)
+    seq, tile, need, turns = leaf.find_share(lens, b, 1, skip_below, 128, cta, 148)
+    turn = Int32(-1)
+    keys = tensor.key_operand(shared.keys.data_ptr(), 64, 8)
+    queries = tensor.query_operand(shared.queries.data_ptr(), 64, 2)
+    if warp < 4:
+        key = thread % 128
+        use, out = Int32(0), Int64(0)
+        weight = cute.make_rmem_tensor(64, Float32)
+        weight.fill(0.0)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, 1, skip_below, 128)
+            if fresh:
+                if it > 0:
+                    cute.arch.sync_warp()
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive(queries_empty + turn % 2)
+                turn = turn + 1
+                cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
+                out = Int64(seq) * stride + (tile * 128 + key)
+                tensor.read_weights(head_weights + turn % 2 * 64, 64, weight)
+            cute.arch.mbarrier_wait(keys_full + it % 8, (it // 8) & 1)
+            scale = (key_scales + it % 8 * 128 + key).load()
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(keys_empty + it % 8)
+            for product in cutlass.range(0, 1, 1, unroll=1):
+                cute.arch.mbarrier_wait(scores_0_full + use % 4, (use // 4) & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                dots = tensor.read_scores(tmem + 0 + use % 4 * 64, key, 1, 64)
+                cute.arch.fence_view_async_tmem_load()
+                nvvm.tcgen05_fence("before_thread_sync")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(scores_0_empty + use % 4)
+                use = use + 1
+                for j in cutlass.range_constexpr(1):
+                    to, upto = out, need
+                    logit = scale * tensor.weighted_relu_sum(dots[j], weight, 64)
+                    if tile * 128 + key < upto:
+                        (logits + to).store(logit)
+            out = out + 128
+            tile = tile + 1
+    elif warp == 4:
+        table = leaf.vector(block_table)
+        table_at, entry, ahead = Int32(0), Int32(0), Int32(0)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, 1, skip_below, 128)
+            last = (need - 1) // 64
+            if fresh:
+                turn = turn + 1
+                # A lane holds one of the next 32 table entries, and one of the 32 after them.
+                table_at = tile * 2
+                entry = table[seq * max_pages + cutlass.min(table_at + lane, last)]
+                ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
+                count = 1
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, count * 8448)
+                for i in cutlass.range(count, unroll=1):
+                    query = seq
+                    place = turn % 2 * 1 + i
+                    leaf.load_box(query_map, query_map_coords, (query * 64, 0), (64, 128), shared.queries.data_ptr() + place * 8192, queries_full + turn % 2)
+                    with cute.arch.elect_one():
+                        leaf.bulk_floats(weights + query * 64, 64, head_weights + place * 64, queries_full + turn % 2)
+            if tile * 2 >= table_at + 32:
+                table_at = table_at + 32
+                entry = ahead
+                ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+            cute.arch.mbarrier_wait(keys_empty + it % 8, ((it // 8) & 1) ^ 1)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 8, 16896)
+            for p in cutlass.range_constexpr(2):
+                page = cute.arch.shuffle_sync(entry, tile * 2 + p - table_at)
+                place = it % 8 * 2 + p
+                leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 8)
+                with cute.arch.elect_one():
+                    leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 8)
+            tile = tile + 1
+    else:
+        fill_0 = Int32(0)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, 1, skip_below, 128)
+            if fresh:
+                if it > 0:
+                    with cute.arch.elect_one():
+                        tcgen05.commit(queries_empty + turn % 2)
+                turn = turn + 1
+                cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+            cute.arch.mbarrier_wait(keys_full + it % 8, (it // 8) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            products = 1
+            for i in cutlass.range(0, products, 1, unroll=1):
+                if i + 0 < products:
+                    cute.arch.mbarrier_wait(scores_0_empty + fill_0 % 4, ((fill_0 // 4) & 1) ^ 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    tensor.multiply(
+                        keys[None, None, None, it % 8],
+                        queries[None, None, None, turn % 2 * 1 + i + 0],
+                        tmem + 0 + fill_0 % 4 * 64,
+                        64,
+                    )
+                    with cute.arch.elect_one():
+                        tcgen05.commit(scores_0_full + fill_0 % 4)
+                    fill_0 = fill_0 + 1
+            with cute.arch.elect_one():
+                tcgen05.commit(keys_empty + it % 8)
+            tile = tile + 1
+    # Tensor memory is freed when every accumulator has been read.
+    nvvm.tcgen05_fence("before_thread_sync")
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    if warp == 5:
+        cute.arch.dealloc_tmem(tmem, 256)
+
+
+@cute.jit
+def program(q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+    query_map, query_map_coords = leaf.box_map(q, leaf.FP8, (leaf.MANY, 128), (64, 128))
+    key_map, key_map_coords = leaf.box_map(k_cache, leaf.FP8, (leaf.MANY, 128), (64, 128))
+    lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table, logits, skip_below, b, next_n, pages, max_pages, stride).launch(grid=(1, 1, 1), block=(192, 1, 1), cluster=(1, 1, 1))
