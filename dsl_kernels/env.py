@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -59,6 +59,17 @@ def _positive(text: str) -> int:
     if value < 1:
         raise ValueError(text)
     return value
+
+
+def watch(*variables: EnvVar[Any]) -> Callable[[], tuple[object, ...]]:
+    """A function that reads the variables' raw text, to notice a change on every call of an op.
+
+    `os.environ` encodes the name and decodes the value at each access, most of a microsecond; this looks only.
+    """
+    held: Mapping[Any, object] = getattr(os.environ, "_data", os.environ)
+    encode: Callable[[str], Any] = os.environ.encodekey if held is not os.environ else str
+    keys = [encode(variable.name) for variable in variables]
+    return lambda: tuple(map(held.get, keys))
 
 
 CACHE_DIR = EnvVar[Path | None](

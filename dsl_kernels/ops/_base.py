@@ -7,7 +7,6 @@ grown, no synchronisation, no device read, so a call can be captured in a CUDA g
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +22,12 @@ from ..problems.base import Operand, bind_dims
 DEFAULT_CPU_ARCH = "sm_90a"
 
 
-_Scratch = tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
+@dataclass(frozen=True, eq=False, slots=True)
+class _Scratch:
+    """The workspace operands of one prepared launch; found by identity, which costs nothing to hash."""
+
+    device: torch.device
+    buffers: tuple[tuple[str, tuple[int, ...], torch.dtype, bool], ...]
 
 
 class Workspace:
@@ -41,7 +45,7 @@ class Workspace:
         self._transient = transient
         self._buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._retired: list[torch.Tensor] = []
-        self._views: dict[tuple[_Scratch, torch.device], dict[str, torch.Tensor]] = {}
+        self._views: dict[_Scratch, dict[str, torch.Tensor]] = {}
 
     def get(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, zeroed: bool
@@ -71,14 +75,15 @@ class Workspace:
             self._views.clear()
         return held[:count].view(shape)
 
-    def views(self, wanted: _Scratch, device: torch.device) -> dict[str, torch.Tensor]:
+    def views(self, wanted: _Scratch) -> dict[str, torch.Tensor]:
         """Tensors for a launch's workspace operands, kept until a buffer has to grow."""
-        held = self._views.get((wanted, device))
+        held = self._views.get(wanted)
         if held is None:
             held = {
-                name: self.get(name, shape, dtype, device, zeroed) for name, shape, dtype, zeroed in wanted
+                name: self.get(name, shape, dtype, wanted.device, zeroed)
+                for name, shape, dtype, zeroed in wanted.buffers
             }
-            self._views[(wanted, device)] = held
+            self._views[wanted] = held
         return held
 
     @property
@@ -92,7 +97,7 @@ class Workspace:
 class _Prepared:
     launch: executors.Launcher
     dims: dict[str, int]
-    workspace: _Scratch
+    workspace: _Scratch | None
     scalars: dict[str, int]
     selection: registry.Selection
 
@@ -103,7 +108,7 @@ _workspaces: dict[tuple[int | None, int], Workspace] = {}
 
 
 def clear() -> None:
-    """Forget prepared launches (after the generated set, a tuned table or the environment changed)."""
+    """Forget prepared launches (after the generated set or a tuned table changed)."""
     _prepared.clear()
     _launchers.clear()
     registry.clear()
@@ -142,16 +147,16 @@ def own_workspace(device: torch.device) -> Workspace:
     return _own_workspace(device.index, stream, device)
 
 
-def require_tensors(**named: Any) -> None:
-    """Every argument is a tensor or None.
+def require_tensors(names: str, *values: Any) -> None:
+    """Every value is a tensor or None; `names` are theirs, separated by spaces.
 
     Raises:
         ArgumentTypeError: names the first that is not.
     """
-    for name, value in named.items():
-        if value is not None and not isinstance(value, torch.Tensor):
+    for position, value in enumerate(values):
+        if not isinstance(value, torch.Tensor) and value is not None:
             raise ArgumentTypeError(
-                name,
+                names.split()[position],
                 expected="a torch.Tensor",
                 got=type(value).__name__,
                 fix="convert it with torch.as_tensor",
@@ -194,6 +199,7 @@ def run(
     """Launch `op` on operands that hold every input, output and scalar of its declaration.
 
     Args:
+        operands: the caller's own dict: the workspace and the launch's scalars are added to it.
         static: dims that no tensor shape gives (k of an empty output, integer scalars that guards look at).
         executor: "cuda", "interpreter" or "emulator"; by default cuda for CUDA tensors, else an error.
         variant: id of the variant to use.
@@ -203,27 +209,53 @@ def run(
     Returns:
         What ran.
     """
-    tensors = [value for value in operands.values() if isinstance(value, torch.Tensor)]
-    device = tensors[0].device
-    index = device.index
+    identity, device = _identity(op, form)(operands)
+    watched = _environment()
     key = (
-        op, form, executor, variant, arch, device, None if launch is None else tuple(launch.items()), tuple(static.items()),
-        *((t.shape, t.stride(), t.dtype, t.data_ptr() & 15) for t in tensors),
+        identity, executor, variant, arch, watched, tuple(static.values()),
+        None if launch is None else tuple(launch.items()),
     )  # fmt: skip
     prepared = _prepared.get(key)
     if prepared is None:
         prepared = _prepare(op, form, operands, static, executor, variant, arch, device, dict(launch or {}))
         _prepared[key] = prepared
-    if env.CHECK_VALUES.name in os.environ and env.CHECK_VALUES.get():
+    if watched[0] is not None and env.CHECK_VALUES.get():
         check_values(problems.get(op).operands(form), operands, prepared.dims)
+    index = device.index
     stream = torch._C._cuda_getCurrentRawStream(index) if device.type == "cuda" else 0
-    if prepared.scalars:
-        operands = {**operands, **prepared.scalars}
-    if prepared.workspace:
+    operands.update(prepared.scalars)
+    if prepared.workspace is not None:
         scratch = workspace if workspace is not None else _own_workspace(index, stream, device)
-        operands = {**operands, **scratch.views(prepared.workspace, device)}
+        operands.update(scratch.views(prepared.workspace))
     prepared.launch(operands, prepared.dims, stream)
     return prepared.selection
+
+
+_environment = env.watch(env.CHECK_VALUES, env.FORCE, env.EXECUTOR)
+
+
+@lru_cache(maxsize=64)
+def _identity(op: str, form: str) -> Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], torch.device]]:
+    """A function, written out for the operands of a problem's form, of what a prepared launch depends on.
+
+    That is every tensor's shape, dtype, device, strides (or that it is contiguous) and alignment to 16 bytes; beside
+    it comes the device of the first. It runs at every call, where a loop over the declaration would take microseconds.
+    """
+    specs = [s for s in problems.get(op).operands(form) if s.kind in ("in", "out")]
+    tensors = [f"t{i}" for i in range(len(specs))]
+    lines = [f"    {t} = o[{spec.name!r}]" for t, spec in zip(tensors, specs, strict=True)]
+    parts = [repr(op), repr(form)]
+    for t, spec in zip(tensors, specs, strict=True):
+        layout = "is_contiguous()" if spec.row_stride is None else "stride()"
+        parts += [f"{t}.shape", f"{t}.dtype", f"{t}.get_device()", f"{t}.{layout}"]
+    low = " | ".join(f"{t}.data_ptr()" for t in tensors)
+    each = ", ".join(f"{t}.data_ptr() & 15" for t in tensors)
+    lines.append(f"    low = ({low}) & 15")
+    lines.append(f"    return ({', '.join(parts)}, low and ({each})), t0.device")
+    scope: dict[str, Any] = {}
+    exec("def identity(o):\n" + "\n".join(lines), scope)
+    found: Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], torch.device]] = scope["identity"]
+    return found
 
 
 def _prepare(
@@ -248,11 +280,12 @@ def _prepare(
     selection = registry.select(call, variant)
     dims = {**dims, **selection.launch, **launch}
     launcher = _launcher(name, selection, device)
-    workspace = tuple(
+    buffers = tuple(
         (spec.name, _extents(spec, dims), spec.torch_dtype, spec.zeroed)
         for spec in specs
         if spec.kind == "workspace"
     )
+    workspace = _Scratch(device, buffers) if buffers else None
     scalars = {
         spec.name: dims[spec.name]
         for spec in specs

@@ -19,12 +19,13 @@ def _pages(k_cache: torch.Tensor) -> torch.Tensor:
         raise ArgumentTypeError(
             "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
         )
-    if k_cache.dim() < 2 or k_cache[0].numel() != PAGE_BYTES:
+    if k_cache.dim() < 2 or k_cache.shape[1:].numel() != PAGE_BYTES:
         raise InvalidArgumentError(
             "k_cache", expected=f"[pages, {PAGE}, 1, {INDEX_DIM + 4}] (pages of {PAGE} tokens)", got=str(tuple(k_cache.shape)),
             fix="use the 64-token block-planar index cache",
         )  # fmt: skip
-    return k_cache.view(torch.uint8).view(k_cache.shape[0], PAGE_BYTES)
+    flat = k_cache if k_cache.dim() == 2 else k_cache.view(k_cache.shape[0], PAGE_BYTES)
+    return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
 
 
 def _decode(
@@ -137,7 +138,7 @@ def lightning_indexer(
         NoVariantError: no generated variant accepts these sizes.
     """
     require_tensors(
-        q=q, k_cache=k_cache, weights=weights, seq_lens=seq_lens, block_table=block_table, out=out
+        "q k_cache weights seq_lens block_table out", q, k_cache, weights, seq_lens, block_table, out
     )
     if torch.compiler.is_compiling():
         if out is None:
@@ -241,7 +242,7 @@ def lightning_indexer_prefill(
     Raises:
         As `lightning_indexer`.
     """
-    require_tensors(q=q, k=k, k_scales=k_scales, weights=weights, k_start=k_start, k_end=k_end, out=out)
+    require_tensors("q k k_scales weights k_start k_end out", q, k, k_scales, weights, k_start, k_end, out)
     if torch.compiler.is_compiling() and out is None:
         return torch.ops.dsl_kernels.lightning_indexer_prefill(
             q, k, k_scales, weights, k_start, k_end, skip_below, executor, variant, arch

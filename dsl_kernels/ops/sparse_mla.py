@@ -29,13 +29,17 @@ def _rows(name: str, cache: torch.Tensor, width: int) -> torch.Tensor:
 
 
 _Split = tuple[str, dict[str, torch.Tensor]]
-_splits: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], weakref.ref[torch.Tensor], _Split]] = {}
+_Reference = weakref.ref[torch.Tensor]
+_splits: dict[tuple[int, int, int, int], tuple[_Reference, _Reference, _Split]] = {}
 
 
 def _cache_operands(kv: torch.Tensor, kpe: torch.Tensor | None) -> _Split:
-    """The form and the cache operands, kept while the caller's tensors live: taking views costs microseconds."""
+    """The form and the cache operands, kept while the caller's tensors live: taking views costs microseconds.
+
+    A tensor that was given other memory (`set_`, `.data = `) has another address and is looked at again.
+    """
     other = kv if kpe is None else kpe
-    key = (id(kv), id(other))
+    key = (id(kv), id(other), kv.data_ptr(), other.data_ptr())
     held = _splits.get(key)
     if held is not None and held[0]() is kv and held[1]() is other:
         return held[2]
@@ -79,6 +83,9 @@ _no_sink: dict[tuple[int, torch.device], torch.Tensor] = {}
 
 
 def _sink(heads: int, device: torch.device) -> torch.Tensor:
+    held = _no_sink.get((heads, device))
+    if held is not None:
+        return held
     return kept(
         _no_sink,
         (heads, device),
@@ -233,7 +240,7 @@ def sparse_mla(
         NoVariantError: no generated variant accepts these sizes.
     """
     require_tensors(
-        q_nope=q_nope, q_pe=q_pe, kv=kv, kpe=kpe, indices=indices, attn_sink=attn_sink, out=out, lse=lse
+        "q_nope q_pe kv kpe indices attn_sink out lse", q_nope, q_pe, kv, kpe, indices, attn_sink, out, lse
     )
     if splits is not None and not 1 <= splits <= max(1, indices.shape[-1] // 64):
         raise InvalidArgumentError(

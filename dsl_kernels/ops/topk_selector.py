@@ -11,6 +11,7 @@ from ..problems.topk_selector import OPERANDS
 from ._base import Workspace, kept, require_tensors, run
 
 MAX_K = 2048
+_NO_TABLE = torch.Size((1, 1))
 
 
 def _launch(
@@ -100,13 +101,16 @@ def _(
     return None
 
 
-_constants: dict[tuple[str, int, torch.device], torch.Tensor] = {}
+_constants: dict[tuple[torch.Size, torch.device], torch.Tensor] = {}
 
 
-def _zeros(name: str, rows: int, device: torch.device) -> torch.Tensor:
+def _zeros(shape: torch.Size, device: torch.device) -> torch.Tensor:
     """Zeros that stand for an operand the caller left out, kept: a launch must not fill memory of its own."""
+    held = _constants.get((shape, device))
+    if held is not None:
+        return held
     return kept(
-        _constants, (name, rows, device), device, lambda: torch.zeros(rows, dtype=torch.int32, device=device)
+        _constants, (shape, device), device, lambda: torch.zeros(shape, dtype=torch.int32, device=device)
     )
 
 
@@ -145,7 +149,9 @@ def topk_selector(
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride, device, or k out of range.
         NoVariantError: no generated variant accepts these sizes.
     """
-    require_tensors(logits=logits, row_ends=row_ends, row_starts=row_starts, block_table=block_table, out=out)
+    require_tensors(
+        "logits row_ends row_starts block_table out", logits, row_ends, row_starts, block_table, out
+    )
     if not 1 <= k <= MAX_K:
         raise InvalidArgumentError(
             "k", expected=f"1 to {MAX_K}", got=str(k), fix="select fewer, or merge selections"
@@ -176,8 +182,8 @@ def topk_selector(
             )  # fmt: skip
     page = page_size if block_table is not None else 0
     if row_starts is None:
-        row_starts = _zeros("row_starts", logits.shape[0], logits.device)
-    table = block_table if block_table is not None else _zeros("block_table", 1, logits.device).view(1, 1)
+        row_starts = _zeros(logits.shape[:1], logits.device)
+    table = block_table if block_table is not None else _zeros(_NO_TABLE, logits.device)
     if torch.compiler.is_compiling():
         if out is None:
             return torch.ops.dsl_kernels.topk_selector(

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dsl_kernels import dsa, problems, trial, variants
-from dsl_kernels.errors import LaunchError
+from dsl_kernels.errors import InvalidArgumentError, LaunchError
 from dsl_kernels.executors import Cuda
 from dsl_kernels.ops import Workspace, clear, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
@@ -233,6 +233,15 @@ def test_first_use_inside_a_capture_is_refused_with_the_fix() -> None:
     clear()
     with pytest.raises(LaunchError, match="before the capture"), torch.cuda.graph(torch.cuda.CUDAGraph()):
         topk_selector(scores, ends, 2048)
+
+
+@pytest.mark.sm90
+def test_an_operand_on_another_device_is_refused_after_the_first_call_too() -> None:
+    scores = torch.randn(2, 4096, device="cuda")
+    ends = torch.full((2,), 4096, dtype=torch.int32)
+    topk_selector(scores, ends.cuda(), 64)
+    with pytest.raises(InvalidArgumentError, match="row_ends.*device cuda"):
+        topk_selector(scores, ends, 64)
 
 
 @pytest.mark.sm90

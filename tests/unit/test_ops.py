@@ -265,6 +265,40 @@ def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
     assert _base._own_workspace(0, 77, device) is _base._own_workspace(0, 77, device) and "zeros" in held
 
 
+def test_the_environment_is_looked_at_on_every_call(monkeypatch) -> None:
+    from dsl_kernels import ops, variants
+
+    scores, ends = torch.randn(2, 256), torch.tensor([256, 7], dtype=torch.int32)
+    ops.clear()
+    monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
+    topk_selector(scores, ends, 16)
+    first = ops.selections()[-1].variant.id
+    other = next(v.id for v in variants.variants("topk_selector", arch="sm_90a") if v.id != first)
+    monkeypatch.setenv("DSL_KERNELS_FORCE", f"topk_selector={other}")
+    topk_selector(scores, ends, 16)
+    assert ops.selections()[-1].variant.id == other and ops.selections()[-1].rule == "DSL_KERNELS_FORCE"
+    monkeypatch.delenv("DSL_KERNELS_FORCE")
+    topk_selector(scores, ends, 16)
+    assert len(ops.selections()) == 2
+    monkeypatch.setenv("DSL_KERNELS_CHECK_VALUES", "1")
+    with pytest.raises(InvalidArgumentError, match="row_ends"):
+        topk_selector(scores, ends + 1, 16)
+    monkeypatch.delenv("DSL_KERNELS_EXECUTOR")
+    with pytest.raises(ExecutorUnavailableError):
+        topk_selector(scores, ends, 16)
+
+
+def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
+    inputs, _ = drawn("sparse_mla", "tiny_h16")
+    kv = torch.cat([inputs["ckv"], inputs["kpe"]], dim=1)
+    attend = {"sm_scale": 0.1, **CPU}
+    sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
+    kv.data = kv.flip(0).contiguous()
+    wanted = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv.clone(), inputs["indices"], **attend)
+    found = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
+    assert torch.equal(found[0], wanted[0])
+
+
 @pytest.mark.parametrize("joined", [True, False])
 def test_an_op_does_not_keep_the_callers_cache_alive(joined: bool) -> None:
     import gc
