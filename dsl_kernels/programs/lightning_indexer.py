@@ -135,6 +135,7 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         grid=(str(arch.sms * k.resident),),
         constants={"ctas": arch.sms * k.resident, "pages": k.tile // PAGE, "rows_per_product": each},
         ctas_per_sm=k.resident,
+        maps=_decode_maps(k),
     )
 
 
@@ -150,7 +151,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
     return Schedule(
         roles=(
             *(
-                Role(f"score_{g}", k.tile // 16, 104, f"rows {g * each}..{(g + 1) * each - 1}")
+                Role(f"score_{g}", k.tile // 16, 112, f"rows {g * each}..{(g + 1) * each - 1}")
                 for g in range(groups)
             ),
             Role("load", 4, 24, "key tiles, queries (one warp works)"),
@@ -172,6 +173,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
         ),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         constants={"groups": groups, "rows_per_product": each},
+        maps=_prefill_maps(k),
     )
 
 

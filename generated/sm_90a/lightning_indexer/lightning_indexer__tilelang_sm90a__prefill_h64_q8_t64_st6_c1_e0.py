@@ -4,10 +4,10 @@ Generated from templates/tilelang/lightning_indexer.sm_90a.py.j2 by `make genera
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=64, queries=8, tile=64, stages=6, resident=1, evict=0.
 
 roles
-  score_0    threads 0..127, 104 registers  rows 0..1
-  score_1    threads 128..255, 104 registers  rows 2..3
-  score_2    threads 256..383, 104 registers  rows 4..5
-  score_3    threads 384..511, 104 registers  rows 6..7
+  score_0    threads 0..127, 112 registers  rows 0..1
+  score_1    threads 128..255, 112 registers  rows 2..3
+  score_2    threads 256..383, 112 registers  rows 4..5
+  score_3    threads 384..511, 112 registers  rows 6..7
   load       threads 512..639, 24 registers  key tiles, queries (one warp works)
 buffers
   keys       6 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
@@ -105,7 +105,7 @@ def program():
                             if T.shuffle_elect(32):
                                 T.mbarrier_arrive(keys_full[it % 6])
                 elif thread < 128:
-                    T.set_max_nreg(104, 1)
+                    T.set_max_nreg(112, 1)
                     acc_0 = T.alloc_fragment((64, 128), "float32")
                     dots_0 = T.reshape(acc_0, (64, 2, 64))
                     weight_row_0 = T.alloc_fragment((128,), "float32")
@@ -145,7 +145,7 @@ def program():
                             if (key >= begin_0[j]) & (key < end_0[j]):
                                 logits[row + 0 + j, key] = logit_0[r, j] * scale_0[r]
                 elif thread < 256:
-                    T.set_max_nreg(104, 1)
+                    T.set_max_nreg(112, 1)
                     acc_1 = T.alloc_fragment((64, 128), "float32")
                     dots_1 = T.reshape(acc_1, (64, 2, 64))
                     weight_row_1 = T.alloc_fragment((128,), "float32")
@@ -185,7 +185,7 @@ def program():
                             if (key >= begin_1[j]) & (key < end_1[j]):
                                 logits[row + 2 + j, key] = logit_1[r, j] * scale_1[r]
                 elif thread < 384:
-                    T.set_max_nreg(104, 1)
+                    T.set_max_nreg(112, 1)
                     acc_2 = T.alloc_fragment((64, 128), "float32")
                     dots_2 = T.reshape(acc_2, (64, 2, 64))
                     weight_row_2 = T.alloc_fragment((128,), "float32")
@@ -225,7 +225,7 @@ def program():
                             if (key >= begin_2[j]) & (key < end_2[j]):
                                 logits[row + 4 + j, key] = logit_2[r, j] * scale_2[r]
                 else:
-                    T.set_max_nreg(104, 1)
+                    T.set_max_nreg(112, 1)
                     acc_3 = T.alloc_fragment((64, 128), "float32")
                     dots_3 = T.reshape(acc_3, (64, 2, 64))
                     weight_row_3 = T.alloc_fragment((128,), "float32")

@@ -1,0 +1,189 @@
+"""lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0
+
+Generated from templates/cutedsl/lightning_indexer.sm_90a.py.j2 by `make generate`: edit the template or the
+declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, stages=4, resident=1, evict=0.
+
+roles
+  score      threads 0..511, 104 registers  products and epilogue, 64 keys a warpgroup
+  load       threads 512..639, 24 registers  block table, key pages, queries (one warp works)
+buffers
+  keys       4 stages of 256x128 float8_e4m3, shared, 128-byte swizzle
+  key_scales 4 stages of 256 float32, shared
+  queries    512x128 float8_e4m3, shared, 128-byte swizzle
+  head_weights 512 float32, shared
+  acc        256x128 float32, registers of score
+pipelines
+  keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
+    full  x1, 33792 bytes: load arrive + expect bytes
+      score: wait full
+    empty x16: load wait empty
+      score: wgmma wait, one lane a warp, arrive empty
+  queries: load (bulk) ==[queries head_weights: 1-slot ring]==> score (wgmma)
+    full  x1, 67584 bytes: load arrive + expect bytes
+      score: wait full
+    empty x16: load wait empty
+      score: wgmma wait, one lane a warp, arrive empty
+totals: 640 threads, 202832 of 232448 bytes of shared memory, grid (132)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from dsl_kernels.device.cutedsl import lightning_indexer as leaf
+from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as wgmma
+from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
+
+LAUNCH = Launch(
+    operands=(
+        Operand("q", "tensor", "float8_e4m3fn", ('b', 'next_n', '64', '128')),
+        Operand("k_cache", "tensor", "uint8", ('pages', '8448')),
+        Operand("weights", "tensor", "float32", ('b', 'next_n', '64')),
+        Operand("seq_lens", "tensor", "int32", ('b', 'next_n')),
+        Operand("block_table", "tensor", "int32", ('b', 'max_pages')),
+        Operand("logits", "tensor", "float32", ('b', 'next_n', 'stride'), written=True),
+        Operand("skip_below", "scalar", "int32"),
+    ),
+    grid=('132', '1', '1'),
+    block=640,
+    cluster=(1, 1, 1),
+    tensor_maps=(
+        TensorMap(
+            "query_map", "q", "UINT8", global_dims=('128', 'b * next_n * 64'), global_strides=('128',),
+            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "key_map", "k_cache", "UINT8", global_dims=('128', 'pages * 66'), global_strides=('128',),
+            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+    ),
+)
+
+
+@cute.struct
+class Shared:
+    keys: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 131072], 1024]
+    queries: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 65536], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 1024], 128]
+    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 512], 128]
+    keys_full: cute.struct.MemRange[Int64, 4]
+    keys_empty: cute.struct.MemRange[Int64, 4]
+    queries_full: cute.struct.MemRange[Int64, 1]
+    queries_empty: cute.struct.MemRange[Int64, 1]
+
+
+@cute.kernel
+def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    keys_full = shared.keys_full.data_ptr()
+    keys_empty = shared.keys_empty.data_ptr()
+    queries_full = shared.queries_full.data_ptr()
+    queries_empty = shared.queries_empty.data_ptr()
+    key_scales = shared.key_scales.data_ptr()
+    head_weights = shared.head_weights.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    if warp == 16:
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(key_map)
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(4):
+                cute.arch.mbarrier_init(keys_full + i, 1)
+            for i in cutlass.range_constexpr(4):
+                cute.arch.mbarrier_init(keys_empty + i, 16)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(queries_full + i, 1)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(queries_empty + i, 16)
+            cute.arch.mbarrier_init_fence()
+    cta, _, _ = cute.arch.block_idx()
+    lens = leaf.vector(seq_lens)
+    seq, tile, need, turns = leaf.find_share(lens, b, next_n, skip_below, 256, cta, 132)
+    turn = Int32(-1)
+    cute.arch.sync_threads()
+    keys = wgmma.key_operand(shared.keys.data_ptr(), 128, 16)
+    queries = wgmma.query_operand(shared.queries.data_ptr(), 128, 4)
+    acc = wgmma.accumulators(128)
+    weight = wgmma.head_weights(2, 64)
+    # The key and query whose logits end in this lane, within the CTA's tile and the product.
+    key = warp * 16 + wgmma.lane_key(lane, 2)
+    mine = wgmma.lane_query(lane, 2)
+    if warp < 16:
+        cute.arch.setmaxregister_increase(104)
+        for it in cutlass.range(turns, unroll=1):
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 256)
+            if fresh:
+                if it > 0:
+                    warpgroup.wait_group(0)
+                    cute.arch.sync_warp()
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive(queries_empty)
+                turn = turn + 1
+                cute.arch.mbarrier_wait(queries_full, turn & 1)
+            cute.arch.mbarrier_wait(keys_full + it % 4, (it // 4) & 1)
+            block = it % 4 * 4 + warp // 4
+            at = tile * 256 + key
+            scale = key_scales + it % 4 * 256 + key
+            for product in cutlass.range(leaf.ceildiv(next_n, 2), unroll=1):
+                wgmma.multiply(keys[None, None, None, block], queries[None, None, None, product], acc, 128)
+                query = product * 2 + mine
+                length = leaf.length_to_score(lens, seq, query, next_n, skip_below)
+                warpgroup.wait_group(0)
+                wgmma.read_weights(head_weights + product * 128, 64, lane, weight)
+                logit = wgmma.quad_sums(acc, weight, lane)
+                for i in cutlass.range_constexpr(1):
+                    if at + 8 * i < length:
+                        (logits + (Int64(seq * next_n + query) * stride + at + 8 * i)).store(logit[i] * (scale + 8 * i).load())
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(keys_empty + it % 4)
+            tile = tile + 1
+    else:
+        cute.arch.setmaxregister_decrease(24)
+        if warp == 16:
+            table = leaf.vector(block_table)
+            table_at, entry, ahead = Int32(0), Int32(0), Int32(0)
+            for it in cutlass.range(turns, unroll=1):
+                fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 256)
+                last = (need - 1) // 64
+                if fresh:
+                    turn = turn + 1
+                    # A lane holds one of the next 32 table entries, and one of the 32 after them.
+                    table_at = tile * 4
+                    entry = table[seq * max_pages + cutlass.min(table_at + lane, last)]
+                    ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                    cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
+                    # The last product of an odd count scores its last query twice.
+                    count = leaf.ceildiv(next_n, 2) * 2
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive_and_expect_tx(queries_full, count * 8448)
+                    for i in cutlass.range(count, unroll=1):
+                        query = seq * next_n + cutlass.min(i, next_n - 1)
+                        place = 0 * 8 + i
+                        leaf.load_box(query_map, query_map_coords, (query * 64, 0), (64, 128), shared.queries.data_ptr() + place * 8192, queries_full)
+                        with cute.arch.elect_one():
+                            leaf.bulk_floats(weights + query * 64, 64, head_weights + place * 64, queries_full)
+                if tile * 4 >= table_at + 32:
+                    table_at = table_at + 32
+                    entry = ahead
+                    ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                cute.arch.mbarrier_wait(keys_empty + it % 4, ((it // 4) & 1) ^ 1)
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 4, 33792)
+                for p in cutlass.range_constexpr(4):
+                    page = cute.arch.shuffle_sync(entry, tile * 4 + p - table_at)
+                    place = it % 4 * 4 + p
+                    leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 4)
+                    with cute.arch.elect_one():
+                        leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 4)
+                tile = tile + 1
+
+
+@cute.jit
+def program(q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+    query_map, query_map_coords = leaf.box_map(q, leaf.FP8, (leaf.MANY, 128), (64, 128))
+    key_map, key_map_coords = leaf.box_map(k_cache, leaf.FP8, (leaf.MANY, 128), (64, 128))
+    lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table, logits, skip_below, b, next_n, pages, max_pages, stride).launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))
