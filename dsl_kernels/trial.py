@@ -45,6 +45,11 @@ def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]
 
 def _fitted(variant: Variant, workload: Workload) -> Workload:
     params, form, name = dict(workload.params), variant.knobs.get("kv", workload.form), workload.name
+    # A parameter named after a form says something of that form only.
+    others = [name for name in problems.get(variant.op).forms if name != form]
+    params = {
+        key: value for key, value in params.items() if not key.startswith(tuple(f"{o}_" for o in others))
+    }
     heads = variant.knobs.get("heads")
     if "heads" in params and heads not in (None, params["heads"]):
         params["heads"] = heads

@@ -223,7 +223,8 @@ def sparse_mla(
     Args:
         q_nope, q_pe: [t, heads, 512] and [t, heads, 64] bfloat16; heads 8, 16, 32, 64 or 128.
         kv: the cache, paged or flat: bfloat16 [..., 512] with `kpe` [..., 64]; bfloat16 [..., 576] alone; or bytes
-            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope).
+            [..., 656] (512 e4m3, four fp32 scales, 64 bf16 rope). Dequantised values are rounded to bf16, which is
+            exact for scales that are powers of two.
         indices: [t, topk] int32 global token ids, topk a multiple of 64; -1 anywhere is padding, repeats count.
         sm_scale: factor of the logits.
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.

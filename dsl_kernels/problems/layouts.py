@@ -51,16 +51,19 @@ def unpack_index_keys(cache: torch.Tensor, page_size: int = 64) -> tuple[torch.T
     return values, scales
 
 
-def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor) -> torch.Tensor:
+def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: bool = False) -> torch.Tensor:
     """Quantise a latent cache [n, 512] and rope [n, 64] into [n, 656] uint8 tokens.
 
     The scale of each 128 dims is rounded up to a power of two, as FlashMLA's reference quantiser does, so that
-    dequantising to bf16 is exact.
+    dequantising to bf16 is exact. With `raw_scales` it is max(|x|, 1e-4) / 448 as it comes, which vLLM's cache holds.
     """
     groups = latent.float().view(-1, 4, 128)
-    scale = torch.exp2(torch.ceil(torch.log2(groups.abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX)))
+    scale = groups.abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX
+    if not raw_scales:
+        scale = torch.exp2(torch.ceil(torch.log2(scale)))
     token = torch.empty(latent.shape[0], FP8_TOKEN_BYTES, dtype=torch.uint8, device=latent.device)
-    token[:, :512] = (groups / scale[..., None]).to(torch.float8_e4m3fn).view(torch.uint8).view(-1, 512)
+    values = (groups / scale[..., None]).clamp(-E4M3_MAX, E4M3_MAX)
+    token[:, :512] = values.to(torch.float8_e4m3fn).view(torch.uint8).view(-1, 512)
     token[:, 512:528] = scale.contiguous().view(torch.uint8)
     token[:, 528:] = rope.to(torch.bfloat16).contiguous().view(torch.uint8)
     return token

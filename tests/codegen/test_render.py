@@ -33,7 +33,12 @@ def test_renders_to_valid_literal_python(candidate) -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
-    allowed = {*DSL_PACKAGES, f"dsl_kernels.device.{candidate.backend}", "dsl_kernels.runtime.artifact", "math"}
+    allowed = {
+        *DSL_PACKAGES,
+        f"dsl_kernels.device.{candidate.backend}",
+        "dsl_kernels.runtime.artifact",
+        "math",
+    }
     for module in imported:
         assert any(module == root or module.startswith(root + ".") for root in allowed), module
     assert (

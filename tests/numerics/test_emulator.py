@@ -30,6 +30,7 @@ SMALL = (
     "starts",
     "ids_mixed",
     "ids_holes",
+    "fp8_raw",
 )
 
 

@@ -1,0 +1,84 @@
+"""Layouts and comparison rules of the problems, on their own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from dsl_kernels import problems, trial
+from dsl_kernels.problems import sparse_mla as mla
+from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
+
+# Half a unit in the last of bf16's eight significant bits, relative to the value.
+BF16_ROUNDING = 2.0**-9
+
+
+def drawn(name: str) -> dict:
+    problem = problems.get("sparse_mla")
+    return trial.draw("sparse_mla", problem.workload(name), seed=5)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_fp8_tokens_keep_their_values_to_the_precision_of_fp8(raw: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    latent = torch.randn(50, 512, generator=generator) * torch.logspace(-6, 6, 50)[:, None]
+    latent[7] = 0
+    rope = torch.randn(50, 64, generator=generator).bfloat16()
+    values, kept = unpack_fp8_tokens(pack_fp8_tokens(latent, rope, raw_scales=raw))
+    assert torch.equal(kept, rope)
+    # e4m3 has four significant bits; below its normal range the step is 2^-9 of the scale.
+    peak = latent.abs().view(-1, 4, 128).amax(dim=2).clamp(min=1e-4).repeat_interleave(128, dim=1)
+    assert bool(((values - latent).abs() <= latent.abs() * 2**-4 + peak * 2**-16).all())
+    assert torch.equal(values.bfloat16().float(), values) is not raw
+
+
+def test_tokens_with_scales_of_powers_of_two_get_no_allowance() -> None:
+    inputs = drawn("fp8_holes")
+    expected = mla.reference("fp8", inputs)
+    comparison = mla.compare("fp8", inputs, expected, expected)
+    assert comparison.limits["out relative error"] == mla.OUT_LIMIT == 3e-3
+    assert comparison.limits["lse absolute error"] == mla.LSE_LIMIT == 1e-4
+    assert not any("in bf16" in name for name in comparison.limits)
+
+
+def test_the_allowance_for_other_scales_is_what_rounding_the_tokens_to_bf16_can_do() -> None:
+    """A key component moves by at most 2^-9 of itself, so a logit by at most D = sm_scale * 2^-9 * sum |q| |k|.
+
+    The lse moves no further than the largest logit. A weight keeps between exp(-2 D) and exp(2 D) of itself, so out
+    moves by at most (exp(2 D) - 1 + 2^-9 * exp(2 D)) * sum p |v|.
+    """
+    inputs = drawn("fp8_raw_scales")
+    exact = mla.reference("fp8", inputs)
+    comparison = mla.compare("fp8", inputs, exact, exact)
+    moved_out = comparison.limits["out relative error"] - mla.OUT_LIMIT
+    moved_lse = comparison.limits["lse absolute error"] - mla.LSE_LIMIT
+    latent, rope = unpack_fp8_tokens(inputs["kv_cache"])
+    bound_out, bound_lse = 0.0, 0.0
+    for row, ids in enumerate(inputs["indices"]):
+        keys, pe = latent[ids[ids >= 0].long()].double(), rope[ids[ids >= 0].long()].double()
+        q, q_pe = inputs["q_nope"][row].double(), inputs["q_pe"][row].double()
+        reach = inputs["sm_scale"] * BF16_ROUNDING * (q.abs() @ keys.abs().T).amax(dim=1)
+        weights = torch.softmax(inputs["sm_scale"] * (q @ keys.T + q_pe @ pe.T), dim=1)
+        factor = torch.exp(2 * reach) - 1 + BF16_ROUNDING * torch.exp(2 * reach)
+        bound_out += float((factor[:, None] * (weights @ keys.abs())).square().sum())
+        bound_lse = max(bound_lse, float(reach.max()) / math.log(2))
+    assert 0 < moved_out <= math.sqrt(bound_out) / float(exact["out"].norm())
+    assert 0 < moved_lse <= bound_lse
+
+
+def test_the_rule_for_other_scales_still_refuses_what_is_wrong() -> None:
+    inputs = drawn("fp8_raw_scales")
+    exact = mla.reference("fp8", inputs)
+    rounded = mla._over_rounded_tokens("fp8", inputs)
+    assert rounded is not None and mla.compare("fp8", inputs, rounded, exact).ok
+    # 4e-3 beside the right answer stays below the sum of both limits, and is caught by the one over rounded tokens.
+    noise = torch.randn(rounded["out"].shape, generator=torch.Generator().manual_seed(2)).double()
+    off = rounded["out"] + noise * (4e-3 * rounded["out"].norm() / noise.norm())
+    failures = mla.compare("fp8", inputs, {"out": off, "lse": rounded["lse"]}, exact).failures
+    assert len(failures) == 1 and "over tokens in bf16" in failures[0]
+    shifted = mla.compare(
+        "fp8", inputs, {"out": rounded["out"], "lse": rounded["lse"] + 2e-4}, exact
+    ).failures
+    assert any("lse absolute error over tokens in bf16" in failure for failure in shifted)
