@@ -415,7 +415,8 @@ def _encode_tensor_map(
         len(dims),
         address,
         [u64(d) for d in dims],
-        [u64(s) for s in strides],
+        # The driver refuses a vector, which has no strides, without an array of them.
+        [u64(s) for s in strides or (16,)],
         [u32(b) for b in spec.box],
         [u32(s) for s in spec.element_strides],
         getattr(api.CUtensorMapInterleave, f"CU_TENSOR_MAP_INTERLEAVE_{spec.interleave}"),

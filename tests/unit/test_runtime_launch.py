@@ -3,6 +3,7 @@
 import ctypes
 import struct
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -154,6 +155,21 @@ def test_parameters_grid_and_maps_reach_the_driver(driver):
         "CU_TENSOR_MAP_INTERLEAVE_NONE", "CU_TENSOR_MAP_SWIZZLE_128B", "CU_TENSOR_MAP_L2_PROMOTION_NONE",
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
     ]  # fmt: skip
+
+
+def test_map_of_a_vector_has_strides_that_the_driver_takes(driver):
+    artifact = example()
+    vector = replace(
+        artifact.tensor_maps[0],
+        global_dims=("n",),
+        global_strides=(),
+        box=(64,),
+        element_strides=(1,),
+        swizzle="NONE",
+    )
+    launch.LoadedKernel(replace(artifact, tensor_maps=(vector,)), b"cubin").launch(operands())
+    _, rank, _, dims, strides, _ = driver.encoded[0]
+    assert (rank, dims, strides) == (1, [300], [16]), "the driver refuses a null pointer"
 
 
 def test_tensor_maps_follow_the_address_and_are_reused(driver):
