@@ -303,10 +303,11 @@ def _legend(d: Drawing, plans: object, x: float, y: float) -> None:
     d.text(x, y, "squares: slots of the ring; dashed: the slot goes back", size=11, fill=SOFT, anchor="start")
 
 
-def example() -> variants.Variant:
-    """The generated variant of `EXAMPLE`."""
+def example(backend: str = "tilelang") -> variants.Variant:
+    """The generated variant of `EXAMPLE` in one DSL."""
     op, arch, wanted = EXAMPLE
-    return next(v for v in variants.variants(op, arch=arch) if wanted.items() <= dict(v.knobs).items())
+    found = variants.variants(op, backend=backend, arch=arch)
+    return next(v for v in found if wanted.items() <= dict(v.knobs).items())
 
 
 def draw(variant: variants.Variant) -> str:

@@ -13,6 +13,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -174,10 +175,12 @@ def barriers() -> str:
     )
 
 
-def generated() -> str:
+def generated(backend: str = "tilelang") -> str:
     """The producer's branch of the example's generated module."""
-    lines = draw_pipeline.example().source.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.strip().startswith("elif thread <"))
+    lines = draw_pipeline.example(backend).source.splitlines()
+    first = next(
+        i for i, line in enumerate(lines) if line.strip().startswith(("elif thread <", "elif warp <"))
+    )
     last = next(i for i, line in enumerate(lines) if i > first and line.strip() == "else:")
     return code("python", inspect.cleandoc("\n" + "\n".join(lines[first:last])))
 
@@ -191,6 +194,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "barriers": barriers,
     "body": body,
     "generated": generated,
+    "generated_cutedsl": partial(generated, "cutedsl"),
 }
 
 

@@ -19,6 +19,7 @@ import torch
 from .. import problems
 from ..arch import ArchSpec
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, unpack_fp8_tokens
+from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     Body,
     Buffer,
@@ -86,6 +87,21 @@ KNOBS = (
 def head_block(heads: int) -> int:
     """Heads of one CTA."""
     return min(heads, MAX_HEAD_BLOCK)
+
+
+def _row_map(operand: str, columns: int) -> TensorMap:
+    """Gathers rows: gather4 takes boxes of one row by one 128-byte panel."""
+    return TensorMap(
+        f"{operand}_map",
+        operand,
+        "BFLOAT16",
+        global_dims=(str(columns), "n"),
+        global_strides=(f"{operand}_stride * 2",),
+        box=(64, 1),
+        element_strides=(1, 1),
+        swizzle="128B",
+        l2_promotion="L2_128B",
+    )
 
 
 def _hopper(k: SimpleNamespace) -> Schedule:
@@ -180,6 +196,7 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "unit": UNIT, "units": UNITS, "rescale_log2": RESCALE_LOG2},
+        maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
     )  # fmt: skip
 
 
