@@ -13,7 +13,7 @@ from . import _output as out
 from ._machine import interactive
 
 app = typer.Typer()
-cache_app = typer.Typer(help="Compiled artifacts on disk: list or delete them.", no_args_is_help=True)
+cache_app = typer.Typer(help="Compiled artifacts on disk: list, prune or delete them.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 
 Jobs = Annotated[
@@ -197,3 +197,42 @@ def cache_clear(
         out.print_json({"deleted": len(rows), "bytes": total})
     else:
         out.console().print(f"deleted {len(rows)} artifacts, {out.size_text(total)}")
+
+
+@cache_app.command("prune")
+def cache_prune(
+    days: Annotated[
+        float,
+        typer.Option(min=0, help="Delete what the present sources do not use and nothing read for so long."),
+    ] = 7.0,
+    max_size: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="MIB", help="Then delete the least recently used above this size."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be deleted.")] = False,
+    as_json: out.Json = False,
+) -> None:
+    """Delete artifacts that are no longer used; safe while other processes compile and launch."""
+    from ..runtime import cache
+    from ..runtime.prune import prune
+    from ..variants import variants
+
+    wanted = {folder for variant in variants() if (folder := cache.lookup(variant)) is not None}
+    limit = None if max_size is None else int(max_size * 2**20)
+    rows = prune(days * 86400, limit, wanted, dry_run=dry_run)
+    gone = [row for row in rows if not row.kept]
+    left = cache.entries()
+    held = sum(entry.bytes for entry in left)
+    if as_json:
+        listed = [{"folder": r.folder, "reason": r.reason, "bytes": r.bytes, "kept": r.kept} for r in rows]
+        out.print_json({"dry_run": dry_run, "pruned": listed, "entries": len(left), "bytes": held})
+        return
+    cells = [(r.folder.name, r.folder.parent.name, r.reason, out.size_text(r.bytes), r.kept) for r in rows]
+    if cells:
+        out.show(out.table("", ("artifact", "arch", "why", "size", "kept because"), cells, right=("size",)))
+    verb = "would delete" if dry_run else "deleted"
+    out.console().print(
+        f"{verb} {len(gone)} of them, {out.size_text(sum(r.bytes for r in gone))}; "
+        f"the cache holds {len(left)} artifacts, {out.size_text(held)}",
+        markup=False,
+    )

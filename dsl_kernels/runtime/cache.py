@@ -279,14 +279,19 @@ def _remove_leftovers(entry: Path) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def lock_path(entry: Path) -> Path:
+    """The file that whoever makes or removes an entry locks; its folder is made."""
+    folder = entry.parent / ".locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{entry.name}.lock"
+
+
 @contextlib.contextmanager
 def _locked(entry: Path) -> Iterator[None]:
     import filelock
 
-    folder = entry.parent / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
     seconds = env.COMPILE_TIMEOUT.get()
-    lock = filelock.FileLock(folder / f"{entry.name}.lock")
+    lock = filelock.FileLock(lock_path(entry))
     try:
         lock.acquire(timeout=0)
     except filelock.Timeout:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsl_kernels.errors import MissingArtifactError
+from dsl_kernels.errors import ArtifactError, MissingArtifactError
 
 from . import bundle
 from .artifact import Artifact, read
@@ -34,7 +34,14 @@ def fetch(variant: Variant, file: str) -> tuple[Artifact, bytes]:
         found = held.fetch(variant, file)
         if found is not None:
             return found
-    folder = _cached(variant, held)
+    try:
+        return _read(_cached(variant, held), file)
+    except (ArtifactError, FileNotFoundError):
+        # Pruned by another process between the look and the read: looked for once more, and compiled if need be.
+        return _read(_cached(variant, held), file)
+
+
+def _read(folder: Path, file: str) -> tuple[Artifact, bytes]:
     return read(folder, verify=False), (folder / file).read_bytes()
 
 

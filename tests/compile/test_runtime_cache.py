@@ -12,8 +12,9 @@ import pytest
 
 from dsl_kernels import backends
 from dsl_kernels.errors import CacheError, CompileError, MissingArtifactError, ToolchainError
-from dsl_kernels.runtime import cache
+from dsl_kernels.runtime import cache, store
 from dsl_kernels.runtime.artifact import read
+from dsl_kernels.runtime.prune import prune
 
 pytestmark = pytest.mark.compile
 
@@ -269,3 +270,69 @@ def test_unreadable_entries_are_skipped_in_the_listing(make_module, cache_dir):
     listed = cache.entries()
     assert [entry.folder for entry in listed] == [folder] and listed[0].bytes > 1000
     assert json.loads((folder / "inputs.json").read_text())["variant"] == "scale__tilelang_sm90a__t"
+
+
+def aged(folder, days):
+    then = time.time() - days * 86400
+    for path in (*folder.iterdir(), folder):
+        os.utime(path, (then, then))
+
+
+def test_prune_goes_by_age_then_by_size_and_spares_what_is_wanted(make_module, cache_dir):
+    folder = cache.artifact_for(make_module())
+    copies = [folder.with_name(f"other-{i:08d}") for i in range(4)]
+    for days, copy in zip((40, 20, 3, 1), copies, strict=True):
+        shutil.copytree(folder, copy)
+        aged(copy, days)
+    aged(folder, 60)
+    size = cache.entries()[0].bytes
+    planned = prune(30 * 86400, wanted={folder}, dry_run=True)
+    assert [p.folder for p in planned] == copies[:1] and planned[0].reason == "not used for 40.0 days"
+    assert len(cache.entries()) == 5
+    assert [p.folder for p in prune(30 * 86400, wanted={folder})] == copies[:1]
+    found = prune(30 * 86400, 2 * size, wanted={folder})
+    assert [(p.folder, p.reason, p.kept) for p in found] == [(c, "over the size", "") for c in copies[1:3]]
+    assert {entry.folder for entry in cache.entries()} == {folder, copies[3]}
+    assert not hidden(folder.parent) and prune(None) == []
+
+
+def test_prune_leaves_what_is_being_compiled_or_was_just_read(make_module, cache_dir, monkeypatch):
+    folder = cache.artifact_for(make_module())
+    aged(folder, 60)
+    with cache._locked(folder):
+        assert [p.kept for p in prune(86400)] == ["being compiled"]
+    from dsl_kernels.runtime import prune as module
+
+    early = module.last_used(folder)
+    os.utime(folder / "kernel.cubin")
+    assert module._delete(folder, early) == "used meanwhile" and folder.is_dir()
+    aged(folder, 60)
+    staging = folder.with_name(f".staging-{folder.name}-abc")
+    staging.mkdir()
+    (staging / "kernel.cu").write_text("half")
+    fresh = folder.with_name(".staging-fresh-00000000-abc")
+    fresh.mkdir()
+    aged(staging, 2)
+    assert {p.folder for p in prune(86400)} == {folder, staging}
+    assert not folder.exists() and not staging.exists() and fresh.is_dir()
+
+
+def test_a_reader_whose_artifact_is_pruned_under_it_looks_again(make_module, monkeypatch):
+    module, looks = make_module(), []
+    folder = cache.artifact_for(module)
+
+    def look(wanted):
+        looks.append(wanted)
+        if len(looks) == 1:
+            found = artifact_for(wanted)
+            aged(found, 60)
+            assert len(prune(86400)) == 1
+            return found
+        return artifact_for(wanted)
+
+    artifact_for = cache.artifact_for
+    monkeypatch.setattr(cache, "artifact_for", look)
+    artifact, code = store.fetch(module, "kernel.cubin")
+    assert (
+        artifact.variant == module.id and code == (folder / "kernel.cubin").read_bytes() and len(looks) == 2
+    )

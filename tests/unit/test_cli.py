@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -530,6 +531,20 @@ def test_cache_is_listed_and_cleared_only_when_confirmed():
     assert "--yes" in refused("cache", "clear") and folder.is_dir()
     assert data("cache", "clear", "--yes") == {"deleted": 1, "bytes": listed["bytes"]}
     assert not folder.exists() and data("cache", "ls")["entries"] == []
+
+
+def test_cache_prune_spares_the_present_set_and_can_be_tried_dry():
+    present = compiled(some_variant("sparse_mla"))
+    old = present.with_name(present.name[:-8] + "0" * 8)
+    shutil.copytree(present, old)
+    for folder in (present, old):
+        for path in folder.iterdir():
+            os.utime(path, (0, 0))
+    tried = data("cache", "prune", "--dry-run")
+    assert [Path(p["folder"]) for p in tried["pruned"]] == [old] and tried["entries"] == 2
+    assert "would delete 1" in invoke("cache", "prune", "-n").stdout and old.is_dir()
+    assert data("cache", "prune")["entries"] == 1 and present.is_dir() and not old.exists()
+    assert data("cache", "prune", "--max-size", "0")["entries"] == 0
 
 
 def test_doctor_tells_needed_from_optional(monkeypatch, tmp_path):

@@ -1,0 +1,152 @@
+"""Deleting what the artifact cache no longer needs, while other processes compile into it and read from it.
+
+An artifact is deleted under its builder's lock and taken away by one rename, so nobody finds half of it. A reader that
+had looked it up a moment before misses it and looks again (`store.fetch`), which compiles it where that is allowed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsl_kernels.errors import CacheError
+
+from . import cache
+
+# Age from which unfinished or set-aside folders and notes of failed compiles count as left behind.
+LEFTOVER_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """One artifact or leftover, why it goes, and whether it went (`kept` says what held it)."""
+
+    folder: Path
+    reason: str
+    bytes: int
+    kept: str = ""
+
+
+def last_used(folder: Path) -> float:
+    """When an artifact's code was last read or written, in seconds since the epoch.
+
+    Mounts that record reads at most once a day, or never, give a time that is too early by that much.
+    """
+    return max(max(s.st_atime, s.st_mtime) for s in (p.stat() for p in folder.glob("kernel.*")))
+
+
+def prune(
+    unused_for: float | None,
+    max_bytes: int | None = None,
+    wanted: Collection[Path] = (),
+    *,
+    dry_run: bool = False,
+) -> list[Pruned]:
+    """Delete artifacts by age and by size, and what killed compiles left behind.
+
+    Args:
+        unused_for: seconds; artifacts outside `wanted` that were not read for this long go. None: none by age.
+        max_bytes: what the artifacts may take together; those used least recently go first, `wanted` ones last.
+        wanted: folders of artifacts that age alone does not delete (what the present sources look up).
+        dry_run: only say what would go.
+
+    Returns:
+        What went or would go, and what was to go and is in use.
+
+    Raises:
+        CacheError: a folder cannot be deleted.
+    """
+    now = time.time()
+    entries = []
+    for entry in cache.entries():
+        with contextlib.suppress(OSError, ValueError):
+            entries.append((entry.folder in wanted, last_used(entry.folder), entry))
+    entries.sort(key=lambda item: item[:2])
+    total = sum(entry.bytes for _, _, entry in entries)
+    result = []
+    for needed, used, entry in entries:
+        if unused_for is not None and not needed and now - used >= unused_for:
+            reason = f"not used for {(now - used) / 86400:.1f} days"
+        elif max_bytes is not None and total > max_bytes:
+            reason = "over the size"
+        else:
+            continue
+        kept = "" if dry_run else _delete(entry.folder, used)
+        result.append(Pruned(entry.folder, reason, entry.bytes, kept))
+        total -= 0 if kept else entry.bytes
+    return result + _leftovers(now, dry_run)
+
+
+def _delete(folder: Path, used: float) -> str:
+    """Take an artifact away; what held it, if anything did."""
+    with _builders_lock(folder) as held:
+        if not held:
+            return "being compiled"
+        try:
+            if last_used(folder) > used:
+                return "used meanwhile"
+            aside = Path(tempfile.mkdtemp(prefix=f".damaged-{folder.name}-", dir=folder.parent))
+            folder.rename(aside / folder.name)
+        except (FileNotFoundError, ValueError):
+            return "gone already"
+        except OSError as error:
+            raise _undeletable(folder, error) from None
+        shutil.rmtree(aside, ignore_errors=True)
+    return ""
+
+
+def _leftovers(now: float, dry_run: bool) -> list[Pruned]:
+    """Folders of killed compiles, and notes of compiles that failed, once they are old."""
+    result = []
+    for path in sorted(cache.cache_root().glob("*/*/*")):
+        hidden = path.name.startswith((".staging-", ".damaged-"))
+        if not hidden and not path.name.endswith(".failed.json"):
+            continue
+        try:
+            if now - path.stat().st_mtime < LEFTOVER_SECONDS:
+                continue
+            files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+            size = sum(p.stat().st_size for p in files)
+        except OSError:
+            continue
+        if not dry_run:
+            if path.is_file():
+                path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+        reason = "an unfinished compile" if hidden else "a note of a failed compile"
+        result.append(Pruned(path, reason, size))
+    return result
+
+
+@contextlib.contextmanager
+def _builders_lock(folder: Path) -> Iterator[bool]:
+    """Whether the lock that a builder of this artifact takes was free; held until the block ends if it was."""
+    import filelock
+
+    lock = filelock.FileLock(cache.lock_path(folder))
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        yield False
+        return
+    except OSError as error:
+        raise _undeletable(folder, error) from None
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _undeletable(folder: Path, error: OSError) -> CacheError:
+    return CacheError(
+        str(folder),
+        expected="a folder that can be deleted",
+        got=error.strerror or str(error),
+        fix="check its permissions",
+    )
