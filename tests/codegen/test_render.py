@@ -154,3 +154,21 @@ def test_templates_can_be_read_in_one_sitting(limit: int) -> None:
 
     long = {p.name: n for p in TEMPLATES.rglob("*.j2") if (n := len(p.read_text().splitlines())) > limit}
     assert long == {}, f"move leaf maths to dsl_kernels/device: {long}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    sorted({c.template for c in CANDIDATES}),
+    ids=lambda path: f"{path.parent.name}/{path.name.removesuffix('.py.j2')}",
+)
+def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp_path, template) -> None:
+    """What is compiled again follows: the cache goes by the text of the module."""
+    emit.emit(CANDIDATES, tmp_path)
+    mine = [c for c in CANDIDATES if c.template == template]
+    rendered = render.render(mine[0]).split("\n")
+    line = next(
+        line for line in template.read_text().split("\n") if line.startswith("    ") and line in rendered
+    )
+    with_template(monkeypatch, mine[0], lambda s: s.replace(f"\n{line}\n", f"\n{line}  # touched\n", 1))
+    written = emit.emit(CANDIDATES, tmp_path).written
+    assert sorted(written) == sorted([*map(emit.relative_path, mine), emit.MANIFEST])
