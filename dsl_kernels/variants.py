@@ -31,8 +31,20 @@ class Variant:
 
     @property
     def source(self) -> str:
-        """Text of the generated module."""
-        return self.path.read_text()
+        """Text of the generated module.
+
+        Raises:
+            ArtifactError: the library came without its generated set, and the variant is a bundle's.
+        """
+        try:
+            return self.path.read_text()
+        except FileNotFoundError:
+            raise ArtifactError(
+                self.id,
+                expected="its generated module",
+                got=f"no file {self.path}",
+                fix="look at a library with its generated set; bundles hold compiled code alone",
+            ) from None
 
 
 def generated_root() -> Path:

@@ -39,11 +39,11 @@ TELLING = (
 def _record(variant: variants.Variant) -> dict[str, Any]:
     """Everything that is known of a variant."""
     from .. import runs
-    from ..runtime import artifact, cache
+    from ..runtime import artifact, store
 
     folder, problem = None, ""
     try:
-        folder = cache.lookup(variant)
+        folder = store.lookup(variant)
     except DslKernelError as error:
         problem = f"{error.subject}: {error.got}"
     compiled: Artifact | None = artifact.read(folder, verify=False) if folder is not None else None
@@ -181,7 +181,15 @@ def _compiled_file(record: dict[str, Any], name: str) -> Path:
             got=record["problem"] or "not compiled",
             fix=f"run `python -m dsl_kernels compile {record['id']}`",
         )
-    return Path(record["folder"]) / name
+    path = Path(record["folder"]) / name
+    if not path.is_file():
+        raise MissingArtifactError(
+            record["id"],
+            expected=f"a compiled {name}",
+            got=f"none in the bundle {path.parent.parent}",
+            fix="write the bundle with --ptx, or look without DSL_KERNELS_BUNDLE_DIR",
+        )
+    return path
 
 
 def _print_summary(console: Any, record: dict[str, Any]) -> None:

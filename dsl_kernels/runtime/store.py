@@ -45,6 +45,17 @@ def _read(folder: Path, file: str) -> tuple[Artifact, bytes]:
     return read(folder, verify=False), (folder / file).read_bytes()
 
 
+def lookup(variant: Variant) -> Path | None:
+    """The folder of a compiled variant, in the bundle in use or in the cache; None where it has to be compiled."""
+    from . import cache
+
+    held = bundle.active()
+    if held is not None and not outside_bundle([variant]):
+        held.fetch(variant)
+        return held.root / variant.id
+    return cache.lookup(variant)
+
+
 def outside_bundle(chosen: Iterable[Variant], file: str = bundle.CUBIN) -> list[Variant]:
     """The variants that the bundle in use lacks: what a command that needs them all has to compile."""
     held = bundle.active()

@@ -289,6 +289,8 @@ def test_a_library_without_a_generated_set_has_the_variants_of_the_bundle(writte
     assert (found.id, found.op, found.backend, found.arch) == (variant.id, "scale", "tilelang", "sm_90a")
     assert (found.knobs, found.declared, found.sha256) == (variant.knobs, variant.declared, variant.sha256)
     assert store.load(found).name == variant.id
+    with pytest.raises(ArtifactError, match="compiled code alone"):
+        _ = found.source
     flip(held.root / bundle.MANIFEST)
     with pytest.raises(BundleError, match=r"manifest\.json"):
         variants.variants()

@@ -659,11 +659,22 @@ def test_bundle_check_ends_with_status_1_on_damage(compile_by_writing, tmp_path)
     (target / variant.id / "kernel.cubin").write_text("damaged")
     result = invoke("bundle", "check", str(target))
     assert result.exit_code == 1 and "BUNDLE_DAMAGED" in result.stderr
-    assert "broken" in invoke_with_bundle(target).stdout
+    assert "broken" in invoke_with_bundle(target, "doctor").stdout
 
 
-def invoke_with_bundle(target: Path) -> Any:
-    return CliRunner().invoke(app, ["doctor"], env={"DSL_KERNELS_BUNDLE_DIR": str(target)})
+def invoke_with_bundle(target: Path, *args: str) -> Any:
+    return CliRunner().invoke(app, list(args), env={"DSL_KERNELS_BUNDLE_DIR": str(target)})
+
+
+def test_listings_look_into_the_bundle_before_the_cache(compile_by_writing, tmp_path):
+    variant, target = some_variant("topk_selector"), tmp_path / "bundle"
+    data("bundle", "write", str(target), variant.id)
+    shutil.rmtree(tmp_path / "cache")
+    assert not data("show", variant.id)["cached"]
+    assert json.loads(invoke_with_bundle(target, "show", variant.id, "--json").stdout)["resources"]
+    shown = invoke_with_bundle(target, "show", variant.id, "--sass").stdout.strip()
+    assert shown == str(target / variant.id / "kernel.cubin")
+    assert "--ptx" in invoke_with_bundle(target, "show", variant.id, "--ptx").stderr
 
 
 def test_bundle_holds_what_a_tuned_table_chooses(compile_by_writing, tmp_path, monkeypatch):
