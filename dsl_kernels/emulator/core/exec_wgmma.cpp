@@ -37,7 +37,6 @@ Flow Exec::wgmma() {
   u64 adesc = 0, bdesc = uniform(at_b, "B descriptor");
   if (!a_regs) adesc = uniform(nd, "A descriptor");
   bool accumulate = uniform(at_b + 1, "scale-d") & 1;
-  if (half) unsupported("wgmma with f16 accumulators");
   // Registers that other instructions touched need wgmma.fence before wgmma reads or writes them.
   for (int r : d)
     if (!w.busy[size_t(r)] && w.written[size_t(r)] > w.wgmma_fence_at)
@@ -92,16 +91,24 @@ Flow Exec::wgmma() {
     if (accumulate)
       for (int i = 0; i < nd; i++)
         for (int t = 0; t < 32; t++) {
-          auto [r, n] = slot(i, t);
-          c[size_t(r * N + n)] = as_f32(wp->regs[size_t(d[size_t(i)]) * 32 + size_t(t)]);
+          u64 old = wp->regs[size_t(d[size_t(i)]) * 32 + size_t(t)];
+          for (int h = 0; h <= int(half); h++) {  // an f16 register holds two neighbouring columns
+            auto [r, n] = half ? slot(2 * i + h, t) : slot(i, t);
+            c[size_t(r * N + n)] = half ? f16_f32(u32(old >> (16 * h))) : as_f32(old);
+          }
         }
     multiply(a, b, c);
     for (int i = 0; i < nd; i++) {
       u32 valid = ~0u;
       for (int t = 0; t < 32; t++) {
-        auto [r, n] = slot(i, t);
-        wp->regs[size_t(d[size_t(i)]) * 32 + size_t(t)] = bits(c[size_t(r * N + n)]);
-        if (a.bad[size_t(r)] || b.bad[size_t(n)]) valid &= ~(1u << t);
+        u64 now = 0;
+        for (int h = 0; h <= int(half); h++) {
+          auto [r, n] = half ? slot(2 * i + h, t) : slot(i, t);
+          float x = c[size_t(r * N + n)];
+          now |= half ? u64(encode(x, F16)) << (16 * h) : bits(x);
+          if (a.bad[size_t(r)] || b.bad[size_t(n)]) valid &= ~(1u << t);
+        }
+        wp->regs[size_t(d[size_t(i)]) * 32 + size_t(t)] = now;
       }
       u32& init = wp->init[size_t(d[size_t(i)])];
       init = accumulate ? init & valid : valid;

@@ -176,7 +176,7 @@ def _fields(c: Ctx) -> None:
 
 @decoder("prmt")
 def _prmt(c: Ctx) -> None:
-    t = c.type("b32")
+    t = c.type("b32", anywhere=True)
     mode = c.choose({"f4e": 1, "b4e": 2, "rc8": 3, "ecl": 4, "ecr": 5, "rc16": 6}, 0)
     c.done()
     c.count(4)

@@ -83,11 +83,14 @@ class Ctx:
         self.tokens.remove(hits[0])
         return values[hits[0]]
 
-    def type(self, allowed: str = "") -> str:
-        """Consume the last token, which must be a type."""
-        if not self.tokens or self.tokens[-1] not in TYPES:
-            raise self.fail("expected a type at the end of the opcode")
-        t = self.tokens.pop()
+    def type(self, allowed: str = "", anywhere: bool = False) -> str:
+        """Consume the last token, which must be a type; some opcodes have their only type elsewhere."""
+        at = [i for i, t in enumerate(self.tokens) if t in TYPES]
+        if not at or (at != [at[-1]] if anywhere else at[-1] != len(self.tokens) - 1):
+            raise self.fail(
+                "expected a type in the opcode" if anywhere else "expected a type at the end of the opcode"
+            )
+        t = self.tokens.pop(at[-1])
         if allowed and t not in allowed.split():
             raise self.fail(f"type .{t} is not supported here (supported: {allowed})")
         return t

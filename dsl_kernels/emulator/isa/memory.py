@@ -88,7 +88,7 @@ def _st_async(c: Ctx, t: str) -> None:
 @decoder("atom", "red")
 def _atom(c: Ctx) -> None:
     """m0 space, m1 operation, m2 semantics, m3 scope, m4 vector length; operands: dst, address, values."""
-    t = c.type("u32 s32 b32 u64 s64 b64 f32 f64 f16 bf16 f16x2 bf16x2 b16 b128")
+    t = c.type("u32 s32 b32 u64 s64 b64 f32 f64 f16 bf16 f16x2 bf16x2 b16 b128", anywhere=True)
     if t == "b128" or c.take("async"):
         raise c.fail("this atomic form is not supported")
     policy = "L2::cache_hint" in c.tokens
