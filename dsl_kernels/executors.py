@@ -137,6 +137,7 @@ class Emulator:
                 names=[param.name for param in artifact.params],
                 registers_per_thread=artifact.resources.registers,
                 strict_fences=self.strict,
+                strict_exits=True,
             )
 
         return launch

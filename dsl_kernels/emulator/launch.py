@@ -59,6 +59,7 @@ def launch(
     allow_uninit_mma: bool = False,
     strict_fences: bool = False,
     strict_lapping: bool = False,
+    strict_exits: bool = False,
     instruction_limit: int = 0,
     max_findings: int = 50,
 ) -> Report:
@@ -72,7 +73,8 @@ def launch(
     back, and one that can never be met is a deadlock.
     ``allow_uninit_mma`` lets a matrix operand have rows that nothing wrote, as padded tiles do: results that depend
     on them count as uninitialised. ``strict_fences`` makes missing tcgen05 fences errors instead of warnings;
-    ``strict_lapping`` does so for warps that a barrier can overtake by a full phase.
+    ``strict_lapping`` does so for warps that a barrier can overtake by a full phase,
+    ``strict_exits`` for CTAs that end while a bulk store may still read their shared memory.
     """
     if check not in ("raise", "report"):
         raise ValueError("check must be 'raise' or 'report'")
@@ -122,7 +124,7 @@ def launch(
          KINDS.index(schedule.kind), schedule.seed, POLICIES.index(schedule.async_policy),
          -1 if schedule.slow_warp is None else schedule.slow_warp, schedule.resident, schedule.max_resident,
          int(check == "raise"), instruction_limit, 200_000, int(allow_uninit_mma), max_findings, sm100,
-         registers_per_thread, int(strict_fences), int(strict_lapping)],
+         registers_per_thread, int(strict_fences), int(strict_lapping), int(strict_exits)],
         np.int64,
     )  # fmt: skip
     raw, seconds = _call(program, config, packed, regions, schedule)

@@ -694,6 +694,28 @@ DONE:
         HEAD,
     )  # fmt: skip
     yield Probe("bulk copies", text, [words("bulk", 1024), np.zeros((24, 512), np.uint32), np.zeros((24, 512), np.uint32)], 24, 128, smem=size)  # fmt: skip
+    # CTAs that end without waiting for their bulk store, with others that take over the shared memory at once.
+    size = 16384
+    text = kernel(
+        f"""
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r4, %ctaid.x; setp.ne.u32 %p1, %r1, 0; shl.b32 %r5, %r1, 4; add.u32 %r5, %r2, %r5; mov.u32 %r6, 0;
+FILL: st.shared.v4.b32 [%r5], {{%r4, %r4, %r4, %r4}}; add.u32 %r5, %r5, 2048; add.u32 %r6, %r6, 2048; setp.lt.u32 %p2, %r6, {size}; @%p2 bra FILL;
+fence.proxy.async.shared::cta; bar.sync 0; @%p1 bra DONE;
+mul.wide.u32 %d1, %r4, {size}; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1;
+cp.async.bulk.global.shared::cta.bulk_group [%d2], [%r2], {size};
+DONE:
+""",
+        pointers(1),
+        HEAD,
+    )
+    yield Probe(
+        "bulk stores of CTAs that end at once",
+        text,
+        [np.zeros((1024, size // 4), np.uint32)],
+        1024,
+        128,
+        smem=200 * 1024,
+    )
     # Bulk reductions into global memory.
     forms = [f"{op}.{t}" for op, t in [*itertools.product(("add", "min", "max", "inc", "dec"), ("u32",)), *itertools.product(("add", "min", "max"), ("s32",)),
              ("add", "u64"), ("min", "u64"), ("max", "s64"), ("and", "b32"), ("or", "b32"), ("xor", "b32"), ("and", "b64"),

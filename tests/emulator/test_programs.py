@@ -14,7 +14,7 @@ from .kernels import PROGRAMS
 def test_right_and_silent_under_many_schedules(name):
     ptx, run = PROGRAMS[name]
     for s in schedules(200):
-        report, right = run(ptx, s, strict_fences=True, strict_lapping=True)
+        report, right = run(ptx, s, strict_fences=True, strict_lapping=True, strict_exits=True)
         assert report.ok, f"{report}"
         assert right, f"wrong result under {s}"
 

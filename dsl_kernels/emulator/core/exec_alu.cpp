@@ -541,6 +541,7 @@ void Exec::cvt() {
       }
       r = low(u64(sv), dn);
     }
+    if (is_signed(dt)) r = low(u64(sign_extend(r, dn)), std::max(int(in.m[5]), dn));
     d[l] = r;
   }
 }

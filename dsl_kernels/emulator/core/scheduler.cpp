@@ -128,7 +128,7 @@ void Machine::finish_cluster(Cluster& cl) {
       for (int i = 0; i < OP_COUNT; i++) t.by_op[i] += w.count.by_op[i];
       for (auto& b : w.bulk)
         if (!b->read_done)
-          find("exit-before-bulk-read", true, &w, w.last_pc, "the CTA exits while a bulk store may still read its shared memory");
+          find("exit-before-bulk-read", cfg.strict_exits != 0, &w, w.last_pc, "the CTA exits while a bulk store may still read its shared memory");
     }
     if (c->tmem)
       for (auto& [id, block] : c->tmem->blocks)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..ptx import Clock, Pair, Sink, Vec
-from .base import SPACES, Ctx, decoder
+from ..ptx import Clock, Pair, Reg, Sink, Vec
+from .base import BITS, SPACES, Ctx, decoder
 
 ROUND = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rna": 4, "rni": 5, "rzi": 6, "rmi": 7, "rpi": 8}
 INTS = "u16 s16 b16 u32 s32 b32 u64 s64 b64"
@@ -217,7 +217,10 @@ def _selp(c: Ctx) -> None:
 
 @decoder("cvt")
 def _cvt(c: Ctx) -> None:
-    """m0 rounding, m1 ftz, m2 saturate (0 to 1 or integer range), m3 relu, m4 satfinite."""
+    """m0 rounding, m1 ftz, m2 saturate (0 to 1 or integer range), m3 relu, m4 satfinite, m5 bits of the destination.
+
+    A signed result fills a wider register with its sign.
+    """
     src, dst = c.type(), c.type()
     m = [c.choose(ROUND, -1, "rounding mode"), int(c.take("ftz")), int(c.take("sat")), int(c.take("relu")),
          int(c.take("satfinite"))]  # fmt: skip
@@ -241,7 +244,9 @@ def _cvt(c: Ctx) -> None:
             src,
         ) not in ok_pairs:
             raise c.fail(f"conversion from .{src} to .{dst} is not supported")
-    c.emit_all("cvt", dst, src, m=m)
+    to = c.ops[0]
+    width = BITS.get(to.type, 0) if isinstance(to, Reg) else 0
+    c.emit_all("cvt", dst, src, m=[*m, width])
 
 
 @decoder("rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh")
