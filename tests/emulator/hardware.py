@@ -193,7 +193,7 @@ def _tensor_map(d: Any, t: TensorMap, a: Any, pointer: int) -> Any:
             rank,
             base,
             [u64(x) for x in dims],
-            [u64(x) for x in strides],
+            [u64(x) for x in strides] or [u64(16)],
             [u32(x) for x in box],
             [u32(1)] * rank,
             d.CUtensorMapInterleave(0),
@@ -250,7 +250,9 @@ def _worker(folder: Path, start: int) -> int:
             launch(p.ptx, p.grid, p.block, p.args, dynamic_smem=p.smem, cluster=p.cluster)
         except (DriverError, LaunchError) as e:
             (folder / f"{i}.txt").write_text(f"{p.name}: {type(e).__name__}: {e}")
-            return 2
+            if int(device().driver.cuCtxSynchronize()[0]) != 0:  # the context is lost
+                return 2
+            continue
         np.savez(folder / f"{i}.npz", *outputs(p))
     (folder / "current").write_text("done")
     return 0
@@ -307,7 +309,7 @@ def record(folder: Path, limit: float) -> int:
             entry["digest"] = digest(written)
             for k, (a, before) in enumerate(zip(written, outputs(p), strict=True)):
                 if not np.array_equal(a.view(np.uint8), before.view(np.uint8)):
-                    arrays[f"{i}/{k}"] = a
+                    arrays[f"{p.name}/{k}"] = a
         elif (folder / f"{i}.txt").exists():
             entry["failed"] = (folder / f"{i}.txt").read_text()
         else:
@@ -339,7 +341,7 @@ def expect(file: Path) -> int:
             refused[p.name] = why
         for k, (a, old) in enumerate(zip(outputs(p), before, strict=True)):
             if not np.array_equal(a.view(np.uint8), old.view(np.uint8)):
-                arrays[f"{i}/{k}"] = a
+                arrays[f"{p.name}/{k}"] = a
     np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     file.with_suffix(".json").write_text(json.dumps(refused, indent=1))
     print(f"{len(probes())} probes emulated in {time.monotonic() - begin:.0f} s, {len(refused)} refused")
@@ -425,8 +427,8 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
                     continue
                 emulated = outputs(p)
             else:
-                emulated = [kept[f"{i}/{k}"] if f"{i}/{k}" in kept.files else a for k, a in enumerate(before)]
-            hardware = [gpu[f"{i}/{k}"] if f"{i}/{k}" in gpu.files else a for k, a in enumerate(before)]
+                emulated = [kept[f"{p.name}/{k}"] if f"{p.name}/{k}" in kept.files else a for k, a in enumerate(before)]
+            hardware = [gpu[f"{p.name}/{k}"] if f"{p.name}/{k}" in gpu.files else a for k, a in enumerate(before)]
             for a, old in zip(outputs(p), before, strict=True):
                 a[...] = old
             lines += differences(p, hardware, emulated)

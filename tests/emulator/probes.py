@@ -495,7 +495,7 @@ def warps() -> Iterator[Probe]:
     }.items():
         ops[f"divergent {name}"] = half.format(op.format("0xfffff000"), op.format("0x00000fff"))
     ops["movmatrix"] = "movmatrix.sync.aligned.m8n8.trans.b16 %r20, %r10;"
-    for reg in ("laneid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "tid.x", "ntid.x", "ctaid.x", "nctaid.x", "nctaid.z", "nwarpid", "warpid", "cluster_ctarank", "cluster_nctarank", "clusterid.x", "nclusterid.x", "cluster_ctaid.x", "cluster_nctaid.x", "is_explicit_cluster", "dynamic_smem_size"):  # fmt: skip
+    for reg in ("laneid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge", "tid.x", "ntid.x", "ctaid.x", "nctaid.x", "nctaid.z", "cluster_ctarank", "cluster_nctarank", "clusterid.x", "nclusterid.x", "cluster_ctaid.x", "cluster_nctaid.x", "is_explicit_cluster", "dynamic_smem_size"):  # fmt: skip
         ops[f"%{reg}"] = (
             f"mov.u32 %r20, %{reg};"
             if reg != "is_explicit_cluster"
@@ -790,7 +790,7 @@ def doubles(seed: str, n: int = 128) -> np.ndarray:
 
 
 LOAD = """
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
 {clear}
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1; fence.mbarrier_init.release.cluster;
@@ -910,7 +910,7 @@ def tensor_loads() -> Iterator[Probe]:
 
 
 STORE = """
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r4, %ctaid.x; mov.b64 %d1, tm; cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
 mul.wide.u32 %d6, %r4, {size}; ld.param.u64 %d39, [p2]; add.u64 %d39, %d39, %d6;
 shl.b32 %r70, %r1, 2;
 FILL: add.u32 %r71, %r2, %r70; cvt.u64.u32 %d40, %r70; add.u64 %d41, %d39, %d40; ld.global.u32 %r72, [%d41];
@@ -1024,7 +1024,7 @@ def clusters() -> Iterator[Probe]:
                 text = kernel(
                     f"""
 .shared .align 8 .b8 bar[8];
-mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %cluster_ctarank; mov.b64 %d1, tm; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; mov.u32 %r3, bar; mov.u32 %r4, %cluster_ctarank; mov.b64 %d1, tm; cvta.param.u64 %d1, %d1; setp.ne.u32 %p1, %r1, 0;
 {clear(size, 32)}
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1; fence.mbarrier_init.release.cluster;

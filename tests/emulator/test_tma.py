@@ -25,7 +25,7 @@ def copy_kernel(dims, nbytes, mode="tile", coords=None, target="sm_90a"):
 mov.u32 %r1, %tid.x;
 mov.u32 %r2, dyn;
 mov.u32 %r3, bar;
-mov.b64 %d1, tm;
+mov.b64 %d1, tm; cvta.param.u64 %d1, %d1;
 {loads}
 setp.ne.u32 %p1, %r1, 0;
 @%p1 bra READY;
@@ -139,7 +139,7 @@ fence.proxy.async.shared::cta;
 bar.sync 0;
 setp.ne.u32 %p1, %r1, 0;
 @%p1 bra DONE;
-mov.b64 %d1, tm;
+mov.b64 %d1, tm; cvta.param.u64 %d1, %d1;
 ld.param.u32 %r20, [cx]; ld.param.u32 %r21, [cy];
 @OP@ [%d1, {%r20, %r21}], [%r2];
 cp.async.bulk.commit_group;
@@ -184,7 +184,7 @@ mov.u32 %r1, %tid.x;
 mov.u32 %r2, dyn;
 mov.u32 %r3, bar;
 mov.u32 %r4, %cluster_ctarank;
-mov.b64 %d1, tm;
+mov.b64 %d1, tm; cvta.param.u64 %d1, %d1;
 setp.ne.u32 %p1, %r1, 0;
 @%p1 bra READY;
 mbarrier.init.shared::cta.b64 [%r3], 1;

@@ -55,8 +55,8 @@ T apply(int op, const T* x, const s64* m, int sources) {
     case OP_div: return with_rounding<T>(rnd, [&] { return x[0] / x[1]; });
     case OP_abs: return std::fabs(x[0]);
     case OP_neg: return -x[0];
-    case OP_rcp: return T(1) / x[0];
-    case OP_sqrt: return std::sqrt(x[0]);
+    case OP_rcp: return with_rounding<T>(rnd, [&] { return T(1) / x[0]; });
+    case OP_sqrt: return with_rounding<T>(rnd, [&] { volatile T y = x[0]; return std::sqrt(T(y)); });
     case OP_rsqrt: return T(1) / std::sqrt(x[0]);
     case OP_ex2: return std::exp2(x[0]);
     case OP_lg2: return std::log2(x[0]);
@@ -84,7 +84,17 @@ T apply(int op, const T* x, const s64* m, int sources) {
 }
 
 template <class T>
-T clamp01(T x) { return std::isnan(x) ? T(0) : x < T(0) ? T(0) : x > T(1) ? T(1) : x; }
+T clamp01(T x) { return x > T(0) ? (x > T(1) ? T(1) : x) : T(0); }  // NaN and -0 become +0
+
+// One operation of a 16-bit format: in double, rounded once.
+u64 small_op(int op, const double* x, const s64* m, int sources, int ty, bool ftz, bool sat, bool relu) {
+  double y = op == OP_fma ? fma_to_odd(x[0], x[1], x[2]) : apply<double>(op, x, m, sources);
+  if (sat) y = clamp01(y);
+  if (relu) y = y > 0 ? y : std::isnan(y) ? y : 0.0;
+  if (op == OP_fma) return encode_double(y, format_of(ty));
+  float f = float(y);
+  return from_f32(ftz ? flush_f16(f) : f, ty);
+}
 
 }  // namespace
 
@@ -118,24 +128,24 @@ void Exec::floats() {
       d[l] = bits(sat ? clamp01(r) : r);
       continue;
     }
+    if (ty != TY_f32) {
+      double y[3] = {};
+      for (int i = 0; i < n; i++) y[i] = ftz ? flush_f16(to_f32(a[i][l], ty)) : to_f32(a[i][l], ty);
+      s64 m[8] = {minmax ? in.m[0] : 0, in.m[1], in.m[2], in.m[3], in.m[4], in.m[5], 0, 0};
+      d[l] = small_op(int(in.op), y, m, n, ty, ftz, sat, relu);
+      continue;
+    }
     float x[3] = {};
     for (int i = 0; i < n; i++) {
-      x[i] = to_f32(a[i][l], ty);
+      x[i] = as_f32(a[i][l]);
       if (ftz) x[i] = flush(x[i]);
     }
-    float r;
-    if (ty == TY_f32) {
-      r = apply<float>(int(in.op), x, in.m, n);
-    } else {
-      // 16-bit formats: evaluate in double and round once.
-      double y[3] = {x[0], x[1], x[2]};
-      s64 m[8] = {minmax ? in.m[0] : 0, in.m[1], in.m[2], in.m[3], in.m[4], in.m[5], 0, 0};
-      r = float(apply<double>(int(in.op), y, m, n));
-    }
+    float r = apply<float>(int(in.op), x, in.m, n);
+    if (in.op != OP_copysign) r = canonical(r);  // which keeps the bits of a NaN
     if (ftz) r = flush(r);
     if (sat) r = clamp01(r);
     if (relu) r = r > 0 ? r : std::isnan(r) ? r : 0.0f;
-    d[l] = from_f32(r, ty);
+    d[l] = bits(r);
   }
 }
 
@@ -159,21 +169,20 @@ void Exec::packed() {
         r = low(u64(in.op == OP_add ? x + y : in.op == OP_sub ? x - y : in.op == OP_min ? std::min(x, y) : std::max(x, y)), 16);
       } else {
         int et = ty == TY_f32x2 ? TY_f32 : ty == TY_bf16x2 ? TY_bf16 : TY_f16;
-        float y;
+        bool ftz = in.m[1], sat = !minmax && in.m[2], relu = in.m[3];
         if (et == TY_f32) {
           float x[3] = {};
-          for (int i = 0; i < n; i++) x[i] = in.m[1] ? flush(as_f32(v[i])) : as_f32(v[i]);
-          y = apply<float>(int(in.op), x, in.m, n);
-          if (in.m[1]) y = flush(y);
+          for (int i = 0; i < n; i++) x[i] = ftz ? flush(as_f32(v[i])) : as_f32(v[i]);
+          float y = canonical(apply<float>(int(in.op), x, in.m, n));
+          if (ftz) y = flush(y);
+          if (sat) y = clamp01(y);
+          r = bits(y);
         } else {
           double x[3] = {};
-          for (int i = 0; i < n; i++) x[i] = to_f32(v[i], et);
+          for (int i = 0; i < n; i++) x[i] = ftz ? flush_f16(to_f32(v[i], et)) : to_f32(v[i], et);
           s64 m[8] = {minmax ? in.m[0] : 0, 0, 0, 0, in.m[4], 0, 0, 0};
-          y = float(apply<double>(int(in.op), x, m, n));
+          r = small_op(int(in.op), x, m, n, et, ftz, sat, relu);
         }
-        if (!minmax && in.m[2]) y = clamp01(y);
-        if (in.m[3]) y = y > 0 ? y : std::isnan(y) ? y : 0.0f;
-        r = from_f32(y, et);
       }
       out |= r << (h * half);
     }
@@ -290,12 +299,11 @@ void Exec::ints() {
       return;
     case OP_bfe:
       each([&](u32 l) {
-        u64 pos = b[l] & 255, len = e[l] & 255;
-        u64 sbit = sgn && len ? (pos + len - 1 >= u64(n) ? low(a[l], n) >> (n - 1) & 1 : a[l] >> (pos + len - 1) & 1) : 0;
-        u64 v = pos >= u64(n) ? 0 : low(a[l], n) >> pos;
-        if (len >= 64) return low(v | (sbit && pos ? ~u64(0) << std::max<s64>(0, s64(n) - s64(pos)) : 0), n);
-        u64 r = low(v, int(len));
-        return low(sbit ? r | ~((u64(1) << len) - 1) : r, n);
+        u64 pos = b[l] & 255, len = e[l] & 255, x = low(a[l], n), top = u64(n) - 1;
+        bool sbit = sgn && len && (x >> std::min(pos + len - 1, top) & 1);
+        u64 there = pos > top ? 0 : std::min(len, u64(n) - pos);  // bits of the field that exist
+        u64 r = there ? low(x >> pos, int(there)) : 0;
+        return low(sbit && there < 64 ? r | ~u64(0) << there : r, n);
       });
       return;
     case OP_bfi:
@@ -488,7 +496,16 @@ void Exec::cvt() {
         }
       }
     } else if (is_float(st) && is_float(dt)) {
+      if (st == TY_bf16 && dt == TY_f32 && !ftz && !sat) {  // the bits, a NaN's included
+        d[l] = low(v, 16) << 16;
+        continue;
+      }
       double x = st == TY_f64 ? as_f64(v) : to_f32(v, st);
+      if (ftz && st == TY_f32) x = flush(float(x));
+      if (dt == TY_tf32 && rnd == RNA && std::isnan(x)) {  // only cut off; satfinite takes one unit off as for infinities
+        d[l] = low((v & ~u64(0x1FFF)) - (satfinite ? 0x2000 : 0), 32);
+        continue;
+      }
       if (rnd >= RNI) {  // round to an integral value of the same type
         x = rnd == RNI ? std::nearbyint(x) : rnd == RZI ? std::trunc(x) : rnd == RMI ? std::floor(x) : std::ceil(x);
       }
@@ -502,7 +519,7 @@ void Exec::cvt() {
         }
         y = prep(y);
         if (sat) y = clamp01(y);
-        r = dt == TY_f32 ? bits(y) : dt == TY_tf32 ? [&] {
+        r = dt == TY_f32 ? bits(canonical(y)) : dt == TY_tf32 ? [&] {
           u32 e = encode(y, TF32, satfinite, rnd == RNA ? RNA : fr);
           return u64(e & 0x3FFFF) << 13 | u64(e >> 18) << 31;
         }() : encode(y, format_of(dt), satfinite, fr);

@@ -229,7 +229,8 @@ void Exec::tma() {
   LANES(issuing, l) {
     u64 ma = map[l];
     auto it = M.maps.find(ma);
-    if (it == M.maps.end()) it = M.maps.find(ma + WIN_PARAM);
+    if (it == M.maps.end() && M.maps.count(ma + WIN_PARAM))
+      M.fatal("tensor-map", &w, pc, "the tensor map's address is one of the parameter space: convert it with cvta.param");
     if (it == M.maps.end()) M.fatal("tensor-map", &w, pc, "no tensor map was passed at address " + hex(ma));
     const TensorMapRow* t = &it->second;
     if (t->rank != dims) M.fatal("tensor-map", &w, pc, "a " + std::to_string(dims) + "-D copy with a map of rank " + std::to_string(t->rank));

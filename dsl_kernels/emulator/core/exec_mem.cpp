@@ -153,7 +153,7 @@ static u64 atom_value(int op, int ty, u64 old, u64 x, u64 y) {
     }
     float a = ty == TY_f32 ? as_f32(old) : decode(u32(old), format_of(ty)), b = ty == TY_f32 ? as_f32(x) : decode(u32(x), format_of(ty));
     float r = op == 0 ? a + b : op == 1 ? std::fmin(a, b) : std::fmax(a, b);
-    return ty == TY_f32 ? bits(r) : encode(r, format_of(ty));
+    return ty == TY_f32 ? bits(canonical(r)) : encode(r, format_of(ty));
   }
   bool sgn = TYPE_CLASS[ty] == 's';
   u64 o = low(old, n);
@@ -200,7 +200,10 @@ void Exec::atomic() {
     for (int i = 0; i < n; i++) {
       u64 old = read_le(loc.p + i * bytes, bytes);
       out[i * 32 + l] = old;
-      u64 r = atom_value(op, int(in.ty), old, v[i][l], op == 7 ? y[l] : 0);
+      u64 r;
+      // Adding to global memory flushes subnormal numbers; to shared memory, and bulk reductions, do not.
+      if (loc.region && in.ty == TY_f32 && op == 0) r = bits(flush(canonical(flush(as_f32(old)) + flush(as_f32(v[i][l])))));
+      else r = atom_value(op, int(in.ty), old, v[i][l], op == 7 ? y[l] : 0);
       if (r != old) M.progress();
       std::memcpy(loc.p + i * bytes, &r, bytes);
     }

@@ -75,6 +75,15 @@ inline u32 encode(float x, const Format& f, bool satfinite = false, int rnd = RN
   return out_sign | field;
 }
 
+// The same from a double that is exact or rounded to odd, to nearest even.
+inline u32 encode_double(double x, const Format& f) {
+  float y = float(x);
+  if (std::isnan(y) || std::isinf(y) || double(y) == x) return encode(y, f);
+  // Make the float a rounding to odd too: towards zero, with the last bit set.
+  if (std::fabs(double(y)) > std::fabs(x)) y = std::nextafter(y, 0.0f);
+  return encode(as_f32(bits(y) | 1), f);
+}
+
 inline float decode(u32 v, const Format& f) {
   int width = 1 + f.ebits + f.mbits, bias = (1 << (f.ebits - 1)) - 1;
   u32 sign = v >> (width - 1) & 1, e = v >> f.mbits & ((1u << f.ebits) - 1), m = v & ((1u << f.mbits) - 1);
@@ -131,7 +140,24 @@ inline float element(u32 v, int ty) {
   return std::numeric_limits<float>::quiet_NaN();
 }
 
+// Arithmetic gives one NaN, whatever its operands were.
+inline float canonical(float x) { return std::isnan(x) ? as_f32(0x7FFFFFFF) : x; }
+inline double canonical(double x) { return x; }
+
 inline float flush(float x) { return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x; }
+
+// Flush what is subnormal in f16.
+inline float flush_f16(float x) { return std::fabs(x) < 0x1p-14f ? std::copysign(0.0f, x) : x; }
+
+// a * b + c with the inexact part kept in the last bit (round to odd), for operands of up to 24 bits: rounding the
+// result to a small format then rounds once.
+inline double fma_to_odd(double a, double b, double c) {
+  double p = a * b, s = p + c, t = s - p, e = (p - (s - t)) + (c - t);
+  if (e == 0 || !std::isfinite(s)) return s;
+  u64 u = bits(s);
+  if (!(u & 1)) u = (e > 0) == (s > 0) ? u + 1 : u - 1;
+  return as_f64(u);
+}
 
 // Evaluate with a directed rounding mode. Volatile keeps the compiler from moving the arithmetic out.
 template <class T, class F>

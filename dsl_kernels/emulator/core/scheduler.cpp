@@ -100,7 +100,7 @@ void Machine::start_cluster() {
         same(SR_CNCTAID_X + i, cfg.cluster[i]);
       }
       same(SR_WARPID, k);
-      same(SR_NWARPID, warps);
+      same(SR_NWARPID, 64);
       same(SR_SMID, c->linear);
       same(SR_NSMID, 148);
       same(SR_GRIDID, 1);
