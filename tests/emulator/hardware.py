@@ -427,8 +427,13 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
                     continue
                 emulated = outputs(p)
             else:
-                emulated = [kept[f"{p.name}/{k}"] if f"{p.name}/{k}" in kept.files else a for k, a in enumerate(before)]
-            hardware = [gpu[f"{p.name}/{k}"] if f"{p.name}/{k}" in gpu.files else a for k, a in enumerate(before)]
+                emulated = [
+                    kept[f"{p.name}/{k}"] if f"{p.name}/{k}" in kept.files else a
+                    for k, a in enumerate(before)
+                ]
+            hardware = [
+                gpu[f"{p.name}/{k}"] if f"{p.name}/{k}" in gpu.files else a for k, a in enumerate(before)
+            ]
             for a, old in zip(outputs(p), before, strict=True):
                 a[...] = old
             lines += differences(p, hardware, emulated)
