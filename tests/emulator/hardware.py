@@ -331,7 +331,7 @@ def expect(file: Path) -> int:
     begin = time.monotonic()
     arrays: dict[str, np.ndarray] = {}
     refused = {}
-    for i, p in enumerate(probes()):
+    for p in probes():
         before = [a.copy() for a in outputs(p)]
         try:
             why = run_emulated(p)
@@ -407,7 +407,7 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
     digests: dict[str, Any] = {}
     with np.load(folder / "results.npz") as gpu:
         kept = np.load(file) if file else None
-        for i, p in enumerate(probes()):
+        for p in probes():
             entry = recorded["probes"].get(p.name, {"failed": "not recorded"})
             if "failed" in entry:
                 if not p.optional:
