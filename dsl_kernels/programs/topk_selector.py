@@ -27,6 +27,10 @@ COARSE = 64
 KEY_BITS = 32
 # Widths of the three digits by the knob's value; the rest of the key is the third digit.
 DIGITS = {12: (12, 12, 8), 11: (11, 11, 10)}
+# The other way: the first digit is the leading bits of the score as fp16, the next ones split what one bin spans.
+HALF = "half"
+HALF_BITS = 11
+HALF_COARSE = 32
 # The histogram buffer starts with the coarse sums of every round.
 BINS = 3 * COARSE
 # Undecided keys that go to the list of a CTA, and those that one CTA ranks without another round.
@@ -37,29 +41,87 @@ SPAN = 73728
 
 KNOBS = (
     Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
-    Knob("threads", "t", ((1024,), (512,), (256,)), "threads a CTA"),
+    Knob("threads", "t", ((1024, 512), (), (256,)), "threads a CTA"),
     Knob(
         "keep",
         "r",
         ((4, 8, 16), (32,)),
         "keys a thread keeps in registers; longer rows are read again in every pass",
     ),
-    Knob("digit", "d", ((11, 12),), "bits of the first two digits"),
+    Knob(
+        "digit",
+        "d",
+        ((11, 12, HALF),),
+        "bits of the first two digits, or a first digit from the score as fp16",
+    ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
 )
-# (group, keep, digit, resident) of the committed set: short rows, a few long rows, many rows.
-COMMITTED = (
-    (1, 4, 11, 1),
-    (8, 4, 12, 1),
-    (4, 8, 12, 1),
-    (16, 8, 12, 1),
-    (2, 16, 12, 1),
-    (2, 8, 12, 2),
-    (1, 8, 12, 2),
-)
+# (group, threads, keep, digit, resident) of the committed set: short rows, a few long rows, many rows.
+COMMITTED = {
+    "tilelang": (
+        (1, 1024, 4, 11, 1),
+        (8, 1024, 4, 12, 1),
+        (4, 1024, 8, 12, 1),
+        (16, 1024, 8, 12, 1),
+        (2, 1024, 16, 12, 1),
+        (2, 1024, 8, 12, 2),
+        (1, 1024, 8, 12, 2),
+    ),
+    "cutedsl": (
+        (1, 512, 8, HALF, 1),
+        (8, 512, 8, HALF, 1),
+        (16, 512, 16, HALF, 1),
+        (4, 512, 16, HALF, 2),
+        (2, 1024, 16, HALF, 1),
+        (1, 512, 16, HALF, 2),
+    ),
+}
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return _half_digits(k) if k.digit == HALF else _key_digits(k)
+
+
+def _half_digits(k: SimpleNamespace) -> Schedule:
+    warps = k.threads // 32
+    words = SPAN // 32
+    shared = Space.SHARED
+    coarse = Buffer(
+        "coarse", shared, (2 * k.group * HALF_COARSE,), "int32", doc="coarse sums of all CTAs, by round"
+    )
+    return Schedule(
+        roles=(Role("select", warps, doc="every warp owns a run of words of 32 columns"),),
+        buffers=(
+            Buffer(
+                "hist", shared, (2 << HALF_BITS,), "int32", doc="the bins of a round, of even and odd rounds"
+            ),
+            Buffer(
+                "entries",
+                shared,
+                (LISTED + RANKED,),
+                "int64",
+                doc="undecided keys of the row with their positions",
+            ),
+            Buffer("above", shared, (words,), "int32", doc="a bit a column: above the threshold"),
+            Buffer("equal", shared, (words,), "int32", doc="a bit a column: equal to the threshold"),
+            *((coarse,) if k.group > 1 else ()),
+            Buffer("sums", shared, (32,), "int32", doc="of each warp, within a scan"),
+            Buffer("counts", shared, (32,), "int32", doc="selected columns of each warp"),
+            Buffer("state", shared, (8,), "int32", doc="what a round found, for all threads"),
+            Buffer("counters", shared, (8,), "int32"),
+            Buffer("keys", Space.REGISTER, (k.threads, k.keep), "uint32", role="select"),
+        ),
+        pipelines=(),
+        mmas=(),
+        grid=("rows", str(k.group)),
+        cluster=(1, k.group, 1),
+        group=(1,) if k.group > 1 else (),
+        constants={"listed": LISTED, "ranked": RANKED, "coarse": HALF_COARSE},
+        ctas_per_sm=k.resident,
+    )
+
+
+def _key_digits(k: SimpleNamespace) -> Schedule:
     digits = DIGITS[k.digit]
     warps = k.threads // 32
     shared = Space.SHARED
@@ -135,7 +197,7 @@ def _settle(m: Machine, counts: torch.Tensor, need: int, rank: int) -> tuple[int
     )
 
 
-def _select(m: Machine) -> Generator[Any, None, None]:
+def _select_key_digits(m: Machine) -> Generator[Any, None, None]:
     row, rank = m.block
     stride, k = m.dim("stride"), m.dim("k")
     start = max(0, m.read("row_starts", (row,), 0))
@@ -189,8 +251,82 @@ def _select(m: Machine) -> Generator[Any, None, None]:
     yield from m.group_sync()
 
 
+def half_digit(x: torch.Tensor) -> torch.Tensor:
+    """First digit of the floats, 0 the largest: the leading bits of the score rounded towards zero to fp16."""
+    near = (x + 0.0).half()
+    bits = near.view(torch.int16).long() & 0x7FFF
+    bits = torch.where(near.float().abs() > x.abs(), bits - 1, bits)
+    bits = torch.where(x.isnan(), 0x7FFF, bits)
+    order = torch.where((x < 0) & ~x.isnan(), 0x7FFF - bits, bits + 0x8000)
+    return (0xFFFF - order) >> (16 - HALF_BITS)
+
+
+def half_edge(bin_: int) -> int:
+    """Smallest key of a bin of the first round, counted from the smallest score."""
+    middle = 1 << (HALF_BITS - 1)
+    magnitude = torch.tensor(abs(bin_ - middle) << (16 - HALF_BITS), dtype=torch.int32).to(torch.int16)
+    bits = int(magnitude.view(torch.float16).float().view(torch.int32))
+    return (1 << 31) + (bits if bin_ >= middle else -bits)
+
+
+def _select_half_digits(m: Machine) -> Generator[Any, None, None]:
+    row, rank = m.block
+    stride, k = m.dim("stride"), m.dim("k")
+    start = max(0, m.read("row_starts", (row,), 0))
+    end = min(stride, m.read("row_ends", (row,), "max_len"))
+    if end - start <= k:
+        _take_all(m, row, rank, max(0, end - start))
+        return
+    warps = m.k.threads // 32
+    origin, run = 0, m.k.keep
+    if stride > m.k.group * m.k.threads * m.k.keep:
+        origin = start // 32 * 32
+        run = -(-(end - origin) // (32 * m.k.group * warps))
+    first = min(stride, origin + rank * warps * run * 32)
+    last = min(stride, first + warps * run * 32)
+    scores = m.zeros(last - first)
+    m.load(scores, m.operand("logits")[row, first:last])
+    columns = m.arange(last - first) + first
+    valid = (columns >= start) & (columns < end)
+    keys = torch.where(valid, order_key(scores), 0)
+    bins = 1 << HALF_BITS
+    digits, match = half_digit(scores), valid
+    top, span = (1 << 32) - 1, (1 << 32) - 1
+    need, above_low = k, 0
+    # The fp16 image spans up to 31 bits of a key, so at most three more digits follow.
+    for number in range(4):
+        hist = m.buffer("hist")[number % 2 * bins : (number % 2 + 1) * bins]
+        hist[:] = m.histogram(digits, match, bins)
+        yield from m.group_sync()
+        counts = m.group_buffer("hist")[:, number % 2 * bins : (number % 2 + 1) * bins]
+        digit, need, inside, low_above, low_in = _settle(m, counts.flip(1), need, rank)
+        digit, above_low = bins - 1 - digit, above_low + low_above
+        if number == 0:
+            begin = half_edge(bins - 1 - digit)
+            top = half_edge(bins - digit) - 1 if digit else top
+            span = top - begin
+        else:
+            shift = max(0, span.bit_length() - HALF_BITS)
+            span = min(span - (digit << shift), (1 << shift) - 1)
+            top -= digit << shift
+        if need == inside or span == 0:
+            break
+        shift = max(0, span.bit_length() - HALF_BITS)
+        match = valid & (top - keys >= 0) & (top - keys <= span)
+        digits = (top - keys).clamp(0, span) >> shift
+    above = valid & (keys > top)
+    equal = valid & (top - keys >= 0) & (top - keys <= span)
+    lower_ties = min(low_in, need)
+    taken = equal & (equal.cumsum(0) <= need - lower_ties)
+    skip = above_low + lower_ties
+    chosen = m.zeros(k, dtype=torch.int64)
+    count = m.compact(chosen, 0, columns - start, above | taken)
+    m.store(m.operand("indices")[row, skip : skip + count], _map(m, row, chosen[:count]))
+    yield from m.group_sync()
+
+
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {"select": _select}
+    return {"select": _select_half_digits if k.digit == HALF else _select_key_digits}
 
 
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -208,7 +344,11 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
 def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """Rows start anywhere in a 32-column line, so they may touch one tile more than their length needs."""
     warps = knobs["group"] * knobs["threads"] // 32
-    columns = -(-(-(-call["stride"] // TILE) + 1) // warps) * (knobs["threads"] // 32) * TILE
+    if knobs["digit"] == HALF:
+        run = -(-(call["stride"] // 32 + 2) // warps)
+        columns = -(-run // knobs["keep"]) * knobs["keep"] * knobs["threads"]
+    else:
+        columns = -(-(-(-call["stride"] // TILE) + 1) // warps) * (knobs["threads"] // 32) * TILE
     if columns <= SPAN:
         return None
     return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {SPAN}"
@@ -228,7 +368,9 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
     """At level 0 only the combinations that the tuned tables use."""
-    return level > 0 or (k.group, k.keep, k.digit, k.resident) in COMMITTED
+    if (k.digit == HALF) != (backend == "cutedsl"):
+        return False
+    return level > 0 or (k.group, k.threads, k.keep, k.digit, k.resident) in COMMITTED[backend]
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

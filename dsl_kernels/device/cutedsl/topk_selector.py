@@ -1,0 +1,569 @@
+"""Leaf pieces of the exact top-k selection: keys and digits, closing a round, ranking, ordered output.
+
+A score becomes a 32-bit key whose unsigned order is the order of the scores. The undecided keys are always those at
+most `span` below `end`; a round counts them in a histogram whose first bin holds the largest, and keeps one bin. The
+first round bins by the score rounded towards zero to fp16: sign, exponent and five bits of mantissa say more about
+scores of ordinary size than the leading bits of the key, and the order is the same.
+"""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, Uint32, Uint64
+
+BINS = 2048
+"""Bins of a histogram: eleven bits a digit."""
+
+COARSE = 32
+"""Coarse bins of a round in a cluster: one a lane."""
+
+OFFSET_BITS = 22
+"""Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
+
+LOWER_ABOVE = 2
+"""Counter of listed keys of lower ranks that are selected."""
+
+LOWER_EQUAL = 3
+"""Counter of listed keys of lower ranks that equal the threshold."""
+
+_SCAN = (
+    "{ .reg .pred p; .reg .b32 t; mov.b32 {$w0}, {$r0}; "
+    + "".join(
+        f"shfl.sync.up.b32 t|p, {{$w0}}, {1 << i}, 0, -1; @p add.s32 {{$w0}}, {{$w0}}, t; " for i in range(5)
+    )
+    + "}"
+)
+
+
+def scan(value):
+    """Inclusive prefix sum of an int32 over the lanes of a warp."""
+    return cute.arch.inline_ptx(_SCAN, write_only_types=[Int32], read_only_args=[value])
+
+
+def warp_sum(value):
+    """Sum of an int32 over a warp, in every lane."""
+    return cute.arch.warp_redux_sync(value, "add")
+
+
+@cute.jit
+def load_words(bits, row, column, limit):
+    """Bit patterns of columns `column + 32 * j`; a column at or past `limit` is not read and gives 0."""
+    address = row + column
+    left = limit - column
+    for j in cutlass.range_constexpr(cute.size(bits)):
+        bits[j] = cute.arch.inline_ptx(
+            f"{{ .reg .pred p; setp.gt.s32 p, {{$r1}}, {32 * j}; mov.b32 {{$w0}}, 0; "
+            f"@p ld.global.nc.b32 {{$w0}}, [{{$r0}} + {128 * j}]; }}",
+            write_only_types=[Uint32],
+            read_only_args=[address, left],
+        )
+
+
+def order_key(bits):
+    """Key of an fp32 bit pattern: unsigned order of keys = order of values; 0 is below every key.
+
+    The addition turns -0.0 into +0.0 and every NaN into the largest key, as torch.topk ranks them.
+    Returns the key and the canonical bit pattern.
+    """
+    same = cute.arch.inline_ptx(
+        "add.rn.f32 {$w0}, {$r0}, 0f00000000;",
+        write_only_types=[Float32],
+        read_only_args=[bits.bitcast(Float32)],
+    ).bitcast(Int32)
+    return (same ^ ((same >> 31) | Int32(-(1 << 31)))).bitcast(Uint32), same
+
+
+def half_digits(low, high):
+    """First digits of two canonical bit patterns, one in each half of a word; bits 5 to 15 are the bin, 0 the largest."""
+    pair = cute.arch.inline_ptx(
+        "cvt.rz.f16x2.f32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Uint32],
+        read_only_args=[high.bitcast(Float32), low.bitcast(Float32)],
+    )
+    sign = cute.arch.prmt(pair, pair, Uint32(0xBB99))
+    return pair ^ (~sign & Uint32(0x7FFF7FFF))
+
+
+@cute.jit
+def make_keys(bits, digits, column, first, last, lo, hi):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits unless `digits` is None.
+
+    `[first, last)` are the columns of the whole warp; those outside `[lo, hi)` get key 0 and the last bin, which no
+    score has.
+    """
+    for j in cutlass.range_constexpr(0, cute.size(bits), 2):
+        low_key, low = order_key(bits[j])
+        high_key, high = order_key(bits[j + 1])
+        bits[j], bits[j + 1] = low_key, high_key
+        if cutlass.const_expr(digits is not None):
+            digits[j // 2] = half_digits(low, high)
+    if (first < lo) | (last > hi):
+        for j in cutlass.range_constexpr(cute.size(bits)):
+            if (column + 32 * j < lo) | (column + 32 * j >= hi):
+                bits[j] = Uint32(0)
+                if cutlass.const_expr(digits is not None):
+                    digits[j // 2] = digits[j // 2] | Uint32(0xFFFF << (16 * (j % 2)))
+
+
+@cute.jit
+def count_first(hist, digits):
+    """Count the first digits of a batch."""
+    for j in cutlass.range_constexpr(cute.size(digits)):
+        cute.arch.atomic_add(hist + ((digits[j] >> 5) & (BINS - 1)), Int32(1), sem="relaxed", scope="cta")
+        cute.arch.atomic_add(hist + (digits[j] >> 21), Int32(1), sem="relaxed", scope="cta")
+
+
+@cute.jit
+def count_key(hist, key, end, span, shift):
+    """Count the next digit of a key if it is undecided."""
+    if end - key <= span:
+        cute.arch.atomic_add(hist + ((end - key) >> shift), Int32(1), sem="relaxed", scope="cta")
+
+
+def digit_shift(span):
+    """Bits below the next digit of an undecided range."""
+    return cutlass.max(32 - Int32(cute.arch.clz(span)) - 11, 0).to(Uint32)
+
+
+@cute.jit
+def _half_edge(bin):
+    """Smallest key of a bin of the first round, counted from the smallest score."""
+    magnitude = cutlass.max(bin - BINS // 2, BINS // 2 - bin) << 5
+    bits = cute.arch.inline_ptx(
+        "{ .reg .b16 h; cvt.u16.u32 h, {$r0}; cvt.f32.f16 {$w0}, h; }",
+        write_only_types=[Float32],
+        read_only_args=[magnitude],
+    ).bitcast(Int32)
+    if bin < BINS // 2:
+        bits = -bits
+    return (bits + Int32(-(1 << 31))).bitcast(Uint32)
+
+
+@cute.jit
+def narrow(digit, need, inside, end, span, half: cutlass.Constexpr):
+    """The undecided range after a round: its end, span, the keys still needed of it and the keys in it.
+
+    Where all of it is needed, nothing stays undecided and every key above the new end is selected.
+    """
+    if cutlass.const_expr(half):
+        bin = BINS - 1 - digit
+        begin = _half_edge(bin)
+        end = Uint32(0xFFFFFFFF)
+        if digit > 0:
+            end = _half_edge(bin + 1) - 1
+        span = end - begin
+    else:
+        shift = digit_shift(span)
+        below = digit.to(Uint32) << shift
+        end = end - below
+        span = cutlass.min(span - below, (Uint32(1) << shift) - 1)
+    if need == inside:
+        end = end - span - 1
+        span = Uint32(0)
+        need = Int32(0)
+        inside = Int32(0)
+    return end, span, need, inside
+
+
+@cute.jit
+def clear(words, count: cutlass.Constexpr, thread, threads: cutlass.Constexpr):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    quads = cute.make_tensor(words, cute.make_layout((4, count // 4)))
+    zero = cute.make_rmem_tensor(cute.make_layout(4), Int32)
+    zero.fill(0)
+    for i in cutlass.range_constexpr((count // 4 + threads - 1) // threads):
+        if cutlass.const_expr((i + 1) * threads <= count // 4):
+            cute.autovec_copy(zero, quads[None, i * threads + thread])
+        else:
+            if i * threads + thread < count // 4:
+                cute.autovec_copy(zero, quads[None, i * threads + thread])
+
+
+@cute.jit
+def write_state(state, end, span, need, inside):
+    words = cute.make_rmem_tensor(cute.make_layout(4), Int32)
+    words[0] = end.bitcast(Int32)
+    words[1] = span.bitcast(Int32)
+    words[2] = need
+    words[3] = inside
+    cute.autovec_copy(words, cute.make_tensor(state, cute.make_layout(4)))
+
+
+@cute.jit
+def read_state(state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    words = cute.make_rmem_tensor(cute.make_layout(4), Int32)
+    cute.autovec_copy(cute.make_tensor(state, cute.make_layout(4)), words)
+    return words[0].bitcast(Uint32), words[1].bitcast(Uint32), words[2], words[3]
+
+
+@cute.jit
+def settle(
+    hist,
+    sums,
+    state,
+    need,
+    end,
+    span,
+    half: cutlass.Constexpr,
+    thread,
+    warp,
+    threads: cutlass.Constexpr,
+    lane,
+):
+    """Close a round within a CTA: find the bin that holds the `need`-th largest undecided key, narrow `state` to it."""
+    share = cutlass.const_expr(BINS // threads)
+    cute.arch.sync_threads()
+    mine = cute.make_rmem_tensor(cute.make_layout(share), Int32)
+    cute.autovec_copy(cute.make_tensor(hist, cute.make_layout((share, threads)))[None, thread], mine)
+    own = mine[0]
+    for i in cutlass.range_constexpr(1, share):
+        own += mine[i]
+    through = scan(own)
+    if lane == 31:
+        sums[warp] = through
+    cute.arch.sync_threads()
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    over = through - own + warp_sum(other)
+    if (over < need) & (over + own >= need):
+        digit = thread * share
+        inside = mine[0]
+        for i in cutlass.range_constexpr(1, share):
+            if over + inside < need:
+                over += inside
+                digit += 1
+                inside = mine[i]
+        end, span, need, inside = narrow(digit, need - over, inside, end, span, half)
+        write_state(state, end, span, need, inside)
+    cute.arch.sync_threads()
+
+
+@cute.jit
+def settle_group(
+    hist,
+    spare,
+    coarse,
+    state,
+    need,
+    lower,
+    end,
+    span,
+    first: cutlass.Constexpr,
+    group: cutlass.Constexpr,
+    rank,
+    warp,
+    warps: cutlass.Constexpr,
+    lane,
+):
+    """Close a round of a cluster: its CTAs send each other coarse counts, read the fine counts of one coarse bin.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range.
+    """
+    fine = cutlass.const_expr(BINS // COARSE)
+    pairs = cute.make_tensor(hist, cute.make_layout((2, BINS // 2)))
+    pair = cute.make_rmem_tensor(cute.make_layout(2), Int32)
+    cute.arch.sync_threads()
+    # A peer's shared memory may be written only once the peer runs.
+    if cutlass.const_expr(first):
+        cute.arch.cluster_wait()
+    for i in cutlass.range_constexpr(COARSE // warps):
+        bin = i * warps + warp
+        cute.autovec_copy(pairs[None, bin * (fine // 2) + lane], pair)
+        total = warp_sum(pair[0] + pair[1])
+        if lane < group:
+            store_peer(coarse + (rank * COARSE + bin), lane, total)
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    # Now every peer has read the counts of the round before.
+    if cutlass.const_expr(not first):
+        clear(spare, BINS, warp * 32 + lane, warps * 32)
+    if warp == 0:
+        count = Int32(0)
+        under = Int32(0)
+        for i in cutlass.range_constexpr(group):
+            part = coarse[i * COARSE + lane]
+            count += part
+            if i < rank:
+                under += part
+        through = scan(count)
+        hit = (through - count < need) & (through >= need)
+        source = 31 - Int32(cute.arch.clz(cute.arch.vote_ballot_sync(hit)))
+        need = need - cute.arch.shuffle_sync(through - count, source)
+        part = Int32(0)
+        if lane < source:
+            part = under
+        lower = lower + warp_sum(part)
+        first_bin = source * fine + 2 * lane
+        low = Int32(0)
+        high = Int32(0)
+        low_under = Int32(0)
+        high_under = Int32(0)
+        for i in cutlass.range_constexpr(group):
+            first_count, second_count = load_peer_pair(hist + first_bin, i)
+            low += first_count
+            high += second_count
+            if i < rank:
+                low_under += first_count
+                high_under += second_count
+        through = scan(low + high)
+        over = through - low - high
+        hit = (over < need) & (through >= need)
+        source = 31 - Int32(cute.arch.clz(cute.arch.vote_ballot_sync(hit)))
+        part = low_under + high_under
+        if lane >= source:
+            part = Int32(0)
+        lower = lower + warp_sum(part)
+        if hit:
+            digit = first_bin
+            inside = low
+            within = low_under
+            if over + low < need:
+                over += low
+                digit += 1
+                inside = high
+                within = high_under
+                lower += low_under
+            end, span, need, inside = narrow(digit, need - over, inside, end, span, first)
+            if inside == 0:
+                lower += within
+                within = Int32(0)
+            write_state(state, end, span, need, inside)
+            state[4] = lower
+            state[5] = within
+    cute.arch.sync_threads()
+
+
+def _peer_address(pointer, rank):
+    return cute.arch.inline_ptx(
+        "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Int32],
+        read_only_args=[pointer.toint(), rank],
+    )
+
+
+def store_peer(pointer, rank, value):
+    """Store a word where CTA `rank` of the cluster keeps `pointer`."""
+    cute.arch.inline_ptx(
+        f"st.shared::cluster.b{value.width} [{{$r0}}], {{$r1}};",
+        read_only_args=[_peer_address(pointer, rank), value],
+    )
+
+
+def load_peer_pair(pointer, rank):
+    """Two neighbouring int32 from where CTA `rank` of the cluster keeps `pointer`."""
+    return cute.arch.inline_ptx(
+        "ld.shared::cluster.v2.b32 {{$w0}, {$w1}}, [{$r0}];",
+        write_only_types=[Int32, Int32],
+        read_only_args=[_peer_address(pointer, rank)],
+    )
+
+
+@cute.jit
+def collect(
+    bits,
+    above,
+    equal,
+    counters,
+    entries,
+    lower_in,
+    end,
+    span,
+    listing,
+    owner,
+    offset,
+    lane,
+    group: cutlass.Constexpr,
+):
+    """Write a batch's bitmap words and list its undecided keys; returns how many keys of the batch are above the range."""
+    size = cutlass.const_expr(cute.size(bits))
+    highs = cute.make_rmem_tensor(cute.make_layout(size), Int32)
+    sames = cute.make_rmem_tensor(cute.make_layout(size), Int32)
+    count = Int32(0)
+    some = Int32(0)
+    for j in cutlass.range_constexpr(size):
+        highs[j] = cute.arch.vote_ballot_sync(bits[j] > end)
+        sames[j] = cute.arch.vote_ballot_sync(end - bits[j] <= span)
+        count += cute.arch.popc(highs[j])
+        some |= sames[j]
+    if lane == 0:
+        cute.autovec_copy(highs, cute.make_tensor(above, cute.make_layout(size)))
+    if listing & (some != 0):
+        found = Int32(0)
+        for j in cutlass.range_constexpr(size):
+            found += cute.arch.popc(sames[j])
+        slot = Int32(0)
+        if lane == 0:
+            slot = cute.arch.atomic_add(counters, found, sem="relaxed", scope="cta")
+        slot = cute.arch.shuffle_sync(slot, 0) + lower_in
+        before = (Int32(1) << lane) - 1
+        for j in cutlass.range_constexpr(size):
+            if (sames[j] >> lane) & 1 != 0:
+                place = (owner << OFFSET_BITS) | (offset + 32 * j + lane)
+                entry = (bits[j].to(Uint64) << 32) | (~place).bitcast(Uint32).to(Uint64)
+                at = entries + (slot + cute.arch.popc(sames[j] & before))
+                if cutlass.const_expr(group > 1):
+                    for i in cutlass.range_constexpr(group):
+                        store_peer(at, i, entry)
+                else:
+                    at[0] = entry.to(Int64)
+            slot += cute.arch.popc(sames[j])
+    if listing:
+        sames.fill(0)
+    if lane == 0:
+        cute.autovec_copy(sames, cute.make_tensor(equal, cute.make_layout(size)))
+    return count
+
+
+@cute.jit
+def mark(entry, bitmap, counts, counters, which: cutlass.Constexpr, rank, warps: cutlass.Constexpr, words):
+    """Set a list entry's bit where this CTA owns it, and count it where a CTA of lower rank does."""
+    place = ~(entry.to(Uint32).bitcast(Int32))
+    owner = place >> OFFSET_BITS
+    offset = place & ((1 << OFFSET_BITS) - 1)
+    warp = owner - rank * warps
+    if warp < 0:
+        cute.arch.atomic_add(counters + which, Int32(1), sem="relaxed", scope="cta")
+    if (warp >= 0) & (warp < warps):
+        cute.arch.atomic_or(
+            bitmap + (warp * words + (offset >> 5)), Int32(1) << (offset & 31), sem="relaxed", scope="cta"
+        )
+        if cutlass.const_expr(which == LOWER_ABOVE):
+            cute.arch.atomic_add(counts + warp, Int32(1), sem="relaxed", scope="cta")
+
+
+@cute.jit
+def sift(
+    entries,
+    i,
+    target: cutlass.Constexpr,
+    above,
+    equal,
+    counts,
+    counters,
+    end,
+    span,
+    inside,
+    ranked: cutlass.Constexpr,
+    rank,
+    warps: cutlass.Constexpr,
+    words,
+):
+    """After the rounds over the list: mark an entry above the range; keep, or mark as equal, one that is in it."""
+    entry = entries[i].to(Uint64)
+    key = entry_key(entry)
+    if key > end:
+        mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+    if (end - key <= span) & (inside > 0):
+        if inside > ranked:
+            mark(entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
+        else:
+            slot = cute.arch.atomic_add(counters + 1, Int32(1), sem="relaxed", scope="cta")
+            entries[target + slot] = entry.to(Int64)
+
+
+@cute.jit
+def rank_entries(
+    entries, count, need, above, counts, counters, rank, warps: cutlass.Constexpr, words, warp, lane
+):
+    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
+    low = Uint64(0)
+    high = Uint64(0)
+    if lane < count:
+        low = entries[lane].to(Uint64)
+    if lane + 32 < count:
+        high = entries[lane + 32].to(Uint64)
+    for i in cutlass.range(warp, count, warps, unroll=1):
+        entry = entries[i].to(Uint64)
+        ahead = cute.arch.popc(cute.arch.vote_ballot_sync(low > entry)) + cute.arch.popc(
+            cute.arch.vote_ballot_sync(high > entry)
+        )
+        if (ahead < need) & (lane == 0):
+            mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+
+
+@cute.jit
+def take_ties(above, equal, counts, sums, take, first, words, warp, warps: cutlass.Constexpr, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    found = Int32(0)
+    for i in cutlass.range(lane, words, 32, unroll=1):
+        found += cute.arch.popc(equal[first + i])
+    found = warp_sum(found)
+    if lane == 0:
+        sums[warp] = found
+    cute.arch.sync_threads()
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = take - warp_sum(other)
+    added = Int32(0)
+    for i in cutlass.range(words, unroll=1):
+        if left > 0:
+            word = equal[first + i]
+            chosen = ((word >> lane) & 1 != 0) & (cute.arch.popc(word & ((Int32(1) << lane) - 1)) < left)
+            taken = cute.arch.vote_ballot_sync(chosen)
+            if lane == 0:
+                above[first + i] = above[first + i] | taken
+            added += cute.arch.popc(taken)
+            left -= cute.arch.popc(taken)
+    if lane == 0:
+        counts[warp] = counts[warp] + added
+    cute.arch.sync_threads()
+
+
+def entry_key(entry):
+    """The key of a list entry; its low half is the complement of the position, so that larger entries go first."""
+    return (entry.to(Uint64) >> 32).to(Uint32)
+
+
+@cute.jit
+def take_all(out, k, length, first, stride: cutlass.Constexpr, table, page_size, inverse):
+    """A row of at most `k` scores: every position, then -1, without a look at the scores."""
+    for slot in cutlass.range(first, k, stride, unroll=1):
+        id = Int32(-1)
+        if slot < length:
+            id = slot
+            if page_size > 0:
+                page, offset = page_of(inverse, page_size, slot)
+                id = table[page] * page_size + offset
+        out[slot] = id
+
+
+def page_of(inverse, page_size, position):
+    """Page and offset of a position; `inverse` is (2**32 - 1) // page_size, at most one page short."""
+    page = cute.arch.mul_hi(position.to(Uint32), inverse).to(Int32)
+    offset = position - page * page_size
+    over = offset >= page_size
+    return cutlass.select_(over, page + 1, page), cutlass.select_(over, offset - page_size, offset)
+
+
+@cute.jit
+def emit(out, slot, words, position, lane, table, page_size, inverse, size: cutlass.Constexpr):
+    """Write the ids of a batch's marked columns, ascending, from `slot` on; returns the slot after them."""
+    marks = cute.make_rmem_tensor(cute.make_layout(size), Int32)
+    ids = cute.make_rmem_tensor(cute.make_layout(size), Int32)
+    cute.autovec_copy(cute.make_tensor(words, cute.make_layout(size)), marks)
+    bit = Int32(1) << lane
+    for j in cutlass.range_constexpr(size):
+        ids[j] = position + 32 * j
+    if page_size > 0:
+        offsets = cute.make_rmem_tensor(cute.make_layout(size), Int32)
+        for j in cutlass.range_constexpr(size):
+            page, offsets[j] = page_of(inverse, page_size, ids[j])
+            ids[j] = cute.arch.inline_ptx(
+                "{ .reg .pred p; .reg .b32 t; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; mov.b32 {$w0}, 0; "
+                "@p ld.global.nc.b32 {$w0}, [{$r0}]; }",
+                write_only_types=[Int32],
+                read_only_args=[table + page, marks[j], bit],
+            )
+        for j in cutlass.range_constexpr(size):
+            ids[j] = ids[j] * page_size + offsets[j]
+    for j in cutlass.range_constexpr(size):
+        place = slot + cute.arch.popc(marks[j] & (bit - 1))
+        cute.arch.inline_ptx(
+            "{ .reg .pred p; .reg .b32 t; .reg .b64 a; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; "
+            "mad.wide.u32 a, {$r3}, 4, {$r0}; @p st.global.b32 [a], {$r4}; }",
+            read_only_args=[out, marks[j], bit, place, ids[j]],
+        )
+        slot += cute.arch.popc(marks[j])
+    return slot

@@ -1,0 +1,192 @@
+"""topk_selector__cutedsl_sm100a__g1_t512_r16_half_c2
+
+Generated from templates/cutedsl/topk_selector.py.j2 by `make generate`: edit the template or the
+declaration dsl_kernels/programs/topk_selector.py, not this file. Knobs: group=1, threads=512, keep=16, digit=half, resident=2.
+
+roles
+  select     threads 0..511  every warp owns a run of words of 32 columns
+buffers
+  hist       4096 int32, shared
+  entries    2112 int64, shared
+  above      2304 int32, shared
+  equal      2304 int32, shared
+  sums       32 int32, shared
+  counts     32 int32, shared
+  state      8 int32, shared
+  counters   8 int32, shared
+  keys       512x16 uint32, registers of select
+totals: 512 threads, 52032 of 232448 bytes of shared memory, grid (rows, 1)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32
+
+from dsl_kernels.device.cutedsl import topk_selector as leaf
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+LAUNCH = Launch(
+    operands=(
+        Operand("logits", "tensor", "float32", ('rows', 'stride')),
+        Operand("row_starts", "tensor", "int32", ('rows',)),
+        Operand("row_ends", "tensor", "int32", ('rows',)),
+        Operand("block_table", "tensor", "int32", ('b', 'max_pages')),
+        Operand("next_n", "scalar", "int32"),
+        Operand("page_size", "scalar", "int32"),
+        Operand("indices", "tensor", "int32", ('rows', 'k'), written=True),
+    ),
+    grid=('rows', '1', '1'),
+    block=512,
+    cluster=(1, 1, 1),
+)
+
+
+@cute.kernel
+def topk_selector__cutedsl_sm100a__g1_t512_r16_half_c2(logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer, next_n: cutlass.Int32, page_size: cutlass.Int32, indices: cute.Pointer, rows: cutlass.Int32, stride: cutlass.Int32, b: cutlass.Int32, max_pages: cutlass.Int32, k: cutlass.Int32):
+    thread, _, _ = cute.arch.thread_idx()
+    row, rank, _ = cute.arch.block_idx()
+    lane = thread & 31
+    warp = cute.arch.make_warp_uniform(thread >> 5)
+    smem = cutlass.memory.SmemAllocator()
+    hist = smem.allocate_array(Int32, 4096, byte_alignment=16)
+    entries = smem.allocate_array(Int64, 2112, byte_alignment=16)
+    above = smem.allocate_array(Int32, 2304, byte_alignment=16)
+    equal = smem.allocate_array(Int32, 2304, byte_alignment=16)
+    sums = smem.allocate_array(Int32, 32, byte_alignment=16)
+    counts = smem.allocate_array(Int32, 32, byte_alignment=16)
+    state = smem.allocate_array(Int32, 8, byte_alignment=16)
+    counters = smem.allocate_array(Int32, 8, byte_alignment=16)
+    bits = cute.make_rmem_tensor(cute.make_layout(16), Uint32)
+    digits = cute.make_rmem_tensor(cute.make_layout(8), Uint32)
+    start = row_starts[row]
+    last = row_ends[row]
+    scores = logits + row.to(Int64) * stride
+    out = indices + row.to(Int64) * k
+
+    # Each warp owns a run of neighbouring words of 32 columns and takes them in batches of 16, a column a lane.
+    # A row that the group's registers can hold is laid out by its stride: its loads do not wait for its length.
+    origin = Int32(0)
+    run = Uint32(16)
+    if stride > 8192:
+        origin = (cutlass.max(start, 0) >> 5) << 5
+        run = (cutlass.max(cutlass.min(last, stride) - origin, 0).to(Uint32) + 511) // 512
+    batches = ((run + 15) // 16).to(Int32)
+    run = run.to(Int32)
+    owner = rank * 16 + warp
+    base = origin + owner * run * 32
+    limit = cutlass.min(stride, base + run * 32)
+    leaf.load_words(bits, scores, base + lane, limit)
+    leaf.clear(hist, 4096, thread, 512)
+    if thread < 8:
+        counters[thread] = Int32(0)
+    inverse = Uint32(0)
+    line = Int64(0)
+    if page_size > 0:
+        inverse = Uint32(0xFFFFFFFF) // page_size.to(Uint32)
+        line = (row.to(Uint32) // next_n.to(Uint32)).to(Int64) * max_pages
+    table = block_table + line
+    start = cutlass.max(start, 0)
+    last = cutlass.min(last, stride)
+    cute.arch.sync_threads()
+    if last - start <= k:
+        leaf.take_all(out, k, last - start, rank * 512 + thread, 512, table, page_size, inverse)
+    else:
+        lo = cutlass.max(start, base)
+        hi = cutlass.min(last, limit)
+        for step in cutlass.range(batches, unroll=1):
+            column = base + step * 512
+            if step > 0:
+                leaf.load_words(bits, scores, column + lane, limit)
+            leaf.make_keys(bits, digits, column + lane, column, column + 512, lo, hi)
+            if (column < hi) & (column + 512 > lo):
+                leaf.count_first(hist, digits)
+        leaf.settle(hist, sums, state, k, Uint32(0), Uint32(0), True, thread, warp, 512, lane)
+        end, span, need, inside = leaf.read_state(state)
+
+        # More digits over the row while the undecided keys are too many to list.
+        rounds = Int32(1)
+        while (inside > 2048) & (span != 0):
+            bins = hist + (rounds & 1) * leaf.BINS
+            shift = leaf.digit_shift(span)
+            for step in cutlass.range(batches, unroll=1):
+                if batches > 1:
+                    column = base + step * 512
+                    leaf.load_words(bits, scores, column + lane, limit)
+                    leaf.make_keys(bits, None, column + lane, column, column + 512, lo, hi)
+                for j in cutlass.range_constexpr(16):
+                    leaf.count_key(bins, bits[j], end, span, shift)
+            leaf.clear(hist + ((rounds + 1) & 1) * leaf.BINS, leaf.BINS, thread, 512)
+            leaf.settle(bins, sums, state, need, end, span, False, thread, warp, 512, lane)
+            end, span, need, inside = leaf.read_state(state)
+            rounds += 1
+        lower = Int32(0)
+        lower_in = Int32(0)
+
+        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held.
+        listing = (inside > 0) & (inside <= 2048)
+        count = Int32(0)
+        for step in cutlass.range(batches, unroll=1):
+            batch = batches - 1 - step
+            if step > 0:
+                column = base + batch * 512
+                leaf.load_words(bits, scores, column + lane, limit)
+                leaf.make_keys(bits, None, column + lane, column, column + 512, lo, hi)
+            word = (warp * batches + batch) * 16
+            count += leaf.collect(
+                bits, above + word, equal + word, counters, entries, lower_in, end, span, listing, owner,
+                batch * 512, lane, 1,
+            )
+        if lane == 0:
+            counts[warp] = count
+        cute.arch.sync_threads()
+
+        ties = cutlass.max(need - lower_in, 0)
+        skip = lower + cutlass.min(lower_in, need)
+        if listing:
+            ranked = Int32(0)
+            if inside > 64:
+                total = inside
+                while (inside > 64) & (span != 0):
+                    bins = hist + (rounds & 1) * leaf.BINS
+                    shift = leaf.digit_shift(span)
+                    for i in cutlass.range(thread, total, 512, unroll=1):
+                        leaf.count_key(bins, leaf.entry_key(entries[i]), end, span, shift)
+                    leaf.clear(hist + ((rounds + 1) & 1) * leaf.BINS, leaf.BINS, thread, 512)
+                    leaf.settle(bins, sums, state, need, end, span, False, thread, warp, 512, lane)
+                    end, span, need, inside = leaf.read_state(state)
+                    rounds += 1
+                for i in cutlass.range(thread, total, 512, unroll=1):
+                    leaf.sift(
+                        entries, i, 2048, above, equal, counts, counters, end, span, inside, 64, rank, 16,
+                        batches * 16,
+                    )
+                ranked = Int32(2048)
+                cute.arch.sync_threads()
+            if inside <= 64:
+                leaf.rank_entries(
+                    entries + ranked, inside, need, above, counts, counters, rank, 16, batches * 16, warp, lane
+                )
+            cute.arch.sync_threads()
+            ties = Int32(0)
+            if inside > 64:
+                ties = cutlass.max(need - counters[leaf.LOWER_EQUAL], 0)
+            skip = lower + counters[leaf.LOWER_ABOVE] + cutlass.min(counters[leaf.LOWER_EQUAL], need)
+        if ties > 0:
+            leaf.take_ties(
+                above, equal, counts, sums, ties, warp * batches * 16, batches * 16, warp, 16, lane
+            )
+        before = Int32(0)
+        if lane < warp:
+            before = counts[lane]
+        slot = skip + leaf.warp_sum(before)
+        for batch in cutlass.range(batches, unroll=1):
+            slot = leaf.emit(
+                out, slot, above + (warp * batches + batch) * 16, base + batch * 512 - start + lane, lane,
+                table, page_size, inverse, 16,
+            )
+
+
+@cute.jit
+def program(logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer, next_n: cutlass.Int32, page_size: cutlass.Int32, indices: cute.Pointer, rows: cutlass.Int32, stride: cutlass.Int32, b: cutlass.Int32, max_pages: cutlass.Int32, k: cutlass.Int32):
+    topk_selector__cutedsl_sm100a__g1_t512_r16_half_c2(logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k).launch(
+        grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=2, preferred_smem_carveout=100
+    )
