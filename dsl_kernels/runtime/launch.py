@@ -91,10 +91,11 @@ class LoadedKernel:
             _CONFIG_HEAD.pack_into(slot.config_head, 0, *grid, *slot.fixed, stream)
         except struct.error as error:
             raise self._out_of_range(values, grid, error) from None
-        for index, key in zip(slot.map_indices, maps, strict=True):
-            entry = self._tensor_maps.get((index, *key)) or self._encode(index, key)
-            slot.pointers[index] = entry[0]
-            slot.held[index] = entry
+        if maps:
+            for index, key in zip(slot.map_indices, maps, strict=True):
+                entry = self._tensor_maps.get((index, *key)) or self._encode(index, key)
+                slot.pointers[index] = entry[0]
+                slot.held[index] = entry
         if slot.devices > 1:
             self._launch_on_its_device(operands, slot)
             return
