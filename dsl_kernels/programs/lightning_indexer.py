@@ -98,7 +98,7 @@ def _prefill_maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
 
 def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
-    each = 1 if k.queries == 1 else HOPPER_N // k.heads
+    each = min(k.queries, HOPPER_N // k.heads)
     # Two products of 64 columns a thread need registers that idle copy warps hand over; one product does not.
     score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 24)
     score = (Reader("score", Engine.WGMMA, "warp"),)
@@ -177,8 +177,14 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
     )
 
 
+def _blackwell_groups(k: SimpleNamespace) -> tuple[int, int]:
+    """Scoring groups of a decode and the queries of one product; where one product holds them all, one group."""
+    each = min(k.queries, BLACKWELL_DECODE_N // k.heads)
+    return (1 if each == k.queries else 2), each
+
+
 def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    groups, each = (1, 1) if k.queries == 1 else (2, BLACKWELL_DECODE_N // k.heads)
+    groups, each = _blackwell_groups(k)
     accumulators = 4 // groups
     query_stages = 2 if k.queries == 1 else 1
     scorers = tuple(f"score_{g}" for g in range(groups))
@@ -493,7 +499,7 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
             return {"load": _load_decode, "score": _score_decode}
         return {"load": _load_prefill, **{f"score_{g}": _score_prefill(g) for g in range(_hopper_groups(k))}}
     if decode:
-        groups = {f"score_{g}": _epilogue_decode(g) for g in range(1 if k.queries == 1 else 2)}
+        groups = {f"score_{g}": _epilogue_decode(g) for g in range(_blackwell_groups(k)[0])}
         return {"load": _load_decode, "mma": _issue_decode, **groups}
     groups = {f"score_{g}": _epilogue_prefill(g) for g in range(2)}
     return {"load": _load_prefill, "mma": _issue_prefill, **groups}
