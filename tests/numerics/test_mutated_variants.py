@@ -40,7 +40,7 @@ class Mutation:
             yield ptx[: match.start()] + match.expand(self.becomes) + ptx[match.end() :]
 
 
-ARRIVE = Mutation("dropped arrive", r"mbarrier\.arrive\.shared::cta\.b64 _, \[[^\]]*\];")
+ARRIVE = Mutation("dropped arrive", r"mbarrier\.arrive\.shared(::cta)?\.b64\s+\S+, \[[^\]]*\][^;]*;")
 NOINC = Mutation("dropped arrival of asynchronous copies", r"cp\.async\.mbarrier\.arrive\.noinc[^;]*;")
 COMMIT = Mutation("dropped commit", r"tcgen05\.commit[^;]*;")
 WAIT = Mutation("waits that do not wait", r"mbarrier\.try_wait\.parity[^;]*;", "setp.eq.u32 P1, 0, 0;", "all")
@@ -49,7 +49,9 @@ LOADED = Mutation("dropped waits for tensor memory", r"tcgen05\.wait::ld[^;]*;",
 MEET = Mutation("dropped CTA barriers", r"bar\.sync[^;]*;", "", "all")
 WGMMA = Mutation("dropped waits for wgmma", r"wgmma\.wait_group[^;]*;", "", "all")
 BYTES = Mutation(
-    "a barrier that expects other bytes", r"(mbarrier\.expect_tx[^\[]*\[[^\]]*\]), [^;]*;", r"\1, 48;"
+    "a barrier that expects other bytes",
+    r"(mbarrier\.(?:arrive\.)?expect_tx[^\[]*\[[^\]]*\]), [^;]*;",
+    r"\1, 48;",
 )
 CLUSTER = Mutation("dropped cluster barriers", r"barrier\.cluster\.(arrive|wait)[^;]*;", "", "all")
 ALL_BYTES = replace(BYTES, sites="all")
@@ -66,6 +68,8 @@ CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
     ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
+    ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES, LOADED, MEET)),
+    ("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", "prefill_ragged", 1, (WAIT, BYTES, LOADED, MEET)),
     ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t64_st6_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
     ("topk_selector__tilelang_sm90a__g8_t1024_r4_d12_c1", "starts", 0, (CLUSTER, RANK, MEET)),
 )  # fmt: skip
