@@ -40,12 +40,18 @@ class Mutation:
             yield ptx[: match.start()] + match.expand(self.becomes) + ptx[match.end() :]
 
 
-ARRIVE = Mutation("dropped arrive", r"mbarrier\.arrive\.shared(::cta)?\.b64\s+\S+, \[[^\]]*\][^;]*;")
+# Both DSLs' spellings: with and without ::cta and a count, announcing bytes with or without an arrival.
+ARRIVE = Mutation("dropped arrive", r"mbarrier\.arrive\.shared(::cta)?\.b64 [^,]*, \[[^;]*;")
 NOINC = Mutation("dropped arrival of asynchronous copies", r"cp\.async\.mbarrier\.arrive\.noinc[^;]*;")
 COMMIT = Mutation("dropped commit", r"tcgen05\.commit[^;]*;")
 WAIT = Mutation("waits that do not wait", r"mbarrier\.try_wait\.parity[^;]*;", "setp.eq.u32 P1, 0, 0;", "all")
 PROXY = Mutation("dropped proxy fences", r"fence\.proxy\.async\.shared::cta;", "", "all")
 LOADED = Mutation("dropped waits for tensor memory", r"tcgen05\.wait::ld[^;]*;", "", "all")
+STORED = Mutation("dropped waits for stores to tensor memory", r"tcgen05\.wait::st[^;]*;", "", "all")
+FENCED = Mutation(
+    "dropped fences of tensor memory", r"tcgen05\.fence::(before|after)_thread_sync;", "", "all"
+)
+FREED = Mutation("tensor memory that is not freed", r"tcgen05\.dealloc[^;]*;")
 MEET = Mutation("dropped CTA barriers", r"bar\.sync[^;]*;", "", "all")
 WGMMA = Mutation("dropped waits for wgmma", r"wgmma\.wait_group[^;]*;", "", "all")
 BYTES = Mutation(
@@ -66,6 +72,10 @@ RANK = Mutation(
 CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
+    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
+    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
+    ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
+    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4", "tiny", 8, (WAIT, CLUSTER)),
     ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
     ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES, LOADED, MEET)),
