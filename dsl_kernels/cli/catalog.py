@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -365,6 +366,10 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
         "assumed": assumed,
         "bucket": found.bucket,
         "tuned": dict(found.tuned) if found.tuned else None,
+        "best_by_backend": {
+            backend: {"variant": variant, "us": us, "times_the_fastest": times}
+            for backend, (variant, us, times) in found.best_by_backend().items()
+        },
         "candidates": [
             {
                 "variant": c.variant.id,
@@ -393,7 +398,14 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
     console.print(f"bucket {bucket}; sizes that decide nothing: {', '.join(assumed) or 'none'}", markup=False)
     here = [c for c in found.candidates if c.variant.arch == call.arch]
     order = sorted(
-        here, key=lambda c: (not c.chosen, c.refusal is not None, c.predicted_us or 0.0, c.variant.id)
+        here,
+        key=lambda c: (
+            not c.chosen,
+            c.refusal is not None,
+            c.tuned_us or math.inf,
+            c.predicted_us or 0.0,
+            c.variant.id,
+        ),
     )
     rows = [
         ("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us, c.refusal or "")
@@ -413,8 +425,11 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
         console.print(f"{others} more are built for other architectures")
     console.print(f"model us: a model, not a measurement; its rates are {rates}", markup=False)
     if found.tuned:
-        times = " ".join(f"{name}={us}" for name, us in found.tuned.get("us", {}).items())
-        console.print(f"tuned entry: {found.tuned['variant']} {times}", markup=False)
+        console.print(f"tuned entry: {found.tuned['variant']}", markup=False)
+        for backend, (variant, us, times) in found.best_by_backend().items():
+            console.print(
+                f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", markup=False
+            )
     elif call.gpu:
         console.print(f"no tuned entry for {call.gpu} and this bucket", markup=False)
     if found.selection is not None:

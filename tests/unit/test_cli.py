@@ -286,6 +286,23 @@ def test_explain_says_which_tuned_entry_decided(tmp_path):
     assert "tuned entry" in invoke(*TOPK, "--gpu", "NVIDIA H200").stdout
 
 
+def test_explain_says_which_dsl_won_and_by_how_much(tmp_path, monkeypatch):
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
+    open_ids = [c["variant"] for c in data(*TOPK)["candidates"] if c["refusal"] is None]
+    one, two = (next(v for v in open_ids if f"__{dsl}_" in v) for dsl in ("cutedsl", "tilelang"))
+    entry = {
+        "op": "topk_selector", "form": "default", "bucket": {"rows": 4, "max_len": 4096, "k": 2048},
+        "variant": one, "us": {one: 2.0, two: 3.0},
+    }  # fmt: skip
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "nvidia_h200.json").write_text(json.dumps({"schema": 1, "entries": [entry]}))
+    assert data(*TOPK, "--gpu", "NVIDIA H200")["best_by_backend"] == {
+        "cutedsl": {"variant": one, "us": 2.0, "times_the_fastest": 1.0},
+        "tilelang": {"variant": two, "us": 3.0, "times_the_fastest": 1.5},
+    }
+    assert "1.50 times the fastest" in invoke(*TOPK, "--gpu", "NVIDIA H200").stdout
+
+
 @pytest.mark.parametrize(
     ("dims", "message"),
     [
