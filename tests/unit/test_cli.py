@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import dsl_kernels
 from codegen.check import check
-from codegen.emit import entry, relative_path
+from codegen.emit import GENERATED, entry, relative_path
 from codegen.sweep import Candidate, combinations
 from dsl_kernels import env, programs, registry, runs, variants
 from dsl_kernels.arch import ARCHS
