@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 
 OP = "lightning_indexer"
 ONE_QUERY = [[1500], [0], [3000], [64], [129], [800]]
+EVEN_ONE = [[9000]]
+EVEN_THREE = [[4998, 4999, 5000]]
 THREE_QUERIES = [[1500, 3, 900], [0, 0, 0], [2000, 2001, 2002], [64, 1, 65]]
 SCHEDULES = (
     Schedule.lockstep(),
@@ -58,8 +60,12 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=["lockstep", "random", "late", "early"])
-def test_a_share_of_many_tiles(small: Variant, schedule: Schedule) -> None:
-    lens = ONE_QUERY if small.knobs["queries"] == 1 else THREE_QUERIES
-    workload = Workload(f"shares_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 50})
+@pytest.mark.parametrize("even", [False, True], ids=["ragged", "even"])
+def test_a_share_of_many_tiles(small: Variant, schedule: Schedule, even: bool) -> None:
+    one = small.knobs["queries"] == 1
+    lens = (EVEN_ONE if one else EVEN_THREE) if even else (ONE_QUERY if one else THREE_QUERIES)
+    workload = Workload(
+        f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 150}
+    )
     result = trial.run(small, workload, Emulator(schedule), case=trial.cached_case(OP, workload))
     assert result.comparison.ok, result.comparison.failures

@@ -29,7 +29,7 @@ def vector(pointer):
 
 def ceildiv(count, size):
     """Both positive or zero; unsigned, which costs no sign fix-up."""
-    return Int32((Uint32(count) + (size - 1)) // size)
+    return Int32((Uint32(count) + Uint32(size - 1)) // Uint32(size))
 
 
 def share_begin(total, part, parts):
@@ -65,42 +65,89 @@ def warp_prefix_sum(value, lane):
     return upto
 
 
+def place_when_even(b, cta, ctas):
+    """(seq, tile, group): when tiles are dealt evenly, a sequence has `group` CTAs, and this one starts at `tile`."""
+    group = cutlass.max(Int32(ctas // Uint32(b)), 1)
+    seq = Int32(Uint32(cta) // Uint32(group))
+    return seq, cta - seq * group, group
+
+
 @cute.jit
 def find_share(
     seq_lens: cute.Tensor, b, next_n, skip_below, keys: cutlass.Constexpr, cta, ctas: cutlass.Constexpr
 ):
-    """Where this CTA's share of the key tiles begins, and its size: (seq, tile, need, turns).
+    """Which key tiles this CTA scores: (seq, tile, need, turns, step).
 
-    The tiles of all sequences, end to end, are dealt to the CTAs in contiguous equal shares. Every warp works it out
-    for itself, 32 sequences at a time, so nothing has to be planned on the host. `need` is keys_to_score of `seq`.
+    `turns` tiles from `tile` of sequence `seq` on, `step` apart, and `need` is keys_to_score of `seq`. Every warp works
+    it out for itself, 32 sequences at a time, so nothing has to be planned on the host. There are two ways to deal:
+
+    - Evenly, where that leaves no CTA with more tiles than contiguous shares would: each sequence has as many CTAs,
+      and they take its tiles in turn. A CTA knows its sequence and tiles before it knows a length.
+    - Contiguous equal shares of the tiles of all sequences, end to end, for ragged lengths.
     """
     lane = cute.arch.lane_idx()
-    need_first = keys_to_score(seq_lens, b, next_n, skip_below, lane)
-    total = ceildiv(need_first, keys)
+    seq, tile, step = place_when_even(b, cta, ctas)
+    need = keys_to_score(seq_lens, b, next_n, skip_below, lane)
+    total = ceildiv(need, keys)
+    longest = total
     for c in cutlass.range(1, ceildiv(b, 32), unroll=1):
-        total = total + ceildiv(keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane), keys)
+        tiles = ceildiv(keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane), keys)
+        total = total + tiles
+        longest = cutlass.max(longest, tiles)
     total = cute.arch.warp_redux_sync(total, "add")
-    begin = share_begin(total, cta, ctas)
+    longest = cute.arch.warp_redux_sync(longest, "max")
     turns = share_size(total, cta, ctas)
-    seq, tile, need = Int32(0), Int32(0), need_first
-    before, c = Int32(0), Int32(0)
-    searching = turns > 0
-    while searching:
-        if c > 0:
-            need = keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane)
-        tiles = ceildiv(need, keys)
-        upto = before + warp_prefix_sum(tiles, lane)
-        hit = cute.arch.vote_ballot_sync((upto > begin) & (upto - tiles <= begin))
-        before = cute.arch.shuffle_sync(upto, 31)
-        if hit != 0:
-            # The shares are in order, so one lane at most owns this one's first tile.
-            owner = 31 - Int32(cute.arch.clz(hit))
-            seq = c * 32 + owner
-            tile = begin - cute.arch.shuffle_sync(upto - tiles, owner)
-            need = cute.arch.shuffle_sync(need, owner)
-            searching = False
-        c = c + 1
-    return seq, tile, need, turns
+    if (b <= ctas) & (ceildiv(longest, step) <= ceildiv(total, ctas)):
+        if seq < 32:
+            need = cute.arch.shuffle_sync(need, seq)
+        else:
+            need = keys_to_score(seq_lens, b, next_n, skip_below, seq)
+        turns = ceildiv(ceildiv(need, keys) - tile + step, step) - 1
+    else:
+        begin = share_begin(total, cta, ctas)
+        step = Int32(1)
+        before, c = Int32(0), Int32(0)
+        searching = turns > 0
+        while searching:
+            if c > 0:
+                need = keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane)
+            tiles = ceildiv(need, keys)
+            upto = before + warp_prefix_sum(tiles, lane)
+            hit = cute.arch.vote_ballot_sync((upto > begin) & (upto - tiles <= begin))
+            before = cute.arch.shuffle_sync(upto, 31)
+            if hit != 0:
+                # The shares are in order, so one lane at most owns this one's first tile.
+                owner = 31 - Int32(cute.arch.clz(hit))
+                seq = c * 32 + owner
+                tile = begin - cute.arch.shuffle_sync(upto - tiles, owner)
+                need = cute.arch.shuffle_sync(need, owner)
+                searching = False
+            c = c + 1
+    return seq, tile, need, turns, step
+
+
+def table_entry(table, row, tile, step, pages, last, lane):
+    """This lane's entry of a row of the block table, for 32 // pages tiles from `tile` on, `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    return table[row + cutlass.min((tile + lane // pages * step) * pages + lane % pages, last)]
+
+
+@cute.jit
+def guess_entries(
+    table: cute.Tensor, b, max_pages, pages: cutlass.Constexpr, cta, ctas: cutlass.Constexpr, lane
+):
+    """Two table_entry of this CTA's first tiles if they are dealt evenly, before the lengths are known.
+
+    They lie in the table, but may be garbage past a sequence's length: nothing follows one before that is known.
+    """
+    seq, tile, step = place_when_even(b, cta, ctas)
+    row, last = cutlass.min(seq, b - 1) * max_pages, max_pages - 1
+    ahead = tile + 32 // pages * step
+    return table_entry(table, row, tile, step, pages, last, lane), table_entry(
+        table, row, ahead, step, pages, last, lane
+    )
 
 
 @cute.jit

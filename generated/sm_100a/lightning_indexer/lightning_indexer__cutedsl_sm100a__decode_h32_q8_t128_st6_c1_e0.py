@@ -145,7 +145,12 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     cta, _, _ = cute.arch.block_idx()
     lens = leaf.vector(seq_lens)
-    seq, tile, need, turns = leaf.find_share(lens, b, next_n, skip_below, 128, cta, 148)
+    table = leaf.vector(block_table)
+    entry, ahead = Int32(0), Int32(0)
+    if warp == 8:
+        # Fetched while the lengths are: used if the tiles turn out to be dealt evenly.
+        entry, ahead = leaf.guess_entries(table, b, max_pages, 2, cta, 148, lane)
+    seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 128, cta, 148)
     turn = Int32(-1)
     keys = tensor.key_operand(shared.keys.data_ptr(), 128, 6)
     queries = tensor.query_operand(shared.queries.data_ptr(), 128, 2)
@@ -188,8 +193,8 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
                     logit = scale * tensor.weighted_relu_sum(dots[j], weight, 32)
                     if tile * 128 + key < upto:
                         (logits + to).store(logit)
-            out = out + 128
-            tile = tile + 1
+            out = out + step * 128
+            tile = tile + step
     elif warp < 8:
         key = thread % 128
         use, out = Int32(0), Int64(0)
@@ -229,20 +234,20 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
                     logit = scale * tensor.weighted_relu_sum(dots[j], weight, 32)
                     if tile * 128 + key < upto:
                         (logits + to).store(logit)
-            out = out + 128
-            tile = tile + 1
+            out = out + step * 128
+            tile = tile + step
     elif warp == 8:
-        table = leaf.vector(block_table)
-        table_at, entry, ahead = Int32(0), Int32(0), Int32(0)
+        held = Int32(0)
         for it in cutlass.range(turns, unroll=1):
             fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 128)
             last = (need - 1) // 64
             if fresh:
                 turn = turn + 1
-                # A lane holds one of the next 32 table entries, and one of the 32 after them.
-                table_at = tile * 2
-                entry = table[seq * max_pages + cutlass.min(table_at + lane, last)]
-                ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                # A lane holds an entry of the next 16 tiles, and one of those after them.
+                held = Int32(0)
+                if step == 1:
+                    entry = leaf.table_entry(table, seq * max_pages, tile, 1, 2, last, lane)
+                    ahead = leaf.table_entry(table, seq * max_pages, tile + 16, 1, 2, last, lane)
                 cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
                 # The last product of an odd count scores its last query twice.
                 count = leaf.ceildiv(next_n, 4) * 4
@@ -254,20 +259,21 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
                     leaf.load_box(query_map, query_map_coords, (query * 32, 0), (32, 128), shared.queries.data_ptr() + place * 4096, queries_full)
                     with cute.arch.elect_one():
                         leaf.bulk_floats(weights + query * 32, 32, head_weights + place * 32, queries_full)
-            if tile * 2 >= table_at + 32:
-                table_at = table_at + 32
+            if held == 16:
+                held = Int32(0)
                 entry = ahead
-                ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                ahead = leaf.table_entry(table, seq * max_pages, tile + 16 * step, step, 2, last, lane)
             cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 6, 16896)
             for p in cutlass.range_constexpr(2):
-                page = cute.arch.shuffle_sync(entry, tile * 2 + p - table_at)
+                page = cute.arch.shuffle_sync(entry, held * 2 + cutlass.min(p, last - tile * 2))
                 place = it % 6 * 2 + p
                 leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 6)
                 with cute.arch.elect_one():
                     leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 6)
-            tile = tile + 1
+            held = held + 1
+            tile = tile + step
     else:
         fill_0 = Int32(0)
         fill_1 = Int32(0)
@@ -310,7 +316,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
                     fill_1 = fill_1 + 1
             with cute.arch.elect_one():
                 tcgen05.commit(keys_empty + it % 6)
-            tile = tile + 1
+            tile = tile + step
     # Tensor memory is freed when every accumulator has been read.
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()

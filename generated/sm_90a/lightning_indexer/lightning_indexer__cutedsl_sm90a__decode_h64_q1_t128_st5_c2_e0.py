@@ -100,7 +100,12 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t128_st5_c2_e0(query_map: cu
             cute.arch.mbarrier_init_fence()
     cta, _, _ = cute.arch.block_idx()
     lens = leaf.vector(seq_lens)
-    seq, tile, need, turns = leaf.find_share(lens, b, 1, skip_below, 128, cta, 264)
+    table = leaf.vector(block_table)
+    entry, ahead = Int32(0), Int32(0)
+    if warp == 8:
+        # Fetched while the lengths are: used if the tiles turn out to be dealt evenly.
+        entry, ahead = leaf.guess_entries(table, b, max_pages, 2, cta, 264, lane)
+    seq, tile, need, turns, step = leaf.find_share(lens, b, 1, skip_below, 128, cta, 264)
     turn = Int32(-1)
     cute.arch.sync_threads()
     keys = wgmma.key_operand(shared.keys.data_ptr(), 64, 10)
@@ -134,20 +139,20 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t128_st5_c2_e0(query_map: cu
             logit = wgmma.quad_sums(acc, weight, lane)[0]
             if (mine == 0) & (at < need):
                 (logits + (Int64(seq) * stride + at)).store(logit * scale)
-            tile = tile + 1
+            tile = tile + step
     else:
         if warp == 8:
-            table = leaf.vector(block_table)
-            table_at, entry, ahead = Int32(0), Int32(0), Int32(0)
+            held = Int32(0)
             for it in cutlass.range(turns, unroll=1):
                 fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, 1, skip_below, 128)
                 last = (need - 1) // 64
                 if fresh:
                     turn = turn + 1
-                    # A lane holds one of the next 32 table entries, and one of the 32 after them.
-                    table_at = tile * 2
-                    entry = table[seq * max_pages + cutlass.min(table_at + lane, last)]
-                    ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                    # A lane holds an entry of the next 16 tiles, and one of those after them.
+                    held = Int32(0)
+                    if step == 1:
+                        entry = leaf.table_entry(table, seq * max_pages, tile, 1, 2, last, lane)
+                        ahead = leaf.table_entry(table, seq * max_pages, tile + 16, 1, 2, last, lane)
                     cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
                     count = 1
                     with cute.arch.elect_one():
@@ -158,20 +163,21 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t128_st5_c2_e0(query_map: cu
                         leaf.load_box(query_map, query_map_coords, (query * 64, 0), (64, 128), shared.queries.data_ptr() + place * 8192, queries_full + turn % 2)
                         with cute.arch.elect_one():
                             leaf.bulk_floats(weights + query * 64, 64, head_weights + place * 64, queries_full + turn % 2)
-                if tile * 2 >= table_at + 32:
-                    table_at = table_at + 32
+                if held == 16:
+                    held = Int32(0)
                     entry = ahead
-                    ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                    ahead = leaf.table_entry(table, seq * max_pages, tile + 16 * step, step, 2, last, lane)
                 cute.arch.mbarrier_wait(keys_empty + it % 5, ((it // 5) & 1) ^ 1)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 5, 16896)
                 for p in cutlass.range_constexpr(2):
-                    page = cute.arch.shuffle_sync(entry, tile * 2 + p - table_at)
+                    page = cute.arch.shuffle_sync(entry, held * 2 + cutlass.min(p, last - tile * 2))
                     place = it % 5 * 2 + p
                     leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 5)
                     with cute.arch.elect_one():
                         leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 5)
-                tile = tile + 1
+                held = held + 1
+                tile = tile + step
 
 
 @cute.jit

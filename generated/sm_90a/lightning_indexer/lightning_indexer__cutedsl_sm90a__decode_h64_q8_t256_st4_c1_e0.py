@@ -100,7 +100,12 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
             cute.arch.mbarrier_init_fence()
     cta, _, _ = cute.arch.block_idx()
     lens = leaf.vector(seq_lens)
-    seq, tile, need, turns = leaf.find_share(lens, b, next_n, skip_below, 256, cta, 132)
+    table = leaf.vector(block_table)
+    entry, ahead = Int32(0), Int32(0)
+    if warp == 16:
+        # Fetched while the lengths are: used if the tiles turn out to be dealt evenly.
+        entry, ahead = leaf.guess_entries(table, b, max_pages, 4, cta, 132, lane)
+    seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 256, cta, 132)
     turn = Int32(-1)
     cute.arch.sync_threads()
     keys = wgmma.key_operand(shared.keys.data_ptr(), 128, 16)
@@ -140,21 +145,21 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(keys_empty + it % 4)
-            tile = tile + 1
+            tile = tile + step
     else:
         cute.arch.setmaxregister_decrease(24)
         if warp == 16:
-            table = leaf.vector(block_table)
-            table_at, entry, ahead = Int32(0), Int32(0), Int32(0)
+            held = Int32(0)
             for it in cutlass.range(turns, unroll=1):
                 fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 256)
                 last = (need - 1) // 64
                 if fresh:
                     turn = turn + 1
-                    # A lane holds one of the next 32 table entries, and one of the 32 after them.
-                    table_at = tile * 4
-                    entry = table[seq * max_pages + cutlass.min(table_at + lane, last)]
-                    ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                    # A lane holds an entry of the next 8 tiles, and one of those after them.
+                    held = Int32(0)
+                    if step == 1:
+                        entry = leaf.table_entry(table, seq * max_pages, tile, 1, 4, last, lane)
+                        ahead = leaf.table_entry(table, seq * max_pages, tile + 8, 1, 4, last, lane)
                     cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
                     # The last product of an odd count scores its last query twice.
                     count = leaf.ceildiv(next_n, 2) * 2
@@ -166,20 +171,21 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
                         leaf.load_box(query_map, query_map_coords, (query * 64, 0), (64, 128), shared.queries.data_ptr() + place * 8192, queries_full)
                         with cute.arch.elect_one():
                             leaf.bulk_floats(weights + query * 64, 64, head_weights + place * 64, queries_full)
-                if tile * 4 >= table_at + 32:
-                    table_at = table_at + 32
+                if held == 8:
+                    held = Int32(0)
                     entry = ahead
-                    ahead = table[seq * max_pages + cutlass.min(table_at + 32 + lane, last)]
+                    ahead = leaf.table_entry(table, seq * max_pages, tile + 8 * step, step, 4, last, lane)
                 cute.arch.mbarrier_wait(keys_empty + it % 4, ((it // 4) & 1) ^ 1)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 4, 33792)
                 for p in cutlass.range_constexpr(4):
-                    page = cute.arch.shuffle_sync(entry, tile * 4 + p - table_at)
+                    page = cute.arch.shuffle_sync(entry, held * 4 + cutlass.min(p, last - tile * 4))
                     place = it % 4 * 4 + p
                     leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 4)
                     with cute.arch.elect_one():
                         leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 4)
-                tile = tile + 1
+                held = held + 1
+                tile = tile + step
 
 
 @cute.jit
