@@ -41,6 +41,7 @@ lint: $(STAMP) ## ruff, its formatter and mypy
 	@$(PY) -m mypy
 
 docs: $(STAMP) ## tables, excerpts and pictures that are generated into the documents
+	@$(PY) scripts/record_builds.py
 	@$(PY) scripts/update_docs.py
 
 bench: $(STAMP) ## time every operation on the GPU that is present

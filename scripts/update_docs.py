@@ -15,12 +15,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import draw_pipeline  # noqa: E402
+import record_builds  # noqa: E402
 
 from dsl_kernels import env, programs, runs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
@@ -185,6 +188,83 @@ def generated(backend: str = "tilelang") -> str:
     return code("python", inspect.cleandoc("\n" + "\n".join(lines[first:last])))
 
 
+# The kernel that docs/two_dsls.md shows in both DSLs.
+TWIN = "prefill_h64_q4_t128_st6_c1_e0"
+
+
+def twin_declaration() -> str:
+    return _source("lightning_indexer", "_blackwell_prefill")
+
+
+def twin(backend: str) -> str:
+    """The first scoring role and the MMA role of the twin's generated module in one DSL."""
+    lines = variants.get(f"lightning_indexer__{backend}_sm100a__{TWIN}").source.splitlines()
+    stripped = [line.strip() for line in lines]
+    score = next(i for i, line in enumerate(stripped) if line.startswith(("if thread <", "if warp <")))
+    other = next(i for i, line in enumerate(stripped) if i > score and line.startswith("elif"))
+    end = next(i for i, line in enumerate(stripped) if line.startswith("# Tensor memory"))
+    mma = max(i for i, line in enumerate(stripped) if i < end and line == "else:")
+    margin = lines[score][: len(lines[score]) - len(stripped[score])]
+    shown = [
+        *lines[score:other],
+        f"{margin}# The other scoring role and the role that loads are left out here.",
+        *lines[mma:end],
+    ]
+    return code("python", inspect.cleandoc("\n" + "\n".join(shown)))
+
+
+def _length(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
+def dsl_lines() -> str:
+    """Lines that people wrote for each operation and DSL: what both share, then per architecture."""
+    rows = []
+    for op in sorted({v.op for v in variants.variants()}):
+        declared = _length([ROOT / "dsl_kernels" / "programs" / f"{op}.py"])
+        for backend in sorted({v.backend for v in variants.variants(op)}):
+            templates = ROOT / "templates" / backend
+            helpers = sorted((ROOT / "dsl_kernels" / "device" / backend).glob(f"{op}*.py"))
+            made = [_length([v.path]) for v in variants.variants(op) if v.backend == backend]
+            rows.append(
+                (
+                    op, backend, declared, _length(sorted(templates.glob(f"*{op}*.j2"))), _length(helpers),
+                    len(made), round(median(made)),
+                )
+            )  # fmt: skip
+    columns = (
+        "op",
+        "DSL",
+        "declaration (shared)",
+        "templates",
+        "device helpers",
+        "modules",
+        "lines of a module",
+    )
+    return table(columns, rows)
+
+
+def dsl_builds() -> str:
+    """Medians of what the variants of each operation, architecture and DSL compiled to."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    held = record_builds.builds()
+    for v in variants.variants():
+        if v.id in held:
+            groups[v.op, v.arch, v.backend].append(held[v.id])
+    rows = []
+    for (op, arch, backend), group in sorted(groups.items()):
+        middle = [
+            round(median(item[name] for item in group)) for name in ("registers", "shared", "ptx", "sass")
+        ]
+        rows.append(
+            (op, arch, backend, len(group), f"{median(item['seconds'] for item in group):.1f}", *middle)
+        )
+    columns = (
+        "op", "arch", "DSL", "variants", "seconds", "registers", "shared bytes", "PTX instructions", "SASS instructions",
+    )  # fmt: skip
+    return table(columns, rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "variant_summary": variant_summary,
     "variant_list": variant_list,
@@ -195,6 +275,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "body": body,
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
+    "twin_declaration": twin_declaration,
+    "twin_tilelang": partial(twin, "tilelang"),
+    "twin_cutedsl": partial(twin, "cutedsl"),
+    "dsl_lines": dsl_lines,
+    "dsl_builds": dsl_builds,
 }
 
 

@@ -38,6 +38,7 @@ def script(name: str) -> ModuleType:
 
 
 draw_pipeline = script("draw_pipeline")
+record_builds = script("record_builds")
 update_docs = script("update_docs")
 
 
