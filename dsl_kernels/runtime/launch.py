@@ -13,7 +13,7 @@ import ctypes
 import struct
 import threading
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ class LoadedKernel:
         self._values = struct.Struct(
             "<" + "".join(_slot_format(p.kind) for p in artifact.params if p.kind != "tensormap")
         )
-        self._bind, self._derive = _binders(artifact)
+        self._fill, self._bind, self._derive = _binders(artifact, self._values)
         tensors = [o.name for o in artifact.operands if o.kind == "tensor"]
         self._anchor = tensors[0] if tensors else None
 
@@ -79,29 +79,30 @@ class LoadedKernel:
         Raises:
             LaunchError: An operand or dim is missing or out of range, or the driver refused.
         """
-        try:
-            values, grid, maps = self._bind(operands, self._derive(operands) if dims is None else dims)
-        except (KeyError, AttributeError, TypeError) as error:
-            raise self._explain(operands, dims, error) from None
-        if not all(grid):
-            return
         slot = getattr(self._slots, "slot", None) or self._new_slot()
         try:
-            self._values.pack_into(slot.arguments, 0, *values)
-            _CONFIG_HEAD.pack_into(slot.config_head, 0, *grid, *slot.fixed, stream)
+            sizes = self._derive(operands) if dims is None else dims
+            maps = self._fill(operands, sizes, slot.arguments, slot.config_head, stream)
+        except (KeyError, AttributeError, TypeError) as error:
+            raise self._explain(operands, dims, error) from None
         except struct.error as error:
+            values, grid = self._bind(operands, sizes)
             raise self._out_of_range(values, grid, error) from None
-        if maps:
+        if maps is None:
+            return
+        if maps != slot.maps:
+            slot.maps = None
             for index, key in zip(slot.map_indices, maps, strict=True):
-                entry = self._tensor_maps.get((index, *key)) or self._encode(index, key)
+                entry = self._tensor_maps.get(key) or self._encode(index, key)
                 slot.pointers[index] = entry[0]
                 slot.held[index] = entry
+            slot.maps = maps
         if slot.devices > 1:
             self._launch_on_its_device(operands, slot)
             return
-        result = slot.call(slot.config, self._kernel, slot.parameters, 0)[0]
+        result = slot.call()[0]
         if result:
-            raise self._refused(result, grid)
+            raise self._refused(result, slot)
 
     def check(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> None:
         """Compare every operand's dtype, shape, strides, device and alignment with what the kernel was built for.
@@ -167,7 +168,7 @@ class LoadedKernel:
         driver = _driver()
         device = driver.enter_any_context()
         self._ensure_loaded(device)
-        slot = _Slot(self.artifact, self._values.size, driver)
+        slot = _Slot(self.artifact, self._values.size, driver, self._kernel)
         self._slots.slot = slot
         return slot
 
@@ -208,22 +209,22 @@ class LoadedKernel:
         device = operands[self._anchor].get_device() if self._anchor else driver.current_device()
         self._ensure_loaded(device)
         with driver.current(driver.primary_context(device)):
-            result = slot.call(slot.config, self._kernel, slot.parameters, 0)[0]
+            result = slot.call()[0]
         if result:
-            raise self._refused(result, _CONFIG_HEAD.unpack_from(slot.config_head)[:3])
+            raise self._refused(result, slot)
 
     def _encode(self, index: int, key: tuple[int, ...]) -> tuple[int, Any]:
         """Build the tensor map for an address and sizes that were not seen yet."""
         spec = next(m for m in self.artifact.tensor_maps if m.name == self.artifact.params[index].source)
-        address, rank = key[0], len(spec.global_dims)
-        encoded = _encode_tensor_map(spec, address, key[1 : 1 + rank], key[1 + rank :], self.name)
+        address, rank = key[1], len(spec.global_dims)
+        encoded = _encode_tensor_map(spec, address, key[2 : 2 + rank], key[2 + rank :], self.name)
         storage = (ctypes.c_char * (_TENSOR_MAP_BYTES + 64))()
         aligned = (ctypes.addressof(storage) + 63) & ~63
         ctypes.memmove(aligned, int(encoded.getPtr()), _TENSOR_MAP_BYTES)
         with self._lock:
             if len(self._tensor_maps) >= _TENSOR_MAP_LIMIT:
                 self._tensor_maps = {}
-            entry = self._tensor_maps[(index, *key)] = (aligned, storage)
+            entry = self._tensor_maps[key] = (aligned, storage)
         return entry
 
     def _explain(
@@ -277,8 +278,9 @@ class LoadedKernel:
             fix="pass a smaller problem",
         )
 
-    def _refused(self, result: Any, grid: tuple[int, ...]) -> LaunchError:
+    def _refused(self, result: Any, slot: _Slot) -> LaunchError:
         a = self.artifact
+        grid = _CONFIG_HEAD.unpack_from(slot.config_head)[:3]
         return LaunchError(
             self.name,
             expected="the driver to accept the launch",
@@ -290,11 +292,9 @@ class LoadedKernel:
 class _Slot:
     """One thread's launch configuration and argument buffer, laid out once."""
 
-    def __init__(self, artifact: Artifact, size: int, driver: _DriverApi) -> None:
+    def __init__(self, artifact: Artifact, size: int, driver: _DriverApi, kernel: int) -> None:
         api = driver.api
         self.devices = driver.devices
-        self.call: Callable[..., tuple[Any]] = api.cuLaunchKernelEx
-        self.fixed = (*artifact.block, artifact.dynamic_smem)
         self.config = api.CUlaunchConfig()
         attributes = _attributes(artifact, api)
         self.config.attrs = attributes
@@ -303,7 +303,12 @@ class _Slot:
         self.arguments = ctypes.create_string_buffer(max(size, 8))
         self.pointers = (ctypes.c_void_p * max(len(artifact.params), 1))()
         self.parameters = ctypes.addressof(self.pointers)
+        self.call: Callable[[], tuple[Any]] = partial(
+            api.cuLaunchKernelEx, self.config, kernel, self.parameters, 0
+        )
         self.map_indices = [i for i, p in enumerate(artifact.params) if p.kind == "tensormap"]
+        # Keys of the tensor maps that `pointers` holds.
+        self.maps: tuple[Any, ...] | None = ()
         # Keeps the tensor maps of the last launch alive when the shared cache drops them.
         self.held: dict[int, tuple[int, Any]] = {}
         address = ctypes.addressof(self.arguments)
@@ -338,11 +343,15 @@ def _attributes(artifact: Artifact, api: Any) -> list[Any]:
     return attributes
 
 
-def _binders(artifact: Artifact) -> tuple[Callable[..., Any], Callable[..., dict[str, int]]]:
-    """Two functions written out for this kernel, so that a launch runs no loop over the description.
+def _binders(
+    artifact: Artifact, values: struct.Struct
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., dict[str, int]]]:
+    """Three functions written out for this kernel, so that a launch runs no loop over the description.
 
-    The first takes (operands, dims) and returns the parameter values, the grid and one key per tensor map; the
-    second reads the dims from the operands' shapes. All names and expressions were checked by the artifact.
+    The first takes (operands, dims, arguments, config, stream), packs the parameter values and the head of the launch
+    configuration, and returns one key per tensor map, or None where the grid is empty. The second takes (operands,
+    dims) and returns the values and the grid. The third reads the dims from the operands' shapes. All names and
+    expressions were checked by the artifact.
     """
     for name in (*artifact.dims, *(o.name for o in artifact.operands)):
         if not name.isidentifier():
@@ -356,29 +365,49 @@ def _binders(artifact: Artifact) -> tuple[Callable[..., Any], Callable[..., dict
     sizes = [text for m in artifact.tensor_maps for text in (*m.global_dims, *m.global_strides)]
     used = names_in_all((*sources, *sizes, *artifact.grid))
     maps = {m.name: m for m in artifact.tensor_maps}
-    mapped = [maps[p.source] for p in artifact.params if p.kind == "tensormap"]
-    pointers = {p.source for p in artifact.params if p.kind == "pointer"} | {m.operand for m in mapped}
+    mapped = [(i, maps[p.source]) for i, p in enumerate(artifact.params) if p.kind == "tensormap"]
 
-    lines = ["def bind(o, d):"]
-    lines += [
-        f"    {name} = o[{name!r}]" if name in artifact.scalars else f"    {name} = d[{name!r}]"
+    # Names with an underscore in front, so that no dim or operand can hide them.
+    read = [
+        f"    {name} = _o[{name!r}]" if name in artifact.scalars else f"    {name} = _d[{name!r}]"
         for name in sorted(used)
     ]
-    lines += [f"    p_{name} = o[{name!r}].data_ptr()" for name in sorted(pointers)]
-    values = [
-        f"p_{p.source}" if p.kind == "pointer" else p.source for p in artifact.params if p.kind != "tensormap"
+    packed = [
+        f"_o[{p.source!r}].data_ptr()" if p.kind == "pointer" else p.source
+        for p in artifact.params
+        if p.kind != "tensormap"
     ]
-    keys = [tuple_text([f"p_{m.operand}", *m.global_dims, *m.global_strides]) for m in mapped]
-    lines.append(f"    return {tuple_text(values)}, {tuple_text(artifact.grid)}, {tuple_text(keys)}")
-    lines.append("def derive(o):")
+    keys = [
+        tuple_text([str(i), f"_o[{m.operand!r}].data_ptr()", *m.global_dims, *m.global_strides])
+        for i, m in mapped
+    ]
+    fixed = ", ".join(map(str, (*artifact.block, artifact.dynamic_smem)))
     reads = {
-        name: f"o[{operand!r}].{'shape[' if what == 'shape' else 'stride('}{axis}{']' if what == 'shape' else ')'}"
+        name: f"_o[{operand!r}].{'shape[' if what == 'shape' else 'stride('}{axis}{']' if what == 'shape' else ')'}"
         for name, (operand, what, axis) in artifact.dims.items()
     }
-    lines.append("    return {" + ", ".join(f"{name!r}: {text}" for name, text in reads.items()) + "}")
-    scope: dict[str, Any] = dict(SCOPE)
+    lines = [
+        "def fill(_o, _d, _arguments, _config, _stream):",
+        *read,
+        f"    _x, _y, _z = {tuple_text(artifact.grid)}",
+        "    if not (_x and _y and _z):",
+        "        return None",
+        f"    _pack_config(_config, 0, _x, _y, _z, {fixed}, _stream)",
+        f"    _pack_values(_arguments, 0, {', '.join(packed)})",
+        f"    return {tuple_text(keys)}",
+        "def bind(_o, _d):",
+        *read,
+        f"    return {tuple_text(packed)}, {tuple_text(artifact.grid)}",
+        "def derive(_o):",
+        "    return {" + ", ".join(f"{name!r}: {text}" for name, text in reads.items()) + "}",
+    ]
+    scope: dict[str, Any] = {
+        **SCOPE,
+        "_pack_values": values.pack_into,
+        "_pack_config": _CONFIG_HEAD.pack_into,
+    }
     exec("\n".join(lines), scope)
-    return scope["bind"], scope["derive"]
+    return scope["fill"], scope["bind"], scope["derive"]
 
 
 def _slot_format(kind: str) -> str:

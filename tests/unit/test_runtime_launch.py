@@ -12,7 +12,7 @@ from test_runtime_artifact import example
 
 from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
 from dsl_kernels.runtime import launch
-from dsl_kernels.runtime.artifact import Param
+from dsl_kernels.runtime.artifact import Operand, Param
 
 real = pytest.importorskip("cuda.bindings.driver")
 
@@ -320,3 +320,37 @@ def test_a_parameter_may_be_an_expression(driver):
     params = (*example().params[:2], Param("n2", "int32", "n * 2 + 1"), Param("scale", "float32", "scale"))
     launch.LoadedKernel(example(params=params), b"cubin").launch(operands())
     assert driver.launches[0].n == 601
+
+
+def test_a_refused_tensor_map_does_not_stay_for_the_next_launch(driver):
+    kernel, one, two = launch.LoadedKernel(example(), b"cubin"), operands(), operands()
+    kernel.launch(one)
+    encode, driver.cuTensorMapEncodeTiled = (
+        driver.cuTensorMapEncodeTiled,
+        lambda *_: (real.CUresult.CUDA_ERROR_INVALID_VALUE, None),
+    )
+    with pytest.raises(LaunchError, match="tensor map of x"):
+        kernel.launch(two)
+    driver.cuTensorMapEncodeTiled = encode
+    for given in (one, two):
+        kernel.launch(given)
+    assert [call.map[0] for call in driver.launches] == [1, 1, 2]
+
+
+def test_names_of_dims_and_operands_do_not_meet_those_of_the_launcher(driver):
+    made = example(
+        operands=(
+            Operand("x", "tensor", "bfloat16", ("d", "64"), ("o", "1")),
+            Operand("y", "tensor", "float32", ("d", "64"), None, written=True),
+            Operand("stream", "scalar", "float32"),
+        ),
+        params=(*example().params[:2], Param("n", "int32", "d"), Param("scale", "float32", "stream")),
+        dims={"d": ("x", "shape", 0), "o": ("x", "stride", 0)},
+        grid=("(d + 127) // 128", "1", "1"),
+        tensor_maps=(replace(example().tensor_maps[0], global_dims=("64", "d"), global_strides=("o * 2",)),),
+    )
+    given = operands()
+    given["stream"] = given.pop("scale")
+    launch.LoadedKernel(made, b"cubin").launch(given, stream=7)
+    (call,) = driver.launches
+    assert (call.n, call.scale, call.stream, call.grid) == (300, 0.5, 7, (3, 1, 1))
