@@ -116,6 +116,8 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     if warp == 8:
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(key_map)
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(6):
                 cute.arch.mbarrier_init(keys_full + i, 1)
@@ -134,15 +136,10 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(scores_1_empty + i, 4)
             cute.arch.mbarrier_init_fence()
-        cpasync.prefetch_descriptor(query_map)
-        cpasync.prefetch_descriptor(key_map)
     if warp == 9:
         cute.arch.alloc_tmem(512, shared.tmem)
         cute.arch.relinquish_tmem_alloc_permit()
         nvvm.tcgen05_fence("before_thread_sync")
-    cute.arch.sync_threads()
-    nvvm.tcgen05_fence("after_thread_sync")
-    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     cta, _, _ = cute.arch.block_idx()
     lens = leaf.vector(seq_lens)
     table = leaf.vector(block_table)
@@ -152,6 +149,9 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
         entry, ahead = leaf.guess_entries(table, b, max_pages, 2, cta, 148, lane)
     seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 128, cta, 148)
     turn = Int32(-1)
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     keys = tensor.key_operand(shared.keys.data_ptr(), 128, 6)
     queries = tensor.query_operand(shared.queries.data_ptr(), 128, 2)
     if warp < 4:

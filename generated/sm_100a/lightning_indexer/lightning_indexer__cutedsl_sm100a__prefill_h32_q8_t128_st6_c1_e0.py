@@ -112,6 +112,10 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(query_map: 
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     if warp == 8:
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(weight_map)
+        cpasync.prefetch_descriptor(key_map)
+        cpasync.prefetch_descriptor(scale_map)
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(6):
                 cute.arch.mbarrier_init(keys_full + i, 1)
@@ -124,23 +128,19 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(query_map: 
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(scores_empty + i, 8)
             cute.arch.mbarrier_init_fence()
-        cpasync.prefetch_descriptor(query_map)
-        cpasync.prefetch_descriptor(weight_map)
-        cpasync.prefetch_descriptor(key_map)
-        cpasync.prefetch_descriptor(scale_map)
     if warp == 9:
         cute.arch.alloc_tmem(512, shared.tmem)
         cute.arch.relinquish_tmem_alloc_permit()
         nvvm.tcgen05_fence("before_thread_sync")
-    cute.arch.sync_threads()
-    nvvm.tcgen05_fence("after_thread_sync")
-    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     block, split, _ = cute.arch.block_idx()
     begins = leaf.vector(k_start)
     ends = leaf.vector(k_end)
     # Later rows see more keys in a causal prefill: the longest blocks start first.
     row = (leaf.ceildiv(s, 8) - 1 - block) * 8
     first, turns = leaf.find_tiles(begins, ends, row, 8, s, skv, skip_below, 128, split, splits)
+    cute.arch.sync_threads()
+    nvvm.tcgen05_fence("after_thread_sync")
+    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     keys = tensor.key_operand(shared.keys.data_ptr(), 256, 6)
     queries = tensor.query_operand(shared.queries.data_ptr(), 256, 1)
     if turns > 0:
