@@ -95,10 +95,12 @@ def accumulator(mma, heads, m, tmem, column):
 @cute.jit
 def issue(mma: cute.TiledMma, c: cute.Tensor, a: cute.Tensor, b: cute.Tensor, accumulate: cutlass.Boolean):
     """C (+)= A B over all k steps of two operands; the first step overwrites C unless `accumulate`."""
-    mma.set(tcgen05.Field.ACCUMULATE, accumulate)
+    # An atom of its own: what is set on one inside a loop would have to leave it.
+    atom = cute.make_tiled_mma(mma.op)
+    atom.set(tcgen05.Field.ACCUMULATE, accumulate)
     for step in cutlass.range_constexpr(cute.size(a, mode=[2])):
-        cute.gemm(mma, c, a[None, None, step], b[None, None, step], c)
-        mma.set(tcgen05.Field.ACCUMULATE, True)
+        cute.gemm(atom, c, a[None, None, step], b[None, None, step], c)
+        atom.set(tcgen05.Field.ACCUMULATE, True)
 
 
 def heads_of(pointer, first, heads, columns):
@@ -419,18 +421,15 @@ def _columns(tmem, column):
 @cute.jit
 def rescale_output(tmem: cute.Pointer, units: cutlass.Constexpr, stat: cute.Tensor, thread: cutlass.Int32):
     """O^T *= stat[head] in all units of 128 latent dims, whose accumulators lie side by side at `tmem`."""
-    heads = cute.size(stat)
+    parts = cute.size(stat) // HELD
     held = cute.make_rmem_tensor(HELD, cutlass.Float32)
-    # Some heads of every unit at a time: their factors stay in registers.
-    for part in cutlass.range(heads // HELD, unroll=1):
-        factors = cute.local_tile(stat, (HELD,), (part,))
-        for unit in cutlass.range_constexpr(units):
-            column = unit * heads + part * HELD
-            load_held(held, tmem, column, thread)
-            cute.arch.fence_view_async_tmem_load()
-            for h in cutlass.range_constexpr(HELD):
-                held[h] = held[h] * factors[h]
-            store_held(held, tmem, column, thread)
+    for step in cutlass.range(units * parts, unroll=1):
+        factors = cute.local_tile(stat, (HELD,), (step % parts,))
+        load_held(held, tmem, step * HELD, thread)
+        cute.arch.fence_view_async_tmem_load()
+        for h in cutlass.range_constexpr(HELD):
+            held[h] = held[h] * factors[h]
+        store_held(held, tmem, step * HELD, thread)
 
 
 @cute.jit
@@ -511,22 +510,22 @@ def write_output(
 
     A lone split without a live tile writes zeros; a partial of one is never read.
     """
-    pad, heads = cute.size(stat), cute.size(out, mode=[1])
+    parts, heads = cute.size(stat) // HELD, cute.size(out, mode=[1])
     held = cute.make_rmem_tensor(HELD, cutlass.Float32)
-    for part in cutlass.range(pad // HELD, unroll=1):
+    for step in cutlass.range(units * parts, unroll=1):
+        unit, part = step // parts, step % parts
         factors = cute.local_tile(stat, (HELD,), (part,))
-        for unit in cutlass.range_constexpr(units):
-            if live:
-                load_held(held, tmem, unit * pad + part * HELD, thread)
-                cute.arch.fence_view_async_tmem_load()
-            else:
-                held.fill(0.0)
-            for i in cutlass.range_constexpr(min(HELD, heads)):
-                h, value = part * HELD + i, held[i] * factors[i]
-                if alone:
-                    out[unit * UNIT + thread, h] = value.to(cutlass.BFloat16)
-                elif live:
-                    o_partial[unit * UNIT + thread, h] = value
+        if live:
+            load_held(held, tmem, step * HELD, thread)
+            cute.arch.fence_view_async_tmem_load()
+        else:
+            held.fill(0.0)
+        for i in cutlass.range_constexpr(min(HELD, heads)):
+            h, value = part * HELD + i, held[i] * factors[i]
+            if alone:
+                out[unit * UNIT + thread, h] = value.to(cutlass.BFloat16)
+            elif live:
+                o_partial[unit * UNIT + thread, h] = value
 
 
 @cute.jit

@@ -259,7 +259,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(ckv_map: cute.CopyAto
                 cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
                 nvvm.tcgen05_fence("after_thread_sync")
                 s_t = leaf.accumulator(scores_mma, 64, 64, tmem, (4 + it % 2) * 64)
-                for c in cutlass.range_constexpr(4):
+                for c in cutlass.range(4, unroll=1):
                     cute.arch.mbarrier_wait(kv_full + (it * 4 + c) % 8, ((it * 4 + c) // 8) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
                     leaf.issue(scores_mma, s_t, keys[None, None, None, (it * 4 + c) % 8], queries[None, None, None, c], c > 0)
@@ -274,7 +274,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(ckv_map: cute.CopyAto
             if late & (alive | (turn == turns)):
                 cute.arch.mbarrier_wait(p_full, done & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                for c in cutlass.range_constexpr(4):
+                for c in cutlass.range(4, unroll=1):
                     leaf.issue(values_mma, leaf.accumulator(values_mma, 64, 128, tmem, c * 64), values[None, None, None, (done * 4 + c) % 8], weights[None, None, None, 0], done > 0)
                     with cute.arch.elect_one():
                         tcgen05.commit(kv_empty + (done * 4 + c) % 8)
@@ -293,4 +293,4 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(ckv_map: cute.CopyAto
 def program(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
     ckv_map, ckv_map_coords = leaf.row_map(ckv, indices, 512)
     kpe_map, kpe_map_coords = leaf.row_map(kpe, indices, 64)
-    sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(192, 1, 1), cluster=(1, 1, 1))
+    sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(ckv_map, ckv_map_coords, kpe_map, kpe_map_coords, q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(192, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

@@ -245,7 +245,7 @@ def sparse_mla__cutedsl_sm100a__h32_bf16_bt64_cl1_cp_async(q_nope: cute.Pointer,
                 cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
                 nvvm.tcgen05_fence("after_thread_sync")
                 s_t = leaf.accumulator(scores_mma, 32, 64, tmem, (4 + it % 2) * 32)
-                for c in cutlass.range_constexpr(4):
+                for c in cutlass.range(4, unroll=1):
                     cute.arch.mbarrier_wait(kv_full + (it * 4 + c) % 10, ((it * 4 + c) // 10) & 1)
                     cute.arch.fence_proxy("async.shared", space="cta")
                     nvvm.tcgen05_fence("after_thread_sync")
@@ -262,7 +262,7 @@ def sparse_mla__cutedsl_sm100a__h32_bf16_bt64_cl1_cp_async(q_nope: cute.Pointer,
             if late & (alive | (turn == turns)):
                 cute.arch.mbarrier_wait(p_full + done % 2, (done // 2) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                for c in cutlass.range_constexpr(4):
+                for c in cutlass.range(4, unroll=1):
                     leaf.issue(values_mma, leaf.accumulator(values_mma, 32, 128, tmem, c * 32), values[None, None, None, (done * 4 + c) % 10], weights[None, None, None, done % 2], done > 0)
                     with cute.arch.elect_one():
                         tcgen05.commit(kv_empty + (done * 4 + c) % 10)
@@ -279,4 +279,4 @@ def sparse_mla__cutedsl_sm100a__h32_bf16_bt64_cl1_cp_async(q_nope: cute.Pointer,
 
 @cute.jit
 def program(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    sparse_mla__cutedsl_sm100a__h32_bf16_bt64_cl1_cp_async(q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1))
+    sparse_mla__cutedsl_sm100a__h32_bf16_bt64_cl1_cp_async(q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)
