@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,7 +37,8 @@ from dsl_kernels.emulator.launch import _parse
 from .probes import Probe, probes
 
 RECORDED = Path(__file__).parent / "recorded_sm90.json"
-SECONDS = 20.0  # of one probe on the GPU, before it counts as hanging
+SECONDS = 10.0  # of one probe on the GPU, before it counts as hanging
+LOST = 2  # times that probes of a group may lose the GPU's context before the rest of the group is left out
 
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
 TYPES = {
@@ -150,8 +152,10 @@ def launch(
                 described = as_array(a.array, p.name)
                 if described is None or not isinstance(a.array, np.ndarray) or not a.array.flags.c_contiguous:
                     raise LaunchError("only contiguous numpy arrays are described to the driver here")
-                values.append(_tensor_map(d, a, described, upload(a.array)))
-                pointers.append(int(values[-1].getPtr()))
+                encoded = _tensor_map(d, a, described, upload(a.array))
+                values.append(ctypes.create_string_buffer(192))  # 128 bytes at a multiple of 64
+                pointers.append(ctypes.addressof(values[-1]) + 63 & ~63)
+                ctypes.memmove(pointers[-1], int(encoded.getPtr()), 128)
             else:
                 x = upload(a) if isinstance(a, np.ndarray) else int(a) & ((1 << 8 * p.size) - 1)
                 values.append(ctypes.create_string_buffer(x.to_bytes(p.size, "little"), p.size))
@@ -238,12 +242,13 @@ def run_emulated(p: Probe) -> str | None:
 
 
 def _worker(folder: Path, start: int) -> int:
-    """Run the probes from an index on, one file of results each; a driver error ends the process."""
+    """Run the probes from an index on, one file of results each; a lost context ends the process."""
     global _cubins
     _cubins = folder / "cubins"
     (folder / "device.json").write_text(json.dumps({"gpu": device().name, "driver": device().version}))
+    lost = Counter((folder / "lost").read_text().split())
     for i, p in enumerate(probes()):
-        if i < start:
+        if i < start or lost[p.group] >= LOST:
             continue
         (folder / "current").write_text(str(i))
         try:
@@ -263,6 +268,7 @@ def record(folder: Path, limit: float) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     begin, start = time.monotonic(), 0
     total = len(probes())
+    (folder / "lost").touch()
     assemble([p.ptx for p in probes()], folder / "cubins")
     print(f"assembled after {time.monotonic() - begin:.0f} s")
     while start < total:
@@ -290,6 +296,8 @@ def record(folder: Path, limit: float) -> int:
         if current == "done":
             break
         failed = int(current or start)
+        with (folder / "lost").open("a") as f:
+            f.write(f"{probes()[failed].group} ")
         if not (folder / f"{failed}.txt").exists():
             (folder / f"{failed}.txt").write_text(
                 f"{probes()[failed].name}: the process ended with {process.returncode}"
@@ -321,8 +329,8 @@ def record(folder: Path, limit: float) -> int:
     print(
         f"{info['gpu']}, driver {info['driver']}: {len(found) - len(lost)} of {total} probes ran in {time.monotonic() - begin:.0f} s"
     )
-    for why in lost.values():
-        print(f"  {why}")
+    for why, times in Counter(lost.values()).items():
+        print(f"  {why}{f' ({times} probes)' if times > 1 else ''}")
     return 0
 
 
@@ -405,12 +413,15 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
     lines: list[str] = []
     worst: dict[str, float] = {}
     digests: dict[str, Any] = {}
+    absent = 0
     with np.load(folder / "results.npz") as gpu:
         kept = np.load(file) if file else None
         for p in probes():
             entry = recorded["probes"].get(p.name, {"failed": "not recorded"})
             if "failed" in entry:
-                if not p.optional:
+                if entry["failed"] in ("not run", "not recorded"):
+                    absent += 1
+                elif not p.optional:
                     lines.append(f"{p.name}: {entry['failed']}")
                 continue
             if entry["identity"] != identity(p):
@@ -479,6 +490,7 @@ def main() -> int:
     parser.add_argument("what", choices=("record", "expect", "compare", "worker"))
     parser.add_argument("folder", type=Path, help="folder of a recording, or file of the emulator's results")
     parser.add_argument("file", type=Path, nargs="?", help="results of `expect`, for compare")
+    parser.add_argument("--one", help="record: run this probe alone, in this process")
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--limit", type=float, default=300, help="seconds that recording may take")
     parser.add_argument(
@@ -486,6 +498,10 @@ def main() -> int:
     )
     a = parser.parse_args()
     match a.what:
+        case "record" if a.one:
+            p = next(p for p in probes() if p.name == a.one)
+            launch(p.ptx, p.grid, p.block, p.args, dynamic_smem=p.smem, cluster=p.cluster)
+            return 0
         case "record":
             return record(a.folder, a.limit)
         case "worker":

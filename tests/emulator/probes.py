@@ -43,6 +43,7 @@ class Probe:
     tolerance: float | None = None
     relative: bool = True
     approximate: Any = np.float32
+    group: str = ""
     optional: bool = False  # the driver may refuse it (formats of later GPUs)
 
     def arrays(self) -> list[np.ndarray]:
@@ -834,7 +835,7 @@ def corners(shape: Sequence[int], box: Sequence[int]) -> list[tuple[int, ...]]:
     inside = tuple(max(0, (n - b) // 2) for n, b in zip(dims, box, strict=True))
     out = [(0,) * len(box), inside]
     for i, (n, b) in enumerate(zip(dims, box, strict=True)):
-        for at in (n - b // 2 - 1, -(b // 2) - 1, n, -b, n + 7, -(1 << 20), 1 << 20):
+        for at in (n - b // 2 - 1, -(b // 2) - 1, n, -b, n + 7):
             out.append((*inside[:i], at, *inside[i + 1 :]))
     out.append(tuple(-1 for _ in box))
     out.append(tuple(n - 1 for n in dims))
@@ -892,6 +893,9 @@ def tensor_loads() -> Iterator[Probe]:
             corners(x.shape, (inner, 6, 3)),
             2,
         )
+    x = bits_of("far", "u16", (24, 96))
+    far = [(c, r) for c in (0, 1 << 20, -(1 << 20)) for r in (0, 1 << 20, -(1 << 20))]
+    yield tensor_load("tensor load far outside", TensorMap(x, (32, 8)), far, 2)
     x = bits_of("pitch", "u16", (24, 96))
     pitched = TensorMap(x, (32, 8), "64B", dims=(50, 20), strides=(192,))
     yield tensor_load("tensor load of a part of the rows", pitched, corners((20, 50), (32, 8)), 2)
@@ -1486,14 +1490,30 @@ def wgmma() -> Iterator[Probe]:
         )
 
 
+#: What cannot lose the GPU's context comes first.
 GROUPS: tuple[Callable[[], Iterator[Probe]], ...] = (
-    integer, floating, conversions, warps, atomics, copies, tensor_loads, tensor_stores, clusters, matrices, mma_sync, wgmma,
-)  # fmt: skip
+    integer,
+    floating,
+    conversions,
+    warps,
+    atomics,
+    matrices,
+    mma_sync,
+    wgmma,
+    copies,
+    clusters,
+    tensor_loads,
+    tensor_stores,
+)
 
 
 def probes() -> list[Probe]:
     """All probes, in a fixed order with unique names."""
-    out = [p for group in GROUPS for p in group()]
+    out = []
+    for group in GROUPS:
+        for p in group():
+            p.group = group.__name__
+            out.append(p)
     names = [p.name for p in out]
     if len(set(names)) != len(names):
         raise ValueError("names of probes are not unique")

@@ -264,9 +264,13 @@ def test_tf32_rounds_to_ten_bits():
     assert (got == ((u + 0x1000) & 0xFFFFE000)).all()
 
 
-def test_division_by_zero_is_reported():
-    with pytest.raises(EmulatorError, match="division-by-zero"):
+def test_division_by_zero_is_reported_where_its_result_is_used():
+    with pytest.raises(EmulatorError, match="uninit-register"):
         run("sub.u32 %r11, %r10, %r10; div.u32 %r20, %r10, %r11;", A[:32])
+    unused = "sub.u32 %r11, %r10, %r10; div.u32 %r12, %r10, %r11; mov.u32 %r20, 5;"
+    out = np.zeros(32, np.uint32)
+    report = launch(elementwise(unused, 1), 1, 32, [A[:32], out])
+    assert [f.code for f in report.findings] == ["division-by-zero"] and (out == 5).all()
 
 
 # ------------------------------------------------------------------------------------------------ warp-wide

@@ -184,3 +184,33 @@ def test_cluster_bugs_are_caught(old, new, codes):
     assert old in RING
     seen = {f.code for s in schedules(20) for f in run_ring(RING.replace(old, new), s, "report")[0].errors}
     assert seen & codes, seen
+
+
+def read_then_written(first, second):
+    """CTA 0 loads with one instruction, then CTA 1, which nothing orders after it, stores with the other."""
+    return simple(
+        f"""
+mov.u32 %r1, %ctaid.x; setp.ne.u32 %p1, %r1, 0; ld.param.u64 %d1, [p0]; mov.u16 %h1, 7; mov.u32 %r2, 7;
+@%p1 bra WRITE;
+{first};
+bra DONE;
+WRITE:
+{second};
+DONE:
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "race"),
+    [
+        ("ld.global.u32 %r3, [%d1]", "st.global.u32 [%d1], %r2", True),
+        ("ld.global.u32 %r3, [%d1]", "st.global.u16 [%d1+2], %h1", True),
+        ("ld.global.u16 %h2, [%d1]", "st.global.u16 [%d1+2], %h1", False),
+        ("ld.global.v4.u32 {%r3, %r4, %r5, %r6}, [%d1+16]", "st.global.u32 [%d1+28], %r2", True),
+        ("atom.global.add.u32 %r3, [%d1], 0", "atom.global.add.u32 %r4, [%d1], 1", False),
+    ],
+)
+def test_a_global_write_after_an_unordered_read_is_a_race(first, second, race):
+    report = launch(read_then_written(first, second), 2, 1, [np.zeros(64, np.uint32)], check="report")
+    assert [f.code for f in report.errors] == (["race"] if race else [])

@@ -207,7 +207,11 @@ void Exec::ints() {
   };
   auto sx = [&](u64 v) { return sign_extend(v, n); };
   switch (in.op) {
-    case OP_mov: each([&](u32 l) { return ty == TY_pred ? a[l] & 1 : low(a[l], n); }); return;
+    case OP_mov:
+      each([&](u32 l) { return ty == TY_pred ? a[l] & 1 : low(a[l], n); });
+      // Compilers move constants and copies past wgmma.fence: a copy is as old as what it copies, a constant is older.
+      if (o[0].kind == K_REG && (o[1].kind == K_REG || o[1].kind == K_IMM)) w.written[o[0].a] = o[1].kind == K_REG ? w.written[o[1].a] : 0;
+      return;
     case OP_pack: {
       int parts = int(in.m[0]), w1 = n / parts;
       std::vector<Val> v(parts);
@@ -242,8 +246,13 @@ void Exec::ints() {
       });
       return;
     case OP_div: case OP_rem:
-      LANES(mask, l) if (!low(b[l], n)) M.fatal("division-by-zero", &w, pc, "integer division by zero in lane " + std::to_string(l));
+      // The result is unspecified, not an exception, and compilers divide before they test: it counts as never written.
+      LANES(mask, l) if ((valid >> l & 1) && !low(b[l], n)) {
+        valid &= ~(1u << l);
+        M.find("division-by-zero", false, &w, pc, "integer division by zero: the result is unspecified");
+      }
       each([&](u32 l) {
+        if (!low(b[l], n)) return in.op == OP_div ? low(~u64(0), n) : low(a[l], n);
         if (sgn) {
           s64 x = sx(a[l]), y = sx(b[l]);
           if (y == -1) return in.op == OP_div ? low(u64(0) - u64(x), n) : u64(0);

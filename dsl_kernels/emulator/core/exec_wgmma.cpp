@@ -38,8 +38,10 @@ Flow Exec::wgmma() {
   if (!a_regs) adesc = uniform(nd, "A descriptor");
   bool accumulate = uniform(at_b + 1, "scale-d") & 1;
   // Registers that other instructions touched need wgmma.fence before wgmma reads or writes them.
+  if (!w.wgmma_fence_at) M.find("missing-wgmma-fence", true, &w, pc, "the warp's first wgmma comes before any wgmma.fence");
+  // An accumulator that is only overwritten may be: compilers put copies there.
   for (int r : d)
-    if (!w.busy[size_t(r)] && w.written[size_t(r)] > w.wgmma_fence_at)
+    if (accumulate && !w.busy[size_t(r)] && w.written[size_t(r)] > w.wgmma_fence_at)
       M.find("missing-wgmma-fence", true, &w, pc, "an accumulator register was written after the last wgmma.fence");
   u64 avals[4][32] = {};
   if (a_regs)

@@ -1,5 +1,6 @@
 // State of a launch: warps, CTAs, clusters, memories, asynchronous operations.
 #pragma once
+#include <array>
 #include <cstdlib>
 #include <deque>
 #include <functional>
@@ -185,6 +186,19 @@ struct GlobalRegion {
   Region r;
   std::string name;
   std::map<u64, std::unique_ptr<Page>> pages;
+  // The last read of every two bytes of a page. One reader is kept, not a set of them: enough to find a write that is
+  // not ordered after it, under one schedule or the next.
+  using Readers = std::array<u32, 2048>;
+  std::vector<std::unique_ptr<Readers>> readers;
+  Readers* readers_of(u64 page, bool make) {
+    if (readers.empty()) {
+      if (!make) return nullptr;
+      readers.resize(size_t(r.size >> 12) + 1);
+    }
+    auto& p = readers[page];
+    if (!p && make) p = std::make_unique<Readers>();
+    return p.get();
+  }
 };
 
 // A checked stretch of memory.

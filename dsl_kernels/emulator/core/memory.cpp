@@ -84,9 +84,14 @@ void Machine::note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, c
       conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other, false);
     return;
   }
-  if (!l.region || l.region->pages.empty()) return;
+  if (!l.region) return;
   for (u64 done = 0; done < n;) {
     u64 o = l.region_offset + done, part = std::min<u64>(n - done, 4096 - (o & 4095));
+    if (part > 1 && l.region->r.writable) {
+      auto& readers = *l.region->readers_of(o >> 12, true);
+      u64 from = ((o & 4095) + 1) / 2, to = ((o & 4095) + part) / 2;
+      std::fill(readers.begin() + long(from), readers.begin() + long(to), a.event);
+    }
     auto it = l.region->pages.find(o >> 12);
     if (it != l.region->pages.end()) {
       u32 lw = 0;
@@ -121,6 +126,17 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
   if (!l.region) return;
   for (u64 done = 0; done < n;) {
     u64 o = l.region_offset + done, part = std::min<u64>(n - done, 4096 - (o & 4095));
+    if (auto* readers = l.region->readers_of(o >> 12, false)) {
+      u32 last = 0;
+      for (u64 i = ((o & 4095) + 1) / 2; i < ((o & 4095) + part) / 2; i++) {
+        u32 e = (*readers)[i];
+        (*readers)[i] = 0;
+        if (!e || e == last) continue;
+        last = e;
+        if (shadows.order(e, a) == Conflict::race)
+          conflict(Conflict::race, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string((o & ~u64(4095)) + 2 * i), e, true);
+      }
+    }
     auto& page = l.region->pages[o >> 12];
     if (!page) page = std::make_unique<Page>();
     Conflict k = shadows.write(page->s + (o & 4095), part, a, at, other);

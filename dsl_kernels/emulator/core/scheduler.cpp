@@ -142,6 +142,7 @@ void Machine::compact() {
   if (shadows.events.size() < (1u << 20)) return;
   std::vector<u32> renamed(shadows.events.size(), 0);
   std::vector<Event> kept{shadows.events[0]};
+  for (auto& r : regions) r->readers.clear();
   for (auto& r : regions)
     for (auto& [number, page] : r->pages)
       for (Shadow& x : page->s) {

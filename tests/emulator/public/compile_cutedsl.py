@@ -1,4 +1,4 @@
-"""Compile CUTLASS's CuTe DSL Blackwell tutorials and dense GEMMs from a local checkout to PTX, without a GPU.
+"""Compile CUTLASS's CuTe DSL tutorials and dense GEMMs from a local checkout to PTX, without a GPU.
 
 Run it with a Python that has nvidia-cutlass-dsl; it needs nothing of this project. `known_good.py` runs the result.
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-FOLDER = "examples/python/CuTeDSL/cute/blackwell"
+FOLDER = "examples/python/CuTeDSL/cute"
 M, N, K = 512, 512, 256
 
 
@@ -72,7 +72,29 @@ def dense(name: str, two: bool, tile: tuple[int, int], cluster: tuple[int, int],
     return arguments
 
 
-GEMMS, TMA, DENSE = "tutorial/tutorial_gemm/{}.py", "tutorial/tutorial_tma/{}.py", "kernel/dense_gemm/{}.py"
+def hopper(name: str, dtype: str, tile: tuple[int, int], cluster: tuple[int, int], *more: object):  # type: ignore[no-untyped-def]
+    """A dense GEMM for Hopper; what follows the cluster are further options of the class and of its call."""
+
+    def arguments(m: ModuleType) -> tuple[Any, ...]:
+        import cutlass
+
+        options, call = (more[:2], more[2:]) if more else ((), ())
+        gemm = getattr(m, name)(cutlass.Float32, tile, cluster, *options)
+        out = "Float16" if dtype.startswith("Float8") else dtype
+        return (
+            gemm,
+            matrix(M, K, dtype, True),
+            matrix(N, K, dtype, True),
+            matrix(M, N, out, True),
+            *call,
+            stream(),
+        )
+
+    return arguments
+
+
+GEMMS, TMA = "blackwell/tutorial/tutorial_gemm/{}.py", "blackwell/tutorial/tutorial_tma/{}.py"
+DENSE, HOPPER = "blackwell/kernel/dense_gemm/{}.py", "hopper/kernel/dense_gemm/{}.py"
 PLAIN, PERSISTENT = "dense_gemm", "dense_gemm_persistent"
 #: name of the PTX file -> (path in the folder, what cute.compile gets)
 PROGRAMS: dict[str, tuple[str, Callable[[ModuleType], tuple[Any, ...]]]] = {
@@ -95,6 +117,10 @@ PROGRAMS: dict[str, tuple[str, Callable[[ModuleType], tuple[Any, ...]]]] = {
     "dense_2cta_fp8": (DENSE.format(PLAIN), dense("DenseGemmKernel", True, (256, 128), (2, 1), True, "Float8E4M3FN")),
     "persistent_1cta": (DENSE.format(PERSISTENT), dense("PersistentDenseGemmKernel", False, (128, 128), (1, 1), True, "Float16", 6)),
     "persistent_2cta": (DENSE.format(PERSISTENT), dense("PersistentDenseGemmKernel", True, (256, 128), (2, 1), True, "Float16", 3)),
+    "hopper_fp16": (HOPPER.format(PLAIN), hopper("HopperWgmmaGemmKernel", "Float16", (128, 128), (1, 1))),
+    "hopper_multicast": (HOPPER.format(PLAIN), hopper("HopperWgmmaGemmKernel", "Float16", (128, 128), (2, 1))),
+    "hopper_fp8": (HOPPER.format(PLAIN), hopper("HopperWgmmaGemmKernel", "Float8E4M3FN", (128, 128), (1, 2))),
+    "hopper_persistent": (HOPPER.format(PERSISTENT), hopper("HopperWgmmaGemmPersistentKernel", "Float16", (128, 128), (2, 1), 1, True, 3)),
 }  # fmt: skip
 
 
@@ -110,7 +136,8 @@ def compile_one(name: str, checkout: Path, out: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
-    compiled = cute.compile(*arguments(module), options="--gpu-arch sm_100a --keep-ptx")
+    arch = "sm_90a" if file.startswith("hopper") else "sm_100a"
+    compiled = cute.compile(*arguments(module), options=f"--gpu-arch {arch} --keep-ptx")
     (out / f"{name}.ptx").write_text(compiled.__ptx__)
 
 

@@ -126,6 +126,16 @@ def moves(label: str, file: str, grid: Any, block: int, box: tuple[int, int], mo
     )
 
 
+def hopper(label: str, file: str, grid: Any, block: int, cluster: Any, rows: tuple[int, int], more: list[bytes] | None = None,
+           kind: str = "float16") -> Program:  # fmt: skip
+    """A GEMM for Hopper: another order of parameters, and smaller boxes of its stores."""
+
+    def arguments(d: Data) -> list[Any]:
+        return [*loads(d.a, d.b, *rows), TensorMap(d.c, (32, 64), "64B"), bytes(1), *(more or [])]
+
+    return Program(label, file, [(None, grid, block, cluster, arguments)], kind)
+
+
 def preferred(d: Data) -> list[Any]:
     return [bytes(64), *loads(d.a, d.b, 32, 128), *loads(d.a, d.b, 128, 128), store(d.c)]
 
@@ -158,6 +168,10 @@ PROGRAMS = [
     gemm("dense, fp8", "dense_2cta_fp8", (4, 4), 128, (2, 1), (128, 64), kind="e4m3"),
     gemm("dense persistent, one CTA", "persistent_1cta", (1, 1, 6), 192, 1, (128, 128), divisors(4, 4, 4, 4)),
     gemm("dense persistent, two CTAs", "persistent_2cta", (2, 1, 3), 192, (2, 1), (128, 64), divisors(2, 4, 2, 4)),
+    hopper("Hopper", "hopper_fp16", (4, 4), 128, 1, (128, 128)),
+    hopper("Hopper, multicast", "hopper_multicast", (4, 4), 128, (2, 1), (128, 64)),
+    hopper("Hopper, fp8", "hopper_fp8", (4, 4), 128, (1, 2), (64, 128), kind="e4m3"),
+    hopper("Hopper, persistent", "hopper_persistent", (2, 1, 3), 256, (2, 1), (128, 64), divisors(2, 4, 2, 4)),
 ]  # fmt: skip
 
 
