@@ -829,16 +829,31 @@ def tensor_load(
     return Probe(name, text, [tensor_map, at, np.zeros((len(coords), size), np.uint8)], len(coords), 128, smem=size, optional=optional)  # fmt: skip
 
 
-def corners(shape: Sequence[int], box: Sequence[int]) -> list[tuple[int, ...]]:
-    """Coordinates inside, across each edge, and outside; shape is outermost first, coordinates innermost first."""
+#: Where the boxes of a group of tensor copies lie. The innermost coordinate is a multiple of 16 bytes but in the last.
+PLACES = ("inside and past the end", "before the start", "at odd elements")
+
+
+def corners(shape: Sequence[int], box: Sequence[int], itemsize: int, place: str) -> list[tuple[int, ...]]:
+    """Coordinates of boxes; shape is outermost first, coordinates innermost first."""
     dims = tuple(reversed(shape))
-    inside = tuple(max(0, (n - b) // 2) for n, b in zip(dims, box, strict=True))
-    out = [(0,) * len(box), inside]
+    unit = 16 // itemsize
+    inside = [max(0, (n - b) // 2) for n, b in zip(dims, box, strict=True)]
+    inside[0] -= inside[0] % unit
+    if place == "at odd elements":
+        inside[0] += 1
+    out = [tuple(inside)]
     for i, (n, b) in enumerate(zip(dims, box, strict=True)):
-        for at in (n - b // 2 - 1, -(b // 2) - 1, n, -b, n + 7):
+        steps = {
+            "inside and past the end": (0, n - b // 2 - 1, n - 1, n, n + 7),
+            "before the start": (-1, -(b // 2), -b, -b - 3),
+            "at odd elements": (-(b // 2), n - b // 2),
+        }[place]
+        for at in steps:
+            if i == 0:
+                at = at // unit * unit + (place == "at odd elements")
             out.append((*inside[:i], at, *inside[i + 1 :]))
-    out.append(tuple(-1 for _ in box))
-    out.append(tuple(n - 1 for n in dims))
+    if place == "before the start":
+        out.append((-unit, *(-1 for _ in box[1:])))
     return out
 
 
@@ -857,19 +872,22 @@ def bits_of(name: str, kind: str, shape: Sequence[int]) -> np.ndarray:
     return raw.view(dtype)[..., 0].copy()
 
 
-def tensor_loads() -> Iterator[Probe]:
+def _tensor_loads(place: str) -> Iterator[Probe]:
+    def at(shape: Sequence[int], box: Sequence[int], itemsize: int) -> list[tuple[int, ...]]:
+        return corners(shape, box, itemsize, place)
+
     for shape, box in SHAPES:
         x = bits_of(f"tma{len(shape)}", "u16", shape)
-        yield tensor_load(f"tensor load {len(shape)}d", TensorMap(x, box), corners(shape, box), 2)
+        yield tensor_load(f"tensor load {len(shape)}d", TensorMap(x, box), at(shape, box, 2), 2)
     for kind in MAP_TYPES:
         dtype = np.dtype(MAP_TYPES[kind])
         inner = 64 // dtype.itemsize
         x = bits_of(f"tma {kind}", kind, (40, 2 * inner))
-        at = corners(x.shape, (inner, 8))
-        yield tensor_load(f"tensor load {kind}", TensorMap(x, (inner, 8), dtype=kind), at, dtype.itemsize)
+        where = at(x.shape, (inner, 8), dtype.itemsize)
+        yield tensor_load(f"tensor load {kind}", TensorMap(x, (inner, 8), dtype=kind), where, dtype.itemsize)
         if kind in ("f16", "bf16", "f32", "tf32", "f64"):
             nan = TensorMap(x, (inner, 8), "64B", dtype=kind, fill="nan")
-            yield tensor_load(f"tensor load {kind} nan fill", nan, at, dtype.itemsize)
+            yield tensor_load(f"tensor load {kind} nan fill", nan, where, dtype.itemsize)
     for swizzle, span in SPANS.items():
         for inner in (16, 32, 48, 64, 96, 128):
             if (span and inner > span) or inner % 16:
@@ -882,7 +900,7 @@ def tensor_loads() -> Iterator[Probe]:
                 yield tensor_load(
                     f"tensor load {kind} swizzle {swizzle} of {inner} bytes",
                     m,
-                    corners(x.shape, box)[:6],
+                    at(x.shape, box, size),
                     size,
                 )
         x = bits_of("swizzle 3d", "u16", (5, 12, 128))
@@ -890,24 +908,23 @@ def tensor_loads() -> Iterator[Probe]:
         yield tensor_load(
             f"tensor load 3d swizzle {swizzle}",
             TensorMap(x, (inner, 6, 3), swizzle),
-            corners(x.shape, (inner, 6, 3)),
+            at(x.shape, (inner, 6, 3), 2),
             2,
         )
     x = bits_of("far", "u16", (24, 96))
-    far = [(c, r) for c in (0, 1 << 20, -(1 << 20)) for r in (0, 1 << 20, -(1 << 20))]
+    axis = {PLACES[0]: (0, 1 << 20), PLACES[1]: (0, -(1 << 20)), PLACES[2]: (1, (1 << 20) - 1)}[place]
+    far = list(itertools.product(axis, repeat=2))
     yield tensor_load("tensor load far outside", TensorMap(x, (32, 8)), far, 2)
     x = bits_of("pitch", "u16", (24, 96))
     pitched = TensorMap(x, (32, 8), "64B", dims=(50, 20), strides=(192,))
-    yield tensor_load("tensor load of a part of the rows", pitched, corners((20, 50), (32, 8)), 2)
+    yield tensor_load("tensor load of a part of the rows", pitched, at((20, 50), (32, 8), 2), 2)
     shifted = TensorMap(x, (32, 8), dims=(40, 11), strides=(384,), offset=32)
-    yield tensor_load(
-        "tensor load with an offset and every second row", shifted, corners((11, 40), (32, 8)), 2
-    )
+    yield tensor_load("tensor load with an offset and every second row", shifted, at((11, 40), (32, 8), 2), 2)
     x = bits_of("atoms", "u16", (40, 128))
     yield tensor_load(
         "tensor load swizzle 128B with 32-byte atoms",
         TensorMap(x, (64, 24), "128B_atom_32B"),
-        corners(x.shape, (64, 24))[:6],
+        at(x.shape, (64, 24), 2),
         2,
         optional=True,
     )
@@ -956,21 +973,28 @@ def tensor_store(
     return Probe(name, text, [tensor_map, at, data], len(coords), 128, smem=size)
 
 
-def tiles(shape: Sequence[int], box: Sequence[int], start: int = 0) -> list[tuple[int, ...]]:
-    """Boxes next to each other, from before the tensor to past its end."""
+def tiles(shape: Sequence[int], box: Sequence[int], itemsize: int, place: str) -> list[tuple[int, ...]]:
+    """Boxes next to each other, to past the end of the tensor and perhaps from before its start."""
     dims = tuple(reversed(shape))
-    axes = [
-        range(start if b > 1 else 0, n + (b if i == 0 else 0), b)
-        for i, (n, b) in enumerate(zip(dims, box, strict=True))
-    ]
+    axes = []
+    for i, (n, b) in enumerate(zip(dims, box, strict=True)):
+        start = 0 if place == PLACES[0] or b == 1 else -(b // 2)
+        if i == 0:
+            unit = 16 // itemsize
+            start = start // unit * unit + (place == PLACES[2])
+        axes.append(range(start, n + (b if i == 0 else 0), b))
     return list(itertools.product(*axes))[:200]
 
 
-def tensor_stores() -> Iterator[Probe]:
+def _tensor_stores(place: str) -> Iterator[Probe]:
     for shape, box in SHAPES:
         y = np.full(shape, 0x1111, np.uint16)
         yield tensor_store(
-            f"tensor store {len(shape)}d", TensorMap(y, box), tiles(shape, box, -3), words("store", 4096), 2
+            f"tensor store {len(shape)}d",
+            TensorMap(y, box),
+            tiles(shape, box, 2, place),
+            words("store", 4096),
+            2,
         )
     for swizzle, span in SPANS.items():
         for inner in sorted({32, span or 128}):
@@ -979,7 +1003,7 @@ def tensor_stores() -> Iterator[Probe]:
             yield tensor_store(
                 f"tensor store swizzle {swizzle} of {inner} bytes",
                 TensorMap(y, box, swizzle),
-                tiles(y.shape, box),
+                tiles(y.shape, box, 2, place),
                 words("store2", 4096),
                 2,
             )
@@ -1000,11 +1024,20 @@ def tensor_stores() -> Iterator[Probe]:
         yield tensor_store(
             f"tensor reduction {op} {kind}",
             TensorMap(y.copy(), box, "64B", dtype=kind),
-            tiles(y.shape, box, -2),
+            tiles(y.shape, box, dtype.itemsize, place),
             source,
             dtype.itemsize,
             op,
         )
+
+
+def tensor_copies() -> Iterator[Probe]:
+    """Loads and stores, by where their boxes lie: a GPU that refuses one place still answers for the others."""
+    for place, make in itertools.product(PLACES, (_tensor_loads, _tensor_stores)):
+        for p in make(place):
+            p.name = f"{p.name}, {place}"
+            p.group = f"{make.__name__} {place}"
+            yield p
 
 
 def clusters() -> Iterator[Probe]:
@@ -1502,8 +1535,7 @@ GROUPS: tuple[Callable[[], Iterator[Probe]], ...] = (
     wgmma,
     copies,
     clusters,
-    tensor_loads,
-    tensor_stores,
+    tensor_copies,
 )
 
 
@@ -1512,7 +1544,7 @@ def probes() -> list[Probe]:
     out = []
     for group in GROUPS:
         for p in group():
-            p.group = group.__name__
+            p.group = p.group or group.__name__
             out.append(p)
     names = [p.name for p in out]
     if len(set(names)) != len(names):
