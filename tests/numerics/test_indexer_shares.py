@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 
 OP = "lightning_indexer"
 ONE_QUERY = [[1500], [0], [3000], [64], [129], [800]]
-EVEN_ONE = [[9000]]
+EVEN_ONE = [[17000]]
 EVEN_THREE = [[4998, 4999, 5000]]
 THREE_QUERIES = [[1500, 3, 900], [0, 0, 0], [2000, 2001, 2002], [64, 1, 65]]
 SCHEDULES = (
@@ -65,7 +65,7 @@ def test_a_share_of_many_tiles(small: Variant, schedule: Schedule, even: bool) -
     one = small.knobs["queries"] == 1
     lens = (EVEN_ONE if one else EVEN_THREE) if even else (ONE_QUERY if one else THREE_QUERIES)
     workload = Workload(
-        f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 150}
+        f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 280}
     )
     result = trial.run(small, workload, Emulator(schedule), case=trial.cached_case(OP, workload))
     assert result.comparison.ok, result.comparison.failures

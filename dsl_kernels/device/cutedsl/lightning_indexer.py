@@ -45,13 +45,12 @@ def share_size(total, part, parts):
 @cute.jit
 def keys_to_score(seq_lens: cute.Tensor, b, next_n, skip_below, seq):
     """Longest prefix of sequence `seq` that one of its queries has to score; 0 past the batch."""
+    first = cutlass.min(seq, b - 1) * next_n
     need = Int32(0)
-    if seq < b:
-        for i in cutlass.range(next_n, unroll=1):
-            length = seq_lens[seq * next_n + i]
-            if length > skip_below:
-                need = cutlass.max(need, length)
-    return need
+    for i in cutlass.range(next_n, unroll=1):
+        length = seq_lens[first + i]
+        need = cutlass.max(need, length if length > skip_below else 0)
+    return need if seq < b else 0
 
 
 @cute.jit
@@ -65,29 +64,50 @@ def warp_prefix_sum(value, lane):
     return upto
 
 
-def place_when_even(b, cta, ctas):
-    """(seq, tile, group): when tiles are dealt evenly, a sequence has `group` CTAs, and this one starts at `tile`."""
+@cute.jit
+def divide(count, size, inverse):
+    """count // size, where `inverse` is inverse_of(size); exact while count * size stays below 2**32."""
+    return count if size == 1 else Int32(cute.arch.mul_hi(Uint32(count), inverse))
+
+
+def inverse_of(size):
+    """2**32 / size, rounded up; for a size of 1 it does not fit, and `divide` does without it."""
+    return Uint32(0xFFFFFFFF) // Uint32(size) + 1
+
+
+@cute.jit
+def place_when_even(b, cta, ctas: cutlass.Constexpr):
+    """(seq, tile, group, inverse of it): dealt evenly, a sequence has `group` CTAs, and this one starts at `tile`."""
     group = cutlass.max(Int32(ctas // Uint32(b)), 1)
-    seq = Int32(Uint32(cta) // Uint32(group))
-    return seq, cta - seq * group, group
+    inverse = inverse_of(group)
+    seq = divide(cta, group, inverse)
+    return seq, cta - seq * group, group, inverse
 
 
 @cute.jit
 def find_share(
-    seq_lens: cute.Tensor, b, next_n, skip_below, keys: cutlass.Constexpr, cta, ctas: cutlass.Constexpr
+    seq_lens: cute.Tensor,
+    b,
+    next_n,
+    skip_below,
+    keys: cutlass.Constexpr,
+    cta,
+    ctas: cutlass.Constexpr,
+    need,
+    place,
 ):
     """Which key tiles this CTA scores: (seq, tile, need, turns, step).
 
     `turns` tiles from `tile` of sequence `seq` on, `step` apart, and `need` is keys_to_score of `seq`. Every warp works
-    it out for itself, 32 sequences at a time, so nothing has to be planned on the host. There are two ways to deal:
+    it out for itself, 32 sequences at a time, so nothing has to be planned on the host. Given are keys_to_score of the
+    first 32 sequences, one a lane, and place_when_even. There are two ways to deal:
 
     - Evenly, where that leaves no CTA with more tiles than contiguous shares would: each sequence has as many CTAs,
       and they take its tiles in turn. A CTA knows its sequence and tiles before it knows a length.
     - Contiguous equal shares of the tiles of all sequences, end to end, for ragged lengths.
     """
     lane = cute.arch.lane_idx()
-    seq, tile, step = place_when_even(b, cta, ctas)
-    need = keys_to_score(seq_lens, b, next_n, skip_below, lane)
+    seq, tile, step, inverse = place
     total = ceildiv(need, keys)
     longest = total
     for c in cutlass.range(1, ceildiv(b, 32), unroll=1):
@@ -97,12 +117,12 @@ def find_share(
     total = cute.arch.warp_redux_sync(total, "add")
     longest = cute.arch.warp_redux_sync(longest, "max")
     turns = share_size(total, cta, ctas)
-    if (b <= ctas) & (ceildiv(longest, step) <= ceildiv(total, ctas)):
+    if (b <= ctas) & (longest <= ceildiv(total, ctas) * step):
         if seq < 32:
             need = cute.arch.shuffle_sync(need, seq)
         else:
             need = keys_to_score(seq_lens, b, next_n, skip_below, seq)
-        turns = ceildiv(ceildiv(need, keys) - tile + step, step) - 1
+        turns = divide(ceildiv(need, keys) - tile + step - 1, step, inverse)
     else:
         begin = share_begin(total, cta, ctas)
         step = Int32(1)
@@ -134,15 +154,12 @@ def table_entry(table, row, tile, step, pages, last, lane):
     return table[row + cutlass.min((tile + lane // pages * step) * pages + lane % pages, last)]
 
 
-@cute.jit
-def guess_entries(
-    table: cute.Tensor, b, max_pages, pages: cutlass.Constexpr, cta, ctas: cutlass.Constexpr, lane
-):
+def guess_entries(table, b, max_pages, pages, place, lane):
     """Two table_entry of this CTA's first tiles if they are dealt evenly, before the lengths are known.
 
     They lie in the table, but may be garbage past a sequence's length: nothing follows one before that is known.
     """
-    seq, tile, step = place_when_even(b, cta, ctas)
+    seq, tile, step, _ = place
     row, last = cutlass.min(seq, b - 1) * max_pages, max_pages - 1
     ahead = tile + 32 // pages * step
     return table_entry(table, row, tile, step, pages, last, lane), table_entry(

@@ -115,6 +115,13 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
+    cta, _, _ = cute.arch.block_idx()
+    lens = leaf.vector(seq_lens)
+    table = leaf.vector(block_table)
+    even = leaf.place_when_even(b, cta, 148)
+    entry, ahead = Int32(0), Int32(0)
+    if warp == 8:
+        entry, ahead = leaf.guess_entries(table, b, max_pages, 2, even, lane)
     if warp == 8:
         cpasync.prefetch_descriptor(query_map)
         cpasync.prefetch_descriptor(key_map)
@@ -140,14 +147,8 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
         cute.arch.alloc_tmem(512, shared.tmem)
         cute.arch.relinquish_tmem_alloc_permit()
         nvvm.tcgen05_fence("before_thread_sync")
-    cta, _, _ = cute.arch.block_idx()
-    lens = leaf.vector(seq_lens)
-    table = leaf.vector(block_table)
-    entry, ahead = Int32(0), Int32(0)
-    if warp == 8:
-        # Fetched while the lengths are: used if the tiles turn out to be dealt evenly.
-        entry, ahead = leaf.guess_entries(table, b, max_pages, 2, cta, 148, lane)
-    seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 128, cta, 148)
+    need = leaf.keys_to_score(lens, b, next_n, skip_below, lane)
+    seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 128, cta, 148, need, even)
     turn = Int32(-1)
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
@@ -240,7 +241,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
         held = Int32(0)
         for it in cutlass.range(turns, unroll=1):
             fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 128)
-            last = (need - 1) // 64
+            last = leaf.ceildiv(need, 64) - 1
             if fresh:
                 turn = turn + 1
                 # A lane holds an entry of the next 16 tiles, and one of those after them.

@@ -84,6 +84,13 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
+    cta, _, _ = cute.arch.block_idx()
+    lens = leaf.vector(seq_lens)
+    table = leaf.vector(block_table)
+    even = leaf.place_when_even(b, cta, 132)
+    entry, ahead = Int32(0), Int32(0)
+    if warp == 16:
+        entry, ahead = leaf.guess_entries(table, b, max_pages, 4, even, lane)
     if warp == 16:
         cpasync.prefetch_descriptor(query_map)
         cpasync.prefetch_descriptor(key_map)
@@ -98,16 +105,10 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_empty + i, 16)
             cute.arch.mbarrier_init_fence()
-    cta, _, _ = cute.arch.block_idx()
-    lens = leaf.vector(seq_lens)
-    table = leaf.vector(block_table)
-    entry, ahead = Int32(0), Int32(0)
-    if warp == 16:
-        # Fetched while the lengths are: used if the tiles turn out to be dealt evenly.
-        entry, ahead = leaf.guess_entries(table, b, max_pages, 4, cta, 132, lane)
-    seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 256, cta, 132)
-    turn = Int32(-1)
     cute.arch.sync_threads()
+    need = leaf.keys_to_score(lens, b, next_n, skip_below, lane)
+    seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 256, cta, 132, need, even)
+    turn = Int32(-1)
     keys = wgmma.key_operand(shared.keys.data_ptr(), 128, 16)
     queries = wgmma.query_operand(shared.queries.data_ptr(), 128, 4)
     acc = wgmma.accumulators(128)
@@ -152,7 +153,7 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
             held = Int32(0)
             for it in cutlass.range(turns, unroll=1):
                 fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 256)
-                last = (need - 1) // 64
+                last = leaf.ceildiv(need, 64) - 1
                 if fresh:
                     turn = turn + 1
                     # A lane holds an entry of the next 8 tiles, and one of those after them.
