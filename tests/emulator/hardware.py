@@ -451,22 +451,16 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
             if p.tolerance is None:
                 digests[p.name] = {"identity": entry["identity"], "digest": entry["digest"]}
             else:
+                changed = [k for k, a in enumerate(before) if not np.array_equal(a, hardware[k])]
                 u, v = (
-                    np.concatenate(
-                        [
-                            a.view(p.approximate).ravel()
-                            for a, b in zip(x, before, strict=True)
-                            if a.dtype != np.uint8
-                        ]
-                    ).astype(np.float64)
+                    np.concatenate([x[k].view(p.approximate).ravel() for k in changed]).astype(np.float64)
                     for x in (hardware, emulated)
                 )
                 with np.errstate(all="ignore"):
-                    gap = np.abs(u - v) / (
-                        np.maximum(np.abs(u), np.abs(v))
-                        if p.relative
-                        else np.nanmax(np.abs(u[np.isfinite(u)]))
+                    largest = (
+                        np.maximum(np.abs(u), np.abs(v)) if p.relative else np.abs(u[np.isfinite(u)]).max()
                     )
+                    gap = np.where(u == v, 0, np.abs(u - v) / largest)
                 worst[p.name] = float(np.nanmax(np.where(np.isfinite(gap), gap, 0)))
     print(
         f"{recorded['gpu']}, driver {recorded['driver']}: {len(digests)} probes compared bit for bit, {len(worst)} within a tolerance, {len(lines)} differences"

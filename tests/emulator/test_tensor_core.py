@@ -7,6 +7,7 @@ import torch
 from dsl_kernels.emulator import EmulatorError, Schedule, launch
 
 from .kernels import bf16, desc_constant, simple
+from .probes import canonical
 
 HEAD = ".extern .shared .align 1024 .b8 dyn[];\n"
 FORMATS = {
@@ -100,38 +101,6 @@ st.global.v4.u32 [%d3], {{%r10, %r11, %r12, %r13}};
 
 
 # --------------------------------------------------------------------------------------- shared-memory operands
-def canonical(x, span, mn_major, size):
-    """Bytes of a K-major (rows, k) or MN-major operand in its canonical layout, with the descriptor's LBO and SBO."""
-    rows, k = x.shape
-    per = 16 // size
-    data = x if not mn_major else x.T  # [outer, contiguous]
-    linear = np.zeros((rows, k), np.int64)
-    r, c = np.arange(rows)[:, None], np.arange(k)[None, :]
-    if span and not mn_major:
-        sbo, lbo = 8 * span, 16
-        linear = (r % 8) * span + (r // 8) * sbo + c * size
-    elif span:
-        elems = span // size
-        sbo, lbo = 8 * span, k // 8 * 8 * span
-        linear = (r % elems) * size + (r // elems) * lbo + (c % 8) * span + (c // 8) * sbo
-    elif not mn_major:
-        lbo = 128
-        sbo = lbo * (k // per)
-        linear = (r % 8) * 16 + (r // 8) * sbo + (c % per) * size + (c // per) * lbo
-    else:
-        sbo = 128
-        lbo = sbo * (rows // per)
-        linear = (r % per) * size + (r // per) * sbo + (c % 8) * 16 + (c // 8) * lbo
-    mask = {0: 0, 32: 0x10, 64: 0x30, 128: 0x70}[span]
-    addr = linear ^ ((linear >> 3) & mask)
-    out = np.zeros((int(linear.max()) + size + 1023) // 1024 * 1024, np.uint8)
-    raw = np.ascontiguousarray(x).view(np.uint8).reshape(rows, k, size)
-    for i in range(size):
-        out[addr + i] = raw[..., i]
-    assert data.size
-    return out, lbo, sbo
-
-
 def stage(name, reg, nbytes, offset):
     """Copy bytes from a parameter into shared memory, 4 per thread and step."""
     return f"""
