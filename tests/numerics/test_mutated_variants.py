@@ -7,7 +7,7 @@ which some are redundant where they stand (a second fence behind a first).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -27,7 +27,7 @@ class Mutation:
 
     name: str
     pattern: str
-    becomes: str = ""
+    becomes: str | Callable[[re.Match[str]], str] = ""
     sites: str = "each"
 
     def edits(self, ptx: str) -> Iterator[str]:
@@ -37,7 +37,13 @@ class Mutation:
                 yield re.sub(self.pattern, self.becomes, ptx)
             return
         for match in found:
-            yield ptx[: match.start()] + match.expand(self.becomes) + ptx[match.end() :]
+            new = self.becomes(match) if callable(self.becomes) else match.expand(self.becomes)
+            yield ptx[: match.start()] + new + ptx[match.end() :]
+
+
+def plus(number: int) -> Callable[[re.Match[str]], str]:
+    """The second group as a number, so much larger."""
+    return lambda match: f"{match[1]}{int(match[2]) + number}"
 
 
 # Both DSLs' spellings: with and without ::cta and a count, announcing bytes with or without an arrival.
@@ -51,6 +57,11 @@ STORED = Mutation("dropped waits for stores to tensor memory", r"tcgen05\.wait::
 FENCED = Mutation(
     "dropped fences of tensor memory", r"tcgen05\.fence::(before|after)_thread_sync;", "", "all"
 )
+# CuTe DSL adds a descriptor's constant fields to its address at compile time; 2 << 61 is the 128-byte swizzle.
+DESCRIPTOR = r"((?:or|add)\.[bs]64\s+%rd\d+, %rd\d+, )(4611\d{15})(?=;)"
+SWIZZLE = Mutation("descriptors of another swizzle", DESCRIPTOR, plus(2 << 61))
+COLUMN = Mutation("descriptors that start 32 bytes late", DESCRIPTOR, plus(2))
+SHAPE = Mutation("products of more columns", r"(mov\.b32\s+%r\d+, )(67372176|134579344)(?=;)", plus(1 << 17))
 FREED = Mutation("tensor memory that is not freed", r"tcgen05\.dealloc[^;]*;")
 MEET = Mutation("dropped CTA barriers", r"bar\.sync[^;]*;", "", "all")
 WGMMA = Mutation("dropped waits for wgmma", r"wgmma\.wait_group[^;]*;", "", "all")
@@ -72,7 +83,7 @@ RANK = Mutation(
 CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
-    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
+    ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET, SWIZZLE, COLUMN, SHAPE)),
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_gather4", "tiny", 1, (ARRIVE, COMMIT, WAIT, BYTES, MEET)),
     ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4", "tiny", 8, (WAIT, CLUSTER)),
