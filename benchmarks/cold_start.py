@@ -144,7 +144,6 @@ def environment(bundle: Path, cache: str) -> dict[str, str]:
         "CUDA_HOME",
         "CUDA_PATH",
         "PYTHONDONTWRITEBYTECODE",
-        "DSL_KERNELS_FORCE",
         "DSL_KERNELS_EXECUTOR",
     )
     return {
