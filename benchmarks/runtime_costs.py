@@ -261,6 +261,41 @@ def op_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def step_rows() -> list[dict[str, Any]]:
+    """Host time of each launch of a decode step, on the operands that the step gives it."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return [{"what": "launches of a decode step", "note": "needs a GPU"}]
+    from dsl_kernels import ops, steps
+
+    given: list[tuple[Any, ...]] = []
+    real = launch.LoadedKernel.launch
+
+    def noted(kernel: launch.LoadedKernel, *arguments: Any) -> None:
+        given.append((kernel, *arguments))
+        real(kernel, *arguments)
+
+    inputs = steps.draw(steps.StepSize(batch=1, context=32768), device="cuda")[0]
+    launch.LoadedKernel.launch = noted
+    try:
+        ops.clear()
+        inputs.run()
+    finally:
+        launch.LoadedKernel.launch = real
+        ops.clear()
+    rows = []
+    for kernel, *arguments in given:
+        value = median_us(lambda k=kernel, a=arguments: k.launch(*a), 200, settle=torch.cuda.synchronize)
+        bare = median_us(kernel._slots.slot.call, 200, settle=torch.cuda.synchronize)
+        label = f"launch of {kernel.name} ({len(kernel.artifact.params)} parameters)"
+        rows += [
+            {"what": label, "value": value, "unit": "us", "budget": LAUNCH_BUDGET_US, "ratio": value / bare},
+            {"what": "  of it the driver", "value": bare, "unit": "us"},
+        ]
+    return rows
+
+
 def empty_kernel(arch: str, maps: int) -> launch.LoadedKernel:
     """A kernel that returns at once, with the attention op's parameters; the first `maps` tensors go by tensor map."""
     mapped = TENSORS[:maps]
@@ -335,7 +370,14 @@ def main() -> None:
         "--variant", help="the variant that the load rows measure; by default any compiled one"
     )
     options = parser.parse_args()
-    rows = [*import_rows(), *selection_rows(), *cache_rows(options.variant), *launch_rows(), *op_rows()]
+    rows = [
+        *import_rows(),
+        *selection_rows(),
+        *cache_rows(options.variant),
+        *launch_rows(),
+        *step_rows(),
+        *op_rows(),
+    ]
     if options.json:
         print(json.dumps(rows, indent=1))
         return
