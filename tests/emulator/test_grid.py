@@ -214,3 +214,22 @@ DONE:
 def test_a_global_write_after_an_unordered_read_is_a_race(first, second, race):
     report = launch(read_then_written(first, second), 2, 1, [np.zeros(64, np.uint32)], check="report")
     assert [f.code for f in report.errors] == (["race"] if race else [])
+
+
+# Lanes 2 i and 2 i + 1 store to the same place, in descending order.
+PAIRS = """
+mov.u32 %r1, %tid.x;
+ld.param.u64 %d1, [p0];
+shr.u32 %r2, %r1, 1;
+sub.u32 %r3, 15, %r2;
+mul.wide.u32 %d2, %r3, 8;
+add.u64 %d3, %d1, %d2;
+st.global.v2.u32 [%d3], {%r2, VALUE};
+"""
+
+
+@pytest.mark.parametrize(("value", "found"), [("%r3", []), ("%r1", ["lane-conflict"])])
+def test_lanes_of_one_store_must_agree_where_they_meet(value: str, found: list[str]) -> None:
+    out = np.zeros(32, dtype=np.uint32)
+    report = launch(simple(PAIRS.replace("VALUE", value)), 1, 32, [out], check="report")
+    assert [finding.code for finding in report.errors] == found

@@ -1,4 +1,6 @@
 // Loads, stores, atomics, cp.async, ldmatrix and stmatrix.
+#include <algorithm>
+
 #include "machine.hpp"
 
 namespace emu {
@@ -81,6 +83,32 @@ void Exec::load() {
   }
 }
 
+// Lanes of one weak store may hit the same address only with the same value: which one stays is undefined. Accesses are
+// aligned to their size, so two of them overlap whole or not at all.
+void Exec::lanes_agree(const u64* addr, const std::vector<Val>& v, int space) {
+  int order[32], count = 0, bits = TYPE_BITS[in.ty];
+  u64 kept = bits >= 64 ? ~0ull : (1ull << bits) - 1;
+  bool ascending = true;
+  LANES(mask, l) {
+    u64 at = addr[l];
+    if (local_access(space, at)) continue;
+    ascending &= count == 0 || addr[order[count - 1]] < addr[l];
+    order[count++] = l;
+  }
+  if (ascending) return;
+  std::sort(order, order + count, [&](int a, int b) { return addr[a] != addr[b] ? addr[a] < addr[b] : a < b; });
+  for (int i = 1; i < count; i++) {
+    int a = order[i - 1], b = order[i];
+    if (addr[a] != addr[b]) continue;
+    for (const Val& part : v)
+      if ((part.v[a] ^ part.v[b]) & kept) {
+        M.find("lane-conflict", true, &w, pc,
+               "lanes " + std::to_string(a) + " and " + std::to_string(b) + " store different values to one address");
+        return;
+      }
+  }
+}
+
 void Exec::store() {
   bool remote_async = in.op == OP_st_async;
   int n = int(in.m[1]), bits1 = TYPE_BITS[in.ty], bytes = bits1 / 8, total = n * bytes, space = int(in.m[0]);
@@ -97,6 +125,7 @@ void Exec::store() {
   Access acc = M.access(w, pc, in.m[2] ? EV_ATOMIC : 0);
   bool shared = false, global = false;
   u8 raw[64];
+  if (!in.m[2] && !remote_async) lanes_agree(addr, v, space);
   LANES(mask, l) {
     for (int i = 0; i < n; i++) std::memcpy(raw + i * bytes, &v[i].v[l], bytes);
     u64 x = addr[l];

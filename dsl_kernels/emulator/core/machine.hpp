@@ -368,6 +368,7 @@ struct Exec {
   Flow warp_op();
   void load();
   void store();
+  void lanes_agree(const u64* addr, const std::vector<Val>& v, int space);
   void atomic();
   void cp_async();
   void matrix();
