@@ -19,6 +19,8 @@ from dsl_kernels.tile.plan import barrier_plan
 TMEM_LANES = 128
 WARPGROUP_WARPS = 4
 REGISTER_GRANULE = 8
+# Warps go round the schedulers of an SM; each owns a quarter of the registers.
+SCHEDULERS = 4
 # What ptxas and the DSL take beside the declared buffers: the 1 KiB the system reserves a CTA is not in smem_per_cta,
 # alignment of swizzled buffers to 1024 bytes can cost up to that much once.
 ALIGNMENT_SLACK = 1024
@@ -107,11 +109,10 @@ def _registers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
                 "round the role's budget",
             )
     if any(budget is not None for budget in budgets):
-        # setmaxnreg deals out what the CTA took at launch: as many registers a thread as fit, in steps of eight. A
-        # role that asks for more than the others gave back waits for ever.
-        per_thread = (
-            arch.registers_per_sm // (s.threads * s.ctas_per_sm) // REGISTER_GRANULE * REGISTER_GRANULE
-        )
+        # setmaxnreg deals out what the CTA took at launch: as many registers a thread as fit, in steps of eight, on the
+        # scheduler that holds the most warps. A role that asks for more than the others gave back waits for ever.
+        warps = -(-s.threads // (32 * SCHEDULERS)) * s.ctas_per_sm
+        per_thread = arch.registers_per_sm // (32 * SCHEDULERS * warps) // REGISTER_GRANULE * REGISTER_GRANULE
         pool = s.threads * min(per_thread, arch.registers_per_thread + 1)
         total = sum(role.threads * (role.registers or per_thread) for role in s.roles)
         if total > pool:

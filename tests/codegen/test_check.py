@@ -56,6 +56,7 @@ def test_a_legal_schedule_has_no_violation():
         ),
         (replace(LEGAL, roles=(Role("math", 4, 201), Role("copy", 4, 40))), HOPPER, "REGISTER_BUDGET", "multiple of 8"),
         (replace(LEGAL, roles=(Role("math", 8, 240), Role("copy", 4, 40))), HOPPER, "REGISTERS", "66560 registers over all roles | at most 64512, what 384 threads hold"),
+        (replace(LEGAL, roles=(Role("math", 4, 208), Role("copy", 4, 168), Role("issue", 1))), HOPPER, "REGISTERS", "what 288 threads hold at launch (168 each)"),
         (
             replace(LEGAL, buffers=(*LEGAL.buffers, Buffer("f", Space.REGISTER, (512, 64), "float32", role="math"))),
             HOPPER, "FRAGMENTS", "256 registers a thread",
