@@ -246,7 +246,7 @@ def _worker(folder: Path, start: int) -> int:
     global _cubins
     _cubins = folder / "cubins"
     (folder / "device.json").write_text(json.dumps({"gpu": device().name, "driver": device().version}))
-    lost = Counter((folder / "lost").read_text().split())
+    lost = Counter((folder / "lost").read_text().splitlines())
     for i, p in enumerate(probes()):
         if i < start or lost[p.group] >= LOST:
             continue
@@ -297,7 +297,7 @@ def record(folder: Path, limit: float) -> int:
             break
         failed = int(current or start)
         with (folder / "lost").open("a") as f:
-            f.write(f"{probes()[failed].group} ")
+            f.write(f"{probes()[failed].group}\n")
         if not (folder / f"{failed}.txt").exists():
             (folder / f"{failed}.txt").write_text(
                 f"{probes()[failed].name}: the process ended with {process.returncode}"

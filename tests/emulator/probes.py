@@ -265,6 +265,24 @@ def integer() -> Iterator[Probe]:
     ops["bfi.b64"] = (
         "cvt.u32.u64 %r11, %d11; cvt.u32.u64 %r12, %d12; and.b32 %r11, %r11, 127; and.b32 %r12, %r12, 127; bfi.b64 %d20, %d10, %d11, %r11, %r12;"
     )
+    ops["add with carry"] = (
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; add.cc.u32 %r14, %r10, %r12; addc.cc.u32 %r15, %r11, %r13; addc.u32 %r16, %r10, 0; mov.b64 %d20, {%r14, %r15}; cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
+    )
+    ops["subtract with borrow"] = (
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; sub.cc.s32 %r14, %r10, %r12; subc.cc.s32 %r15, %r11, %r13; subc.s32 %r16, %r10, 0; mov.b64 %d20, {%r14, %r15}; cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
+    )
+    ops["multiply with carry"] = (
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; mad.lo.cc.u32 %r14, %r10, %r12, %r13; madc.hi.cc.u32 %r15, %r10, %r12, %r11; addc.u32 %r16, %r11, %r13; mov.b64 %d20, {%r14, %r15}; cvt.u64.u32 %d21, %r16; xor.b64 %d20, %d20, %d21;"
+    )
+    ops["multiply with carry, signed"] = (
+        "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; mad.lo.cc.s32 %r14, %r10, %r12, %r13; madc.hi.s32 %r15, %r10, %r12, %r11; mov.b64 %d20, {%r14, %r15};"
+    )
+    ops["add with carry 64"] = (
+        "add.cc.u64 %d20, %d10, %d11; addc.u64 %d21, %d12, %d10; xor.b64 %d20, %d20, %d21;"
+    )
+    ops["subtract with borrow 64"] = (
+        "sub.cc.u64 %d20, %d10, %d11; subc.u64 %d21, %d12, %d10; xor.b64 %d20, %d20, %d21;"
+    )
     ops["pack"] = "mov.b64 {%r11, %r12}, %d10; mov.b64 {%r13, _}, %d11; mov.b64 %d20, {%r12, %r13};"
     yield table("integer 64", ops, [longs(f"l{k}") for k in range(3)], 64)
 
@@ -808,13 +826,20 @@ mul.wide.u32 %d6, %r4, {size}; ld.param.u64 %d39, [p2]; add.u64 %d39, %d39, %d6;
 """
 
 
+def footprint(tensor_map: TensorMap, itemsize: int) -> int:
+    """Bytes of shared memory that a box takes, rows padded to the span of the swizzle, in units of 512."""
+    rows = int(np.prod(tensor_map.box[1:]))
+    span = SPANS.get(tensor_map.swizzle, 128)
+    return (max(tensor_map.box[0] * itemsize, span) * rows + 511) // 512 * 512
+
+
 def tensor_load(
     name: str, tensor_map: TensorMap, coords: Sequence[Sequence[int]], itemsize: int, optional: bool = False
 ) -> Probe:
     """CTA c loads the box at coords[c] and dumps its shared memory, cleared before to a pattern."""
     dims = len(tensor_map.box)
     nbytes = int(np.prod(tensor_map.box)) * itemsize
-    size = (nbytes + 511) // 512 * 512
+    size = footprint(tensor_map, itemsize)
     names = [f"%r{20 + i}" for i in range(dims)]
     text = kernel(
         ".shared .align 8 .b8 bar[8];\n" + LOAD.format(
@@ -911,6 +936,13 @@ def _tensor_loads(place: str) -> Iterator[Probe]:
             at(x.shape, (inner, 6, 3), 2),
             2,
         )
+    x = bits_of("ties", "u32", (16, 64)) & np.uint32(0xFFFFE000)
+    x[:, 1::2] |= np.uint32(0x1000)
+    x[0, :12] = [0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0x7FFFFFFF, 0xFFFFF000, 0x7F7FFFFF, 0x00001000, 0x00000FFF, 0x00001001, 0x807FF000, 0x3F803000]  # fmt: skip
+    for kind in ("f32", "tf32"):
+        yield tensor_load(
+            f"tensor load of ties as {kind}", TensorMap(x, (16, 8), dtype=kind), at(x.shape, (16, 8), 4), 4
+        )
     x = bits_of("far", "u16", (24, 96))
     axis = {PLACES[0]: (0, 1 << 20), PLACES[1]: (0, -(1 << 20)), PLACES[2]: (1, (1 << 20) - 1)}[place]
     far = list(itertools.product(axis, repeat=2))
@@ -956,8 +988,7 @@ def tensor_store(
 ) -> Probe:
     """CTA c stores (or reduces) its shared memory, source[c], to the box at coords[c]; the boxes must not overlap."""
     dims = len(tensor_map.box)
-    nbytes = int(np.prod(tensor_map.box)) * itemsize
-    size = (nbytes + 511) // 512 * 512
+    size = footprint(tensor_map, itemsize)
     names = [f"%r{20 + i}" for i in range(dims)]
     text = kernel(
         STORE.format(

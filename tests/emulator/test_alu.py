@@ -107,6 +107,19 @@ def test_wide_and_64_bit():
     assert (run("shr.s64 %d20, %d10, 70;", x, y, width=64) == 0).all()
 
 
+def test_carry_chains():
+    x, y = (RNG.integers(0, 1 << 64, 64, dtype=np.uint64) for _ in range(2))
+    split = "mov.b64 {%r10, %r11}, %d10; mov.b64 {%r12, %r13}, %d11; "
+    join = " mov.b64 %d20, {%r14, %r15};"
+    add = run(split + "add.cc.u32 %r14, %r10, %r12; addc.u32 %r15, %r11, %r13;" + join, x, y, width=64)
+    sub = run(split + "sub.cc.u32 %r14, %r10, %r12; subc.u32 %r15, %r11, %r13;" + join, x, y, width=64)
+    assert (add == x + y).all() and (sub == x - y).all()
+    body = "mad.lo.cc.u32 %r14, %r10, %r12, %r11; madc.hi.u32 %r15, %r10, %r12, %r13;"
+    low, high = (v & np.uint64(0xFFFFFFFF) for v in (x, y))
+    expect = low * high + (x >> np.uint64(32)) + (y >> np.uint64(32) << np.uint64(32))
+    assert (run(split + body + join, x, y, width=64) == expect).all()
+
+
 def floats(seed, n=128):
     f = np.random.default_rng(seed).standard_normal(n).astype(np.float32) * 4
     special = [

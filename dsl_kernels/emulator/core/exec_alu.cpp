@@ -198,6 +198,7 @@ void Exec::ints() {
   // Predicate and shift-like operations read all their sources alike; unused ones stay empty.
   int first_src = in.op == OP_unpack ? int(in.m[0]) : 1, sources = int(in.count) - first_src;
   if (in.op == OP_pack) sources = 0;
+  if (in.op == OP_carry) return carry();
   copying = in.op == OP_mov || in.op == OP_pack || in.op == OP_unpack;
   Val* vals[4] = {&a, &b, &e, &f};
   for (int i = 0; i < sources && i < 4; i++) get(first_src + i, *vals[i]), valid &= vals[i]->valid;
@@ -431,6 +432,35 @@ void Exec::ints() {
     case OP_getctarank: each([&](u32 l) { return a[l] >> RANK_SHIFT & 0xFF; }); return;
   }
   unsupported("operation without an executor");
+}
+
+// Operands d, a, b, (c,) carry. A subtraction's carry is its borrow.
+void Exec::carry() {
+  int n = TYPE_BITS[in.ty], kind = int(in.m[0]), last = int(in.count) - 1;
+  Val a, b, e, cf;
+  get(1, a), get(2, b);
+  u32 valid = a.valid & b.valid;
+  if (kind > 1) get(3, e), valid &= e.valid;
+  if (in.m[1]) get(last, cf), valid &= cf.valid;
+  u64 out[32], carries[32];
+  LANES(mask, l) {
+    unsigned __int128 x = low(a[l], n), y = low(b[l], n), k = in.m[1] ? cf[l] & 1 : 0, r;
+    if (kind == 1) {
+      r = x - y - k;
+      carries[l] = x < y + k;
+    } else {
+      if (kind > 1) {
+        x = kind == 2 ? low(u64(x) * u64(y), n) : mul_high(u64(x), u64(y), n, is_signed(in.ty));
+        y = low(e[l], n);
+      }
+      r = x + y + k;
+      carries[l] = u64(r >> n) & 1;
+    }
+    out[l] = low(u64(r), n);
+  }
+  if (u64* d = dst(0, valid)) LANES(mask, l) d[l] = out[l];
+  if (in.m[2])
+    if (u64* d = dst(last, valid)) LANES(mask, l) d[l] = carries[l];
 }
 
 void Exec::setp() {

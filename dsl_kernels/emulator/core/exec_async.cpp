@@ -22,6 +22,12 @@ struct Row {
   u64 offset = 0;
 };
 
+// Bytes from one row of a box to the next in shared memory: a swizzle pads rows to its span.
+s64 pitch_of(const TensorMapRow& t) {
+  static const s64 spans[] = {0, 32, 64, 128, 128};
+  return std::max(t.box[0] * t.elem_bytes, spans[t.swizzle]);
+}
+
 std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool gather, s64& row_bytes) {
   std::vector<Row> out;
   s64 es = t.elem_bytes;
@@ -37,7 +43,7 @@ std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool
         for (s64 i1 = 0; i1 < n[1]; i1++) {
           Row r;
           r.offset = off;
-          off += u64(row_bytes);
+          off += u64(pitch_of(t));
           s64 idx[5] = {0, i1, i2, i3, i4};
           bool in = to > from;
           s64 g = t.base + coord[0] * es;
@@ -53,12 +59,21 @@ std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool
   return out;
 }
 
+// A map of tf32 rounds what it loads.
+void round_tf32(u8* p, u64 n) {
+  for (u64 i = 0; i + 4 <= n; i += 4) {
+    u32 x;
+    std::memcpy(&x, p + i, 4);
+    x = encode(as_f32(x), TF32, false, RN) << 13 & 0x7FFFFFFF | (x & 0x80000000u);
+    std::memcpy(p + i, &x, 4);
+  }
+}
+
 void fill_outside(u8* row, const Row& r, u64 n, const TensorMapRow& t) {
   if (!t.nan_fill) return;
-  // Out-of-bounds elements become a quiet NaN of the element type.
-  u64 nan = t.type == TY_f32 || t.type == TY_tf32 ? 0x7FFFFFFF : t.type == TY_bf16 || t.type == TY_f16 ? 0x7FFF : t.type == TY_f64 ? 0x7FFFFFFFFFFFFFFF : 0;
-  for (u64 i = 0; i < n; i += u64(t.elem_bytes))
-    if (i < r.inside_from || i >= r.inside_to) std::memcpy(row + i, &nan, size_t(t.elem_bytes));
+  // The hardware's NaN is one pattern of 16 bits, whatever the type.
+  for (u64 i = 0; i < n; i += 2)
+    if (i < r.inside_from || i >= r.inside_to) row[i] = 0xF7, row[i + 1] = 0x7F;
 }
 
 }  // namespace
@@ -239,7 +254,7 @@ void Exec::tma() {
     for (int i = 0; i < nc; i++) coord[i] = sign_extend(cv[i][l], 32);
     s64 row_bytes;
     auto rows = std::make_shared<std::vector<Row>>(rows_of(*t, dims, coord, gather, row_bytes));
-    u64 n = u64(row_bytes), total = n * rows->size(), sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
+    u64 n = u64(row_bytes), total = n * rows->size(), extent = rows->back().offset + n, sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
     u32 clk, slot = M.take_slot(*c.cluster, clk);
     if (load) {
       std::vector<std::pair<u64, u64>> to;  // base address of the box and its mbarrier
@@ -256,7 +271,7 @@ void Exec::tma() {
         to.push_back({sa, ba});
       }
       for (auto& x : to) {
-        M.shared_at(w, pc, x.first, total, 128, "tensor copy");
+        M.shared_at(w, pc, x.first, extent, 128, "tensor copy");
         M.mbar(w, pc, x.second, "tensor copy");
       }
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor copy to shared memory", &w, pc, at, [=] {
@@ -272,6 +287,7 @@ void Exec::tma() {
             Loc s = m->global_at(*wp, p, r.global + r.inside_from, r.inside_to - r.inside_from, "tensor copy", false);
             m->note_read(s, r.inside_to - r.inside_from, acc, *wp, p, "tensor copy read");
             std::memcpy(row.data() + r.inside_from, s.p, r.inside_to - r.inside_from);
+            if (t->type == TY_tf32) round_tf32(row.data() + r.inside_from, r.inside_to - r.inside_from);
           }
           fill_outside(row.data(), r, n, *t);
           for (auto& x : to)
@@ -287,22 +303,21 @@ void Exec::tma() {
         return true;
       }}));
     } else {
-      M.shared_at(w, pc, sa, total, 128, "tensor store");
+      M.shared_at(w, pc, sa, extent, 128, "tensor store");
       auto op = std::make_shared<BulkOp>(BulkOp{w.bulk_open, false, false, slot, clk});
       w.bulk.push_back(op);
-      auto data = std::make_shared<std::vector<u8>>(total);
+      auto data = std::make_shared<std::vector<u8>>(extent);
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor store", &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
         if (!op->read_done) {
-          for (u64 i = 0; i < total; i += 16) {
-            u64 part = std::min<u64>(16, total - i);
-            Loc s = m->shared_at(*wp, p, swizzle(sa + i, t->swizzle), part, 1, "tensor store");
-            // Parts of the box outside the tensor are not read.
-            const Row& r = (*rows)[i / n];
-            u64 j = i % n;
-            if (j < r.inside_to && j + part > r.inside_from) m->note_read(s, part, acc, *wp, p, "tensor store read");
-            std::memcpy(data->data() + i, s.p, part);
-          }
+          for (const Row& r : *rows)
+            for (u64 j = 0; j < n; j += 16) {
+              u64 part = std::min<u64>(16, n - j);
+              Loc s = m->shared_at(*wp, p, swizzle(sa + r.offset + j, t->swizzle), part, 1, "tensor store");
+              // Parts of the box outside the tensor are not read.
+              if (j < r.inside_to && j + part > r.inside_from) m->note_read(s, part, acc, *wp, p, "tensor store read");
+              std::memcpy(data->data() + r.offset + j, s.p, part);
+            }
           op->read_done = true;
           m->progress();
           return false;

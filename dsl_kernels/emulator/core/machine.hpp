@@ -361,6 +361,7 @@ struct Exec {
   void alu();
   void cvt();
   void setp();
+  void carry();
   void ints();
   void floats();
   void packed();

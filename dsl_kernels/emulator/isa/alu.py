@@ -55,7 +55,8 @@ def _mov(c: Ctx) -> None:
 @decoder("add", "sub")
 def _add(c: Ctx) -> None:
     if "cc" in c.tokens:
-        raise c.fail("carry-out is not supported")
+        _carry(c)
+        return
     if len(c.tokens) >= 2 and c.tokens[-1] in ("f16", "bf16", "f32") and c.tokens[-2] == "f32":
         raise c.fail("mixed-precision add is not supported")
     t = c.type(INTS + " u16x2 s16x2 " + FLOATS)
@@ -65,8 +66,24 @@ def _add(c: Ctx) -> None:
     c.emit_all(c.base, t, m=m)
 
 
+@decoder("addc", "subc", "madc")
+def _carry(c: Ctx) -> None:
+    """m0 operation (0 add, 1 sub, 2 mad.lo, 3 mad.hi), m1 carry in, m2 carry out. The carry is the last operand."""
+    t = c.type("u32 s32 u64 s64")
+    carry_in, out = c.base.endswith("c"), c.take("cc")
+    kind = {"a": 0, "s": 1}.get(c.base[0], -1)
+    if kind < 0:
+        kind = c.choose({"lo": 2, "hi": 3}, what="half")
+    c.done()
+    c.count(4 if kind > 1 else 3)
+    c.emit("carry", t, m=[kind, int(carry_in), int(out)], ops=[*c.ops, c.build.carry()])
+
+
 @decoder("mul", "mad")
 def _mul(c: Ctx) -> None:
+    if "cc" in c.tokens:
+        _carry(c)
+        return
     t = c.type(INTS + " " + FLOATS)
     c.count(3 if c.base == "mul" else 4)
     if t[0] == "f" or t.startswith("bf"):

@@ -162,6 +162,7 @@ class _Builder:
         self.rows: list[list[int]] = []
         self.flat_ops: list[tuple[int, int, int]] = []
         self.targets: list[int] = []
+        self.carry_slot: int | None = None
         self.place_variables(global_base)
 
     def place_variables(self, global_base: int) -> None:
@@ -192,6 +193,13 @@ class _Builder:
         start = (offset + dynamic_align - 1) // dynamic_align * dynamic_align
         for name in dynamic:
             self.smem[name] = start
+
+    def carry(self) -> Reg:
+        """The condition code that carry arithmetic passes on: a register of its own."""
+        if self.carry_slot is None:
+            self.carry_slot = self.entry.registers
+            self.entry.registers += 1
+        return Reg(self.carry_slot, "pred", "CC.CF")
 
     def symbol(self, c: Ctx, name: str, offset: int) -> tuple[int, int, int]:
         if name in self.smem:
