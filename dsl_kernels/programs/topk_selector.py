@@ -31,6 +31,8 @@ DIGITS = {12: (12, 12, 8), 11: (11, 11, 10)}
 HALF = "half"
 HALF_BITS = 11
 HALF_COARSE = 32
+# A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
+DENSE = 8
 # The histogram buffer starts with the coarse sums of every round.
 BINS = 3 * COARSE
 # Undecided keys that go to the list of a CTA, and those that one CTA ranks without another round.
@@ -71,7 +73,7 @@ COMMITTED = {
         (1, 512, 8, HALF, 1),
         (8, 512, 8, HALF, 1),
         (16, 512, 16, HALF, 1),
-        (4, 512, 16, HALF, 2),
+        (4, 1024, 16, HALF, 1),
         (2, 1024, 16, HALF, 1),
         (1, 512, 16, HALF, 2),
     ),
@@ -86,6 +88,15 @@ def _half_digits(k: SimpleNamespace) -> Schedule:
     warps = k.threads // 32
     words = SPAN // 32
     shared = Space.SHARED
+    # One CTA an SM with all its registers for keys: what they cannot hold stays in shared memory between the passes.
+    stashed = 2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
+    stash = Buffer(
+        "stash",
+        shared,
+        (stashed * k.threads * k.keep,),
+        "int32",
+        doc="keys of a row's first batches, between the passes",
+    )
     coarse = Buffer(
         "coarse", shared, (2 * k.group * HALF_COARSE,), "int32", doc="coarse sums of all CTAs, by round"
     )
@@ -105,6 +116,14 @@ def _half_digits(k: SimpleNamespace) -> Schedule:
             Buffer("above", shared, (words,), "int32", doc="a bit a column: above the threshold"),
             Buffer("equal", shared, (words,), "int32", doc="a bit a column: equal to the threshold"),
             *((coarse,) if k.group > 1 else ()),
+            *((stash,) if stashed else ()),
+            Buffer(
+                "pages",
+                shared,
+                (k.threads,),
+                "int32",
+                doc="the first entries of this CTA's part of the page table",
+            ),
             Buffer("sums", shared, (32,), "int32", doc="of each warp, within a scan"),
             Buffer("counts", shared, (32,), "int32", doc="selected columns of each warp"),
             Buffer("state", shared, (8,), "int32", doc="what a round found, for all threads"),
@@ -116,7 +135,13 @@ def _half_digits(k: SimpleNamespace) -> Schedule:
         grid=("rows", str(k.group)),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"listed": LISTED, "ranked": RANKED, "coarse": HALF_COARSE},
+        constants={
+            "listed": LISTED,
+            "ranked": RANKED,
+            "coarse": HALF_COARSE,
+            "stashed": stashed,
+            "dense": DENSE,
+        },
         ctas_per_sm=k.resident,
     )
 

@@ -25,18 +25,18 @@ LOWER_ABOVE = 2
 LOWER_EQUAL = 3
 """Counter of listed keys of lower ranks that equal the threshold."""
 
-_SCAN = (
-    "{ .reg .pred p; .reg .b32 t; mov.b32 {$w0}, {$r0}; "
-    + "".join(
-        f"shfl.sync.up.b32 t|p, {{$w0}}, {1 << i}, 0, -1; @p add.s32 {{$w0}}, {{$w0}}, t; " for i in range(5)
+
+def scan(value, lanes=32):
+    """Inclusive prefix sum of an int32 over the first `lanes` lanes of a warp, a power of two; others get no meaning."""
+    steps = "".join(
+        f"shfl.sync.up.b32 t|p, {{$w0}}, {1 << i}, 0, -1; @p add.s32 {{$w0}}, {{$w0}}, t; "
+        for i in range(lanes.bit_length() - 1)
     )
-    + "}"
-)
-
-
-def scan(value):
-    """Inclusive prefix sum of an int32 over the lanes of a warp."""
-    return cute.arch.inline_ptx(_SCAN, write_only_types=[Int32], read_only_args=[value])
+    return cute.arch.inline_ptx(
+        "{ .reg .pred p; .reg .b32 t; mov.b32 {$w0}, {$r0}; " + steps + "}",
+        write_only_types=[Int32],
+        read_only_args=[value],
+    )
 
 
 def warp_sum(value):
@@ -102,6 +102,20 @@ def make_keys(bits, digits, column, first, last, lo, hi):
                 bits[j] = Uint32(0)
                 if cutlass.const_expr(digits is not None):
                     digits[j // 2] = digits[j // 2] | Uint32(0xFFFF << (16 * (j % 2)))
+
+
+@cute.jit
+def stash(bits, words, thread, threads: cutlass.Constexpr):
+    """Keep a batch of keys in shared memory."""
+    for j in cutlass.range_constexpr(cute.size(bits)):
+        words[j * threads + thread] = bits[j].bitcast(Int32)
+
+
+@cute.jit
+def unstash(bits, words, thread, threads: cutlass.Constexpr):
+    """Take a batch of keys back."""
+    for j in cutlass.range_constexpr(cute.size(bits)):
+        bits[j] = words[j * threads + thread].bitcast(Uint32)
 
 
 @cute.jit
@@ -215,9 +229,11 @@ def settle(
     cute.arch.sync_threads()
     mine = cute.make_rmem_tensor(cute.make_layout(share), Int32)
     cute.autovec_copy(cute.make_tensor(hist, cute.make_layout((share, threads)))[None, thread], mine)
-    own = mine[0]
+    partial = cute.make_rmem_tensor(cute.make_layout(share), Int32)
+    partial[0] = mine[0]
     for i in cutlass.range_constexpr(1, share):
-        own += mine[i]
+        partial[i] = partial[i - 1] + mine[i]
+    own = partial[share - 1]
     through = scan(own)
     if lane == 31:
         sums[warp] = through
@@ -225,16 +241,17 @@ def settle(
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
-    over = through - own + warp_sum(other)
-    if (over < need) & (over + own >= need):
+    left = need - (through - own + warp_sum(other))
+    if (left > 0) & (left <= own):
         digit = thread * share
         inside = mine[0]
+        before = Int32(0)
         for i in cutlass.range_constexpr(1, share):
-            if over + inside < need:
-                over += inside
-                digit += 1
+            if partial[i - 1] < left:
+                digit = thread * share + i
                 inside = mine[i]
-        end, span, need, inside = narrow(digit, need - over, inside, end, span, half)
+                before = partial[i - 1]
+        end, span, need, inside = narrow(digit, left - before, inside, end, span, half)
         write_state(state, end, span, need, inside)
     cute.arch.sync_threads()
 
@@ -360,59 +377,57 @@ def load_peer_pair(pointer, rank):
 
 
 @cute.jit
-def collect(
-    bits,
-    above,
-    equal,
-    counters,
-    entries,
-    lower_in,
-    end,
-    span,
-    listing,
-    owner,
-    offset,
-    lane,
-    group: cutlass.Constexpr,
-):
-    """Write a batch's bitmap words and list its undecided keys; returns how many keys of the batch are above the range."""
+def collect(bits, above, equal, counters, entries, end, span, listing, owner, offset, lane):
+    """Mark a batch's keys above the range, list those in it or mark these too; returns this lane's part of the former.
+
+    `above` and `equal` are the batch's bitmap words, `entries` where this CTA's part of the list starts.
+    """
     size = cutlass.const_expr(cute.size(bits))
-    highs = cute.make_rmem_tensor(cute.make_layout(size), Int32)
-    sames = cute.make_rmem_tensor(cute.make_layout(size), Int32)
-    count = Int32(0)
-    some = Int32(0)
+    words = cute.make_rmem_tensor(cute.make_layout(size), Int32)
+    some = end - bits[0] <= span
     for j in cutlass.range_constexpr(size):
-        highs[j] = cute.arch.vote_ballot_sync(bits[j] > end)
-        sames[j] = cute.arch.vote_ballot_sync(end - bits[j] <= span)
-        count += cute.arch.popc(highs[j])
-        some |= sames[j]
+        words[j] = cute.arch.vote_ballot_sync(bits[j] > end)
+        some = some | (end - bits[j] <= span)
     if lane == 0:
-        cute.autovec_copy(highs, cute.make_tensor(above, cute.make_layout(size)))
-    if listing & (some != 0):
-        found = Int32(0)
-        for j in cutlass.range_constexpr(size):
-            found += cute.arch.popc(sames[j])
-        slot = Int32(0)
-        if lane == 0:
-            slot = cute.arch.atomic_add(counters, found, sem="relaxed", scope="cta")
-        slot = cute.arch.shuffle_sync(slot, 0) + lower_in
-        before = (Int32(1) << lane) - 1
-        for j in cutlass.range_constexpr(size):
-            if (sames[j] >> lane) & 1 != 0:
-                place = (owner << OFFSET_BITS) | (offset + 32 * j + lane)
-                entry = (bits[j].to(Uint64) << 32) | (~place).bitcast(Uint32).to(Uint64)
-                at = entries + (slot + cute.arch.popc(sames[j] & before))
-                if cutlass.const_expr(group > 1):
-                    for i in cutlass.range_constexpr(group):
-                        store_peer(at, i, entry)
-                else:
-                    at[0] = entry.to(Int64)
-            slot += cute.arch.popc(sames[j])
+        cute.autovec_copy(words, cute.make_tensor(above, cute.make_layout(size)))
     if listing:
-        sames.fill(0)
-    if lane == 0:
-        cute.autovec_copy(sames, cute.make_tensor(equal, cute.make_layout(size)))
+        if cute.arch.vote_any_sync(some):
+            for j in cutlass.range_constexpr(size):
+                same = cute.arch.vote_ballot_sync(end - bits[j] <= span)
+                if same != 0:
+                    slot = Int32(0)
+                    if lane == 0:
+                        slot = cute.arch.atomic_add(
+                            counters, cute.arch.popc(same), sem="relaxed", scope="cta"
+                        )
+                    slot = cute.arch.shuffle_sync(slot, 0)
+                    if (same >> lane) & 1 != 0:
+                        place = (owner << OFFSET_BITS) | (offset + 32 * j + lane)
+                        slot += cute.arch.popc(same & ((Int32(1) << lane) - 1))
+                        entries[slot] = ((bits[j].to(Uint64) << 32) | (~place).bitcast(Uint32).to(Uint64)).to(
+                            Int64
+                        )
+    else:
+        for j in cutlass.range_constexpr(size):
+            words[j] = cute.arch.vote_ballot_sync(end - bits[j] <= span)
+        if lane == 0:
+            cute.autovec_copy(words, cute.make_tensor(equal, cute.make_layout(size)))
+    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
+    cute.arch.sync_warp()
+    count = Int32(0)
+    if lane < size:
+        count = cute.arch.popc(above[lane])
     return count
+
+
+@cute.jit
+def send_entries(entries, count, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane):
+    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    for i in cutlass.range(warp, (count + 31) // 32 * group, warps, unroll=1):
+        at = i // group * 32 + lane
+        to = i % group
+        if (at < count) & (to != rank):
+            store_peer(entries + at, to, entries[at])
 
 
 @cute.jit
@@ -537,9 +552,62 @@ def page_of(inverse, page_size, position):
     return cutlass.select_(over, page + 1, page), cutlass.select_(over, offset - page_size, offset)
 
 
+def _load_marked(pointer, word, bit, state_space):
+    """The int32 at a pointer where `word` has `bit`; nothing is read elsewhere."""
+    return cute.arch.inline_ptx(
+        "{ .reg .pred p; .reg .b32 t; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; mov.b32 {$w0}, 0; "
+        f"@p ld.{state_space}.b32 {{$w0}}, [{{$r0}}]; }}",
+        write_only_types=[Int32],
+        read_only_args=[pointer, word, bit],
+    )
+
+
 @cute.jit
-def emit(out, slot, words, position, lane, table, page_size, inverse, size: cutlass.Constexpr):
-    """Write the ids of a batch's marked columns, ascending, from `slot` on; returns the slot after them."""
+def emit_sparse(out, slot, words, count, position, lane, table, page_size, inverse, pages, first_page, near):
+    """`emit` for bitmaps with few marks: `count` words, one a lane, whose marks the lane takes one by one."""
+    for base in cutlass.range(0, count, 32, unroll=1):
+        word = Int32(0)
+        if base + lane < count:
+            word = words[base + lane]
+        own = cute.arch.popc(word)
+        through = scan(own)
+        place = slot + through - own
+        while word != 0:
+            lowest = word & -word
+            id = position + (base + lane) * 32 + (31 - Int32(cute.arch.clz(lowest)))
+            if page_size > 0:
+                page, offset = page_of(inverse, page_size, id)
+                entry = Int32(0)
+                if near:
+                    entry = pages[page - first_page]
+                else:
+                    entry = table[page]
+                id = entry * page_size + offset
+            out[place] = id
+            place += 1
+            word = word ^ lowest
+        slot += cute.arch.shuffle_sync(through, 31)
+
+
+@cute.jit
+def emit(
+    out,
+    slot,
+    words,
+    position,
+    lane,
+    table,
+    page_size,
+    inverse,
+    pages,
+    first_page,
+    near,
+    size: cutlass.Constexpr,
+):
+    """Write the ids of a batch's marked columns, ascending, from `slot` on; returns the slot after them.
+
+    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    """
     marks = cute.make_rmem_tensor(cute.make_layout(size), Int32)
     ids = cute.make_rmem_tensor(cute.make_layout(size), Int32)
     cute.autovec_copy(cute.make_tensor(words, cute.make_layout(size)), marks)
@@ -548,22 +616,27 @@ def emit(out, slot, words, position, lane, table, page_size, inverse, size: cutl
         ids[j] = position + 32 * j
     if page_size > 0:
         offsets = cute.make_rmem_tensor(cute.make_layout(size), Int32)
-        for j in cutlass.range_constexpr(size):
-            page, offsets[j] = page_of(inverse, page_size, ids[j])
-            ids[j] = cute.arch.inline_ptx(
-                "{ .reg .pred p; .reg .b32 t; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; mov.b32 {$w0}, 0; "
-                "@p ld.global.nc.b32 {$w0}, [{$r0}]; }",
-                write_only_types=[Int32],
-                read_only_args=[table + page, marks[j], bit],
-            )
+        if near:
+            for j in cutlass.range_constexpr(size):
+                page, offsets[j] = page_of(inverse, page_size, ids[j])
+                ids[j] = _load_marked(pages + (page - first_page), marks[j], bit, "shared")
+        else:
+            for j in cutlass.range_constexpr(size):
+                page, offsets[j] = page_of(inverse, page_size, ids[j])
+                ids[j] = _load_marked(table + page, marks[j], bit, "global.nc")
         for j in cutlass.range_constexpr(size):
             ids[j] = ids[j] * page_size + offsets[j]
+    # A lane counts one word; the words' first slots then go to all lanes.
+    own = Int32(0)
+    if lane < size:
+        own = cute.arch.popc(words[lane])
+    through = scan(own, size)
+    first = (slot + through - own) * 4
     for j in cutlass.range_constexpr(size):
-        place = slot + cute.arch.popc(marks[j] & (bit - 1))
+        place = cute.arch.shuffle_sync(first, j) + cute.arch.popc(marks[j] & (bit - 1)) * 4
         cute.arch.inline_ptx(
             "{ .reg .pred p; .reg .b32 t; .reg .b64 a; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; "
-            "mad.wide.u32 a, {$r3}, 4, {$r0}; @p st.global.b32 [a], {$r4}; }",
+            "cvt.u64.u32 a, {$r3}; add.s64 a, a, {$r0}; @p st.global.b32 [a], {$r4}; }",
             read_only_args=[out, marks[j], bit, place, ids[j]],
         )
-        slot += cute.arch.popc(marks[j])
-    return slot
+    return slot + cute.arch.shuffle_sync(through, size - 1)

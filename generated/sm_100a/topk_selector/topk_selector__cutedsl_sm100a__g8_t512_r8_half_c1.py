@@ -11,12 +11,13 @@ buffers
   above      2304 int32, shared
   equal      2304 int32, shared
   coarse     512 int32, shared
+  pages      512 int32, shared
   sums       32 int32, shared
   counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x8 uint32, registers of select
-totals: 512 threads, 54080 of 232448 bytes of shared memory, grid (rows, 8)
+totals: 512 threads, 56128 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import cutlass
 import cutlass.cute as cute
@@ -53,30 +54,23 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_half_c1(logits: cute.Pointer, row_
     above = smem.allocate_array(Int32, 2304, byte_alignment=16)
     equal = smem.allocate_array(Int32, 2304, byte_alignment=16)
     coarse = smem.allocate_array(Int32, 512, byte_alignment=16)
+    pages = smem.allocate_array(Int32, 512, byte_alignment=16)
     sums = smem.allocate_array(Int32, 32, byte_alignment=16)
     counts = smem.allocate_array(Int32, 32, byte_alignment=16)
     state = smem.allocate_array(Int32, 8, byte_alignment=16)
     counters = smem.allocate_array(Int32, 8, byte_alignment=16)
     bits = cute.make_rmem_tensor(cute.make_layout(8), Uint32)
     digits = cute.make_rmem_tensor(cute.make_layout(4), Uint32)
-    start = row_starts[row]
-    last = row_ends[row]
     scores = logits + row.to(Int64) * stride
     out = indices + row.to(Int64) * k
 
     # Each warp owns a run of neighbouring words of 32 columns and takes them in batches of 8, a column a lane.
-    # A row that the group's registers can hold is laid out by its stride: its loads do not wait for its length.
-    origin = Int32(0)
-    run = Uint32(8)
-    if stride > 32768:
-        origin = (cutlass.max(start, 0) >> 5) << 5
-        run = (cutlass.max(cutlass.min(last, stride) - origin, 0).to(Uint32) + 4095) // 4096
-    batches = ((run + 7) // 8).to(Int32)
-    run = run.to(Int32)
+    # A row that the group's registers can hold is laid out by its stride, so that its loads wait for nothing.
     owner = rank * 16 + warp
-    base = origin + owner * run * 32
-    limit = cutlass.min(stride, base + run * 32)
-    leaf.load_words(bits, scores, base + lane, limit)
+    held = stride <= 32768
+    leaf.load_words(bits, scores, owner * 256 + lane, cutlass.select_(held, stride, 0))
+    start = cutlass.max(row_starts[row], 0)
+    last = cutlass.min(row_ends[row], stride)
     leaf.clear(hist, 4096, thread, 512)
     if thread < 8:
         counters[thread] = Int32(0)
@@ -87,18 +81,37 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_half_c1(logits: cute.Pointer, row_
         inverse = Uint32(0xFFFFFFFF) // page_size.to(Uint32)
         line = (row.to(Uint32) // next_n.to(Uint32)).to(Int64) * max_pages
     table = block_table + line
-    start = cutlass.max(start, 0)
-    last = cutlass.min(last, stride)
     cute.arch.sync_threads()
     if last - start <= k:
         leaf.take_all(out, k, last - start, rank * 512 + thread, 4096, table, page_size, inverse)
         cute.arch.cluster_wait()
     else:
+        origin = Int32(0)
+        run = Int32(8)
+        if not held:
+            origin = (start >> 5) << 5
+            run = ((last - origin).to(Uint32) + 4095) // 4096
+            run = run.to(Int32)
+        batches = (run.to(Uint32) + 7) // 8
+        batches = batches.to(Int32)
+        base = origin + owner * run * 32
+        limit = cutlass.min(stride, base + run * 32)
         lo = cutlass.max(start, base)
         hi = cutlass.min(last, limit)
+        # The page-table entries that this CTA may need, one a thread: on their way while the keys are counted.
+        first_page = Int32(0)
+        near = page_size > 0
+        entry = Int32(0)
+        if page_size > 0:
+            first = origin + rank * run * 512
+            first_page, _ = leaf.page_of(inverse, page_size, cutlass.max(first - start, 0))
+            final, _ = leaf.page_of(inverse, page_size, cutlass.max(cutlass.min(last, first + run * 512) - 1 - start, 0))
+            near = final - first_page < 512
+            if thread <= final - first_page:
+                entry = table[first_page + thread]
         for step in cutlass.range(batches, unroll=1):
             column = base + step * 256
-            if step > 0:
+            if (step > 0) | (not held):
                 leaf.load_words(bits, scores, column + lane, limit)
             leaf.make_keys(bits, digits, column + lane, column, column + 256, lo, hi)
             if (column < hi) & (column + 256 > lo):
@@ -141,12 +154,17 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_half_c1(logits: cute.Pointer, row_
                 leaf.make_keys(bits, None, column + lane, column, column + 256, lo, hi)
             word = (warp * batches + batch) * 8
             count += leaf.collect(
-                bits, above + word, equal + word, counters, entries, lower_in, end, span, listing, owner,
-                batch * 256, lane, 8,
+                bits, above + word, equal + word, counters, entries + lower_in, end, span, listing, owner,
+                batch * 256, lane,
             )
+        count = leaf.warp_sum(count)
         if lane == 0:
             counts[warp] = count
+        if page_size > 0:
+            pages[thread] = entry
+        cute.arch.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
+        leaf.send_entries(entries + lower_in, counters[0], 8, rank, warp, 16, lane)
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
 
@@ -165,6 +183,10 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_half_c1(logits: cute.Pointer, row_
                     leaf.settle(bins, sums, state, need, end, span, False, thread, warp, 512, lane)
                     end, span, need, inside = leaf.read_state(state)
                     rounds += 1
+                if inside > 64:
+                    for i in cutlass.range(lane, batches * 8, 32, unroll=1):
+                        equal[warp * batches * 8 + i] = Int32(0)
+                    cute.arch.sync_threads()
                 for i in cutlass.range(thread, total, 512, unroll=1):
                     leaf.sift(
                         entries, i, 2048, above, equal, counts, counters, end, span, inside, 64, rank, 16,
@@ -189,11 +211,17 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_half_c1(logits: cute.Pointer, row_
         if lane < warp:
             before = counts[lane]
         slot = skip + leaf.warp_sum(before)
-        for batch in cutlass.range(batches, unroll=1):
-            slot = leaf.emit(
-                out, slot, above + (warp * batches + batch) * 8, base + batch * 256 - start + lane, lane,
-                table, page_size, inverse, 8,
+        if k * 8 < last - start:
+            leaf.emit_sparse(
+                out, slot, above + warp * batches * 8, batches * 8, base - start, lane, table, page_size, inverse,
+                pages, first_page, near,
             )
+        else:
+            for batch in cutlass.range(batches, unroll=1):
+                slot = leaf.emit(
+                    out, slot, above + (warp * batches + batch) * 8, base + batch * 256 - start + lane, lane,
+                    table, page_size, inverse, pages, first_page, near, 8,
+                )
 
 
 @cute.jit
