@@ -213,8 +213,8 @@ def _decide(
     first = open_rows[0]
     if len(open_rows) > 1 and abs((open_rows[1].predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE:
         tied = [r for r in open_rows if abs((r.predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE]
-        if all(r.variant.knobs == first.variant.knobs for r in tied):
-            # Lowerings of one declaration: the model sees no DSL, so any is right, and the choice only has to be fixed.
+        if len({r.variant.backend for r in tied}) == len(tied):
+            # One of each DSL: the model sees no DSL, so any is right, and the choice only has to be fixed.
             return first, "cost model, first DSL by name", {}
         raise AmbiguousSelectionError(
             f"{call.op} with {dict(call.dims)}",
