@@ -33,9 +33,10 @@ class _Scratch:
 class Workspace:
     """Scratch memory that ops share, grown on demand and kept.
 
-    A launch captured in a CUDA graph keeps using the addresses it saw, so replaced buffers stay alive. Launches that
-    may overlap in time (two streams, two graphs) need a workspace each. Without one, ops keep their own per device
-    and stream, and take what a capture needs from the graph's own pool.
+    A launch captured in a CUDA graph keeps using the addresses it saw, so once a capture has used the workspace,
+    buffers that are replaced by larger ones stay alive; before, they are given back. Launches that may overlap in time
+    (two streams, two graphs) need a workspace each. Without one, ops keep their own per device and stream, and take
+    what a capture needs from the graph's own pool.
 
     Args:
         transient: owned by one capture: its buffers may be allocated, and zeroed by every replay, inside the graph.
@@ -43,6 +44,7 @@ class Workspace:
 
     def __init__(self, *, transient: bool = False) -> None:
         self._transient = transient
+        self._captured = False
         self._buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._retired: list[torch.Tensor] = []
         self._views: dict[_Scratch, dict[str, torch.Tensor]] = {}
@@ -58,6 +60,8 @@ class Workspace:
         count = 1
         for extent in shape:
             count *= extent
+        if not self._captured and capturing(device):
+            self._captured = True
         held = self._buffers.get((name, device))
         if held is None or held.numel() < count or held.dtype != dtype:
             if not self._transient and capturing(device):
@@ -67,8 +71,11 @@ class Workspace:
                     got="a first use of these sizes inside a CUDA graph capture",
                     fix="run once with this workspace and these sizes before capturing",
                 )
-            if held is not None:
+            if held is not None and self._captured:
                 self._retired.append(held)
+            elif held is not None and held.is_cuda:
+                # Its memory belongs to the stream that it was allocated on, and may still be in use on this one.
+                held.record_stream(torch.cuda.current_stream(device))
             size = max(count, 1)
             held = (torch.zeros if zeroed else torch.empty)(size, dtype=dtype, device=device)
             self._buffers[(name, device)] = held
@@ -77,6 +84,8 @@ class Workspace:
 
     def views(self, wanted: _Scratch) -> dict[str, torch.Tensor]:
         """Tensors for a launch's workspace operands, kept until a buffer has to grow."""
+        if not self._captured and capturing(wanted.device):
+            self._captured = True
         held = self._views.get(wanted)
         if held is None:
             held = {

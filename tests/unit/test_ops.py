@@ -244,6 +244,23 @@ def test_zero_rows_launch_nothing() -> None:
     assert out.shape == (0, 16, 512) and lse.shape == (0, 16)
 
 
+def test_replaced_workspace_memory_is_kept_only_for_captures_that_saw_it(monkeypatch) -> None:
+    from dsl_kernels.ops import _base
+
+    device = torch.device("cpu")
+
+    def grown(scratch: Workspace, rows: int) -> int:
+        scratch.get("logits", (rows, 256), torch.float32, device, zeroed=False)
+        return scratch.bytes
+
+    scratch = Workspace()
+    assert [grown(scratch, rows) for rows in (1, 2, 3, 4)] == [1024, 2048, 3072, 4096]
+    monkeypatch.setattr(_base, "capturing", lambda device: True)
+    assert grown(scratch, 2) == 4096
+    monkeypatch.setattr(_base, "capturing", lambda device: False)
+    assert [grown(scratch, rows) for rows in (5, 3, 6)] == [4096 + 5120, 4096 + 5120, 4096 + 5120 + 6144]
+
+
 def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
     """A capture records memsets without running them: memory filled there would be garbage outside the graph."""
     from dsl_kernels.ops import _base
