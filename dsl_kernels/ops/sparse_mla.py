@@ -116,7 +116,7 @@ def _launch(
             "lse_base", expected="'2' or 'e'", got=repr(lse_base), fix="name the base of lse"
         )
     form, cache = _cache_operands(kv, kpe)
-    sink = attn_sink if attn_sink is not None else _sink(q_nope.shape[1], q_nope.device)
+    sink = attn_sink if attn_sink is not None else _sink(q_nope.size(1), q_nope.device)
     operands: dict[str, Any] = {
         "q_nope": q_nope, "q_pe": q_pe, **cache, "indices": indices, "attn_sink": sink, "out": out, "lse": lse,
         "sm_scale": sm_scale, "lse_scale": LSE_SCALE[lse_base],

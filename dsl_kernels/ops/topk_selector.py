@@ -11,7 +11,7 @@ from ..problems.topk_selector import OPERANDS
 from ._base import Workspace, kept, require_tensors, run
 
 MAX_K = 2048
-_NO_TABLE = torch.Size((1, 1))
+_NO_TABLE = (1, 1)
 
 
 def _launch(
@@ -101,10 +101,10 @@ def _(
     return None
 
 
-_constants: dict[tuple[torch.Size, torch.device], torch.Tensor] = {}
+_constants: dict[tuple[tuple[int, ...], torch.device], torch.Tensor] = {}
 
 
-def _zeros(shape: torch.Size, device: torch.device) -> torch.Tensor:
+def _zeros(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Zeros that stand for an operand the caller left out, kept: a launch must not fill memory of its own."""
     held = _constants.get((shape, device))
     if held is not None:
@@ -182,7 +182,7 @@ def topk_selector(
             )  # fmt: skip
     page = page_size if block_table is not None else 0
     if row_starts is None:
-        row_starts = _zeros(logits.shape[:1], logits.device)
+        row_starts = _zeros((logits.size(0),), logits.device)
     table = block_table if block_table is not None else _zeros(_NO_TABLE, logits.device)
     if torch.compiler.is_compiling():
         if out is None:
