@@ -40,6 +40,7 @@ LISTED = 2048
 RANKED = 64
 # Columns that a CTA can mark in its bitmaps: a cluster of 16 serves rows of a million.
 SPAN = 73728
+HALF_SPAN = 81920
 
 KNOBS = (
     Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
@@ -84,12 +85,16 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return _half_digits(k) if k.digit == HALF else _key_digits(k)
 
 
+def _stashed(k: SimpleNamespace) -> int:
+    """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
+    return 2 if k.digit == HALF and k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
+
+
 def _half_digits(k: SimpleNamespace) -> Schedule:
     warps = k.threads // 32
-    words = SPAN // 32
+    words = HALF_SPAN // 32
     shared = Space.SHARED
-    # One CTA an SM with all its registers for keys: what they cannot hold stays in shared memory between the passes.
-    stashed = 2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
+    stashed = _stashed(k)
     stash = Buffer(
         "stash",
         shared,
@@ -334,7 +339,7 @@ def _select_half_digits(m: Machine) -> Generator[Any, None, None]:
             shift = max(0, span.bit_length() - HALF_BITS)
             span = min(span - (digit << shift), (1 << shift) - 1)
             top -= digit << shift
-        if need == inside or span == 0:
+        if m.taken(need == inside or span == 0):
             break
         shift = max(0, span.bit_length() - HALF_BITS)
         match = valid & (top - keys >= 0) & (top - keys <= span)
@@ -367,27 +372,33 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
 
 
 def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Rows start anywhere in a 32-column line, so they may touch one tile more than their length needs."""
+    """Rows start anywhere in a 32-column line, so they may touch one 128-column tile more than their length needs."""
     warps = knobs["group"] * knobs["threads"] // 32
     if knobs["digit"] == HALF:
-        run = -(-(call["stride"] // 32 + 2) // warps)
-        columns = -(-run // knobs["keep"]) * knobs["keep"] * knobs["threads"]
+        words = -(-call["stride"] // 32)
+        batches = -(-words // (warps * knobs["keep"]))
+        columns = batches * knobs["keep"] * knobs["threads"]
     else:
         columns = -(-(-(-call["stride"] // TILE) + 1) // warps) * (knobs["threads"] // 32) * TILE
-    if columns <= SPAN:
+    span = HALF_SPAN if knobs["digit"] == HALF else SPAN
+    if columns <= span:
         return None
-    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {SPAN}"
+    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {span}"
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
     """Microseconds of a wave beside its memory traffic: rounds, instructions on the keys, keys read again.
 
-    The fixed parts and 20 instructions a key over the two passes are read off one H200.
+    The fixed parts and the instructions a key over the two passes are read off one H200.
     """
+    half = k.digit == HALF
     share = -(-dims["max_len"] // k.group)
-    rounds = 3.0 if k.group == 1 else 5.5 + 0.1 * k.group
-    issue = share * k.resident * 20 / 32 / 4 / 1755
-    again = 0.0 if share <= k.threads * k.keep else share * k.resident * 4 / (arch.l2_gbps * 1e3 / arch.sms)
+    rounds, instructions = (1.3, 14) if half else (3.0, 20)
+    if k.group > 1:
+        rounds = (2.2 if half else 5.5) + 0.1 * k.group
+    issue = share * k.resident * instructions / 32 / 4 / 1755
+    kept = k.threads * k.keep * (1 + _stashed(k))
+    again = 0.0 if share <= kept else share * k.resident * 4 / (arch.l2_gbps * 1e3 / arch.sms)
     return rounds + issue + again + 0.02 * k.keep
 
 

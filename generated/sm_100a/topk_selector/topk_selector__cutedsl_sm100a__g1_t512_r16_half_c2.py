@@ -8,15 +8,15 @@ roles
 buffers
   hist       4096 int32, shared
   entries    2112 int64, shared
-  above      2304 int32, shared
-  equal      2304 int32, shared
+  above      2560 int32, shared
+  equal      2560 int32, shared
   pages      512 int32, shared
   sums       32 int32, shared
   counts     32 int32, shared
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x16 uint32, registers of select
-totals: 512 threads, 54080 of 232448 bytes of shared memory, grid (rows, 1)
+totals: 512 threads, 56128 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -50,8 +50,8 @@ def topk_selector__cutedsl_sm100a__g1_t512_r16_half_c2(logits: cute.Pointer, row
     smem = cutlass.memory.SmemAllocator()
     hist = smem.allocate_array(Int32, 4096, byte_alignment=16)
     entries = smem.allocate_array(Int64, 2112, byte_alignment=16)
-    above = smem.allocate_array(Int32, 2304, byte_alignment=16)
-    equal = smem.allocate_array(Int32, 2304, byte_alignment=16)
+    above = smem.allocate_array(Int32, 2560, byte_alignment=16)
+    equal = smem.allocate_array(Int32, 2560, byte_alignment=16)
     pages = smem.allocate_array(Int32, 512, byte_alignment=16)
     sums = smem.allocate_array(Int32, 32, byte_alignment=16)
     counts = smem.allocate_array(Int32, 32, byte_alignment=16)

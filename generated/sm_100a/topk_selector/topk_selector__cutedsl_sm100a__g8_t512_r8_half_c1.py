@@ -8,8 +8,8 @@ roles
 buffers
   hist       4096 int32, shared
   entries    2112 int64, shared
-  above      2304 int32, shared
-  equal      2304 int32, shared
+  above      2560 int32, shared
+  equal      2560 int32, shared
   coarse     512 int32, shared
   pages      512 int32, shared
   sums       32 int32, shared
@@ -17,7 +17,7 @@ buffers
   state      8 int32, shared
   counters   8 int32, shared
   keys       512x8 uint32, registers of select
-totals: 512 threads, 56128 of 232448 bytes of shared memory, grid (rows, 8)
+totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import cutlass
 import cutlass.cute as cute
@@ -51,8 +51,8 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_half_c1(logits: cute.Pointer, row_
     smem = cutlass.memory.SmemAllocator()
     hist = smem.allocate_array(Int32, 4096, byte_alignment=16)
     entries = smem.allocate_array(Int64, 2112, byte_alignment=16)
-    above = smem.allocate_array(Int32, 2304, byte_alignment=16)
-    equal = smem.allocate_array(Int32, 2304, byte_alignment=16)
+    above = smem.allocate_array(Int32, 2560, byte_alignment=16)
+    equal = smem.allocate_array(Int32, 2560, byte_alignment=16)
     coarse = smem.allocate_array(Int32, 512, byte_alignment=16)
     pages = smem.allocate_array(Int32, 512, byte_alignment=16)
     sums = smem.allocate_array(Int32, 32, byte_alignment=16)

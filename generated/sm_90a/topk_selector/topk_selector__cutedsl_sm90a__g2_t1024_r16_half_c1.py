@@ -8,8 +8,8 @@ roles
 buffers
   hist       4096 int32, shared
   entries    2112 int64, shared
-  above      2304 int32, shared
-  equal      2304 int32, shared
+  above      2560 int32, shared
+  equal      2560 int32, shared
   coarse     128 int32, shared
   stash      32768 int32, shared
   pages      1024 int32, shared
@@ -18,7 +18,7 @@ buffers
   state      8 int32, shared
   counters   8 int32, shared
   keys       1024x16 uint32, registers of select
-totals: 1024 threads, 187712 of 232448 bytes of shared memory, grid (rows, 2)
+totals: 1024 threads, 189760 of 232448 bytes of shared memory, grid (rows, 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -52,8 +52,8 @@ def topk_selector__cutedsl_sm90a__g2_t1024_r16_half_c1(logits: cute.Pointer, row
     smem = cutlass.memory.SmemAllocator()
     hist = smem.allocate_array(Int32, 4096, byte_alignment=16)
     entries = smem.allocate_array(Int64, 2112, byte_alignment=16)
-    above = smem.allocate_array(Int32, 2304, byte_alignment=16)
-    equal = smem.allocate_array(Int32, 2304, byte_alignment=16)
+    above = smem.allocate_array(Int32, 2560, byte_alignment=16)
+    equal = smem.allocate_array(Int32, 2560, byte_alignment=16)
     coarse = smem.allocate_array(Int32, 128, byte_alignment=16)
     stash = smem.allocate_array(Int32, 32768, byte_alignment=16)
     pages = smem.allocate_array(Int32, 1024, byte_alignment=16)
