@@ -1,6 +1,7 @@
 """The same PTX on a GPU and in the emulator.
 
     python -m tests.emulator.hardware record FOLDER          # on a Hopper GPU: what every probe wrote
+    python -m tests.emulator.hardware programs               # on a Hopper GPU: the tests' hand-written programs
     python -m tests.emulator.hardware expect FILE            # anywhere: what the emulator says
     python -m tests.emulator.hardware compare FOLDER [FILE]  # every difference, against FILE or the emulator
 
@@ -29,11 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from dsl_kernels.emulator import LaunchError, TensorMap
+from dsl_kernels.emulator import LaunchError, Schedule, TensorMap
 from dsl_kernels.emulator import launch as emulate
 from dsl_kernels.emulator.arguments import as_array
 from dsl_kernels.emulator.launch import _parse
 
+from . import kernels
 from .probes import Probe, probes
 
 RECORDED = Path(__file__).parent / "recorded_sm90.json"
@@ -334,6 +336,22 @@ def record(folder: Path, limit: float) -> int:
     return 0
 
 
+def run_programs() -> int:
+    """The hand-written programs of the tests on the GPU, each in a process of its own."""
+    failed = 0
+    for name, (ptx, run) in kernels.PROGRAMS.items():
+        if ".target sm_90a" not in ptx:
+            continue
+        child = os.fork()
+        if child == 0:
+            kernels.launch = launch  # type: ignore[assignment]
+            _, right = run(ptx, Schedule())
+            print(f"{name}: {'right' if right else 'WRONG'}", flush=True)
+            os._exit(not right)
+        failed += os.waitpid(child, 0)[1] != 0
+    return 1 if failed else 0
+
+
 def expect(file: Path) -> int:
     """Run all probes in the emulator and keep what they wrote."""
     begin = time.monotonic()
@@ -436,7 +454,7 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
                 if why:
                     lines.append(f"{p.name}: the emulator refuses it: {why}")
                     continue
-                emulated = outputs(p)
+                emulated = [a.copy() for a in outputs(p)]
             else:
                 emulated = [
                     kept[f"{p.name}/{k}"] if f"{p.name}/{k}" in kept.files else a
@@ -457,9 +475,8 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
                     for x in (hardware, emulated)
                 )
                 with np.errstate(all="ignore"):
-                    largest = (
-                        np.maximum(np.abs(u), np.abs(v)) if p.relative else np.abs(u[np.isfinite(u)]).max()
-                    )
+                    each = np.maximum(np.abs(u), np.abs(v))
+                    largest = each if p.relative else np.full_like(u, np.abs(u[np.isfinite(u)]).max())
                     gap = np.where(u == v, 0, np.abs(u - v) / largest)
                 worst[p.name] = float(np.nanmax(np.where(np.isfinite(gap), gap, 0)))
     print(
@@ -481,8 +498,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("record", "expect", "compare", "worker"))
-    parser.add_argument("folder", type=Path, help="folder of a recording, or file of the emulator's results")
+    parser.add_argument("what", choices=("record", "programs", "expect", "compare", "worker"))
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=Path("."),
+        help="folder of a recording, or file of the emulator's results",
+    )
     parser.add_argument("file", type=Path, nargs="?", help="results of `expect`, for compare")
     parser.add_argument("--one", help="record: run this probe alone, in this process")
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
@@ -498,6 +521,8 @@ def main() -> int:
             return 0
         case "record":
             return record(a.folder, a.limit)
+        case "programs":
+            return run_programs()
         case "worker":
             return _worker(a.folder, a.start)
         case "expect":

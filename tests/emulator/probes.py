@@ -854,8 +854,9 @@ def tensor_load(
     return Probe(name, text, [tensor_map, at, np.zeros((len(coords), size), np.uint8)], len(coords), 128, smem=size, optional=optional)  # fmt: skip
 
 
-#: Where the boxes of a group of tensor copies lie. The innermost coordinate is a multiple of 16 bytes but in the last.
-PLACES = ("inside and past the end", "before the start", "at odd elements")
+#: Where the boxes of a group of tensor copies lie. The innermost coordinate is a multiple of 16 bytes, and stores do
+#: not begin before the tensor: anything else is an illegal instruction.
+PLACES = ("inside and past the end", "before the start")
 
 
 def corners(shape: Sequence[int], box: Sequence[int], itemsize: int, place: str) -> list[tuple[int, ...]]:
@@ -864,20 +865,12 @@ def corners(shape: Sequence[int], box: Sequence[int], itemsize: int, place: str)
     unit = 16 // itemsize
     inside = [max(0, (n - b) // 2) for n, b in zip(dims, box, strict=True)]
     inside[0] -= inside[0] % unit
-    if place == "at odd elements":
-        inside[0] += 1
     out = [tuple(inside)]
     for i, (n, b) in enumerate(zip(dims, box, strict=True)):
-        steps = {
-            "inside and past the end": (0, n - b // 2 - 1, n - 1, n, n + 7),
-            "before the start": (-1, -(b // 2), -b, -b - 3),
-            "at odd elements": (-(b // 2), n - b // 2),
-        }[place]
+        steps = (0, n - b // 2 - 1, n - 1, n, n + 7) if place == PLACES[0] else (-1, -(b // 2), -b, -b - 3)
         for at in steps:
-            if i == 0:
-                at = at // unit * unit + (place == "at odd elements")
-            out.append((*inside[:i], at, *inside[i + 1 :]))
-    if place == "before the start":
+            out.append((*inside[:i], at // unit * unit if i == 0 else at, *inside[i + 1 :]))
+    if place == PLACES[1]:
         out.append((-unit, *(-1 for _ in box[1:])))
     return out
 
@@ -944,7 +937,7 @@ def _tensor_loads(place: str) -> Iterator[Probe]:
             f"tensor load of ties as {kind}", TensorMap(x, (16, 8), dtype=kind), at(x.shape, (16, 8), 4), 4
         )
     x = bits_of("far", "u16", (24, 96))
-    axis = {PLACES[0]: (0, 1 << 20), PLACES[1]: (0, -(1 << 20)), PLACES[2]: (1, (1 << 20) - 1)}[place]
+    axis = {PLACES[0]: (0, 1 << 20), PLACES[1]: (0, -(1 << 20))}[place]
     far = list(itertools.product(axis, repeat=2))
     yield tensor_load("tensor load far outside", TensorMap(x, (32, 8)), far, 2)
     x = bits_of("pitch", "u16", (24, 96))
@@ -1004,26 +997,20 @@ def tensor_store(
     return Probe(name, text, [tensor_map, at, data], len(coords), 128, smem=size)
 
 
-def tiles(shape: Sequence[int], box: Sequence[int], itemsize: int, place: str) -> list[tuple[int, ...]]:
-    """Boxes next to each other, to past the end of the tensor and perhaps from before its start."""
+def tiles(shape: Sequence[int], box: Sequence[int]) -> list[tuple[int, ...]]:
+    """Boxes next to each other, to past the end of the tensor."""
     dims = tuple(reversed(shape))
-    axes = []
-    for i, (n, b) in enumerate(zip(dims, box, strict=True)):
-        start = 0 if place == PLACES[0] or b == 1 else -(b // 2)
-        if i == 0:
-            unit = 16 // itemsize
-            start = start // unit * unit + (place == PLACES[2])
-        axes.append(range(start, n + (b if i == 0 else 0), b))
+    axes = [range(0, n + (b if i == 0 else 0), b) for i, (n, b) in enumerate(zip(dims, box, strict=True))]
     return list(itertools.product(*axes))[:200]
 
 
-def _tensor_stores(place: str) -> Iterator[Probe]:
+def _tensor_stores() -> Iterator[Probe]:
     for shape, box in SHAPES:
         y = np.full(shape, 0x1111, np.uint16)
         yield tensor_store(
             f"tensor store {len(shape)}d",
             TensorMap(y, box),
-            tiles(shape, box, 2, place),
+            tiles(shape, box),
             words("store", 4096),
             2,
         )
@@ -1034,7 +1021,7 @@ def _tensor_stores(place: str) -> Iterator[Probe]:
             yield tensor_store(
                 f"tensor store swizzle {swizzle} of {inner} bytes",
                 TensorMap(y, box, swizzle),
-                tiles(y.shape, box, 2, place),
+                tiles(y.shape, box),
                 words("store2", 4096),
                 2,
             )
@@ -1055,7 +1042,7 @@ def _tensor_stores(place: str) -> Iterator[Probe]:
         yield tensor_store(
             f"tensor reduction {op} {kind}",
             TensorMap(y.copy(), box, "64B", dtype=kind),
-            tiles(y.shape, box, dtype.itemsize, place),
+            tiles(y.shape, box),
             source,
             dtype.itemsize,
             op,
@@ -1064,10 +1051,14 @@ def _tensor_stores(place: str) -> Iterator[Probe]:
 
 def tensor_copies() -> Iterator[Probe]:
     """Loads and stores, by where their boxes lie: a GPU that refuses one place still answers for the others."""
-    for place, make in itertools.product(PLACES, (_tensor_loads, _tensor_stores)):
+    for place, make in (
+        (PLACES[0], _tensor_loads),
+        (PLACES[0], lambda _: _tensor_stores()),
+        (PLACES[1], _tensor_loads),
+    ):
         for p in make(place):
+            p.group = f"tensor copies {place}"
             p.name = f"{p.name}, {place}"
-            p.group = f"{make.__name__} {place}"
             yield p
 
 

@@ -100,6 +100,51 @@ st.global.v4.u32 [%d3], {{%r10, %r11, %r12, %r13}};
     assert (out == (mats.transpose(0, 2, 1) if trans else mats)).all()
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_matrices_of_bytes(count):
+    """ldmatrix transposes 16x16 bytes; the pair of its registers, stored as 16x8 matrices, transposes them back."""
+    n = 2 * count
+    mats = np.arange(256 * count, dtype=np.uint32).astype(np.uint8).reshape(count, 16, 16)
+    if count == 2:
+        mats[1] ^= 0xA5
+    v = ", ".join(f"%r{20 + i}" for i in range(n))
+    out, back = np.zeros((n, 32), np.uint32), np.zeros((n, 8, 16), np.uint8)
+    ptx = simple(
+        f"""
+mov.u32 %r1, %tid.x; mov.u32 %r2, dyn; shl.b32 %r3, %r1, 4; add.u32 %r4, %r2, %r3; cvt.u64.u32 %d1, %r3;
+setp.ge.u32 %p1, %r1, {16 * count}; ld.param.u64 %d2, [p0]; add.u64 %d2, %d2, %d1;
+@!%p1 ld.global.v4.u32 {{%r10, %r11, %r12, %r13}}, [%d2];
+@!%p1 st.shared.v4.u32 [%r4], {{%r10, %r11, %r12, %r13}};
+bar.warp.sync -1;
+ldmatrix.sync.aligned.m16n16.x{count}.trans.shared.b8 {{{v}}}, [%r4];
+ld.param.u64 %d3, [p1]; mul.wide.u32 %d4, %r1, 4; add.u64 %d3, %d3, %d4;
+"""
+        + "".join(f"st.global.u32 [%d3+{128 * i}], %r{20 + i};" for i in range(n))
+        + f"""
+add.u32 %r5, %r4, 512;
+stmatrix.sync.aligned.m16n8.x{n}.trans.shared.b8 [%r5], {{{v}}};
+bar.warp.sync -1;
+setp.ge.u32 %p2, %r1, {8 * n};
+@%p2 bra DONE;
+ld.shared.v4.u32 {{%r10, %r11, %r12, %r13}}, [%r5]; ld.param.u64 %d5, [p2]; add.u64 %d5, %d5, %d1;
+st.global.v4.u32 [%d5], {{%r10, %r11, %r12, %r13}};
+DONE:
+""",
+        ".param .u64 p0, .param .u64 p1, .param .u64 p2",
+        target="sm_100a",
+        head=HEAD,
+    )
+    launch(ptx, 1, 32, [mats, out, back], dynamic_smem=1024)
+    t = np.arange(32)
+    for i in range(n):
+        parts = [
+            mats[i // 2][4 * (t % 4) + 2 * (i % 2) + j, t // 4 + 8 * h] for h in range(2) for j in range(2)
+        ]
+        assert (out[i].view(np.uint8).reshape(32, 4) == np.stack(parts, -1)).all()
+        rows = [4 * (r // 2) + 2 * (i % 2) + r % 2 for r in range(8)]
+        assert (back[i] == mats[i // 2][rows]).all()
+
+
 # --------------------------------------------------------------------------------------- shared-memory operands
 def stage(name, reg, nbytes, offset):
     """Copy bytes from a parameter into shared memory, 4 per thread and step."""

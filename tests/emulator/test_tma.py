@@ -83,10 +83,10 @@ def box_of(x, coord, box):
 
 CASES = [
     ((80,), (64,), [(0,), (32,), (-8,)]),
-    ((9, 40), (16, 8), [(0, 0), (24, 5), (-4, -3), (100, 0)]),
-    ((3, 5, 24), (8, 4, 2), [(0, 0, 0), (20, 3, 2), (-2, -1, -1)]),
-    ((2, 3, 5, 16), (8, 2, 2, 2), [(0, 0, 0, 0), (12, 4, 2, 1)]),
-    ((2, 2, 3, 4, 16), (8, 2, 2, 2, 1), [(0, 0, 0, 0, 0), (10, 3, 2, 1, 1)]),
+    ((9, 40), (16, 8), [(0, 0), (24, 5), (-8, -3), (104, 0)]),
+    ((3, 5, 24), (8, 4, 2), [(0, 0, 0), (16, 3, 2), (-8, -2, -1)]),
+    ((2, 3, 5, 16), (8, 2, 2, 2), [(0, 0, 0, 0), (8, 4, 2, 1)]),
+    ((2, 2, 3, 4, 16), (8, 2, 2, 2, 1), [(0, 0, 0, 0, 0), (8, 3, 2, 1, 1)]),
 ]
 
 
@@ -236,6 +236,40 @@ def test_multicast_reaches_every_cta_of_the_mask():
             schedule=Schedule.random(seed),
         )
         assert (out == x.ravel()).all()
+
+
+@pytest.mark.parametrize(("box", "span"), [((16, 8), 64), ((48, 8), 128), ((16, 8), 32)])
+def test_a_swizzle_pads_rows_to_its_span(box, span):
+    x = np.random.default_rng(0).integers(0, 256, (16, 128)).astype(np.uint8)
+    out = np.zeros(span * box[1], np.uint8)
+    ptx = copy_kernel(2, box[0] * box[1]).replace(f"%p3, %r4, {box[0] * box[1]};", f"%p3, %r4, {len(out)};")
+    args = [TensorMap(x, box, f"{span}B"), out, 32, 4]
+    with pytest.raises(EmulatorError, match="uninit"):  # the padding is not written
+        launch(ptx, 1, 32, args, dynamic_smem=len(out))
+    launch(ptx, 1, 32, args, dynamic_smem=len(out), check="report")
+    rows = np.zeros((box[1], span), np.uint8)
+    rows[:, : box[0]] = x[4:12, 32 : 32 + box[0]]
+    expect = swizzled(rows.ravel(), f"{span}B")
+    written = swizzled(np.tile(np.arange(span) < box[0], box[1]).astype(np.uint8), f"{span}B") == 1
+    assert (out[written] == expect[written]).all()
+
+
+@pytest.mark.parametrize("coord", [(1, 0), (-3, 0), (100, 0)])
+def test_the_innermost_coordinate_is_a_multiple_of_16_bytes(coord):
+    x = np.zeros((8, 64), np.uint16)
+    with pytest.raises(EmulatorError, match="tensor-coordinate"):
+        load_box(TensorMap(x, (16, 8)), coord, 256)
+
+
+def test_a_store_does_not_begin_before_the_tensor():
+    text = STORE.replace("@MASK@", "0").replace(
+        "@OP@", "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+    )
+    for coord in [(-4, 0), (0, -1)]:
+        with pytest.raises(EmulatorError, match="tensor-coordinate"):
+            launch(
+                text, 1, 128, [TensorMap(np.zeros((20, 64), np.float32), (32, 16)), *coord], dynamic_smem=2048
+            )
 
 
 def test_maps_are_checked():

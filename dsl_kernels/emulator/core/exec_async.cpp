@@ -64,7 +64,8 @@ void round_tf32(u8* p, u64 n) {
   for (u64 i = 0; i + 4 <= n; i += 4) {
     u32 x;
     std::memcpy(&x, p + i, 4);
-    x = encode(as_f32(x), TF32, false, RN) << 13 & 0x7FFFFFFF | (x & 0x80000000u);
+    x = encode(as_f32(x), TF32, false, RN);
+    x = (x & 0x3FFFF) << 13 | x >> 18 << 31;
     std::memcpy(p + i, &x, 4);
   }
 }
@@ -252,6 +253,11 @@ void Exec::tma() {
     if (gather && t->box[1] != 1) M.fatal("tensor-map", &w, pc, "gather4 and scatter4 need a box of one row, the map has " + std::to_string(t->box[1]));
     s64 coord[5];
     for (int i = 0; i < nc; i++) coord[i] = sign_extend(cv[i][l], 32);
+    // Both are illegal instructions on an H200.
+    if (coord[0] * t->elem_bytes % 16)
+      M.fatal("tensor-coordinate", &w, pc, "the innermost coordinate " + std::to_string(coord[0]) + " is no multiple of 16 bytes for elements of " + std::to_string(t->elem_bytes));
+    for (int i = 0; i < nc && !load && !gather; i++)
+      if (coord[i] < 0) M.fatal("tensor-coordinate", &w, pc, "a tensor store starts at the negative coordinate " + std::to_string(coord[i]));
     s64 row_bytes;
     auto rows = std::make_shared<std::vector<Row>>(rows_of(*t, dims, coord, gather, row_bytes));
     u64 n = u64(row_bytes), total = n * rows->size(), extent = rows->back().offset + n, sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];

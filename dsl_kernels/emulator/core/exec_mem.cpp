@@ -315,6 +315,7 @@ void Exec::cp_async() {
 // row t/4, or with .trans of the transposed matrix.
 void Exec::matrix() {
   aligned();
+  if (in.m[2]) return matrix8();
   bool load = in.op == OP_ldmatrix, trans = in.m[1];
   int n = int(in.m[0]);
   Val a;
@@ -365,6 +366,56 @@ void Exec::matrix() {
           }
           d[t] = v;
         }
+}
+
+// Matrices of bytes, always transposed. A register holds rows k, k + 1 of columns g and g + 8, g being the lane / 4.
+// Loaded: 16 rows of 16 bytes at the lanes' addresses, k = 4 (lane % 4) and, in the second register, two more.
+// Stored: 8 rows of 16 bytes to every register, k = 2 (lane % 4).
+void Exec::matrix8() {
+  bool load = in.op == OP_ldmatrix;
+  int n = int(in.m[0]) * (load ? 2 : 1), rows = 8 * n;
+  Val a;
+  get(load ? n : 0, a, true, "row address");
+  Access acc = M.access(w, pc);
+  u64 addr[32];
+  std::copy(a.v, a.v + 32, addr);
+  u8 mat[32][16];
+  const char* what = load ? "ldmatrix" : "stmatrix";
+  auto row_of = [&](int i, int q, int j) { return load ? 16 * (i / 2) + 4 * q + 2 * (i & 1) + j : 8 * i + 2 * q + j; };
+  auto move = [&](bool to_memory) {
+    for (int r = 0; r < rows; r++) {
+      Loc l = M.shared_at(w, pc, addr[r], 16, 16, what);
+      if (to_memory) {
+        M.note_write(l, 16, acc, w, pc, what);
+        std::memcpy(l.p, mat[r], 16);
+        M.progress();
+      } else {
+        M.note_read(l, 16, acc, w, pc, what);
+        std::memcpy(mat[r], l.p, 16);
+      }
+    }
+  };
+  if (load) move(false);
+  for (int i = 0; i < n; i++) {
+    Val v;
+    u64* d = nullptr;
+    if (load) d = dst(i, ~0u);
+    else get(1 + i, v, true, "matrix fragment");
+    for (int t = 0; t < 32; t++) {
+      u64 out = 0;
+      for (int j = 0; j < 2; j++)
+        for (int h = 0; h < 2; h++) {
+          u8& cell = mat[row_of(i, t % 4, j)][t / 4 + 8 * h];
+          int shift = 8 * (j + 2 * h);
+          if (load) out |= u64(cell) << shift;
+          else cell = u8(v[t] >> shift);
+        }
+      if (d) d[t] = out;
+    }
+  }
+  if (!load) move(true);
+  M.stats.shared_accesses += u64(n);
+  (load ? M.stats.shared_read : M.stats.shared_written) += u64(16 * rows);
 }
 
 }  // namespace emu

@@ -373,6 +373,7 @@ struct Exec {
   void atomic();
   void cp_async();
   void matrix();
+  void matrix8();
   Flow barrier();
   Flow mbarrier();
   void fences();

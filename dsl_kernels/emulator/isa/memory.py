@@ -256,13 +256,18 @@ def _map(c: Ctx, o: object, coords: int) -> tuple[object, tuple[object, ...]]:
 # ------------------------------------------------------------------------------------ matrix movement
 @decoder("ldmatrix", "stmatrix")
 def _ldmatrix(c: Ctx) -> None:
-    """m0 count of matrices, m1 transposed, m2 bytes per element."""
+    """m0 count of matrices, m1 transposed, m2 elements of a byte: 16x16 loaded, 16x8 stored, always transposed."""
     t = c.type("b16 b8")
-    if t == "b8":
-        raise c.fail("the .b8 forms of ldmatrix and stmatrix are not supported")
-    c.drop("sync", "aligned", "shared", "shared::cta", "m8n8")
-    n = c.choose({"x1": 1, "x2": 2, "x4": 4}, what="count")
+    byte = t == "b8"
+    c.drop("sync", "aligned", "shared", "shared::cta")
+    if not c.take(("m16n16" if c.base == "ldmatrix" else "m16n8") if byte else "m8n8"):
+        raise c.fail("this shape of ldmatrix or stmatrix is not supported")
+    n = c.choose({"x1": 1, "x2": 2} if byte and c.base == "ldmatrix" else {"x1": 1, "x2": 2, "x4": 4}, what="count")
     trans = int(c.take("trans"))
+    if byte and not trans:
+        raise c.fail("matrices of bytes are moved with .trans")
     c.done()
     c.count(2)
-    c.emit_all(c.base, m=[n, trans])
+    if len(c.flat(c.ops)) != 1 + n * (2 if byte and c.base == "ldmatrix" else 1):
+        raise c.fail("wrong number of registers")
+    c.emit_all(c.base, m=[n, trans, int(byte)])
