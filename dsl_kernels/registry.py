@@ -95,6 +95,8 @@ class Explanation:
 
 
 _selected: dict[tuple[Any, ...], Selection] = {}
+# Calls whose selection is remembered; calls of every length would otherwise add up.
+SELECTED_LIMIT = 4096
 
 
 def select(call: Call, variant: str | None = None) -> Selection:
@@ -119,6 +121,8 @@ def select(call: Call, variant: str | None = None) -> Selection:
             raise NoVariantError(
                 call.op, expected="a selection", got="none", fix="report this call: explain() found neither"
             )
+        if len(_selected) >= SELECTED_LIMIT:
+            _selected.clear()
         _selected[key] = found
     return found
 

@@ -20,6 +20,8 @@ from ..errors import ArgumentTypeError, InvalidArgumentError, LaunchError
 from ..problems.base import Operand, bind_dims
 
 DEFAULT_CPU_ARCH = "sm_90a"
+# Shapes whose launches stay prepared; prompts of every length would otherwise add up for as long as the process lives.
+PREPARED_LIMIT = 4096
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,6 +94,8 @@ class Workspace:
                 name: self.get(name, shape, dtype, wanted.device, zeroed)
                 for name, shape, dtype, zeroed in wanted.buffers
             }
+            if len(self._views) >= PREPARED_LIMIT:
+                self._views.clear()
             self._views[wanted] = held
         return held
 
@@ -227,6 +231,8 @@ def run(
     prepared = _prepared.get(key)
     if prepared is None:
         prepared = _prepare(op, form, operands, static, executor, variant, arch, device, dict(launch or {}))
+        if len(_prepared) >= PREPARED_LIMIT:
+            _prepared.clear()
         _prepared[key] = prepared
     if watched[0] is not None and env.CHECK_VALUES.get():
         check_values(problems.get(op).operands(form), operands, prepared.dims)

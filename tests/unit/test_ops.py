@@ -244,6 +244,25 @@ def test_zero_rows_launch_nothing() -> None:
     assert out.shape == (0, 16, 512) and lse.shape == (0, 16)
 
 
+def test_calls_of_ever_new_sizes_do_not_add_up(monkeypatch) -> None:
+    from dsl_kernels import ops, registry
+    from dsl_kernels.ops import _base
+
+    ops.clear()
+    monkeypatch.setattr(_base, "PREPARED_LIMIT", 3)
+    monkeypatch.setattr(registry, "SELECTED_LIMIT", 2)
+    inputs, expected = drawn("sparse_mla", "tiny_h16")
+    scratch = Workspace()
+    for topk in (64, 128, 192, 256, 64, 256):
+        ids = inputs["indices"][:, :topk].contiguous()
+        out, _ = sparse_mla(
+            inputs["q_nope"], inputs["q_pe"], inputs["ckv"], ids, sm_scale=inputs["sm_scale"], kpe=inputs["kpe"],
+            workspace=scratch, **CPU,
+        )  # fmt: skip
+        assert len(_base._prepared) <= 3 and len(registry._selected) <= 2 and len(scratch._views) <= 3
+    assert torch.allclose(out.double(), expected["out"], atol=0.05)
+
+
 def test_replaced_workspace_memory_is_kept_only_for_captures_that_saw_it(monkeypatch) -> None:
     from dsl_kernels.ops import _base
 
