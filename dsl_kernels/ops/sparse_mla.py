@@ -30,7 +30,7 @@ def _rows(name: str, cache: torch.Tensor, width: int) -> torch.Tensor:
 
 _Split = tuple[str, dict[str, torch.Tensor]]
 _Reference = weakref.ref[torch.Tensor]
-_splits: dict[tuple[int, int, int, int], tuple[_Reference, _Reference, _Split]] = {}
+_splits: dict[tuple[int, int], tuple[_Reference, _Reference, tuple[int, int], _Split]] = {}
 
 
 def _cache_operands(kv: torch.Tensor, kpe: torch.Tensor | None) -> _Split:
@@ -39,17 +39,20 @@ def _cache_operands(kv: torch.Tensor, kpe: torch.Tensor | None) -> _Split:
     A tensor that was given other memory (`set_`, `.data = `) has another address and is looked at again.
     """
     other = kv if kpe is None else kpe
-    key = (id(kv), id(other), kv.data_ptr(), other.data_ptr())
+    key, places = (id(kv), id(other)), (kv.data_ptr(), other.data_ptr())
     held = _splits.get(key)
-    if held is not None and held[0]() is kv and held[1]() is other:
-        return held[2]
+    if held is not None and held[0]() is kv and held[1]() is other and held[2] == places:
+        return held[3]
     form, operands = _split_cache(kv, kpe)
     split = form, {name: _unattached(rows) for name, rows in operands.items()}
 
-    def forget(_: object) -> None:
-        _splits.pop(key, None)
+    def forget(gone: _Reference) -> None:
+        # The place may have been taken over by then.
+        present = _splits.get(key)
+        if present is not None and (present[0] is gone or present[1] is gone):
+            del _splits[key]
 
-    _splits[key] = (weakref.ref(kv, forget), weakref.ref(other, forget), split)
+    _splits[key] = (weakref.ref(kv, forget), weakref.ref(other, forget), places, split)
     return split
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import pytest
 import torch
@@ -333,6 +334,8 @@ def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
     wanted = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv.clone(), inputs["indices"], **attend)
     found = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
     assert torch.equal(found[0], wanted[0])
+    held = sys.modules["dsl_kernels.ops.sparse_mla"]._splits[id(kv), id(kv)]
+    assert held[3][1]["ckv"].data_ptr() == kv.data_ptr(), "the memory from before is let go"
 
 
 @pytest.mark.parametrize("joined", [True, False])

@@ -262,7 +262,9 @@ def _ldmatrix(c: Ctx) -> None:
     c.drop("sync", "aligned", "shared", "shared::cta")
     if not c.take(("m16n16" if c.base == "ldmatrix" else "m16n8") if byte else "m8n8"):
         raise c.fail("this shape of ldmatrix or stmatrix is not supported")
-    n = c.choose({"x1": 1, "x2": 2} if byte and c.base == "ldmatrix" else {"x1": 1, "x2": 2, "x4": 4}, what="count")
+    n = c.choose(
+        {"x1": 1, "x2": 2} if byte and c.base == "ldmatrix" else {"x1": 1, "x2": 2, "x4": 4}, what="count"
+    )
     trans = int(c.take("trans"))
     if byte and not trans:
         raise c.fail("matrices of bytes are moved with .trans")
