@@ -252,6 +252,24 @@ def _launch(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
         )
 
 
+def _peers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
+    cluster = s.cluster[0] * s.cluster[1] * s.cluster[2]
+    for pipe in s.pipelines:
+        if pipe.fill is not Engine.PEERS:
+            continue
+        if cluster == 1:
+            yield Violation(
+                "PEERS", f"{pipe.name} is filled by other CTAs", "a cluster", "declare the cluster's size"
+            )
+        if pipe.rounds == "loop" and pipe.stages < 2:
+            yield Violation(
+                "PEER_STAGES",
+                f"{pipe.name} has {pipe.stages} slot",
+                "at least 2: a peer may send the next use while this CTA still reads",
+                "give the pipeline two stages",
+            )
+
+
 RULES: tuple[Rule, ...] = (
     _threads,
     _shared_memory,
@@ -261,6 +279,7 @@ RULES: tuple[Rule, ...] = (
     _mma,
     _alignment,
     _launch,
+    _peers,
 )
 
 

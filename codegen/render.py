@@ -250,7 +250,7 @@ def _indent(line: str) -> str:
 def header(candidate: Candidate) -> str:
     """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
-    knobs = ", ".join(f"{name}={value}" for name, value in candidate.knobs.items())
+    knobs = ", ".join(f"{name}={value}" for name, value in candidate.program.spelled(candidate.knobs).items())
     drawing = describe(schedule, candidate.arch).replace("\\", "\\\\")
     return (
         f'"""{candidate.id}\n\nGenerated from templates/{candidate.backend}/{candidate.template.name} by `make generate`: edit the template or the\n'

@@ -32,6 +32,7 @@ INK, SOFT, LINE, PAPER, PANEL = "#1f2328", "#59636e", "#b6bec8", "#ffffff", "#f4
 COLOURS = {
     Engine.BULK: "#0a69da",
     Engine.CP_ASYNC: "#0a69da",
+    Engine.PEERS: "#0a69da",
     Engine.THREADS: "#b35900",
     Engine.WGMMA: "#7a3fc4",
     Engine.TCGEN05: "#7a3fc4",

@@ -114,7 +114,8 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
         cluster=launch.cluster,
         dynamic_smem=smem,
         cooperative=False,
-        programmatic_launch=False,
+        # A kernel that waits for the grid before it may start while that one drains.
+        programmatic_launch="griddepcontrol.wait" in ptx,
         tensor_maps=launch.tensor_maps,
         resources=Resources(
             registers=report.registers,

@@ -44,6 +44,17 @@ CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
     "bf16": {8: (1, 2, 16), 16: (1, 2, 8, 16), 32: (1, 2, 16), 64: (1, 2, 16), 128: (1, 2, 8)},
     "fp8": {8: (2, 16), 16: (1, 2, 16), 32: (2, 16), 64: (2, 16), 128: (1, 2, 8)},
 }
+# (block, slices, cluster, stages) of the committed Hopper variants whose CTAs share out the dims.
+SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
+    "bf16": {
+        8: ((0, 2, 8, 2), (0, 2, 2, 2)),
+        16: ((0, 2, 16, 2), (0, 2, 2, 2)),
+        32: ((0, 2, 16, 2), (16, 2, 16, 2)),
+        64: ((16, 2, 16, 2),),
+        128: ((16, 2, 16, 2),),
+    },
+    "fp8": {8: (), 16: ((0, 2, 16, 2), (0, 2, 2, 2)), 32: (), 64: (), 128: ()},
+}  # fmt: skip
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
@@ -67,12 +78,28 @@ KNOBS = (
         "cache format: bf16 rows, or 656-byte fp8 tokens dequantised on the way in",
     ),
     Knob("tile", "bt", ((64,),), "tokens a tile"),
-    Knob("stages", "st", ((2,),), "gathered tiles in flight", archs=("sm_90a",)),
+    Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", archs=("sm_90a",)),
     Knob(
         "cluster",
         "cl",
         ((1, 2, 4, 8, 16),),
         "splits of a row that meet as a cluster and share out the merge",
+    ),
+    Knob(
+        "slices",
+        "sl",
+        ((1, 2, 4),),
+        "CTAs of a cluster that share out the dims of the row and add their partial scores",
+        archs=("sm_90a",),
+        plain=1,
+    ),
+    Knob(
+        "block",
+        "hb",
+        ((0, 16, 32),),
+        "heads of a CTA; 0: all, at most 64",
+        archs=("sm_90a",),
+        plain=0,
     ),
     Knob(
         "gather",
@@ -104,7 +131,67 @@ def _row_map(operand: str, columns: int) -> TensorMap:
     )
 
 
+def _sliced_ctas_per_sm(k: SimpleNamespace) -> int:
+    """Pairs of small tiles are made for large batches: two CTAs an SM hide each other's exchange."""
+    return 2 if k.cluster == k.slices and (k.block or head_block(k.heads)) <= 16 else 1
+
+
+def _sliced(k: SimpleNamespace) -> Schedule:
+    """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
+    hb, slices, parts = k.block or head_block(k.heads), k.slices, k.cluster // k.slices
+    dims, rope = LATENT_DIM // slices, ROPE_DIM // slices
+    shared, registers = Space.SHARED, Space.REGISTER
+    # A thread's share of O: quads of two dims by two heads, and the lse of the two heads.
+    quads = dims // 64 * (hb // 8)
+    merge_buffers = (
+        Buffer("o_s", shared, (quads, 128, 6), "float32", doc="normalised parts of O and their lse"),
+    )
+    merge_pipes = (
+        Pipeline("o", ("o_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), rounds="once"),
+    )
+    return Schedule(
+        roles=(
+            Role("attend", 4, doc="queries, both products, softmax, merge, output"),
+            Role("gather", 4, doc="selected rows into the ring"),
+        ),
+        buffers=(
+            Buffer("q_s", shared, (hb, dims), "bfloat16", swizzle=128),
+            Buffer("qpe_s", shared, (hb, rope), "bfloat16", swizzle=2 * rope),
+            Buffer("ckv_s", shared, (k.tile, dims), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
+            Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=2 * rope),
+            Buffer("p_s", shared, (k.tile, hb) if hb > 8 else (hb, k.tile), "bfloat16", swizzle=min(128, 2 * hb) if hb > 8 else 128),
+            Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
+            *(merge_buffers if parts > 1 else ()),
+            Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
+            Buffer("last_s", shared, (1,), "int32"),
+            Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
+            Buffer("acc", registers, (dims, hb), "float32", role="attend"),
+        ),
+        pipelines=(
+            Pipeline(
+                "kv", ("ckv_s", "kpe_s"), "gather", Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS,
+                (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split",
+            ),
+            Pipeline("x", ("x_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), 2, doc="partial scores"),
+            *(merge_pipes if parts > 1 else ()),
+        ),
+        mmas=(
+            Mma("qk_nope", "wgmma", "attend", k.tile, hb, dims, "bfloat16"),
+            Mma("qk_pe", "wgmma", "attend", k.tile, hb, rope, "bfloat16"),
+            Mma("pv", "wgmma", "attend", dims, hb, k.tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k"),
+        ),
+        grid=(f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        cluster=(1, k.cluster, 1),
+        group=(1,),
+        named_barriers={"attend": ("attend",)},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope, "parts": parts, "own": quads // parts},
+        ctas_per_sm=_sliced_ctas_per_sm(k),
+    )  # fmt: skip
+
+
 def _hopper(k: SimpleNamespace) -> Schedule:
+    if k.slices > 1:
+        return _sliced(k)
     hb = head_block(k.heads)
     groups = 1 if hb <= 32 else 2
     # setmaxnreg deals out what the launch took: 384 threads get 168 registers each.
@@ -208,22 +295,36 @@ def _place(m: Machine) -> tuple[int, int, int]:
     """(query, first head, split) of this CTA."""
     blocks, hb = m.schedule.constants["head_blocks"], m.schedule.constants["head_block"]
     split = m.block[1] if len(m.block) == 2 else m.block[2] * m.k.cluster + m.block[1]
-    return m.block[0] // blocks, (m.block[0] % blocks) * hb, split
+    return m.block[0] // blocks, (m.block[0] % blocks) * hb, split // _slices(m)
+
+
+def _slices(m: Machine) -> int:
+    """CTAs that share out the dims of one split; a split's CTAs have consecutive ranks."""
+    return getattr(m.k, "slices", 1)
 
 
 def _live_tiles(m: Machine) -> Iterator[torch.Tensor]:
     """The ids of each tile of this split that has a valid one; every role walks the same tiles."""
     query, _, split = _place(m)
-    tiles = m.dim("topk") // m.k.tile
-    for turn in m.loop(-(-(tiles - split) // m.dim("splits"))):
-        tile = split + turn * m.dim("splits")
+    tiles, splits = m.dim("topk") // m.k.tile, m.dim("splits") // _slices(m)
+    for turn in m.loop(-(-(tiles - split) // splits)):
+        tile = split + turn * splits
         ids = m.operand("indices")[query, tile * m.k.tile : (tile + 1) * m.k.tile]
         if m.taken((ids >= 0).any()):
             yield ids
 
 
+def _dims(m: Machine) -> tuple[slice, slice]:
+    """The latent and rope dims of this CTA."""
+    slices = _slices(m)
+    which, dims, rope = m.block[1] % slices, LATENT_DIM // slices, ROPE_DIM // slices
+    return slice(which * dims, (which + 1) * dims), slice(which * rope, (which + 1) * rope)
+
+
 def _rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bf16 latent and rope rows of a tile's ids; padding gives zero rows."""
+    """The bf16 latent and rope rows of a tile's ids, this CTA's dims of them; padding gives zero rows."""
+    if _slices(m) > 1:
+        return _sliced_rows(m, ids)
     if m.k.kv == "fp8":
         tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES, dtype=torch.uint8)
         m.gather(tokens, m.operand("kv_cache"), ids)
@@ -233,6 +334,22 @@ def _rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     rope = m.zeros(m.k.tile, ROPE_DIM, dtype=torch.bfloat16)
     m.gather(latent, m.operand("ckv"), ids)
     m.gather(rope, m.operand("kpe"), ids)
+    return latent, rope
+
+
+def _sliced_rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    nope, pe = _dims(m)
+    if m.k.kv == "fp8":
+        tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES // _slices(m), dtype=torch.uint8)
+        cache = m.operand("kv_cache")
+        m.gather(tokens, cache[:, : tokens.shape[1]], ids)
+        latent, rope = unpack_fp8_tokens(cache[ids.clamp(min=0).long()])
+        mask = (ids >= 0)[:, None]
+        return (latent[:, nope] * mask).bfloat16(), rope[:, pe] * mask
+    latent = m.zeros(m.k.tile, nope.stop - nope.start, dtype=torch.bfloat16)
+    rope = m.zeros(m.k.tile, pe.stop - pe.start, dtype=torch.bfloat16)
+    m.gather(latent, m.operand("ckv")[:, nope], ids)
+    m.gather(rope, m.operand("kpe")[:, pe], ids)
     return latent, rope
 
 
@@ -343,15 +460,20 @@ def _softmax(m: Machine) -> Generator[Any, None, None]:
 
 def _attend(m: Machine) -> Generator[Any, None, None]:
     query, head, _ = _place(m)
-    hb = m.schedule.constants["head_block"]
+    hb, slices = m.schedule.constants["head_block"], _slices(m)
     q, q_pe, p = m.buffer("q_s"), m.buffer("qpe_s"), m.buffer("p_s")
-    m.load(q, m.operand("q_nope")[query, head : head + hb])
-    m.load(q_pe, m.operand("q_pe")[query, head : head + hb])
+    nope, pe = _dims(m)
+    m.load(q, m.operand("q_nope")[query, head : head + hb, nope])
+    m.load(q_pe, m.operand("q_pe")[query, head : head + hb, pe])
     scale = m.scalar("sm_scale") * LOG2E
-    highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(LATENT_DIM, hb)
+    highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(q.shape[1], hb)
     for ids in _live_tiles(m):
         slot = yield from m.wait("kv")
         scores = m.mma("qk_pe", slot.kpe_s, q_pe.T, m.mma("qk_nope", slot.ckv_s, q.T))
+        if slices > 1:
+            others = [m.rank() ^ d for d in range(1, slices)]
+            got = yield from m.exchange("x", dict.fromkeys(others, scores))
+            scores = scores + got[others[0]] + sum(got[rank] for rank in others[1:])
         scores = torch.where((ids >= 0)[:, None], scores * scale, -math.inf)
         risen = torch.maximum(highest, scores.amax(dim=0))
         decay, weights = torch.exp2(highest - risen), torch.exp2(scores - risen)
@@ -361,10 +483,80 @@ def _attend(m: Machine) -> Generator[Any, None, None]:
         m.release(slot)
     lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
     out = (acc / torch.where(total > 0, total, 1.0)).T
-    if m.k.cluster > 1:
+    if slices > 1:
+        yield from _finish_slices(m, out, lse)
+    elif m.k.cluster > 1:
         yield from _finish_cluster(m, out, lse)
     else:
         _finish(m, out, lse)
+
+
+def _finish_slices(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> Generator[Any, None, None]:
+    """The CTAs of a cluster that hold one slice trade shares of it, then the clusters of the row meet in memory.
+
+    A share is a run of the slice's [64 dims, 8 heads] quads; partials of O keep the order that the threads hold.
+    """
+    query, head, _ = _place(m)
+    slices, cluster, splits = m.k.slices, m.k.cluster, m.dim("splits")
+    parts, own, hb = m.schedule.constants["parts"], m.schedule.constants["own"], out.shape[0]
+    rank, columns = m.rank(), _dims(m)[0]
+    quads = out.view(hb // 8, 8, -1, 64).permute(2, 0, 3, 1).reshape(-1, 64, 8)
+    pairs = lse.view(1, hb // 8, 8).expand(quads.shape[0] // (hb // 8), -1, -1).reshape(-1, 8)
+    which = rank // slices
+    mine = slice(which * own, (which + 1) * own)
+    values, lses = quads[mine], pairs[mine]
+    if parts > 1:
+        shares = {
+            rank % slices + s * slices: torch.cat(
+                [quads[s * own : (s + 1) * own], pairs[s * own : (s + 1) * own, None]], 1
+            )
+            for s in range(parts)
+        }
+        got = yield from m.exchange("o", shares)
+        both = torch.stack([got[source] for source in sorted(shares)])
+        values, lses = _join(both[:, :, :64], both[:, :, 64])
+    if splits > cluster:
+        part = m.block[2]
+        at = part * cluster + rank
+        room = m.operand("o_partial")[query, at].reshape(-1)[head * LATENT_DIM :][: values.numel()]
+        m.store(room.reshape(values.shape), values)
+        heads_of = [(which * own + u) % (hb // 8) for u in range(own)]
+        for u, j in enumerate(heads_of):
+            m.store(m.operand("lse_partial")[query, at, head + 8 * j : head + 8 * j + 8], lses[u])
+        if not m.arrive_last("arrivals", m.block[0] * cluster + rank, splits // cluster):
+            return
+        ranks = range(rank, splits, cluster)
+        every = torch.stack(
+            [
+                m.operand("o_partial")[query, r]
+                .reshape(-1)[head * LATENT_DIM :][: values.numel()]
+                .reshape(values.shape)
+                for r in ranks
+            ]
+        )
+        every_lse = torch.stack(
+            [
+                torch.stack(
+                    [m.operand("lse_partial")[query, r, head + 8 * j : head + 8 * j + 8] for j in heads_of]
+                )
+                for r in ranks
+            ]
+        )
+        values, lses = _join(every, every_lse)
+    for u in range(own):
+        quad = which * own + u
+        j, panel = quad % (hb // 8), quad // (hb // 8)
+        start = columns.start + panel * 64
+        _write(
+            m, query, slice(head + 8 * j, head + 8 * j + 8), slice(start, start + 64), values[u].T, lses[u]
+        )
+
+
+def _join(values: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join normalised parts [parts, quads, 64, 8] by their base-2 lse [parts, quads, 8]."""
+    lse = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
+    share = torch.where(lses > -math.inf, torch.exp2(lses - lse), 0.0)[:, :, None]
+    return torch.where(share > 0, share * values, 0.0).sum(dim=0), lse
 
 
 def _finish(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> None:
@@ -427,13 +619,27 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {"softmax": _softmax, "producer": _gather_units, "mma": _issue}
 
 
+def _useful_hopper(k: SimpleNamespace, level: int, backend: str) -> bool:
+    """Slices are for backends that can send asynchronously; the others meet over whole rows of two stages."""
+    if backend == "tilelang":
+        return (k.stages, k.slices, k.block) == (2, 1, 0) and (
+            level > 0 or k.cluster in CLUSTERS[k.kv][k.heads]
+        )
+    hb, parts = k.block or head_block(k.heads), k.cluster // k.slices
+    if k.slices == 1 or k.cluster % k.slices or hb > k.heads or k.block == k.heads:
+        return False
+    if LATENT_DIM // k.slices // 64 * (hb // 8) % parts:
+        return False
+    return level > 0 or (k.block, k.slices, k.cluster, k.stages) in SLICED[k.kv][k.heads]
+
+
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
     """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads.
 
     On Blackwell level 0 has clusters of 8 beside none, at 16 heads.
     """
     if not arch.tmem_columns:
-        return level > 0 or k.cluster in CLUSTERS[k.kv][k.heads]
+        return _useful_hopper(k, level, backend)
     if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
         return False
     return level > 0 or k.cluster == 1 or (k.cluster == 8 and k.heads == 16)
@@ -466,12 +672,13 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
-    cluster = getattr(k, "cluster", 1)
-    blocks = max(1, dims["t"] * (k.heads // head_block(k.heads)))
-    tiles = max(1, dims["topk"] // k.tile)
-    clusters = max(1, min(tiles // cluster, arch.sms // (blocks * cluster)))
+    cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
+    blocks = max(1, dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads))))
+    tiles = max(1, dims["topk"] // k.tile) * slices
+    slots = arch.sms * (_sliced_ctas_per_sm(k) if slices > 1 else 1)
+    clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
     if not arch.tmem_columns:
-        clusters = max(1, min(clusters, int(arch.sms * RESIDENT[cluster]) // (blocks * cluster)))
+        clusters = max(1, min(clusters, int(slots * RESIDENT[cluster]) // (blocks * cluster)))
         clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
         # Halving keeps the splits equal where the number of tiles is a power of two.
         clusters = 1 << (clusters.bit_length() - 1)

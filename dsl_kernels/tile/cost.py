@@ -104,6 +104,13 @@ class Counter(Machine):
         self._run.counts.loaded += buffer.numel() * self._run.group_size * 4 * self._weight()
         return buffer.expand(self._run.group_size, *buffer.shape)
 
+    def exchange(
+        self, name: str, parts: Mapping[int, torch.Tensor]
+    ) -> Generator[Any, None, dict[int, torch.Tensor]]:
+        self._run.counts.uses[name] += self._weight()
+        return dict(parts)
+        yield
+
     def number(self, value: torch.Tensor, typical: int = 0) -> int:
         return typical
 

@@ -50,6 +50,9 @@ class Engine(str, Enum):
     """Copy engine (cp.async.bulk, TMA tile or gather4): completes on an mbarrier by byte count."""
     CP_ASYNC = "cp_async"
     """16-byte cp.async issued by each producer thread: arrives on the mbarrier when that thread's copies land."""
+    PEERS = "peers"
+    """Asynchronous stores (st.async) by the same role of other CTAs of the cluster: complete on the receiver's mbarrier
+    by byte count. A CTA sends a use only after it has read the previous one, so two slots need no empty barrier."""
     THREADS = "threads"
     """Ordinary loads and stores of the role's threads (ldmatrix, stmatrix and mma.sync included)."""
     WGMMA = "wgmma"
@@ -239,7 +242,8 @@ class Knob:
     """One axis of the sweep.
 
     `levels[i]` are the values at sweep level i (0 is the committed set; a higher level contains the lower ones).
-    `key` is its short spelling in variant ids; values that are words stand there alone.
+    `key` is its short spelling in variant ids; values that are words stand there alone. `plain` is the value that ids
+    leave out, so that a knob which came later renames nothing.
     """
 
     name: str
@@ -247,6 +251,7 @@ class Knob:
     levels: tuple[tuple[Any, ...], ...]
     doc: str
     archs: tuple[str, ...] = ()
+    plain: Any = None
 
     def values(self, level: int) -> tuple[Any, ...]:
         seen: dict[Any, None] = {}
@@ -330,9 +335,16 @@ class TileProgram:
             for o in self.problem.operands(form)
         )
 
+    def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """The knobs that tell variants apart: those that are not at their plain value."""
+        plain = {knob.name: knob.plain for knob in self.knobs}
+        return {name: value for name, value in knobs.items() if value != plain[name]}
+
     def variant_id(self, backend: str, arch: ArchSpec, knobs: Mapping[str, Any]) -> str:
         """`<op>__<backend>_<arch>__<knobs>`: file name, kernel symbol, cache folder, test id and tuned value."""
-        spelled = "_".join(knob.spell(knobs[knob.name]) for knob in self.knobs if knob.name in knobs)
+        spelled = "_".join(
+            knob.spell(knobs[knob.name]) for knob in self.knobs if knob.name in self.spelled(knobs)
+        )
         return f"{self.op}__{backend}_{arch.tag}__{spelled}"
 
 

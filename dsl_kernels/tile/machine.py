@@ -233,6 +233,27 @@ class Machine:
         ctas = self._run.members(self.block) if self.schedule.group else [self._cta]
         return torch.stack([cta.storage[name][0] for cta in ctas])
 
+    def rank(self) -> int:
+        """This CTA's number within its group, in grid order."""
+        number = 0
+        for axis in self.schedule.group:
+            number = number * self._run.grid[axis] + self.block[axis]
+        return number
+
+    def exchange(
+        self, name: str, parts: Mapping[int, torch.Tensor]
+    ) -> Generator[Any, None, dict[int, torch.Tensor]]:
+        """Send CTAs of the group, by rank, a tensor each through pipeline `name`; then wait for theirs to this one."""
+        pipe, ring = self.schedule.pipeline(name), self._cta.rings[name]
+        self._owns(pipe, producer=True)
+        use, group = ring.acquired, self._run.group_of(self.block)
+        ring.acquired += 1
+        for rank, part in parts.items():
+            self._run.mail[group, rank, name, use][self.rank()] = part.clone()
+        box = self._run.mail[group, self.rank(), name, use]
+        yield Wait(f"use {use} of {name} from ranks {sorted(parts)}", lambda: parts.keys() <= box.keys())
+        return box
+
     def number(self, value: torch.Tensor, typical: int = 0) -> int:
         """A value computed by the kernel that steers it; the cost model assumes `typical`."""
         return int(value)
@@ -337,6 +358,7 @@ class _Run:
         self.dims = {**dims, **{n: v for n, v in self.scalars.items() if isinstance(v, int)}}
         self.grid = tuple(evaluate(extent, self.dims) for extent in self.schedule.grid)
         self.groups: dict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0])
+        self.mail: dict[tuple[Any, ...], dict[int, torch.Tensor]] = defaultdict(dict)
         self.group_size = 1
         for axis in self.schedule.group:
             self.group_size *= self.grid[axis]

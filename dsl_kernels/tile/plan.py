@@ -6,6 +6,7 @@ on both sides decide the rest:
 | fill     | full barrier                                                                      |
 |----------|-----------------------------------------------------------------------------------|
 | bulk     | one arrival that announces the bytes; the copy engine completes them               |
+| peers    | one arrival that announces the bytes; the stores of the other CTAs complete them   |
 | cp_async | one arrival a producer thread, made by the hardware when that thread's copies land |
 | threads  | one arrival a thread or warp, after a proxy fence if an async engine reads         |
 | tcgen05  | one arrival, by the commit of the MMAs that wrote the buffer                       |
@@ -110,7 +111,7 @@ def _tmem(schedule: Schedule, pipe: Pipeline) -> bool:
 def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int]:
     producer = schedule.role(pipe.producer)
     async_reader = any(reader.engine in ASYNC_PROXY for reader in pipe.readers)
-    if pipe.fill is Engine.BULK:
+    if pipe.fill in (Engine.BULK, Engine.PEERS):
         return (Action.EXPECT_TX,), 1
     if pipe.fill is Engine.CP_ASYNC:
         return (Action.NOINC_ARRIVE_FULL,), producer.threads
@@ -171,11 +172,11 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
     for pipe in schedule.pipelines:
         commit, count = _commit(schedule, pipe)
         tx_bytes = 0
-        if pipe.fill is Engine.BULK:
+        if pipe.fill in (Engine.BULK, Engine.PEERS):
             tx_bytes = sum(schedule.buffer(name).stage_bytes for name in pipe.buffers)
         full = Barrier(f"{pipe.name}_full", pipe.stages, count, tx_bytes, (pipe.producer,))
         empty = None
-        if pipe.rounds == "loop" and pipe.returned_by is None:
+        if pipe.rounds == "loop" and pipe.returned_by is None and pipe.fill is not Engine.PEERS:
             arrivals = sum(
                 1 if reader.engine is Engine.TCGEN05 else _arrivals(schedule.role(reader.role), reader.arrive)
                 for reader in pipe.readers

@@ -1,0 +1,728 @@
+"""Leaf pieces of sparse attention on Hopper in CuTe DSL: row gathers, online softmax, exchange of scores, merging.
+
+The score tile is S^T, tokens by heads, and the output is O^T, latent dims by heads: heads lie along the columns of both
+accumulators, so the running maximum and the rescaling of O are per column and stay in the threads that hold the column.
+The CTAs of a slice group own equal parts of the row: each multiplies its own dims, and they add their partial scores
+through distributed shared memory. Every CTA of the group then computes the same softmax and its own dims of O, so no
+accumulator has to cross between them.
+All exponents are base 2: logits carry log2(e), and an lse is the log2 of a sum.
+"""
+
+import math
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import BFloat16, Float32, Int32, Int64
+from cutlass.cute.nvgpu import warpgroup
+
+LOG2E = math.log2(math.e)
+TILE = 64
+CONSUMERS = 128
+# The 656-byte token: 512 fp8 values, four scales, 64 bf16 rope values.
+TOKEN_BYTES, SCALES_AT, ROPE_AT = 656, 512, 528
+K_MAJOR = {
+    128: warpgroup.SmemLayoutAtomKind.K_SW128,
+    64: warpgroup.SmemLayoutAtomKind.K_SW64,
+    32: warpgroup.SmemLayoutAtomKind.K_SW32,
+}
+MN_MAJOR = {
+    128: warpgroup.SmemLayoutAtomKind.MN_SW128,
+    64: warpgroup.SmemLayoutAtomKind.MN_SW64,
+    32: warpgroup.SmemLayoutAtomKind.MN_SW32,
+}
+
+
+def k_major(rows, dims, stages=None):
+    """Layout of a [rows, dims] bf16 tile whose rows lie in swizzled panels of at most 64 dims."""
+    atom = warpgroup.make_smem_layout_atom(K_MAJOR[min(dims, 64) * 2], BFloat16)
+    if stages is None:
+        return cute.tile_to_shape(atom, (rows, dims), (0, 1))
+    return cute.tile_to_shape(atom, (rows, dims, stages), (0, 1, 2))
+
+
+def mn_major(dims, rows, stages=None):
+    """The same bytes as `k_major(rows, dims)` read as a [dims, rows] tile."""
+    atom = warpgroup.make_smem_layout_atom(MN_MAJOR[min(dims, 64) * 2], BFloat16)
+    if stages is None:
+        return cute.tile_to_shape(atom, (dims, rows), (1, 0))
+    return cute.tile_to_shape(atom, (dims, rows, stages), (1, 0, 2))
+
+
+def piece(row, chunk, row_bytes, rows):
+    """Byte offset of 16-byte piece `chunk` of a row in `k_major(rows, dims)`, with row_bytes = min(dims, 64) * 2."""
+    pieces = row_bytes // 16
+    within = chunk % pieces ^ (row * row_bytes >> 7) & (pieces - 1)
+    return chunk // pieces * (rows * row_bytes) + row * row_bytes + within * 16
+
+
+def read16(address):
+    """Four words of read-only global memory."""
+    return cute.arch.inline_ptx(
+        "ld.global.nc.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+        write_only_types=[Int32] * 4,
+        read_only_args=[address],
+    )
+
+
+def write16(to, words):
+    cute.arch.inline_ptx(
+        "st.shared.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[to, *words]
+    )
+
+
+def copy16(to, source, valid):
+    """Start an asynchronous 16-byte copy to shared address `to`; zeros where not valid, and nothing is read."""
+    size = Int32(cutlass.select_(valid, Int32(16), Int32(0)))
+    cute.arch.inline_ptx(
+        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};", read_only_args=[to, source, size]
+    )
+
+
+@cute.jit
+def read_ids(row_ids: cute.Tensor, turn: Int32, turns: Int32, split: Int32, splits: Int32, lane: Int32):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        base = (split + turn * splits) * TILE + lane
+        low = row_ids[base]
+        high = row_ids[base + 32]
+    return low, high
+
+
+def valid(token, n):
+    """Whether an id names a row of the cache; -1 is padding."""
+    return (token >= 0) & (token < n)
+
+
+def vote(low, high, n):
+    """The valid tokens of a tile as two words of bits; every warp of every role gets the same answer."""
+    return cute.arch.vote_ballot_sync(valid(low, n)), cute.arch.vote_ballot_sync(valid(high, n))
+
+
+def copy_rows(to, base: Int64, stride: Int64, row_bytes: cutlass.Constexpr, low, high, n, thread):
+    """Start the copies of one tile's rows of `row_bytes` from `base` into `k_major(64, row_bytes / 2)` at address `to`.
+
+    Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
+    """
+    panel = min(row_bytes, 128)
+    per_row = panel // 16
+    at_once = CONSUMERS // per_row
+    for r in range(TILE // at_once):
+        row = thread // per_row + r * at_once
+        token = cute.arch.shuffle_sync(low, row % 32)
+        if at_once > 32 or TILE // at_once == 1:
+            upper = cute.arch.shuffle_sync(high, row % 32)
+            token = Int32(cutlass.select_(row < 32, token, upper))
+        elif r * at_once >= 32:
+            token = cute.arch.shuffle_sync(high, row % 32)
+        inside = valid(token, n)
+        source = base + Int64(cutlass.select_(inside, token, Int32(0))) * stride
+        for c in range(row_bytes // panel):
+            chunk = c * per_row + thread % per_row
+            copy16(to + piece(row, chunk, panel, TILE), source + Int64(chunk * 16), inside)
+
+
+@cute.jit
+def load_queries(
+    to: Int32,
+    base: Int64,
+    stride: Int64,
+    heads: cutlass.Constexpr,
+    row_bytes: cutlass.Constexpr,
+    thread: Int32,
+):
+    """Copy `heads` query rows of `row_bytes` from `base` into `k_major(heads, row_bytes / 2)` at address `to`."""
+    pieces = row_bytes // 16
+    total = heads * pieces
+    rounds = (total + CONSUMERS - 1) // CONSUMERS
+    indices = [thread + i * CONSUMERS for i in range(rounds)]
+    if cutlass.const_expr(total % CONSUMERS != 0):
+        indices[-1] = cutlass.min(indices[-1], total - 1)
+    words = [read16(base + Int64(i // pieces) * stride + Int64(i % pieces * 16)) for i in indices]
+    for i in cutlass.range_constexpr(rounds):
+        at = to + piece(indices[i] // pieces, indices[i] % pieces, min(row_bytes, 128), heads)
+        if (i + 1) * CONSUMERS <= total or thread + i * CONSUMERS < total:
+            write16(at, words[i])
+
+
+def products(heads):
+    """(S^T, O^T): 64 tokens x heads and 64 dims x heads, both operands in shared memory."""
+    source, k, mn = warpgroup.OperandSource.SMEM, warpgroup.OperandMajorMode.K, warpgroup.OperandMajorMode.MN
+    op, shape = warpgroup.MmaF16BF16Op, (TILE, heads, 16)
+    return (
+        cute.make_tiled_mma(op(BFloat16, Float32, shape, source, k, k)),
+        cute.make_tiled_mma(op(BFloat16, Float32, shape, source, mn, mn if heads > 8 else k)),
+    )
+
+
+def view(pointer, layout):
+    """Tensor over shared bf16 storage in a swizzled layout."""
+    return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, dtype=BFloat16), layout.outer)
+
+
+def score_operands(mma, keys, queries, dims, heads, stages, thread):
+    """Fragments of the keys [64, dims, stages] and of the queries [heads, dims] for S^T."""
+    part = mma.get_slice(thread)
+    a = mma.make_fragment_A(part.partition_A(view(keys, k_major(TILE, dims, stages))))
+    return a, mma.make_fragment_B(part.partition_B(view(queries, k_major(heads, dims))))
+
+
+def value_operands(mma, keys, weights, dims, heads, stages, thread):
+    """Fragments of the same keys read transposed [dims, 64, stages] and of P [heads, 64] for O^T."""
+    part = mma.get_slice(thread)
+    a = mma.make_fragment_A(part.partition_A(view(keys, mn_major(dims, TILE, stages))))
+    layout = mn_major(heads, TILE) if heads > 8 else k_major(heads, TILE)
+    return a, mma.make_fragment_B(part.partition_B(view(weights, layout)))
+
+
+def multiply(mma, acc, a, b, accumulate):
+    """Issue acc (+)= a b over all K steps of the operand fragments; the first step overwrites unless `accumulate`."""
+    mma.set(warpgroup.Field.ACCUMULATE, accumulate)
+    for step in range(cute.size(a, mode=[2])):
+        cute.gemm(mma, acc, a[None, None, step], b[None, None, step], acc)
+        mma.set(warpgroup.Field.ACCUMULATE, True)
+
+
+def peer_address(address, rank):
+    """Shared address `address` of the CTA `rank` of this cluster."""
+    return cute.arch.inline_ptx(
+        "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Int32],
+        read_only_args=[address, rank],
+    )
+
+
+def send4(to, bar, values):
+    """Store four floats in another CTA's shared memory; the bytes count towards its barrier."""
+    cute.arch.inline_ptx(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [{$r0}], {{$r2}, {$r3}, {$r4}, {$r5}}, [{$r1}];",
+        read_only_args=[to, bar, *values],
+    )
+
+
+def send_scores(scores, to, bar, rank, slices: cutlass.Constexpr, thread):
+    """Send this thread's partial scores to the same thread of every other CTA of the slice group.
+
+    `to` is the address of this use's slots, [slices - 1, values / 4, 128 threads, 4 floats]: slot d - 1 receives from
+    the CTA whose rank differs by XOR with d.
+    """
+    count = cute.size(scores)
+    for d in range(1, slices):
+        peer_to = peer_address(to + (d - 1) * count * CONSUMERS * 4 + thread * 16, rank ^ d)
+        peer_bar = peer_address(bar, rank ^ d)
+        for v in range(count // 4):
+            send4(peer_to + v * CONSUMERS * 16, peer_bar, [scores[4 * v + e] for e in range(4)])
+
+
+def add_scores(scores, received, slices, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    count = cute.size(scores)
+    layout = cute.make_layout(
+        (4, CONSUMERS, count // 4, slices - 1), stride=(1, 4, 4 * CONSUMERS, count * CONSUMERS)
+    )
+    slots = cute.make_tensor(received, layout)
+    for v in range(count // 4):
+        for e in range(4):
+            own = scores[4 * v + e]
+            got = [slots[e, thread, v, d] for d in range(slices - 1)]
+            total = own + got[0]
+            if slices == 4:
+                total = total + (got[1] + got[2])
+            scores[4 * v + e] = total
+
+
+def mask_scores(scores, low, high, scale, thread):
+    """Scale the logits and put -inf in the rows (tokens) without a valid id, given by the tile's two words of bits."""
+    warp, lane = thread // 32, thread % 32
+    bits = Int32(cutlass.select_(warp < 2, low, high)) >> (warp % 2 * 16 + lane // 4)
+    for r in range(2):
+        inside = ((bits >> (8 * r)) & 1) != 0
+        for j in range(cute.size(scores) // 4):
+            for e in range(2):
+                i = 4 * j + 2 * r + e
+                scores[i] = Float32(cutlass.select_(inside, scores[i] * scale, Float32(-math.inf)))
+
+
+def across_rows(value, combine):
+    """Combine over the eight row groups of a warp: lanes with the same column."""
+    for step in (4, 8, 16):
+        value = combine(value, cute.arch.shuffle_sync_bfly(value, offset=step))
+    return value
+
+
+def add(a, b):
+    return a + b
+
+
+@cute.jit
+def across_warps(
+    partial: cute.Tensor, red: cute.Tensor, barrier: Int32, thread: Int32, maximum: cutlass.Constexpr
+):
+    """Combine [heads / 4] column values over the four warps through shared memory; partial is replaced."""
+    warp, lane = thread // 32, thread % 32
+    count = cute.size(partial)
+    for c in cutlass.range_constexpr(count):
+        partial[c] = across_rows(partial[c], cute.arch.fmax if maximum else add)
+    if lane < 4:
+        for c in cutlass.range_constexpr(count):
+            red[warp, c // 2 * 8 + lane * 2 + c % 2] = partial[c]
+    cute.arch.barrier(barrier_id=barrier, number_of_threads=CONSUMERS)
+    for c in cutlass.range_constexpr(count):
+        head = c // 2 * 8 + lane % 4 * 2 + c % 2
+        if maximum:
+            partial[c] = cute.arch.fmax(
+                cute.arch.fmax(red[0, head], red[1, head]), cute.arch.fmax(red[2, head], red[3, head])
+            )
+        else:
+            partial[c] = (red[0, head] + red[1, head]) + (red[2, head] + red[3, head])
+
+
+def online_softmax(scores, sums, acc, peak, red, barrier, thread):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    """
+    count = cute.size(scores)
+    risen = cute.make_rmem_tensor((count // 2,), Float32)
+    for c in range(count // 2):
+        i = c // 2 * 4 + c % 2
+        risen[c] = cute.arch.fmax(scores[i], scores[i + 2])
+    across_warps(risen, red, barrier, thread, True)
+    for c in range(count // 2):
+        risen[c] = cute.arch.fmax(risen[c], peak[c])
+        decay = cute.arch.exp2(peak[c] - risen[c])
+        peak[c] = risen[c]
+        i = c // 2 * 4 + c % 2
+        scores[i] = cute.arch.exp2(scores[i] - risen[c])
+        scores[i + 2] = cute.arch.exp2(scores[i + 2] - risen[c])
+        sums[c] = sums[c] * decay + (scores[i] + scores[i + 2])
+        for block in range(cute.size(acc) // count):
+            acc[block * count + i] = acc[block * count + i] * decay
+            acc[block * count + i + 2] = acc[block * count + i + 2] * decay
+
+
+def pack(low, high):
+    """Two floats as bf16 in one word."""
+    return cute.arch.inline_ptx(
+        "cvt.rn.bf16x2.f32 {$w0}, {$r1}, {$r0};", write_only_types=[Int32], read_only_args=[low, high]
+    )
+
+
+def store_weights(to, weights, heads, thread):
+    """Write P as bf16 at shared address `to`: `mn_major(heads, 64)`, or `k_major(8, 64)` for eight heads."""
+    warp, lane = thread // 32, thread % 32
+    words = [pack(weights[2 * i], weights[2 * i + 1]) for i in range(heads // 4)]
+    if heads == 8:
+        at = to + piece(lane % 8, warp * 2 + lane // 8 % 2, 128, heads)
+        cute.arch.inline_ptx(
+            "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [{$r0}], {{$r1}, {$r2}};",
+            read_only_args=[at, *words],
+        )
+    else:
+        token = warp * 16 + lane % 16
+        for pair in range(heads // 16):
+            at = to + piece(token, pair * 2 + lane // 16, heads * 2, TILE)
+            cute.arch.inline_ptx(
+                "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+                read_only_args=[at, *words[4 * pair : 4 * pair + 4]],
+            )
+
+
+def weight(peak, top):
+    """exp2(peak - top), 0 for an empty part."""
+    return Float32(cutlass.select_(peak > -math.inf, cute.arch.exp2(peak - top), Float32(0.0)))
+
+
+def lse_of(total, top):
+    """log2 of a sum, -inf when it is empty."""
+    return Float32(cutlass.select_(total > 0.0, cute.math.log2(total) + top, Float32(-math.inf)))
+
+
+def inverse_of(total):
+    """1 / total, 0 when it is empty."""
+    return Float32(cutlass.select_(total > 0.0, cute.arch.rcp_approx(total), Float32(0.0)))
+
+
+def store_partial(o_partial: cute.Pointer, offset: Int64, values):
+    cute.arch.inline_ptx(
+        "st.global.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+        read_only_args=[o_partial.toint() + offset * 4, *values],
+    )
+
+
+def load_partial(o_partial: cute.Pointer, offset: Int64):
+    return cute.arch.inline_ptx(
+        "ld.global.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+        write_only_types=[Float32] * 4,
+        read_only_args=[o_partial.toint() + offset * 4],
+    )
+
+
+@cute.jit
+def take_ticket(last_s: cute.Pointer, counter: cute.Pointer, total: Int32, barrier: Int32, thread: Int32):
+    """True in the last of `total` arrivals, which sees what all of them wrote and resets the counter."""
+    cute.arch.barrier(barrier_id=barrier, number_of_threads=CONSUMERS)
+    flag = cute.make_tensor(last_s, cute.make_layout(1))
+    if thread == 0:
+        before = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
+        flag[0] = before
+        if before == total - 1:
+            cute.make_tensor(counter, cute.make_layout(1))[0] = Int32(0)
+    cute.arch.barrier(barrier_id=barrier, number_of_threads=CONSUMERS)
+    return flag[0] == total - 1
+
+
+def token_words(dims):
+    """Words of a tile's tokens that a thread holds between `load_tokens` and `store_tokens`: fp8, scales, rope."""
+    return dims // 64 * 8, dims // 128 * 2, dims // 16
+
+
+def load_tokens(words: cute.Tensor, kv: Int64, slice_, dims: cutlass.Constexpr, low, high, n, thread):
+    """Read this slice of a tile's 656-byte tokens into registers.
+
+    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks. A masked
+    row is read from row 0 with a scale of 0: its weight is 0 as well.
+    """
+    fp8_words, scale_words, _ = token_words(dims)
+    for half, ids in enumerate((low, high)):
+        token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
+        inside = valid(token, n)
+        base = kv + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
+        for panel in range(dims // 64):
+            four = read16(base + Int64(slice_ * dims + panel * 64 + thread % 4 * 16))
+            for w in range(4):
+                words[(panel * 2 + half) * 4 + w] = four[w]
+        for group in range(dims // 128):
+            scale = cute.arch.inline_ptx(
+                "ld.global.nc.b32 {$w0}, [{$r0}];",
+                write_only_types=[Int32],
+                read_only_args=[base + Int64(SCALES_AT + (slice_ * (dims // 128) + group) * 4)],
+            )
+            words[fp8_words + group * 2 + half] = Int32(cutlass.select_(inside, scale, Int32(0)))
+    per_row = dims // 64
+    for i in range(dims // 64 // 2):
+        row = thread // per_row + i * (CONSUMERS // per_row)
+        token = cute.arch.shuffle_sync(low, row % 32)
+        upper = cute.arch.shuffle_sync(high, row % 32)
+        token = Int32(cutlass.select_(row < 32, token, upper))
+        base = kv + Int64(cutlass.select_(valid(token, n), token, Int32(0))) * TOKEN_BYTES
+        four = read16(base + Int64(ROPE_AT + slice_ * (dims // 4) + thread % per_row * 16))
+        for w in range(4):
+            words[fp8_words + scale_words + i * 4 + w] = four[w]
+
+
+def move(to, source):
+    """Copy registers; `source` may be a list."""
+    for i in range(cute.size(to)):
+        to[i] = source[i]
+
+
+def two_bf16(op, *args):
+    """One packed bf16 instruction."""
+    operands = ", ".join(f"{{$r{i}}}" for i in range(len(args)))
+    return cute.arch.inline_ptx(
+        f"{op}.bf16x2 {{$w0}}, {operands};", write_only_types=[Int32], read_only_args=list(args)
+    )
+
+
+def scaled_pair(word, selector, high, low):
+    """Two e4m3 values to bf16, times the scale high + low.
+
+    With its exponent moved into place a value is short of a factor of 2^120. A scale that is no power of two comes as
+    the sum of two bf16 numbers, so that the product is rounded once.
+    """
+    spread = Int32(cute.arch.prmt(word, Int32(0), Int32(selector)))
+    bits = (spread & Int32(-0x7FFF8000)) | ((spread >> 4) & Int32(0x07F007F0))
+    value = cute.arch.inline_ptx(
+        "{ .reg .b32 lift; mov.b32 lift, 0x7B807B80; mul.rn.bf16x2 {$w0}, {$r0}, lift; }",
+        write_only_types=[Int32],
+        read_only_args=[bits],
+    )
+    return two_bf16("fma.rn", value, high, two_bf16("mul.rn", value, low))
+
+
+def store_tokens(words: cute.Tensor, ckv_s, kpe_s, dims: cutlass.Constexpr, thread):
+    """Write what `load_tokens` read as bf16 rows of `k_major(64, dims)` and `k_major(64, dims / 8)` at these addresses."""
+    fp8_words, scale_words, _ = token_words(dims)
+    for half in range(2):
+        row = thread // 4 + 32 * half
+        for group in range(dims // 128):
+            bits = words[fp8_words + group * 2 + half]
+            factor = cute.arch.inline_ptx(
+                "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[bits]
+            )
+            high = pack(factor, factor)
+            top = cute.arch.inline_ptx(
+                "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[high & Int32(-0x10000)]
+            )
+            low = pack(factor - top, factor - top)
+            for panel in (2 * group, 2 * group + 1):
+                four = [words[(panel * 2 + half) * 4 + w] for w in range(4)]
+                pairs = []
+                for word in four:
+                    pairs += [scaled_pair(word, 0x1404, high, low), scaled_pair(word, 0x3424, high, low)]
+                for side in range(2):
+                    chunk = panel * 8 + thread % 4 * 2 + side
+                    write16(ckv_s + piece(row, chunk, 128, TILE), pairs[4 * side : 4 * side + 4])
+    per_row = dims // 64
+    for i in range(dims // 64 // 2):
+        row = thread // per_row + i * (CONSUMERS // per_row)
+        at = fp8_words + scale_words + i * 4
+        write16(kpe_s + piece(row, thread % per_row, per_row * 16, TILE), [words[at + w] for w in range(4)])
+
+
+def pair_of(lses, quad, heads):
+    """The lse of the two heads that a thread holds in quad `quad` of O."""
+    at = quad % (heads // 8) * 2
+    return [lses[at], lses[at + 1]]
+
+
+@cute.jit
+def normalise(
+    acc: cute.Tensor, sums: cute.Tensor, peak: cute.Tensor, red: cute.Tensor, barrier: Int32, thread: Int32
+):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    across_warps(sums, red, barrier, thread, False)
+    count = cutlass.const_expr(cute.size(sums) * 2)
+    for c in cutlass.range_constexpr(count // 2):
+        inverse = inverse_of(sums[c])
+        sums[c] = lse_of(sums[c], peak[c])
+        for block in cutlass.range_constexpr(cute.size(acc) // count):
+            i = block * count + c // 2 * 4 + c % 2
+            acc[i] = acc[i] * inverse
+            acc[i + 2] = acc[i + 2] * inverse
+
+
+def send_parts(acc, lses, heads, to, bar, rank, slices, parts, thread):
+    """Send each CTA of the cluster that holds this slice its share of the quads of O, this one included.
+
+    `to` is the address of [parts, quads / parts, 128 x (4 + 2)] floats in every CTA: by source, values before lses.
+    """
+    quads = cute.size(acc) // 4
+    share = quads // parts
+    for s in range(parts):
+        peer = rank % slices + s * slices
+        base = peer_address(to + rank // slices * (share * CONSUMERS * 24), peer)
+        peer_bar = peer_address(bar, peer)
+        for u in range(share):
+            quad = s * share + u
+            at = base + u * (CONSUMERS * 24)
+            send4(at + thread * 16, peer_bar, [acc[4 * quad + e] for e in range(4)])
+            cute.arch.inline_ptx(
+                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [{$r0}], {{$r2}, {$r3}}, [{$r1}];",
+                read_only_args=[at + CONSUMERS * 16 + thread * 8, peer_bar, *pair_of(lses, quad, heads)],
+            )
+
+
+def merge_sent(address, share, parts, thread):
+    """([share * 4 values], [share * 2 lses]) of the parts that the CTAs of the cluster have sent."""
+    values, lses = [], []
+    for u in range(share):
+        got, got_lse = [], []
+        for c in range(parts):
+            at = address + (c * share + u) * (CONSUMERS * 24)
+            got.append(
+                cute.arch.inline_ptx(
+                    "ld.shared.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+                    write_only_types=[Float32] * 4,
+                    read_only_args=[at + thread * 16],
+                )
+            )
+            got_lse.append(
+                cute.arch.inline_ptx(
+                    "ld.shared.v2.f32 {{$w0}, {$w1}}, [{$r0}];",
+                    write_only_types=[Float32] * 2,
+                    read_only_args=[at + CONSUMERS * 16 + thread * 8],
+                )
+            )
+        merged, merged_lse = join(got, got_lse)
+        values += merged
+        lses += merged_lse
+    return values, lses
+
+
+def unmerged(acc, lses, heads):
+    """This thread's quads and the lse of their two heads, as `merge_sent` returns them."""
+    pairs = [lse for quad in range(cute.size(acc) // 4) for lse in pair_of(lses, quad, heads)]
+    return [acc[i] for i in range(cute.size(acc))], pairs
+
+
+def join(values, lses):
+    """(four values, two lses) of normalised parts, each of four values and the lses of its two heads."""
+    result = [Float32(0.0)] * 4
+    joined = []
+    shares = []
+    for e in range(2):
+        top = lses[0][e]
+        for c in range(1, len(lses)):
+            top = cute.arch.fmax(top, lses[c][e])
+        weights = [weight(part[e], top) for part in lses]
+        total = weights[0]
+        for w in weights[1:]:
+            total = total + w
+        inverse = inverse_of(total)
+        shares.append([w * inverse for w in weights])
+        joined.append(lse_of(total, top))
+    for c in range(len(values)):
+        result = [result[v] + values[c][v] * shares[v % 2][c] for v in range(4)]
+    return result, joined
+
+
+def place(quad, dim0, heads, thread):
+    """(first head, first dim) of what a thread holds of a quad: dims d and d + 8 of heads h and h + 1."""
+    warp, lane = thread // 32, thread % 32
+    head = quad % (heads // 8) * 8 + lane % 4 * 2
+    return head, dim0 + quad // (heads // 8) * 64 + warp * 16 + lane // 4
+
+
+def store_lse(lse: cute.Pointer, pair, scale):
+    to = cute.make_tensor(lse, cute.make_layout(2))
+    to[0], to[1] = pair[0] * scale, pair[1] * scale
+
+
+@cute.jit
+def leave_part(
+    values,
+    lses,
+    o_partial: cute.Pointer,
+    lse_partial: cute.Pointer,
+    room: Int64,
+    heads_at: Int64,
+    share: Int32,
+    heads: cutlass.Constexpr,
+    thread: Int32,
+):
+    """Write this CTA's normalised share of O and, once a head, its lse, for `all_parts`."""
+    for u in cutlass.range_constexpr(len(values) // 4):
+        store_partial(o_partial, room + u * (4 * CONSUMERS), values[4 * u : 4 * u + 4])
+        if cutlass.const_expr(u < heads // 8):
+            head, _ = place(share + u, 0, heads, thread)
+            if thread < 4:
+                store_lse(lse_partial + (heads_at + head), lses[2 * u : 2 * u + 2], Float32(1.0))
+
+
+def load_sinks(attn_sink, head0, share, own, heads, thread):
+    """The sink logits of the heads of this thread's quads, read long before they are wanted."""
+    columns = min(own, heads // 8)
+    sinks = cute.make_rmem_tensor((2 * columns,), Float32)
+    for d in range(columns):
+        pair = cute.make_tensor(
+            attn_sink + (head0 + place(share + d, 0, heads, thread)[0]), cute.make_layout(2)
+        )
+        sinks[2 * d], sinks[2 * d + 1] = pair[0], pair[1]
+    return sinks
+
+
+@cute.jit
+def store_result(
+    out: cute.Pointer,
+    lse: cute.Pointer,
+    values: cute.Tensor,
+    lses: cute.Tensor,
+    sinks: cute.Tensor,
+    first: Int64,
+    share: Int32,
+    which: Int32,
+    dims: cutlass.Constexpr,
+    heads: cutlass.Constexpr,
+    lse_scale: Float32,
+    thread: Int32,
+):
+    """Store this thread's quads as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
+
+    Pairs of lanes trade, so that each stores neighbouring dims of one head in one word.
+    """
+    own = cutlass.const_expr(cute.size(values) // 4)
+    columns = cutlass.const_expr(cute.size(sinks) // 2)
+    for c in cutlass.range_constexpr(2 * columns):
+        top = sinks[c] * LOG2E - lses[c]
+        kept = cute.arch.rcp_approx(1.0 + cute.arch.exp2(top))
+        sinks[c] = Float32(cutlass.select_(lses[c] > -math.inf, kept, Float32(0.0)))
+    odd = thread // 4 % 2 == 1
+    for u in cutlass.range_constexpr(own):
+        head, dim = place(share + u, which * dims, heads, thread)
+        base = (first + head) * 512 + dim + Int64(cutlass.select_(odd, Int32(511), Int32(0)))
+        for r in cutlass.range_constexpr(2):
+            left = values[4 * u + 2 * r] * sinks[u % columns * 2]
+            right = values[4 * u + 2 * r + 1] * sinks[u % columns * 2 + 1]
+            mine = Float32(cutlass.select_(odd, right, left))
+            got = cute.arch.shuffle_sync_bfly(Float32(cutlass.select_(odd, left, right)), offset=4)
+            word = pack(Float32(cutlass.select_(odd, got, mine)), Float32(cutlass.select_(odd, mine, got)))
+            cute.arch.inline_ptx(
+                "st.global.b32 [{$r0}], {$r1};", read_only_args=[out.toint() + (base + r * 8) * 2, word]
+            )
+    for u in cutlass.range_constexpr(columns):
+        if (thread < 4) & (which == 0) & (share + u < heads // 8):
+            head, _ = place(share + u, 0, heads, thread)
+            store_lse(lse + (first + head), [lses[2 * u], lses[2 * u + 1]], lse_scale)
+
+
+@cute.jit
+def merge_parts(
+    values: cute.Tensor,
+    lses: cute.Tensor,
+    o_partial: cute.Pointer,
+    lse_partial: cute.Pointer,
+    o_base: Int64,
+    lse_base: Int64,
+    o_step: cutlass.Constexpr,
+    lse_step: cutlass.Constexpr,
+    share: Int32,
+    heads: cutlass.Constexpr,
+    parts: Int32,
+    thread: Int32,
+):
+    """Replace this thread's quads and the lses of their heads by those of all clusters' parts, some in flight at once."""
+    pairs = cute.make_tensor(lse_partial, cute.make_layout(1 << 30))
+    own = cutlass.const_expr(cute.size(values) // 4)
+    columns = cutlass.const_expr(min(own, heads // 8))
+    batch = cutlass.const_expr(8 if own <= 2 else 4 if own == 4 else 2)
+    places = [lse_base + place(share + d, 0, heads, thread)[0] for d in range(columns)]
+    top = cute.make_rmem_tensor((2 * columns,), Float32)
+    total = cute.make_rmem_tensor((2 * columns,), Float32)
+    got = cute.make_rmem_tensor((batch, 4 * own), Float32)
+    got_lses = cute.make_rmem_tensor((batch, 2 * columns), Float32)
+    top.fill(-math.inf)
+    total.fill(0.0)
+    values.fill(0.0)
+    for first in cutlass.range(0, parts, batch, unroll=1):
+        got.fill(0.0)
+        got_lses.fill(-math.inf)
+        for i in cutlass.range_constexpr(batch):
+            if first + i < parts:
+                part = Int64(first + i)
+                for d in cutlass.range_constexpr(columns):
+                    for e in cutlass.range_constexpr(2):
+                        got_lses[i, 2 * d + e] = pairs[places[d] + part * lse_step + e]
+                for u in cutlass.range_constexpr(own):
+                    four = load_partial(o_partial, o_base + part * o_step + u * (4 * CONSUMERS))
+                    for v in cutlass.range_constexpr(4):
+                        got[i, 4 * u + v] = four[v]
+        for c in cutlass.range_constexpr(2 * columns):
+            risen = top[c]
+            for i in cutlass.range_constexpr(batch):
+                risen = cute.arch.fmax(risen, got_lses[i, c])
+            decay = weight(top[c], risen)
+            top[c] = risen
+            total[c] = total[c] * decay
+            for u in cutlass.range_constexpr(own):
+                if cutlass.const_expr(u % columns == c // 2):
+                    values[4 * u + c % 2] = values[4 * u + c % 2] * decay
+                    values[4 * u + 2 + c % 2] = values[4 * u + 2 + c % 2] * decay
+            for i in cutlass.range_constexpr(batch):
+                kept = weight(got_lses[i, c], risen)
+                total[c] = total[c] + kept
+                for u in cutlass.range_constexpr(own):
+                    if cutlass.const_expr(u % columns == c // 2):
+                        values[4 * u + c % 2] = values[4 * u + c % 2] + got[i, 4 * u + c % 2] * kept
+                        values[4 * u + 2 + c % 2] = (
+                            values[4 * u + 2 + c % 2] + got[i, 4 * u + 2 + c % 2] * kept
+                        )
+    for u in cutlass.range_constexpr(own):
+        for e in cutlass.range_constexpr(2):
+            c = u % columns * 2 + e
+            inverse = inverse_of(total[c])
+            lses[2 * u + e] = lse_of(total[c], top[c])
+            values[4 * u + e] = values[4 * u + e] * inverse
+            values[4 * u + 2 + e] = values[4 * u + 2 + e] * inverse
