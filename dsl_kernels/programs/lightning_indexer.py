@@ -139,19 +139,20 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
 
 
-def _hopper_groups(k: SimpleNamespace) -> int:
-    """Prefill's scoring groups: each has its own query rows and reads the same key tile."""
-    return HOPPER_WARPGROUPS * 64 // k.tile
+def _hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
+    """Prefill's scoring groups, each with its own query rows, all reading the same key tile; keys of one product."""
+    groups = min(HOPPER_WARPGROUPS, max(1, k.queries * k.heads // HOPPER_N))
+    return groups, HOPPER_WARPGROUPS // groups * 64
 
 
 def _hopper_prefill(k: SimpleNamespace) -> Schedule:
-    groups = _hopper_groups(k)
+    groups, block = _hopper_groups(k)
     each = k.queries // groups
     readers = tuple(Reader(f"score_{g}", Engine.WGMMA, "warp") for g in range(groups))
     return Schedule(
         roles=(
             *(
-                Role(f"score_{g}", k.tile // 16, 112, f"rows {g * each}..{(g + 1) * each - 1}")
+                Role(f"score_{g}", block // 16, 112, f"rows {g * each}..{(g + 1) * each - 1}")
                 for g in range(groups)
             ),
             Role("load", 4, 24, "key tiles, queries (one warp works)"),
@@ -159,7 +160,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
         buffers=(
             *_decode_buffers(k, 1),
             *(
-                Buffer(f"acc_{g}", REGISTER, (k.tile, each * k.heads), "float32", role=f"score_{g}")
+                Buffer(f"acc_{g}", REGISTER, (block, each * k.heads), "float32", role=f"score_{g}")
                 for g in range(groups)
             ),
         ),
@@ -168,11 +169,11 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
             Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
         ),
         mmas=tuple(
-            Mma(f"score_{g}", "wgmma", f"score_{g}", k.tile, each * k.heads, INDEX_DIM, FP8)
+            Mma(f"score_{g}", "wgmma", f"score_{g}", block, each * k.heads, INDEX_DIM, FP8)
             for g in range(groups)
         ),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
-        constants={"groups": groups, "rows_per_product": each},
+        constants={"groups": groups, "rows_per_product": each, "block": block},
         maps=_prefill_maps(k),
     )
 
@@ -438,7 +439,7 @@ def _load_prefill(m: Machine) -> Generator[Any, None, None]:
 
 
 def _store_prefill(m: Machine, row: int, window: tuple[int, int], key: int, logits: torch.Tensor) -> None:
-    start, end = max(window[0], key), min(window[1], key + m.k.tile)
+    start, end = max(window[0], key), min(window[1], key + len(logits))
     if start < end:
         m.store(m.operand("logits")[row, start:end], logits[start - key : end - key])
 
@@ -449,15 +450,18 @@ def _score_prefill(group: int) -> Body:
         heads, each = m.k.heads, m.schedule.constants["rows_per_product"]
         held = yield from m.wait("queries")
         own = slice(group * each * heads, (group + 1) * each * heads)
+        block = m.schedule.constants["block"]
         for key in _key_tiles(m, windows):
             slot = yield from m.wait("keys")
-            dots = m.mma(f"score_{group}", slot.keys, held.queries[own].T)
-            for i in range(each):
-                row = group * each + i
-                if row < len(windows):
-                    weights = held.head_weights[row * heads : (row + 1) * heads]
-                    logits = _weigh(dots[:, i * heads : (i + 1) * heads], weights, slot.key_scales)
-                    _store_prefill(m, first + row, windows[row], key, logits)
+            for at in range(0, m.k.tile, block):
+                dots = m.mma(f"score_{group}", slot.keys[at : at + block], held.queries[own].T)
+                for i in range(each):
+                    row = group * each + i
+                    if row < len(windows):
+                        weights = held.head_weights[row * heads : (row + 1) * heads]
+                        scales = slot.key_scales[at : at + block]
+                        logits = _weigh(dots[:, i * heads : (i + 1) * heads], weights, scales)
+                        _store_prefill(m, first + row, windows[row], key + at, logits)
             m.release(slot)
 
     return body
@@ -497,7 +501,10 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if not blackwell:
         if decode:
             return {"load": _load_decode, "score": _score_decode}
-        return {"load": _load_prefill, **{f"score_{g}": _score_prefill(g) for g in range(_hopper_groups(k))}}
+        return {
+            "load": _load_prefill,
+            **{f"score_{g}": _score_prefill(g) for g in range(_hopper_groups(k)[0])},
+        }
     if decode:
         groups = {f"score_{g}": _epilogue_decode(g) for g in range(_blackwell_groups(k)[0])}
         return {"load": _load_decode, "mma": _issue_decode, **groups}
@@ -514,8 +521,12 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool
             return not k.evict and k.queries * k.heads == BLACKWELL_N and (level > 0 or k.stages == 6)
         return level > 0 or (k.queries, k.stages, k.evict) in ((1, 8, 0), (8, 6, 0))
     if k.mode == "prefill":
-        fits = k.queries * k.heads == HOPPER_N * _hopper_groups(k) and k.resident == 1 and not k.evict
-        return fits and (level > 0 or (k.tile, k.stages) == (64, 6))
+        groups, block = _hopper_groups(k)
+        # CuTe DSL scores a tile block by block, one wait and release for two of them; TileLang in one product.
+        fits = k.tile % block == 0 if backend == "cutedsl" else k.tile == block
+        fits = fits and k.queries * k.heads == HOPPER_N * groups and k.resident == 1 and not k.evict
+        kept = (4, 128, 4) if backend == "cutedsl" else (4, 64, 6)
+        return fits and (level > 0 or (groups, k.tile, k.stages) == kept)
     if k.queries == 16:
         return False
     # CuTe DSL's epilogue leaves room for four CTAs an SM; its keys may leave the L2 first without a loss at any size.

@@ -64,24 +64,25 @@ def warp_prefix_sum(value, lane):
     return upto
 
 
-@cute.jit
-def divide(count, size, inverse):
-    """count // size, where `inverse` is inverse_of(size); exact while count * size stays below 2**32."""
-    return count if size == 1 else Int32(cute.arch.mul_hi(Uint32(count), inverse))
+def divide(count, inverse):
+    """count // size, where `inverse` is inverse_of(size): exact below 2**21, in four instructions."""
+    return Int32((Float32(count) + 0.5) * inverse)
 
 
 def inverse_of(size):
-    """2**32 / size, rounded up; for a size of 1 it does not fit, and `divide` does without it."""
-    return Uint32(0xFFFFFFFF) // Uint32(size) + 1
+    """1 / size, to 23 bits."""
+    return cute.arch.rcp_approx(Float32(size))
 
 
 @cute.jit
 def place_when_even(b, cta, ctas: cutlass.Constexpr):
-    """(seq, tile, group, inverse of it): dealt evenly, a sequence has `group` CTAs, and this one starts at `tile`."""
-    group = cutlass.max(Int32(ctas // Uint32(b)), 1)
-    inverse = inverse_of(group)
-    seq = divide(cta, group, inverse)
-    return seq, cta - seq * group, group, inverse
+    """(seq, tile, group): when tiles are dealt evenly, a sequence has `group` CTAs, and this one starts at `tile`."""
+    seq, tile, group = Int32(0), cta, Int32(ctas)
+    if b > 1:
+        group = cutlass.max(divide(ctas, inverse_of(b)), 1)
+        seq = divide(cta, inverse_of(group))
+        tile = cta - seq * group
+    return seq, tile, group
 
 
 @cute.jit
@@ -107,42 +108,47 @@ def find_share(
     - Contiguous equal shares of the tiles of all sequences, end to end, for ragged lengths.
     """
     lane = cute.arch.lane_idx()
-    seq, tile, step, inverse = place
-    total = ceildiv(need, keys)
-    longest = total
-    for c in cutlass.range(1, ceildiv(b, 32), unroll=1):
-        tiles = ceildiv(keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane), keys)
-        total = total + tiles
-        longest = cutlass.max(longest, tiles)
-    total = cute.arch.warp_redux_sync(total, "add")
-    longest = cute.arch.warp_redux_sync(longest, "max")
-    turns = share_size(total, cta, ctas)
-    if (b <= ctas) & (longest <= ceildiv(total, ctas) * step):
-        if seq < 32:
-            need = cute.arch.shuffle_sync(need, seq)
-        else:
-            need = keys_to_score(seq_lens, b, next_n, skip_below, seq)
-        turns = divide(ceildiv(need, keys) - tile + step - 1, step, inverse)
+    seq, tile, step = place
+    turns = Int32(0)
+    if b == 1:
+        need = cute.arch.shuffle_sync(need, 0)
+        turns = share_size(ceildiv(need, keys), cta, ctas)
     else:
-        begin = share_begin(total, cta, ctas)
-        step = Int32(1)
-        before, c = Int32(0), Int32(0)
-        searching = turns > 0
-        while searching:
-            if c > 0:
-                need = keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane)
-            tiles = ceildiv(need, keys)
-            upto = before + warp_prefix_sum(tiles, lane)
-            hit = cute.arch.vote_ballot_sync((upto > begin) & (upto - tiles <= begin))
-            before = cute.arch.shuffle_sync(upto, 31)
-            if hit != 0:
-                # The shares are in order, so one lane at most owns this one's first tile.
-                owner = 31 - Int32(cute.arch.clz(hit))
-                seq = c * 32 + owner
-                tile = begin - cute.arch.shuffle_sync(upto - tiles, owner)
-                need = cute.arch.shuffle_sync(need, owner)
-                searching = False
-            c = c + 1
+        total = ceildiv(need, keys)
+        longest = total
+        for c in cutlass.range(1, ceildiv(b, 32), unroll=1):
+            tiles = ceildiv(keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane), keys)
+            total = total + tiles
+            longest = cutlass.max(longest, tiles)
+        total = cute.arch.warp_redux_sync(total, "add")
+        longest = cute.arch.warp_redux_sync(longest, "max")
+        if (b <= ctas) & (longest <= ceildiv(total, ctas) * step):
+            if seq < 32:
+                need = cute.arch.shuffle_sync(need, seq)
+            else:
+                need = keys_to_score(seq_lens, b, next_n, skip_below, seq)
+            turns = divide(ceildiv(need, keys) - tile + step - 1, inverse_of(step))
+        else:
+            begin = share_begin(total, cta, ctas)
+            turns = share_size(total, cta, ctas)
+            step = Int32(1)
+            before, c = Int32(0), Int32(0)
+            searching = turns > 0
+            while searching:
+                if c > 0:
+                    need = keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane)
+                tiles = ceildiv(need, keys)
+                upto = before + warp_prefix_sum(tiles, lane)
+                hit = cute.arch.vote_ballot_sync((upto > begin) & (upto - tiles <= begin))
+                before = cute.arch.shuffle_sync(upto, 31)
+                if hit != 0:
+                    # The shares are in order, so one lane at most owns this one's first tile.
+                    owner = 31 - Int32(cute.arch.clz(hit))
+                    seq = c * 32 + owner
+                    tile = begin - cute.arch.shuffle_sync(upto - tiles, owner)
+                    need = cute.arch.shuffle_sync(need, owner)
+                    searching = False
+                c = c + 1
     return seq, tile, need, turns, step
 
 
@@ -159,7 +165,7 @@ def guess_entries(table, b, max_pages, pages, place, lane):
 
     They lie in the table, but may be garbage past a sequence's length: nothing follows one before that is known.
     """
-    seq, tile, step, _ = place
+    seq, tile, step = place
     row, last = cutlass.min(seq, b - 1) * max_pages, max_pages - 1
     ahead = tile + 32 // pages * step
     return table_entry(table, row, tile, step, pages, last, lane), table_entry(

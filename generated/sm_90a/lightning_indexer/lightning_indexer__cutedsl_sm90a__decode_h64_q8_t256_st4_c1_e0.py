@@ -27,7 +27,7 @@ totals: 640 threads, 202832 of 232448 bytes of shared memory, grid (132)
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Float32, Int32, Int64, Uint32
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
