@@ -118,7 +118,7 @@ def topk_selector__cutedsl_sm100a__g2_t1024_r16_half_c1(logits: cute.Pointer, ro
             leaf.make_keys(bits, digits, column + lane, column, column + 512, lo, hi)
             if (column < hi) & (column + 512 > lo):
                 leaf.count_first(hist, digits)
-            if (step < 2) & (step + 1 < batches):
+            if step < cutlass.min(2, batches - 1):
                 leaf.stash(bits, stash + step * 16384, thread, 1024)
         leaf.settle_group(
             hist, hist, coarse, state, k, Int32(0), Uint32(0), Uint32(0), True, 2, rank, warp, 32, lane
@@ -133,7 +133,7 @@ def topk_selector__cutedsl_sm100a__g2_t1024_r16_half_c1(logits: cute.Pointer, ro
             for step in cutlass.range(batches, unroll=1):
                 if batches > 1:
                     column = base + step * 512
-                    if step < 2:
+                    if step < cutlass.min(2, batches - 1):
                         leaf.unstash(bits, stash + step * 16384, thread, 1024)
                     else:
                         leaf.load_words(bits, scores, column + lane, limit)
@@ -157,7 +157,7 @@ def topk_selector__cutedsl_sm100a__g2_t1024_r16_half_c1(logits: cute.Pointer, ro
             batch = batches - 1 - step
             if step > 0:
                 column = base + batch * 512
-                if batch < 2:
+                if batch < cutlass.min(2, batches - 1):
                     leaf.unstash(bits, stash + batch * 16384, thread, 1024)
                 else:
                     leaf.load_words(bits, scores, column + lane, limit)
