@@ -96,8 +96,8 @@ KNOBS = (
     Knob(
         "block",
         "hb",
-        ((0, 16, 32),),
-        "heads of a CTA; 0: all, at most 64",
+        ((0, 16, 32, 64),),
+        "heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N",
         archs=("sm_90a",),
         plain=0,
     ),
@@ -189,7 +189,43 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     )  # fmt: skip
 
 
+def _wide(k: SimpleNamespace) -> Schedule:
+    """Hopper, 64 heads on M: two warpgroups take half of the tokens each for S, and half of the dims each for O."""
+    hb = k.block
+    shared, registers = Space.SHARED, Space.REGISTER
+    return Schedule(
+        roles=(
+            Role("attend", 8, 216, "queries, both products, softmax, merge, output"),
+            Role("gather", 4, 72, "selected rows into the ring"),
+        ),
+        buffers=(
+            Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
+            Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
+            Buffer("ckv_s", shared, (k.tile, LATENT_DIM), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
+            Buffer("kpe_s", shared, (k.tile, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
+            Buffer("p_s", shared, (hb, k.tile), "bfloat16", swizzle=128),
+            Buffer("red_s", shared, (2, hb), "float32", doc="maxima, then sums, across warpgroups"),
+            Buffer("last_s", shared, (1,), "int32"),
+            Buffer("scores", registers, (hb, k.tile), "float32", role="attend"),
+            Buffer("acc", registers, (hb, LATENT_DIM), "float32", role="attend"),
+        ),
+        pipelines=(
+            Pipeline("kv", ("ckv_s", "kpe_s"), "gather", Engine.CP_ASYNC, (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split"),
+        ),
+        mmas=(
+            Mma("qk_nope", "wgmma", "attend", hb, k.tile, LATENT_DIM, "bfloat16"),
+            Mma("qk_pe", "wgmma", "attend", hb, k.tile, ROPE_DIM, "bfloat16"),
+            Mma("pv", "wgmma", "attend", hb, LATENT_DIM, k.tile, "bfloat16", b_major="mn"),
+        ),
+        grid=(f"t * {k.heads // hb}", "splits"),
+        named_barriers={"attend": ("attend",)},
+        constants={"head_block": hb, "head_blocks": k.heads // hb},
+    )  # fmt: skip
+
+
 def _hopper(k: SimpleNamespace) -> Schedule:
+    if k.block == 64:
+        return _wide(k)
     if k.slices > 1:
         return _sliced(k)
     hb = head_block(k.heads)
@@ -491,6 +527,29 @@ def _attend(m: Machine) -> Generator[Any, None, None]:
         _finish(m, out, lse)
 
 
+def _attend_wide(m: Machine) -> Generator[Any, None, None]:
+    """As `_attend`, with the heads on M."""
+    query, head, _ = _place(m)
+    hb = m.schedule.constants["head_block"]
+    q, q_pe, p = m.buffer("q_s"), m.buffer("qpe_s"), m.buffer("p_s")
+    m.load(q, m.operand("q_nope")[query, head : head + hb])
+    m.load(q_pe, m.operand("q_pe")[query, head : head + hb])
+    scale = m.scalar("sm_scale") * LOG2E
+    highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(hb, LATENT_DIM)
+    for ids in _live_tiles(m):
+        slot = yield from m.wait("kv")
+        scores = m.mma("qk_pe", q_pe, slot.kpe_s.T, m.mma("qk_nope", q, slot.ckv_s.T))
+        scores = torch.where((ids >= 0)[None, :], scores * scale, -math.inf)
+        risen = torch.maximum(highest, scores.amax(dim=1))
+        decay, weights = torch.exp2(highest - risen), torch.exp2(scores - risen[:, None])
+        highest, total = risen, total * decay + weights.sum(dim=1)
+        m.store(p, weights)
+        acc = m.mma("pv", p, slot.ckv_s, acc * decay[:, None])
+        m.release(slot)
+    lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
+    _finish(m, acc / torch.where(total > 0, total, 1.0)[:, None], lse)
+
+
 def _finish_slices(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> Generator[Any, None, None]:
     """The CTAs of a cluster that hold one slice trade shares of it, then the clusters of the row meet in memory.
 
@@ -615,7 +674,7 @@ def _write(
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if arch.tmem_columns == 0:
-        return {"gather": _gather, "attend": _attend}
+        return {"gather": _gather, "attend": _attend_wide if k.block == 64 else _attend}
     return {"softmax": _softmax, "producer": _gather_units, "mma": _issue}
 
 
@@ -625,6 +684,8 @@ def _useful_hopper(k: SimpleNamespace, level: int, backend: str) -> bool:
         return (k.stages, k.slices, k.block) == (2, 1, 0) and (
             level > 0 or k.cluster in CLUSTERS[k.kv][k.heads]
         )
+    if k.block == 64:
+        return (k.kv, k.stages, k.slices, k.cluster) == ("bf16", 2, 1, 1) and k.heads >= 64
     hb, parts = k.block or head_block(k.heads), k.cluster // k.slices
     if k.slices == 1 or k.cluster % k.slices or hb > k.heads or k.block == k.heads:
         return False
