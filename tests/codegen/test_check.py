@@ -21,6 +21,8 @@ LEGAL = Schedule(
     grid=("1",),
 )
 
+PEERS = Pipeline("a", ("a",), "math", Engine.PEERS, (Reader("math", Engine.THREADS),), 2)
+
 
 def codes(schedule: Schedule, arch=HOPPER) -> dict[str, str]:
     return {v.code: f"{v.figure} | {v.limit} | {v.fix}" for rule in RULES for v in rule(schedule, arch)}
@@ -80,6 +82,8 @@ def test_a_legal_schedule_has_no_violation():
         ),
         (replace(LEGAL, cluster=(32, 1, 1)), HOPPER, "CLUSTER", "32 CTAs"),
         (replace(LEGAL, group=(0,)), HOPPER, "CO_RESIDENCY", "cooperative"),
+        (replace(LEGAL, pipelines=(PEERS,)), HOPPER, "PEERS", "filled by other CTAs"),
+        (replace(LEGAL, pipelines=(replace(PEERS, stages=1),), cluster=(2, 1, 1)), HOPPER, "PEER_STAGES", "still reads"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isupper() else "",
 )  # fmt: skip

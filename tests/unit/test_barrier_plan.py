@@ -40,6 +40,13 @@ def test_bulk_copy_to_wgmma_announces_bytes_and_frees_after_the_wgmma_wait():
     assert plan.empty.count == 128
 
 
+def test_stores_of_peers_announce_bytes_and_need_no_empty_barrier():
+    plan = plan_of(Engine.PEERS, (Reader("math", Engine.THREADS),), producer="math")
+    assert (plan.full.count, plan.full.tx_bytes) == (1, 64 * 64 * 2)
+    assert plan.commit == (Action.EXPECT_TX,) and plan.wait["math"] == (Action.WAIT_FULL,)
+    assert plan.empty is None and plan.acquire == () and plan.release["math"] == ()
+
+
 def test_cp_async_to_an_async_reader_is_fenced_by_the_reader():
     plan = plan_of(Engine.CP_ASYNC, (Reader("mma", Engine.TCGEN05),))
     assert plan.full.count == 32 and plan.full.tx_bytes == 0
