@@ -226,16 +226,15 @@ def find_tiles(
     splits,
 ):
     """First key tile and tile count of a split over the union of the windows of a block of rows."""
-    low, high = Int32(0x7FFFFFFF), Int32(0)
-    for i in cutlass.range_constexpr(rows):
-        begin = window_begin(k_start, row + i, s)
-        end = window_end(k_start, k_end, row + i, s, skv, skip_below)
-        if end > begin:
-            low = cutlass.min(low, begin)
-            high = cutlass.max(high, end)
+    # Every lane takes one row of the block.
+    own = row + cute.arch.lane_idx() % rows
+    begin, end = window_begin(k_start, own, s), window_end(k_start, k_end, own, s, skv, skip_below)
+    live = end > begin
+    low = cute.arch.warp_redux_sync(begin if live else Int32(0x7FFFFFFF), "min")
+    high = cute.arch.warp_redux_sync(end if live else Int32(0), "max")
     first, turns = Int32(0), Int32(0)
     if high > 0:
-        first = low // keys
+        first = Int32(Uint32(low) // keys)
         turns = ceildiv(high, keys) - first
     return first + share_begin(turns, split, splits), share_size(turns, split, splits)
 

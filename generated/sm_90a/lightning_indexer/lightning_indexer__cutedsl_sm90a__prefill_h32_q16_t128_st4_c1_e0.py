@@ -166,9 +166,12 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0(query_map: 
             for at in cutlass.range_constexpr(0, 128, 64):
                 block = it % 4 * 2 + at // 64
                 wgmma.multiply(keys[None, None, None, block], queries[None, None, None, group], acc, 128)
+                # Two scales a lane are two registers too many while the product runs.
                 warpgroup.wait_group(0)
                 scale = [(key_scales + it % 4 * 128 + at + key + 8 * i).load() for i in range(2)]
-                if cutlass.const_expr(at + 64 == 128):
+                if cutlass.const_expr(at + 64 < 128):
+                    warpgroup.wait_group(0)
+                else:
                     warpgroup.wait_group(0)
                     cute.arch.sync_warp()
                     with cute.arch.elect_one():
