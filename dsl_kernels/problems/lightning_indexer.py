@@ -34,7 +34,10 @@ DECODE = (
     Operand("weights", ("b", "next_n", "heads"), "float32", doc="per-head weights, may be negative"),
     Operand("seq_lens", ("b", "next_n"), "int32", doc="keys visible to each query; 0 for a padded row"),
     Operand(
-        "block_table", ("b", "max_pages"), "int32", doc="page ids; entries past ceil(len / 64) are never read"
+        "block_table",
+        ("b", "max_pages"),
+        "int32",
+        doc="page ids; entries past ceil(len / 64) are never followed",
     ),
     Operand(
         "logits",

@@ -2,9 +2,10 @@
 
     S[keys, heads] = K Q^T (fp8, fp32 accumulators);   logit[key] = scale[key] * sum_h w_h * relu(S[key, h])
 
-Decode deals the key tiles of all sequences, end to end, to one CTA an SM in contiguous equal shares that every CTA
-works out from seq_lens itself: ragged rows need no plan from the host. Prefill gives a CTA a block of query rows and
-re-uses each key tile for all of them.
+Decode deals the key tiles of all sequences, end to end, to the CTAs in contiguous equal shares that every CTA works out
+from seq_lens itself: ragged rows need no plan from the host. CuTe DSL deals the tiles of a batch of like lengths in
+turn instead, so that a CTA knows its sequence before any length; nothing depends on who scores a tile. Prefill gives a
+CTA a block of query rows and re-uses each key tile for all of them.
 """
 
 from __future__ import annotations
