@@ -135,7 +135,7 @@ def launch(
     loaded = _loaded(ptx)
     entry = next(iter(module.entries.values()))
     function = _ok(d.cuModuleGetFunction(loaded, entry.name.encode()))
-    if dynamic_smem > 48 * 1024:
+    if dynamic_smem:
         attribute = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _ok(d.cuFuncSetAttribute(function, attribute, dynamic_smem))
     buffers: list[tuple[int, np.ndarray]] = []
@@ -484,8 +484,8 @@ def compare(folder: Path, file: Path | None, write: bool) -> int:
     )
     for line in lines:
         print(f"  {line}")
-    for name, gap in worst.items():
-        print(f"  largest difference {gap:.2e} of {name}")
+    for name, largest_gap in worst.items():
+        print(f"  largest difference {largest_gap:.2e} of {name}")
     if write:
         RECORDED.write_text(
             json.dumps({"gpu": recorded["gpu"], "driver": recorded["driver"], "probes": digests}, indent=0)

@@ -1309,18 +1309,14 @@ def mma_sync() -> Iterator[Probe]:
             if tc == "f16"
             else c.astype(np.int32 if tc == "s32" else np.float32).view(np.uint32)
         )[..., 0]
-        how: dict[str, Any] = (
-            {}
-            if tc == "s32"
-            else {
-                "tolerance": 2e-3 if tc == "f16" else 1e-3 if size == 1 else 1e-5,
-                "relative": False,
-                "approximate": np.float16 if tc == "f16" else np.float32,
-            }
-        )
-        yield Probe(
-            f"{name}: random", text, [a, b, c.copy(), np.zeros((count, nc, 32), np.uint32)], count, **how
-        )
+        yield Probe(f"{name}: random", text, [a, b, c.copy(), np.zeros((count, nc, 32), np.uint32)], count)
+        if tc != "s32":
+            a, b, c = (
+                words(name + s, count * n * 32).reshape(count, n, 32)
+                for s, n in (("aa", na), ("ab", nb), ("ac", nc))
+            )
+            out = np.zeros((count, nc, 32), np.uint32)
+            yield Probe(f"{name}: any bits", text, [a, b, c, out], count, group="products of any bits")
 
 
 def canonical(x: np.ndarray, span: int, mn_major: int, size: int) -> tuple[np.ndarray, int, int]:
@@ -1524,17 +1520,16 @@ def wgmma() -> Iterator[Probe]:
         for tc in ("f32", "f16"):
             if tc == "f16" and ta in ("bf16", "tf32"):
                 continue
-            how: dict[str, Any] = {
-                "tolerance": 2e-3 if tc == "f16" or SIZE[ta] == 1 else 1e-5,
-                "relative": False,
-                "approximate": np.float16 if tc == "f16" else np.float32,
-            }
             for registers in (False, True):
                 for steps in (1, 8):
                     name = (
                         f"wgmma {ta} {tb} {tc}{' A in registers' if registers else ''}, {steps} steps: random"
                     )
-                    yield wgmma_probe(name, ta, tb, a, b, 128, registers=registers, tc=tc, steps=steps, **how)
+                    yield wgmma_probe(name, ta, tb, a, b, 128, registers=registers, tc=tc, steps=steps)
+            raw = [rng(f"w{x}{ta}").integers(0, 256, (8, 64, 32)).astype(np.uint8) for x in "ab"]
+            a2, b2 = (x.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[SIZE[ta]]) for x in raw)
+            name = f"wgmma {ta} {tb} {tc}: any bits"
+            yield wgmma_probe(name, ta, tb, a2, b2, 128, tc=tc, steps=2, group="products of any bits")
     a, b = (
         encode("bf16", rng("sa").integers(-8, 9, (2, 64, 16))),
         encode("bf16", rng("sb").integers(-8, 9, (2, 64, 16))),

@@ -12,14 +12,14 @@ void Exec::mma() {
   for (int i = 0; i < na; i++) get(nd + i, a[i], true, "A fragment");
   for (int i = 0; i < nb; i++) get(nd + na + i, b[i], true, "B fragment");
   for (int i = 0; i < nd; i++) get(nd + na + nb + i, cc[i], true, "C fragment");
-  float A[16][64], B[64][8], C[16][8];
+  float A[16 * 32], B[32 * 8], C[16][8];
   s64 CI[16][8];
   for (int t = 0; t < 32; t++) {
     int g4 = t / 4, q = t % 4;
     for (int r = 0; r < na; r++)
-      for (int e = 0; e < E; e++) A[g4 + 8 * (r & 1)][E * q + e + 4 * E * (r >> 1)] = element(u32(low(a[r][t] >> (width * e), width)), ta);
+      for (int e = 0; e < E; e++) A[(g4 + 8 * (r & 1)) * K + E * q + e + 4 * E * (r >> 1)] = element(u32(low(a[r][t] >> (width * e), width)), ta);
     for (int r = 0; r < nb; r++)
-      for (int e = 0; e < E; e++) B[E * q + e + 4 * E * r][g4] = element(u32(low(b[r][t] >> (width * e), width)), tb);
+      for (int e = 0; e < E; e++) B[(E * q + e + 4 * E * r) * 8 + g4] = element(u32(low(b[r][t] >> (width * e), width)), tb);
     for (int i = 0; i < 4; i++) {
       int row = g4 + 8 * (i >> 1), col = 2 * q + (i & 1);
       if (acc == 0) C[row][col] = as_f32(cc[i][t]);
@@ -27,16 +27,29 @@ void Exec::mma() {
       else CI[row][col] = sign_extend(cc[i][t], 32);
     }
   }
-  for (int m = 0; m < M_; m++)
-    for (int n = 0; n < N; n++) {
-      if (acc == 2) {
-        for (int k = 0; k < K; k++) CI[m][n] += s64(A[m][k]) * s64(B[k][n]);
-      } else {
-        float s = C[m][n];
-        for (int k = 0; k < K; k++) s += A[m][k] * B[k][n];
-        C[m][n] = s;
+  bool fp8 = ta == TY_e4m3 || ta == TY_e5m2;
+  if (acc == 2) {
+    for (int m = 0; m < M_; m++)
+      for (int n = 0; n < N; n++)
+        for (int k = 0; k < K; k++) CI[m][n] += s64(A[m * K + k]) * s64(B[k * N + n]);
+  } else if (!fp8) {
+    hopper_multiply(A, ta, B, tb, C[0], M_, N, K, hopper_sums(ta, acc == 1));
+  } else {
+    // Hopper multiplies 8-bit floats as f16: the first two of every four of K, then the others, and C is added at the end.
+    float sum[16 * 8] = {}, half_a[16 * 16], half_b[16 * 8];
+    for (int part = 0; part < 2; part++) {
+      for (int k = 0; k < K / 2; k++) {
+        int from = k / 2 * 4 + k % 2 + 2 * part;
+        for (int m = 0; m < M_; m++) half_a[m * (K / 2) + k] = A[m * K + from];
+        for (int n = 0; n < N; n++) half_b[k * N + n] = B[from * N + n];
       }
+      hopper_multiply(half_a, TY_f16, half_b, TY_f16, sum, M_, N, K / 2, hopper_sums(TY_f16, acc == 1));
     }
+    for (int i = 0; i < M_ * N; i++) {
+      float x = canonical(sum[i] + C[0][i]);
+      C[0][i] = acc == 1 ? f16_f32(encode(x, F16)) : x;
+    }
+  }
   M.stats.mma_flops += u64(2) * M_ * N * K;
   for (int i = 0; i < nd; i++) {
     u64* d = dst(i, ~0u);

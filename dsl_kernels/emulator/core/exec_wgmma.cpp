@@ -99,7 +99,10 @@ Flow Exec::wgmma() {
             c[size_t(r * N + n)] = half ? f16_f32(u32(old >> (16 * h))) : as_f32(old);
           }
         }
-    multiply(a, b, c);
+    std::vector<float> bt(size_t(K * N));
+    for (int n = 0; n < N; n++)
+      for (int k = 0; k < K; k++) bt[size_t(k * N + n)] = b.v[size_t(n * K + k)];
+    hopper_multiply(a.v.data(), ta, bt.data(), tb, c.data(), 16, N, K, hopper_sums(ta, half));
     for (int i = 0; i < nd; i++) {
       u32 valid = ~0u;
       for (int t = 0; t < 32; t++) {

@@ -101,4 +101,80 @@ void multiply(const Tile& a, const Tile& b, std::vector<float>& acc) {
   }
 }
 
+namespace {
+
+constexpr int NOTHING = -10000;  // exponent of zero
+
+int least_exponent(int ty) { return ty == TY_f16 || ty == TY_e5m2 ? -14 : ty == TY_e4m3 ? -6 : -126; }
+
+// A number as mantissa times two to the exponent that its format writes down: subnormal numbers keep the least one.
+void split(float x, int least, float& m, int& e) {
+  u32 u = u32(bits(x));
+  int stored = int(u >> 23 & 255) - 127;
+  if (x == 0) m = 0, e = NOTHING;
+  else if (stored >= least && stored > -127) m = as_f32((u & 0x807FFFFF) | 127u << 23), e = stored;
+  else m = std::ldexp(x, -least), e = least;
+}
+
+}  // namespace
+
+void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how) {
+  constexpr int MAX_N = 256, MAX_K = 32;
+  static thread_local float bm[MAX_K * MAX_N];
+  static thread_local int be[MAX_K * MAX_N];
+  bool odd_b[MAX_N] = {};  // columns with a NaN or an infinity
+  for (int k = 0; k < K; k++)
+    for (int n = 0; n < N; n++) {
+      float x = b[k * N + n];
+      if (!std::isfinite(x)) odd_b[n] = true;
+      split(std::isfinite(x) ? x : 0, least_exponent(tb), bm[k * N + n], be[k * N + n]);
+    }
+  int top[MAX_N];
+  s64 sum[MAX_N];
+  for (int m = 0; m < M; m++) {
+    float am[MAX_K], *out = c + m * N;
+    int ae[MAX_K];
+    bool odd_a = false;
+    for (int k = 0; k < K; k++) {
+      float x = a[m * K + k];
+      if (!std::isfinite(x)) odd_a = true;
+      split(std::isfinite(x) ? x : 0, least_exponent(ta), am[k], ae[k]);
+    }
+    for (int n = 0; n < N; n++) {
+      float cm;
+      split(std::isfinite(out[n]) ? out[n] : 0, -126, cm, top[n]);
+    }
+    for (int k = 0; k < K; k++)
+      for (int n = 0; n < N; n++) top[n] = std::max(top[n], ae[k] + be[k * N + n]);
+    for (int n = 0; n < N; n++) sum[n] = std::isfinite(out[n]) ? s64(std::ldexp(double(out[n]), std::max(-2000, how.bits - top[n]))) : 0;
+    for (int k = 0; k < K; k++) {
+      if (am[k] == 0) continue;
+      for (int n = 0; n < N; n++) {
+        // The product of two mantissas fits a float, and so does what is left of it.
+        int e = std::max(-100, ae[k] + be[k * N + n] - top[n] + how.bits);
+        sum[n] += int(am[k] * bm[k * N + n] * as_f32(u32(e + 127) << 23));
+      }
+    }
+    for (int n = 0; n < N; n++) {
+      if (odd_a || odd_b[n] || !std::isfinite(out[n])) {
+        double s = out[n];  // products of floats are finite in double: only infinities give one
+        for (int k = 0; k < K; k++) s += double(a[m * K + k]) * double(b[k * N + n]);
+        out[n] = canonical(float(s));
+        continue;
+      }
+      u64 u = u64(sum[n] < 0 ? -sum[n] : sum[n]);
+      if (!u) {
+        out[n] = 0;
+        continue;
+      }
+      int length = 64 - __builtin_clzll(u);
+      if (how.keep && length > how.keep + 1) u &= ~u64(0) << (length - how.keep - 1);
+      double x = std::ldexp(double(u), top[n] - how.bits);
+      if (how.keep && x < 0x1p-126) x = std::trunc(x * 0x1p149) * 0x1p-149;
+      if (sum[n] < 0 && x != 0) x = -x;
+      out[n] = how.keep ? float(x) : f16_f32(encode_double(x, F16));
+    }
+  }
+}
+
 }  // namespace emu

@@ -29,6 +29,20 @@ struct Tile {
 Tile load_smem_tile(Machine& m, Warp& w, int pc, const SmemDesc& d, int rank, int row0, int rows, int depth, int ty, bool mn_major,
                     const Access& acc, const char* what);
 
+// How Hopper's tensor cores add: every product and the accumulator are cut off `bits` below the largest exponent among
+// them (of the factors, not of the product), the sum of what is left is exact, and its fraction is cut to `keep` bits.
+// With keep 0 the sum is rounded to f16. Found to be what an H200 does, bit for bit, by wgmma and mma.sync.
+struct Summation {
+  int bits, keep;
+};
+inline Summation hopper_sums(int ty, bool f16) {
+  bool fp8 = ty == TY_e4m3 || ty == TY_e5m2;
+  return {fp8 ? 13 : 25, f16 ? 0 : fp8 ? 13 : 23};
+}
+
+// c[m][n] = c[m][n] + sum over k of a[m][k] * b[k][n], for M x K and K x N matrices of numbers of types ta and tb.
+void hopper_multiply(const float* a, int ta, const float* b, int tb, float* c, int M, int N, int K, Summation how);
+
 // acc[m][n] += sum over k of a[m][k] * b[n][k], in the order of k, in fp32.
 void multiply(const Tile& a, const Tile& b, std::vector<float>& acc);
 
