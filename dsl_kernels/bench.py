@@ -6,6 +6,7 @@ turn of a rotation uses other inputs; once they together touch `ROTATION_BYTES`,
 
 from __future__ import annotations
 
+import gc
 import json
 import platform
 import statistics
@@ -114,10 +115,16 @@ def _captured(calls: Sequence[Call], copies: int, stream: Any) -> Any:
     import torch
 
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        for _ in range(copies):
-            for call in calls:
-                call()
+    # A former graph that is collected while this one is captured would end the capture.
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(copies):
+                for call in calls:
+                    call()
+    finally:
+        gc.enable()
     return graph
 
 

@@ -314,7 +314,7 @@ def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -
     for variant in open_variants:
         default = registry.explain(call, variant.id).selection
         splits = (default.launch if default else {}).get("splits")
-        for chosen in _split_choices(case, splits, variant.knobs.get("cluster", 1)):
+        for chosen in _split_choices(case, splits, variant.knobs):
             try:
                 us = bench.graph_time(prepared.calls(variant.id, chosen), replays=15).us
             except DslKernelError as error:
@@ -337,11 +337,12 @@ def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -
     }
 
 
-def _split_choices(case: Case, default: int | None, cluster: int) -> list[int | None]:
+def _split_choices(case: Case, default: int | None, knobs: Mapping[str, Any]) -> list[int | None]:
     """None (the launch rule's own number) and its neighbours in whole clusters; for sparse_mla only."""
     if case.op != "sparse_mla" or default is None:
         return [None]
-    limit = case.params.get("topk", 2048) // 64 // cluster
+    cluster = knobs.get("cluster", 1)
+    limit = case.params.get("topk", 2048) // 64 * knobs.get("slices", 1) // cluster
     others = {cluster * max(1, min(limit, round(default * factor / cluster))) for factor in SPLIT_FACTORS} - {
         default
     }

@@ -10,6 +10,7 @@ import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ..programs.sparse_mla import SLICES
 from ._base import Workspace, kept, require_tensors, run
 
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
@@ -246,12 +247,13 @@ def sparse_mla(
     require_tensors(
         "q_nope q_pe kv kpe indices attn_sink out lse", q_nope, q_pe, kv, kpe, indices, attn_sink, out, lse
     )
-    if splits is not None and not 1 <= splits <= max(1, indices.shape[-1] // 64):
+    most = max(SLICES) * max(1, indices.shape[-1] // 64)
+    if splits is not None and not 1 <= splits <= most:
         raise InvalidArgumentError(
             "splits",
-            expected=f"1 to {max(1, indices.shape[-1] // 64)}",
+            expected=f"1 to {most}",
             got=str(splits),
-            fix="use at most one split per 64 ids",
+            fix="use at most one split per 64 ids, times the CTAs that share out a row's dims",
         )
     if torch.compiler.is_compiling():
         if out is None or lse is None:

@@ -53,7 +53,13 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
         64: ((16, 2, 16, 2),),
         128: ((16, 2, 16, 2),),
     },
-    "fp8": {8: (), 16: ((0, 2, 16, 2), (0, 2, 2, 2)), 32: (), 64: (), 128: ()},
+    "fp8": {
+        8: ((0, 2, 8, 2), (0, 2, 2, 2)),
+        16: ((0, 2, 16, 2), (0, 2, 2, 2)),
+        32: ((16, 2, 16, 2),),
+        64: ((16, 2, 16, 2),),
+        128: ((16, 2, 16, 2),),
+    },
 }  # fmt: skip
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
@@ -68,6 +74,7 @@ UNIT = 128
 UNITS = LATENT_DIM // UNIT
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
 RESCALE_LOG2 = 8
+SLICES = (1, 2, 4)
 
 KNOBS = (
     Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
@@ -88,7 +95,7 @@ KNOBS = (
     Knob(
         "slices",
         "sl",
-        ((1, 2, 4),),
+        (SLICES,),
         "CTAs of a cluster that share out the dims of the row and add their partial scores",
         archs=("sm_90a",),
         plain=1,
@@ -722,12 +729,15 @@ def _whole_tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
 
 
 def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Splits that the caller fixed: whole clusters."""
+    """Splits that the caller fixed: whole clusters, at most one a tile and slice."""
     splits, cluster = call.get("splits"), knobs.get("cluster", 1)
     if splits is None:
         return None
     if splits % cluster:
         return f"splits = {splits} is no multiple of the cluster of {cluster}"
+    most = max(cluster, call["topk"] // knobs["tile"] * knobs.get("slices", 1))
+    if splits > most:
+        return f"splits = {splits} exceeds {most}, one a tile and slice"
     return None
 
 

@@ -382,7 +382,7 @@ BAD_MLA = {
         lambda a: a.update(kv=torch.zeros(513, 516).bfloat16()[:512, :512]), InvalidArgumentError, "16 bytes",
     ),
     "lse base": (lambda a: a.update(lse_base="10"), InvalidArgumentError, "lse_base"),
-    "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 4"),
+    "splits": (lambda a: a.update(splits=99), InvalidArgumentError, "splits.*1 to 16"),
     "topk": (lambda a: a.update(indices=a["indices"][:, :100].contiguous()), NoVariantError, "topk = 100 is no multiple"),
     "sink shape": (lambda a: a.update(attn_sink=torch.zeros(8)), InvalidArgumentError, "attn_sink.*heads = 16"),
     "no executor": (lambda a: a.update(executor=None), ExecutorUnavailableError, "interpreter"),
