@@ -349,6 +349,11 @@ def _split_choices(case: Case, default: int | None, knobs: Mapping[str, Any]) ->
     return [None, *sorted(others)]
 
 
+def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a tuned entry is looked up by."""
+    return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
+
+
 def write_tuned(
     gpu: str, entries: list[dict[str, Any]], environment: Mapping[str, Any], folder: Path | None = None
 ) -> Path:
@@ -356,10 +361,7 @@ def write_tuned(
     path = (folder or registry.TUNED) / f"{registry.slug(gpu)}.json"
     held = json.loads(path.read_text())["entries"] if path.exists() else []
 
-    def key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-        return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
-
-    merged = {key(entry): entry for entry in [*held, *entries]}
+    merged = {bucket_of(entry): entry for entry in [*held, *entries]}
     content = {
         "schema": registry.TUNED_SCHEMA,
         "metadata": dict(environment),

@@ -320,7 +320,8 @@ def bench(
 
     points = [case for name in ([op] if op else OPS) for case in grids.cases(name, grid)]
     records = timing.Records(output)
-    entries: list[dict[str, Any]] = []
+    # Points of one bucket differ in their data only: the first, on ordinary data, is the one that is recorded.
+    first: dict[tuple[Any, ...], dict[str, Any]] = {}
     failed: list[str] = []
     path = None
     with out.progress(as_json) as bar, torch.inference_mode():
@@ -331,13 +332,15 @@ def bench(
                 try:
                     record, entry = _time_case(case, seed, tune, baseline, failed)
                     records.add(record)
-                    entries += [entry] if entry else []
+                    if entry:
+                        first.setdefault(grids.bucket_of(entry), entry)
                 except (DslKernelError, torch.OutOfMemoryError) as error:
                     failed.append(f"{case.op} {case.form} {case.label}: {error}")
                 torch.cuda.empty_cache()
                 bar.update(task, advance=1)
         finally:
             # A run that breaks off keeps what it tuned so far.
+            entries = list(first.values())
             path = grids.write_tuned(gpu, entries, records.environment) if entries else None
     if as_json:
         out.print_json(
