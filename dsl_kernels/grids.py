@@ -73,7 +73,7 @@ def _points(op: str, grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from (("decode", {"b": b, "len": n, "heads": 64}) for b, n in product(batches, lengths))
         if grid == "serving":
             yield from (("decode", {"b": 16, "len": n, "heads": 32}) for n in lengths)
-            yield from (("decode", {"b": 16, "len": 32768, "heads": 64, "next_n": n}) for n in (2, 3, 4, 8))
+            yield from (("decode", {"b": 16, "len": 32768, "heads": 64, "next_n": n}) for n in (2, 4, 3, 8))
             yield from (("prefill", {"s": 4096, "skv": n, "heads": 64}) for n in (32768, 131072))
     elif op == "topk_selector":
         yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))

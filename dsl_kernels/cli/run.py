@@ -320,7 +320,7 @@ def bench(
 
     points = [case for name in ([op] if op else OPS) for case in grids.cases(name, grid)]
     records = timing.Records(output)
-    # Points of one bucket differ in their data only: the first, on ordinary data, is the one that is recorded.
+    # Of the points that share a bucket the first is recorded: grids list ordinary data and a bucket's own size first.
     first: dict[tuple[Any, ...], dict[str, Any]] = {}
     failed: list[str] = []
     path = None

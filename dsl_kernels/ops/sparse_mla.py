@@ -234,7 +234,8 @@ def sparse_mla(
         attn_sink: [heads] float32 natural-log logit that joins the denominator of `out`, not of `lse`.
         lse_base: "2" or "e".
         out, lse: [t, heads, 512] bfloat16 and [t, heads] float32 to write into.
-        splits: pieces the id row is cut into; chosen by default.
+        splits: CTAs that share a query's head block; chosen by default. At most one per 64 ids, times the slices of a
+            variant whose CTAs share out the dims.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:

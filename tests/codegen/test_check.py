@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from codegen.check import RULES
-from codegen.sweep import combinations, sweep
+from codegen.sweep import backends, combinations, sweep
 from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Space
@@ -100,10 +101,10 @@ def test_fp8_may_be_transposed_on_blackwell_only():
 
 @pytest.mark.parametrize("arch", ARCHS)
 def test_the_committed_set_is_legal_and_wider_levels_contain_it(arch: str) -> None:
-    for op in programs.names():
+    for op, backend in product(programs.names(), backends()):
         program = programs.get(op)
-        small = [tuple(k.items()) for k in combinations(program, ARCHS[arch], 0, "tilelang")]
-        wide = [tuple(k.items()) for k in combinations(program, ARCHS[arch], 1, "tilelang")]
+        small = [tuple(k.items()) for k in combinations(program, ARCHS[arch], 0, backend)]
+        wide = [tuple(k.items()) for k in combinations(program, ARCHS[arch], 1, backend)]
         assert small and set(small) <= set(wide)
     refused = [c.id for c, _ in sweep(0).refused]
     assert refused == []
