@@ -7,19 +7,25 @@ fails when a declared step is missing from the template or an undeclared one is 
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jinja2
 
+import dsl_kernels
 from dsl_kernels.errors import TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
-from dsl_kernels.tile.lang import Schedule, Space
+from dsl_kernels.tile.lang import DTYPE_BYTES, Buffer, Mma, Schedule, Space
 from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan
+from dsl_kernels.tile.text import Box, Bulk, Expr, Slot, Span, Text, View, walk
 
+from .printer import Printer, role_facts
 from .sweep import TEMPLATES, Candidate
 
 # Marks a line break inside generated text that must repeat the indentation of the line it started on.
@@ -140,16 +146,22 @@ class Pipelines:
 
     def missing(self) -> list[str]:
         """Declared steps that the template never spelled."""
-        wanted: set[tuple[str, ...]] = set()
-        for name, plan in self._plans.items():
-            wanted.add((name, "commit"))
+        return steps_missing(self._plans.values(), self.used)
+
+
+def steps_missing(plans: Iterable[PipelinePlan], used: set[tuple[str, ...]]) -> list[str]:
+    """Declared steps that nothing spelled."""
+    wanted: set[tuple[str, ...]] = set()
+    for plan in plans:
+        name = plan.pipeline.name
+        wanted.add((name, "commit"))
+        if plan.empty is not None:
+            wanted.add((name, "acquire"))
+        for reader in plan.pipeline.readers:
+            wanted.add((name, "wait", reader.role))
             if plan.empty is not None:
-                wanted.add((name, "acquire"))
-            for reader in plan.pipeline.readers:
-                wanted.add((name, "wait", reader.role))
-                if plan.empty is not None:
-                    wanted.add((name, "release", reader.role))
-        return [" ".join(step) for step in sorted(wanted - self.used)]
+                wanted.add((name, "release", reader.role))
+    return [" ".join(step) for step in sorted(wanted - used)]
 
 
 def _roles(schedule: Schedule) -> dict[str, SimpleNamespace]:
@@ -202,7 +214,142 @@ def context(candidate: Candidate) -> dict[str, Any]:
         "cluster": schedule.cluster,
         "tmem_columns": max(32, 1 << (columns - 1).bit_length()) if columns else 0,
         "Space": Space,
+        "op": candidate.program.op,
     }
+
+
+DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
+
+
+@lru_cache(maxsize=64)
+def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
+    """(alias, module, functions) of the modules that spell an operation's leaves in a DSL: of one architecture, and of all."""
+    found = []
+    for alias, name in ((f"leaf_{tag}", f"{op}_{tag}"), ("leaf", op)):
+        path = DEVICE / backend / f"{name}.py"
+        if path.exists():
+            tree = ast.parse(path.read_text())
+            found.append((alias, name, frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))))
+    return tuple(found)
+
+
+def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
+    """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
+    schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
+    plan = barrier_plan(schedule)
+    spelling = environment().get_template(f"{candidate.backend}/_spelling.j2").module
+    modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
+
+    def leaf_module(name: str) -> str:
+        for alias, _, functions in modules:
+            if name in functions:
+                return alias
+        raise TemplateError(
+            f"leaf {name} ({candidate.id})",
+            expected=f"a function in dsl_kernels/device/{candidate.backend}/" + " or ".join(f"{m}.py" for _, m, _ in modules),
+            got="none",
+            fix="spell the leaf for this DSL",
+        )
+
+    printer = Printer(schedule, plan, spelling, leaf_module)
+    start = "\n".join(printer.lines(text.start))
+    roles = []
+    for role in schedule.roles:
+        facts = role_facts(schedule, role)
+        spread = role.replicas if spelling.one_text_a_replica else 1
+        for replica in range(spread):
+            lines = printer.lines(text.roles[role.name], role, replica if role.replicas > 1 and spread > 1 else None)
+            named = names_in_text(text.roles[role.name])
+            first = facts.first + replica * facts.threads
+            roles.append(
+                SimpleNamespace(
+                    **{**vars(facts), "first": first, "end": first + facts.threads * (role.replicas // spread)},
+                    title=f"{role.name} {replica}" if spread > 1 else role.name,
+                    suffix=f"_{replica}" if spread > 1 else "",
+                    text="\n".join(lines),
+                    worker="worker" in named,
+                    replica="replica" in named and spread == 1,
+                    mmas=[mma_facts(m) for m in schedule.mmas if m.role == role.name],
+                    fragments=[fragment_facts(b, schedule) for b in schedule.buffers if b.role == role.name],
+                )
+            )
+    missing = steps_missing(plan.pipelines.values(), printer.used)
+    if missing:
+        raise TemplateError(
+            f"bodies of {candidate.program.op}", expected="every declared pipeline step", got=f"no {'; no '.join(missing)} ({candidate.id})",
+            fix="take the step in a body, or remove the pipeline from the declaration",
+        )  # fmt: skip
+    statements = [s for part in (text.start, *text.roles.values()) for s in walk(part)]
+    return {
+        "start": start,
+        "roles": roles,
+        "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED),
+        "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
+        "mmas": [mma_facts(m) for m in schedule.mmas],
+        "units": sorted({m.unit for m in schedule.mmas}),
+        "axes": schedule.axes,
+        "ctas_per_sm": schedule.ctas_per_sm,
+        "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
+        "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
+        "leaf_modules": [(alias, name) for alias, name, _ in modules],
+        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box)},
+        "views": operand_views(candidate, schedule, statements),
+    }  # fmt: skip
+
+
+def names_in_text(statements: Any) -> set[str]:
+    """The names that a text's values use."""
+
+    def of(value: Any) -> Iterator[str]:
+        if isinstance(value, Expr):
+            if value.op == "name":
+                yield value.args[0]
+            for arg in value.args:
+                yield from of(arg)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                yield from of(item)
+        elif isinstance(value, (View, Slot, Box, Span)):
+            for item in vars(value).values():
+                yield from of(item)
+
+    return {name for s in walk(statements) for item in vars(s).values() for name in of(item)}
+
+
+def mma_facts(mma: Mma) -> SimpleNamespace:
+    return SimpleNamespace(**vars(mma), tile_m=mma.tile_m, dtype_bytes=DTYPE_BYTES[mma.dtype])
+
+
+def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
+    threads = schedule.role(buffer.role).warps * 32
+    return SimpleNamespace(
+        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or -(-buffer.stage_elements // threads),
+        accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
+    )  # fmt: skip
+
+
+def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any]) -> list[SimpleNamespace]:
+    """Operands as the copy engine sees them: the rows of each tensor map, and the words of each span."""
+    operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
+    found = {}
+    for s in statements:
+        if not isinstance(s, Bulk):
+            continue
+        dtype = schedule.buffer(s.target.buffer).dtype
+        if isinstance(s.source, Box):
+            tensor_map = next(m for m in schedule.maps if m.name == s.source.map)
+            extents = tuple(reversed(tensor_map.global_dims))
+            # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
+            shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
+            found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)
+        else:
+            operand = operands[s.source.operand]
+            leading = [extent for extent in operand.shape if not extent.isdigit()]
+            found[f"{operand.name}_words"] = (operand.name, (" * ".join(leading), str(s.source.pitch)), dtype, None)
+    return [
+        SimpleNamespace(name=name, operand=operand, shape=f"({', '.join(shape)})", dtype=dtype, strides=strides)
+        for name, (operand, shape, dtype, strides) in found.items()
+    ]
 
 
 def render(candidate: Candidate) -> str:
@@ -213,6 +360,9 @@ def render(candidate: Candidate) -> str:
     """
     name = f"{candidate.backend}/{candidate.template.name}"
     names = context(candidate)
+    text = candidate.program.text(candidate.knobs, candidate.arch)
+    if text is not None:
+        names |= text_context(candidate, text)
     try:
         body = environment().get_template(name).render(names)
     except jinja2.TemplateError as error:
@@ -223,7 +373,7 @@ def render(candidate: Candidate) -> str:
             got=f"{type(error).__name__}: {error.message or error} (variant {candidate.id})",
             fix="use names of codegen.render.context, or declare what is missing",
         ) from error
-    missing = names["pipe"].missing()
+    missing = names["pipe"].missing() if text is None else []
     if missing:
         raise TemplateError(
             f"templates/{name}",

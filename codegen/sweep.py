@@ -18,6 +18,8 @@ from dsl_kernels.tile.lang import TileProgram
 from .check import Violation, check
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+# The template around the text of a kernel, for operations that have none of their own.
+FRAME = "_frame.py.j2"
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def backends() -> list[str]:
 
 
 def find_template(backend: str, op: str, arch: str) -> Path | None:
-    """`<op>.<arch>.py.j2` if there is one, else `<op>.py.j2`, else None."""
-    for name in (f"{op}.{arch}.py.j2", f"{op}.py.j2"):
+    """`<op>.<arch>.py.j2` if there is one, else `<op>.py.j2`, else the frame around a kernel's text."""
+    for name in (f"{op}.{arch}.py.j2", f"{op}.py.j2", FRAME):
         path = TEMPLATES / backend / name
         if path.exists():
             return path

@@ -2,26 +2,27 @@
 
     S[keys, heads] = K Q^T (fp8, fp32 accumulators);   logit[key] = scale[key] * sum_h w_h * relu(S[key, h])
 
-Decode deals the key tiles of all sequences, end to end, to the CTAs in contiguous equal shares that every CTA works out
-from seq_lens itself: ragged rows need no plan from the host. CuTe DSL deals the tiles of a batch of like lengths in
-turn instead, so that a CTA knows its sequence before any length; nothing depends on who scores a tile. Prefill gives a
-CTA a block of query rows and re-uses each key tile for all of them.
+Decode deals the key tiles of a batch of like lengths in turn to as many CTAs a sequence, so that a CTA knows its
+sequence before any length. The tiles of ragged sequences, end to end, are dealt in contiguous equal shares. Every CTA
+works out from seq_lens which of the two it is and where it starts: nothing is planned on the host, and nothing depends
+on who scores a tile. Prefill gives a CTA a block of query rows and re-uses each key tile for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from .. import problems
 from ..arch import ArchSpec
+from ..device.torch import lightning_indexer as leaf
 from ..problems.layouts import INDEX_DIM
 from ..problems.lightning_indexer import PAGE
 from ..runtime.artifact import TensorMap
 from ..tile.lang import (
+    START,
     Body,
     Buffer,
     Engine,
@@ -35,7 +36,12 @@ from ..tile.lang import (
     Space,
     TileProgram,
 )
-from ..tile.machine import Machine, Slot
+from ..tile.text import Box, Expr, Global, Recorder, Slot, Span, Value, ceildiv, minimum, name
+
+# A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
+PAGE_ROWS = PAGE + 2
+PAGE_WORDS = PAGE_ROWS * INDEX_DIM // 4
+SCALE_WORD = PAGE * INDEX_DIM // 4
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
@@ -97,6 +103,24 @@ def _prefill_maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
     )
 
 
+def _product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
+    """S = K Q^T of a tile."""
+    return Mma(
+        "score", unit, role, m, n, INDEX_DIM, FP8, a="keys", b="queries", acc=acc, doc="S[keys, heads] = K Q^T"
+    )
+
+
+def _hopper_registers(k: SimpleNamespace, keys: int, each: int) -> tuple[Buffer, ...]:
+    """What the threads of a scoring role hold. The four lanes of a quad end with one logit each, or two."""
+    logits = max(1, each // 2)
+    return (
+        Buffer("acc", REGISTER, (keys, each * k.heads), "float32", role="score"),
+        Buffer("weight", REGISTER, (each, k.heads), "float32", role="score", per_thread=each * k.heads // 4),
+        Buffer("scale", REGISTER, (keys,), "float32", role="score", per_thread=logits),
+        Buffer("logit", REGISTER, (keys, each), "float32", role="score", per_thread=logits),
+    )
+
+
 def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     each = min(k.queries, HOPPER_N // k.heads)
@@ -106,11 +130,12 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
         roles=(
             Role("score", k.tile // 16, score_registers, doc="products and epilogue, 64 keys a warpgroup"),
-            Role("load", load_warps, load_registers, doc="block table, key pages, queries (one warp works)"),
+            Role("load", load_warps, load_registers, "block table, key pages, queries", active=1),
         ),
         buffers=(
             *_decode_buffers(k, query_stages),
-            Buffer("acc", REGISTER, (k.tile, each * k.heads), "float32", role="score"),
+            *_hopper_registers(k, k.tile, each),
+            Buffer("length", REGISTER, (each,), "int32", role="score", per_thread=1),
         ),
         pipelines=(
             Pipeline(
@@ -132,8 +157,9 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="one use a sequence",
             ),
         ),
-        mmas=(Mma("score", "wgmma", "score", k.tile, each * k.heads, INDEX_DIM, FP8),),
+        mmas=(_product("wgmma", "score", k.tile, each * k.heads, "acc"),),
         grid=(str(arch.sms * k.resident),),
+        axes=("cta",),
         constants={"ctas": arch.sms * k.resident, "pages": k.tile // PAGE, "rows_per_product": each},
         ctas_per_sm=k.resident,
         maps=_decode_maps(k),
@@ -149,32 +175,26 @@ def _hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
 def _hopper_prefill(k: SimpleNamespace) -> Schedule:
     groups, block = _hopper_groups(k)
     each = k.queries // groups
-    readers = tuple(Reader(f"score_{g}", Engine.WGMMA, "warp") for g in range(groups))
+    readers = (Reader("score", Engine.WGMMA, "warp"),)
     return Schedule(
         roles=(
-            *(
-                Role(f"score_{g}", block // 16, 112, f"rows {g * each}..{(g + 1) * each - 1}")
-                for g in range(groups)
-            ),
-            Role("load", 4, 24, "key tiles, queries (one warp works)"),
+            Role("score", block // 16, 112, f"{each} rows each", replicas=groups),
+            Role("load", 4, 24, "key tiles, queries", active=1),
         ),
         buffers=(
             *_decode_buffers(k, 1),
-            *(
-                Buffer(f"acc_{g}", REGISTER, (block, each * k.heads), "float32", role=f"score_{g}")
-                for g in range(groups)
-            ),
+            *_hopper_registers(k, block, each),
+            Buffer("begin", REGISTER, (each,), "int32", role="score", per_thread=1),
+            Buffer("size", REGISTER, (each,), "int32", role="score", per_thread=1),
         ),
         pipelines=(
             Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
             Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
         ),
-        mmas=tuple(
-            Mma(f"score_{g}", "wgmma", f"score_{g}", block, each * k.heads, INDEX_DIM, FP8)
-            for g in range(groups)
-        ),
+        mmas=(_product("wgmma", "score", block, each * k.heads, "acc"),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
-        constants={"groups": groups, "rows_per_product": each, "block": block},
+        axes=("block", "split"),
+        constants={"rows_per_product": each, "block": block},
         maps=_prefill_maps(k),
     )
 
@@ -183,6 +203,17 @@ def _blackwell_groups(k: SimpleNamespace) -> tuple[int, int]:
     """Scoring groups of a decode and the queries of one product; where one product holds them all, one group."""
     each = min(k.queries, BLACKWELL_DECODE_N // k.heads)
     return (1 if each == k.queries else 2), each
+
+
+def _blackwell_registers(k: SimpleNamespace, role: str, each: int) -> tuple[Buffer, ...]:
+    """What the threads of a scoring role hold: one key each, the scores of `each` queries, the weights of one."""
+    g = role.removeprefix("score_")
+    return (
+        Buffer(f"dots_{g}", REGISTER, (128, each * k.heads), "float32", role=role),
+        Buffer(f"weight_{g}", REGISTER, (k.heads,), "float32", role=role, per_thread=k.heads),
+        Buffer(f"scale_{g}", REGISTER, (128,), "float32", role=role),
+        Buffer(f"logit_{g}", REGISTER, (128,), "float32", role=role),
+    )
 
 
 def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -200,6 +231,8 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         buffers=(
             *_decode_buffers(k, query_stages),
             *(Buffer(f"scores_{g}", TENSOR, (128, each * k.heads), "float32", accumulators) for g in range(groups)),
+            *(b for role in scorers for b in _blackwell_registers(k, role, each)),
+            *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, per_thread=1) for g, role in enumerate(scorers)),
         ),
         pipelines=(
             Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages, doc="scales are read by threads"),
@@ -212,8 +245,9 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 for g in range(groups)
             ),
         ),
-        mmas=(Mma("score", "tcgen05", "mma", k.tile, each * k.heads, INDEX_DIM, FP8),),
+        mmas=(_product("tcgen05", "mma", k.tile, each * k.heads, "scores_0"),),
         grid=(str(arch.sms),),
+        axes=("cta",),
         constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups, "rows_per_product": each},
         maps=_decode_maps(k),
     )  # fmt: skip
@@ -232,6 +266,11 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
         buffers=(
             *_decode_buffers(k, 1),
             Buffer("scores", TENSOR, (128, k.queries * k.heads), "float32", 2),
+            *(b for role in scorers for b in _blackwell_registers(k, role, k.queries // groups)),
+            *(
+                Buffer(f"{what}_{g}", REGISTER, (k.queries // groups,), "int32", role=role, per_thread=k.queries // groups)
+                for what in ("begin", "size") for g, role in enumerate(scorers)
+            ),
         ),
         pipelines=(
             Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
@@ -245,8 +284,9 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
                 2,
             ),
         ),
-        mmas=(Mma("score", "tcgen05", "mma", k.tile, k.queries * k.heads, INDEX_DIM, FP8),),
+        mmas=(_product("tcgen05", "mma", k.tile, k.queries * k.heads, "scores"),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
+        axes=("block", "split"),
         constants={"groups": groups, "rows_per_group": k.queries // groups, "rows_per_product": k.queries},
         maps=_prefill_maps(k),
     )
@@ -258,259 +298,315 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return _hopper_decode(k, arch) if k.mode == "decode" else _hopper_prefill(k)
 
 
-def _lengths(m: Machine, sequence: int) -> list[int]:
-    """Keys to score for each query of a sequence; 0 for a row that selection takes whole."""
-    lens = [m.read("seq_lens", (sequence, i), "max_len") for i in range(m.dim("next_n"))]
-    return [length if length > m.dim("skip_below") else 0 for length in lens]
+@dataclass(frozen=True)
+class _Share:
+    """The key tiles of a CTA in a decode: the current one, and how the walk goes on. All are variables of the kernel."""
+
+    seq: Expr
+    tile: Expr
+    step: Expr
+    need: Expr
+    turns: Expr
+    turn: Expr
+    fresh: Expr
 
 
-def _share(m: Machine) -> Iterator[tuple[int, int]]:
-    """(sequence, tile) pairs of this CTA: the tiles of all sequences, end to end, in contiguous equal shares."""
-    tiles = [-(-max(_lengths(m, sequence)) // m.k.tile) for sequence in range(m.dim("b"))]
-    total, ctas, rank = sum(tiles), m.schedule.constants["ctas"], m.block[0]
-    base, extra = divmod(total, ctas)
-    first = rank * base + min(rank, extra)
-    for turn in m.loop(base + (rank < extra)):
-        place = first + turn
-        sequence = 0
-        while place >= tiles[sequence]:
-            place -= tiles[sequence]
-            sequence += 1
-        yield sequence, place
+def _share() -> _Share:
+    names = ("seq", "tile", "step", "need", "turns", "turn")
+    return _Share(*(name(text) for text in names), name("fresh", "bool"))
 
 
-def _load_decode(m: Machine) -> Generator[Any, None, None]:
-    k, queries = m.k, m.dim("next_n")
-    cache, present = m.operand("k_cache"), -1
-    for sequence, tile in _share(m):
-        if sequence != present:
-            present = sequence
-            slot = yield from m.acquire("queries")
-            each = m.schedule.constants["rows_per_product"]
-            for i in range(-(-queries // each) * each):
-                # The last product of an odd count scores its last query twice.
-                rows, query = slice(i * k.heads, (i + 1) * k.heads), min(i, queries - 1)
-                m.load(slot.queries[rows], m.operand("q")[sequence, query])
-                m.load(slot.head_weights[rows], m.operand("weights")[sequence, query])
-            m.commit(slot)
-        used = -(-max(_lengths(m, sequence)) // PAGE)
-        slot = yield from m.acquire("keys")
-        for i in range(k.tile // PAGE):
-            # A tile past the last page loads that page again: entries past it may be garbage.
-            page = m.read("block_table", (sequence, min(tile * (k.tile // PAGE) + i, used - 1)), 0)
-            rows = slice(i * PAGE, (i + 1) * PAGE)
-            m.load(
-                slot.keys[rows],
-                cache[page, : PAGE * INDEX_DIM].view(torch.float8_e4m3fn).view(PAGE, INDEX_DIM),
-            )
-            m.load(slot.key_scales[rows], cache[page, PAGE * INDEX_DIM :].view(torch.float32))
-        m.commit(slot)
+def _batch(m: Recorder) -> tuple[Global, Expr, Value, Expr]:
+    """What the walk reads of the call: lengths, sequences, queries of each, the length that selection takes whole."""
+    return m.operand("seq_lens"), m.dim("b"), 1 if m.k.queries == 1 else m.dim("next_n"), m.dim("skip_below")
 
 
-def _weigh(dots: torch.Tensor, weights: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """The epilogue: relu, weighted sum over heads, times the key's scale. dots is [keys, heads]."""
-    return (torch.relu(dots) * weights).sum(dim=1) * scales
+def _pages_of_warp(m: Recorder) -> int:
+    """Tiles whose pages the lanes of a warp hold at once, one table entry each."""
+    return leaf.WARP // int(m.c.pages)
 
 
-def _store_decode(
-    m: Machine, sequence: int, query: int, tile: int, length: int, logits: torch.Tensor
-) -> None:
-    first = tile * m.k.tile
-    count = min(m.k.tile, length - first)
-    if count > 0:
-        m.store(m.operand("logits")[sequence, query, first : first + count], logits[:count])
+def _start_decode(m: Recorder) -> None:
+    """What does not depend on a length is fetched and worked out while the lengths are on their way."""
+    share = _share()
+    lens, b, next_n, skip_below = _batch(m)
+    cta = m.block(0)
+    for variable, initial in ((share.seq, 0), (share.tile, 0), (share.step, 1), (share.need, 0), (share.turns, 0), (share.turn, -1)):
+        m.var(variable.args[0], initial)
+    m.var("fresh", False, "bool")
+    if m.k.queries == 1:
+        length = m.var("early_length")
+        leaf.read_lengths(m, length, lens, b, m.lane)
+    leaf.place_when_even(m, share.seq, share.tile, share.step, b, cta, m.c.ctas)
+    entry, ahead = m.var("entry"), m.var("ahead")
+    with m.when(m.in_role("load")):
+        m.comment("Garbage past a length: nothing follows an entry before the length is known.")
+        row = m.let("row", minimum(share.seq, b - 1))
+        for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m) * share.step)):
+            leaf.table_entries(m, to, m.operand("block_table"), m.dim("max_pages"), row, tile, share.step, m.c.pages, m.dim("max_pages") - 1, m.lane)
+    m.barriers_stand()
+    if m.k.queries == 1:
+        leaf.lengths_to_score(m, share.need, length, b, skip_below, m.lane)
+    else:
+        leaf.keys_to_score(m, share.need, lens, b, next_n, skip_below, m.lane)
+    leaf.find_share(
+        m, share.seq, share.tile, share.need, share.turns, share.step, lens, b, next_n, skip_below, m.k.tile, cta, m.c.ctas, m.lane
+    )
 
 
-def _follow(
-    m: Machine, sequence: int, held: tuple[int, Slot] | None
-) -> Generator[Any, None, tuple[int, Slot]]:
-    """The queries of `sequence`: those held, or the next ones when the CTA's share has moved on to it."""
-    if held is not None:
-        if held[0] == sequence:
-            return held
-        m.release(held[1])
-    slot = yield from m.wait("queries")
-    return sequence, slot
+def _tiles(m: Recorder) -> Iterator[tuple[_Share, Expr]]:
+    """The tiles of this CTA's share, each with its running number."""
+    share = _share()
+    lens, b, next_n, skip_below = _batch(m)
+    for it in m.loop("it", share.turns):
+        leaf.next_tile(m, share.fresh, it, share.seq, share.tile, share.need, lens, b, next_n, skip_below, m.k.tile)
+        yield share, it
+        m.set(share.tile, share.tile + share.step)
 
 
-def _score_decode(m: Machine) -> Generator[Any, None, None]:
+def _load_decode(m: Recorder) -> None:
+    k, pages, heads, table = m.k, m.c.pages, m.k.heads, m.operand("block_table")
+    entry, ahead, held, page = name("entry"), name("ahead"), m.var("held"), m.var("page")
+    for share, it in _tiles(m):
+        last = m.let("last", ceildiv(share.need, PAGE) - 1)
+        with m.when(share.fresh):
+            m.set(share.turn, share.turn + 1)
+            m.set(held, 0)
+            with m.when(share.step.equals(1)):
+                for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m))):
+                    leaf.table_entries(m, to, table, m.dim("max_pages"), share.seq, tile, 1, pages, last, m.lane)
+            count: Value = 1
+            if k.queries > 1:
+                m.comment("The last product of an odd count scores its last query twice.")
+                each = m.c.rows_per_product
+                count = m.let("count", ceildiv(m.dim("next_n"), each) * each)
+            queries = m.acquire("queries", share.turn, bytes=count * (heads * (INDEX_DIM + 4)))
+            for i in m.loop("i", count):
+                query = share.seq
+                if k.queries > 1:
+                    query = m.let("query", share.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1))
+                m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
+                m.bulk(queries.head_weights.part(i * heads, heads), Span("weights", "float32", query, heads, 0, heads), queries)
+            m.commit(queries)
+        with m.when(held.equals(_pages_of_warp(m))):
+            m.set(held, 0)
+            m.set(entry, ahead)
+            leaf.table_entries(m, ahead, table, m.dim("max_pages"), share.seq, share.tile + _pages_of_warp(m) * share.step, share.step, pages, last, m.lane)
+        keys = m.acquire("keys", it)
+        for p in m.loop("p", pages, unrolled=True):
+            leaf.entry_of(m, page, entry, held * pages + minimum(p, last - share.tile * pages))
+            m.bulk(keys.keys.part(p * PAGE, PAGE), Box("key_map", (page * PAGE_ROWS, 0)), keys, evict_first=bool(k.evict))
+            m.bulk(keys.key_scales.part(p * PAGE, PAGE), Span("k_cache", "float32", page, PAGE_WORDS, SCALE_WORD, PAGE), keys)
+        m.commit(keys)
+        m.set(held, held + 1)
+
+
+def _follow(m: Recorder, share: _Share, it: Expr) -> Slot:
+    """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
+    with m.when(it > 0):
+        m.release(m.slot("queries", share.turn))
+    m.set(share.turn, share.turn + 1)
+    return m.wait("queries", share.turn)
+
+
+def _score_decode(m: Recorder) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
-    heads, each = m.k.heads, m.schedule.constants["rows_per_product"]
-    held: tuple[int, Slot] | None = None
-    for sequence, tile in _share(m):
-        held = yield from _follow(m, sequence, held)
-        slot = yield from m.wait("keys")
-        lengths = _lengths(m, sequence)
-        for product in range(0, len(lengths), each):
-            dots = m.mma("score", slot.keys, held[1].queries[product * heads : (product + each) * heads].T)
-            for query in range(product, min(product + each, len(lengths))):
-                columns = slice((query - product) * heads, (query - product + 1) * heads)
-                weights = held[1].head_weights[query * heads : (query + 1) * heads]
-                logits = _weigh(dots[:, columns], weights, slot.key_scales)
-                _store_decode(m, sequence, query, tile, lengths[query], logits)
-        m.release(slot)
+    each, n = m.c.rows_per_product, m.c.rows_per_product * m.k.heads
+    acc, weight, scale, logit, length = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "length"))
+    queries = m.slot("queries", name("turn"))
+    one = m.k.queries == 1
+    for share, it in _tiles(m):
+        with m.when(share.fresh):
+            _follow(m, share, it)
+            if one:
+                leaf.read_weights(m, weight, queries.head_weights, 0, 1, m.thread)
+        keys = m.wait("keys", it)
+        if one:
+            m.multiply("score", acc, keys.keys, queries.queries)
+            leaf.read_scales(m, scale, keys.key_scales, 0, each, m.thread)
+            m.release(keys)
+            leaf.weigh(m, logit, acc, weight, each, m.thread)
+            leaf.one_length(m, length, share.need)
+            leaf.store_logits(m, m.operand("logits"), logit, scale, length, share.seq, 0, 1, 1, m.dim("stride"), share.tile * m.k.tile, m.thread)
+            continue
+        leaf.read_scales(m, scale, keys.key_scales, 0, each, m.thread)
+        for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
+            m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
+            leaf.read_query_lengths(m, length, m.operand("seq_lens"), share.seq, product * each, each, m.dim("next_n"), m.dim("skip_below"), m.thread)
+            m.await_products()
+            leaf.read_weights(m, weight, queries.head_weights, product * n, each, m.thread)
+            leaf.weigh(m, logit, acc, weight, each, m.thread)
+            leaf.store_logits(
+                m, m.operand("logits"), logit, scale, length, share.seq, product * each, each, m.dim("next_n"), m.dim("stride"),
+                share.tile * m.k.tile, m.thread,
+            )
+        m.release(keys)
 
 
-def _products(m: Machine) -> range:
-    """First query of each product: `rows_per_product` queries share one, and the last one may repeat a query."""
-    return range(0, m.dim("next_n"), m.schedule.constants["rows_per_product"])
-
-
-def _issue_decode(m: Machine) -> Generator[Any, None, None]:
+def _issue_decode(m: Recorder) -> None:
     """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
-    columns, groups = m.schedule.constants["rows_per_product"] * m.k.heads, m.schedule.constants["groups"]
-    held: tuple[int, Slot] | None = None
-    for sequence, _ in _share(m):
-        held = yield from _follow(m, sequence, held)
-        slot = yield from m.wait("keys")
-        for product, first in enumerate(_products(m)):
-            name = f"scores_{product % groups}"
-            out = yield from m.acquire(name)
-            rows = slice(first * m.k.heads, first * m.k.heads + columns)
-            out.views[name].copy_(m.mma("score", slot.keys, held[1].queries[rows].T))
-            m.commit(out)
-        m.release(slot)
+    groups, n = m.c.groups, m.c.rows_per_product * m.k.heads
+    fills = [m.var(f"fill_{g}") for g in range(groups)]
+    queries = m.slot("queries", name("turn"))
 
-
-def _epilogue_decode(group: int) -> Body:
-    def body(m: Machine) -> Generator[Any, None, None]:
-        heads, each = m.k.heads, m.schedule.constants["rows_per_product"]
-        held: tuple[int, Slot] | None = None
-        name = f"scores_{group}"
-        for sequence, tile in _share(m):
-            held = yield from _follow(m, sequence, held)
-            slot = yield from m.wait("keys")
-            lengths = _lengths(m, sequence)
-            for first in _products(m)[group :: m.schedule.constants["groups"]]:
-                scores = yield from m.wait(name)
-                for query in range(first, min(first + each, len(lengths))):
-                    weights = held[1].head_weights[query * heads : (query + 1) * heads]
-                    dots = scores.views[name][:, (query - first) * heads : (query - first + 1) * heads]
-                    logits = _weigh(dots, weights, slot.key_scales)
-                    _store_decode(m, sequence, query, tile, lengths[query], logits)
-                m.release(scores)
-            m.release(slot)
-
-    return body
-
-
-def _windows(m: Machine) -> tuple[int, list[tuple[int, int]]]:
-    """First row of this CTA's block (the longest windows first) and the window of each of its rows."""
-    blocks = -(-m.dim("s") // m.k.queries)
-    first = (blocks - 1 - m.block[0]) * m.k.queries
-    windows = []
-    for row in range(first, min(m.dim("s"), first + m.k.queries)):
-        start, end = m.read("k_start", (row,), 0), m.read("k_end", (row,), "skv")
-        start, end = max(0, start), min(end, m.dim("skv"))
-        windows.append((start, end) if end - start > m.dim("skip_below") else (0, 0))
-    return first, windows
-
-
-def _key_tiles(m: Machine, windows: list[tuple[int, int]]) -> Iterator[int]:
-    """First key of each tile of this split over the union of the block's windows."""
-    live = [window for window in windows if window[1] > window[0]]
-    if not live:
-        return
-    low, high = min(start for start, _ in live) // m.k.tile, -(-max(end for _, end in live) // m.k.tile)
-    splits, split = m.dim("splits"), m.block[1]
-    base, extra = divmod(high - low, splits)
-    first = low + split * base + min(split, extra)
-    for turn in m.loop(base + (split < extra)):
-        yield (first + turn) * m.k.tile
-
-
-def _load_prefill(m: Machine) -> Generator[Any, None, None]:
-    k = m.k
-    first, windows = _windows(m)
-    slot = yield from m.acquire("queries")
-    slot.queries.zero_()
-    slot.head_weights.zero_()
-    rows = len(windows)
-    m.load(slot.queries[: rows * k.heads], m.operand("q")[first : first + rows].reshape(-1, INDEX_DIM))
-    m.load(slot.head_weights[: rows * k.heads], m.operand("weights")[first : first + rows].reshape(-1))
-    m.commit(slot)
-    for key in _key_tiles(m, windows):
-        slot = yield from m.acquire("keys")
-        count = min(k.tile, m.dim("skv") - key)
-        slot.keys.zero_()
-        slot.key_scales.zero_()
-        m.load(slot.keys[:count], m.operand("k")[key : key + count])
-        m.load(slot.key_scales[:count], m.operand("k_scales")[key : key + count])
-        m.commit(slot)
-
-
-def _store_prefill(m: Machine, row: int, window: tuple[int, int], key: int, logits: torch.Tensor) -> None:
-    start, end = max(window[0], key), min(window[1], key + len(logits))
-    if start < end:
-        m.store(m.operand("logits")[row, start:end], logits[start - key : end - key])
-
-
-def _score_prefill(group: int) -> Body:
-    def body(m: Machine) -> Generator[Any, None, None]:
-        first, windows = _windows(m)
-        heads, each = m.k.heads, m.schedule.constants["rows_per_product"]
-        held = yield from m.wait("queries")
-        own = slice(group * each * heads, (group + 1) * each * heads)
-        block = m.schedule.constants["block"]
-        for key in _key_tiles(m, windows):
-            slot = yield from m.wait("keys")
-            for at in range(0, m.k.tile, block):
-                dots = m.mma(f"score_{group}", slot.keys[at : at + block], held.queries[own].T)
-                for i in range(each):
-                    row = group * each + i
-                    if row < len(windows):
-                        weights = held.head_weights[row * heads : (row + 1) * heads]
-                        scales = slot.key_scales[at : at + block]
-                        logits = _weigh(dots[:, i * heads : (i + 1) * heads], weights, scales)
-                        _store_prefill(m, first + row, windows[row], key + at, logits)
-            m.release(slot)
-
-    return body
-
-
-def _issue_prefill(m: Machine) -> Generator[Any, None, None]:
-    _, windows = _windows(m)
-    held = yield from m.wait("queries")
-    for _ in _key_tiles(m, windows):
-        slot = yield from m.wait("keys")
-        out = yield from m.acquire("scores")
-        out.scores.copy_(m.mma("score", slot.keys, held.queries.T))
+    def issue(product: Value, g: int) -> None:
+        out = m.acquire(f"scores_{g}", fills[g])
+        m.multiply("score", out.view(), keys.keys, queries.queries.part(product * n, n))
         m.commit(out)
-        m.release(slot)
+        m.set(fills[g], fills[g] + 1)
+
+    for share, it in _tiles(m):
+        with m.when(share.fresh):
+            _follow(m, share, it)
+        keys = m.wait("keys", it)
+        if m.k.queries == 1:
+            issue(0, 0)
+        else:
+            products = m.let("products", ceildiv(m.dim("next_n"), m.c.rows_per_product))
+            for i in m.loop("i", products, step=groups):
+                for g in range(groups):
+                    with m.when(i + g < products):
+                        issue(i + g, g)
+        m.release(keys)
 
 
-def _epilogue_prefill(group: int) -> Body:
-    def body(m: Machine) -> Generator[Any, None, None]:
-        first, windows = _windows(m)
-        heads, each = m.k.heads, m.schedule.constants["rows_per_group"]
-        held = yield from m.wait("queries")
-        for key in _key_tiles(m, windows):
-            slot = yield from m.wait("keys")
-            out = yield from m.wait("scores")
-            for row in range(group * each, min(len(windows), (group + 1) * each)):
-                columns = slice(row * heads, (row + 1) * heads)
-                logits = _weigh(out.scores[:, columns], held.head_weights[columns], slot.key_scales)
-                _store_prefill(m, first + row, windows[row], key, logits)
-            m.release(out)
-            m.release(slot)
+def _epilogue_decode(g: int) -> Body:
+    def body(m: Recorder) -> None:
+        heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
+        dots, weight, scale, logit, length = (m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length"))
+        queries, use = m.slot("queries", name("turn")), m.var("use")
+        for share, it in _tiles(m):
+            with m.when(share.fresh):
+                _follow(m, share, it)
+                if one:
+                    leaf.read_weights(m, weight, queries.head_weights, 0, 1, m.thread)
+                leaf.read_query_lengths(m, length, m.operand("seq_lens"), share.seq, 0, m.k.queries, m.dim("next_n"), m.dim("skip_below"), m.thread)
+            keys = m.wait("keys", it)
+            leaf.read_scales(m, scale, keys.key_scales, 0, 1, m.thread)
+            m.release(keys)
+            count = 1 if one else ceildiv(m.dim("next_n"), each)
+            for product in m.loop("product", count, begin=g, step=m.c.groups):
+                scores = m.wait(f"scores_{g}", use)
+                leaf.read_scores(m, dots, scores.view(), 0, heads, m.thread)
+                m.release(scores)
+                m.set(use, use + 1)
+                for j in range(each):
+                    query = product * each + j
+                    if not one:
+                        leaf.read_weights(m, weight, queries.head_weights, query * heads, 1, m.thread)
+                    leaf.weigh_one(m, logit, dots, j, weight, m.thread)
+                    leaf.store_query(
+                        m, m.operand("logits"), logit, scale, length, share.seq, query, m.dim("next_n"), m.dim("stride"),
+                        share.tile * m.k.tile, m.thread,
+                    )
+
+    return body
+
+
+def _start_prefill(m: Recorder) -> None:
+    row, first, turns = m.var("row"), m.var("first"), m.var("turns")
+    m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
+    m.set(row, (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries)
+    leaf.find_tiles(
+        m, first, turns, m.operand("k_start"), m.operand("k_end"), row, m.k.queries, m.dim("s"), m.dim("skv"), m.dim("skip_below"),
+        m.k.tile, m.block(1), m.dim("splits"),
+    )
+    m.barriers_stand()
+
+
+def _load_prefill(m: Recorder) -> None:
+    k, first, turns = m.k, name("first"), name("turns")
+    rows = k.queries * k.heads
+    row = m.let("query", name("row") * k.heads)
+    with m.when(turns > 0):
+        queries = m.acquire("queries", 0)
+        for part in range(0, rows, 256):
+            count = min(256, rows - part)
+            m.bulk(queries.queries.part(part, count), Box("query_map", (row + part, 0)), queries)
+            m.bulk(queries.head_weights.part(part, count), Box("weight_map", (row + part,)), queries)
+        m.commit(queries)
+    for it in m.loop("it", turns):
+        keys = m.acquire("keys", it)
+        key = m.let("key", (first + it) * k.tile)
+        m.bulk(keys.keys, Box("key_map", (key, 0)), keys)
+        m.bulk(keys.key_scales, Box("scale_map", (key,)), keys)
+        m.commit(keys)
+
+
+def _score_prefill(m: Recorder) -> None:
+    """Hopper: each replica scores its own rows against every key tile."""
+    each, n, block = m.c.rows_per_product, m.c.rows_per_product * m.k.heads, m.c.block
+    acc, weight, scale, logit, begin, size = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "begin", "size"))
+    queries, turns = m.slot("queries", 0), name("turns")
+    own = m.let("own", name("row") + m.replica * each)
+    leaf.read_windows(m, begin, size, m.operand("k_start"), m.operand("k_end"), own, each, m.dim("s"), m.dim("skv"), m.dim("skip_below"), m.thread)
+    with m.when(turns > 0):
+        m.wait("queries", 0)
+        leaf.read_weights(m, weight, queries.head_weights, m.replica * n, each, m.thread)
+    for it in m.loop("it", turns):
+        keys = m.wait("keys", it)
+        for at in range(0, m.k.tile, block):
+            m.multiply("score", acc, keys.keys.part(at, block), queries.queries.part(m.replica * n, n))
+            if each > 2:
+                m.comment("Two scales a lane are two registers too many while the product runs.")
+                m.await_products()
+            leaf.read_scales(m, scale, keys.key_scales, at, each, m.thread)
+            if at + block < m.k.tile:
+                m.await_products()
+            else:
+                m.release(keys)
+            leaf.weigh(m, logit, acc, weight, each, m.thread)
+            leaf.store_window(m, m.operand("logits"), logit, scale, begin, size, own, each, m.dim("stride"), (name("first") + it) * m.k.tile + at, m.thread)
+
+
+def _issue_prefill(m: Recorder) -> None:
+    with m.when(name("turns") > 0):
+        queries = m.wait("queries", 0)
+    for it in m.loop("it", name("turns")):
+        keys = m.wait("keys", it)
+        out = m.acquire("scores", it)
+        m.multiply("score", out.view(), keys.keys, queries.queries)
+        m.commit(out)
+        m.release(keys)
+
+
+def _epilogue_prefill(g: int) -> Body:
+    def body(m: Recorder) -> None:
+        heads, each = m.k.heads, m.c.rows_per_group
+        dots, weight, scale, logit, begin, size = (
+            m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
+        )
+        queries, turns, own = m.slot("queries", 0), name("turns"), name("row") + g * each
+        leaf.read_windows(m, begin, size, m.operand("k_start"), m.operand("k_end"), own, each, m.dim("s"), m.dim("skv"), m.dim("skip_below"), m.thread)
+        with m.when(turns > 0):
+            m.wait("queries", 0)
+        for it in m.loop("it", turns):
+            keys = m.wait("keys", it)
+            leaf.read_scales(m, scale, keys.key_scales, 0, 1, m.thread)
+            m.release(keys)
+            scores = m.wait("scores", it)
+            leaf.read_scores(m, dots, scores.view(), g * each * heads, heads, m.thread)
+            m.release(scores)
+            for j in range(each):
+                leaf.read_weights(m, weight, queries.head_weights, (g * each + j) * heads, 1, m.thread)
+                leaf.weigh_one(m, logit, dots, j, weight, m.thread)
+                leaf.store_row(
+                    m, m.operand("logits"), logit, scale, begin, size, j, own + j, m.dim("stride"), (name("first") + it) * m.k.tile, m.thread
+                )
 
     return body
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    decode, blackwell = k.mode == "decode", bool(arch.tmem_columns)
-    if not blackwell:
-        if decode:
-            return {"load": _load_decode, "score": _score_decode}
-        return {
-            "load": _load_prefill,
-            **{f"score_{g}": _score_prefill(g) for g in range(_hopper_groups(k)[0])},
-        }
-    if decode:
-        groups = {f"score_{g}": _epilogue_decode(g) for g in range(_blackwell_groups(k)[0])}
-        return {"load": _load_decode, "mma": _issue_decode, **groups}
-    groups = {f"score_{g}": _epilogue_prefill(g) for g in range(2)}
-    return {"load": _load_prefill, "mma": _issue_prefill, **groups}
+    if arch.tmem_columns and k.mode == "decode":
+        scorers = {f"score_{g}": _epilogue_decode(g) for g in range(_blackwell_groups(k)[0])}
+        return {START: _start_decode, "load": _load_decode, "mma": _issue_decode, **scorers}
+    if arch.tmem_columns:
+        scorers = {f"score_{g}": _epilogue_prefill(g) for g in range(2)}
+        return {START: _start_prefill, "load": _load_prefill, "mma": _issue_prefill, **scorers}
+    if k.mode == "decode":
+        return {START: _start_decode, "load": _load_decode, "score": _score_decode}
+    return {START: _start_prefill, "load": _load_prefill, "score": _score_prefill}
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
@@ -523,16 +619,12 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool
         return level > 0 or (k.queries, k.stages, k.evict) in ((1, 8, 0), (8, 6, 0))
     if k.mode == "prefill":
         groups, block = _hopper_groups(k)
-        # CuTe DSL scores a tile block by block, one wait and release for two of them; TileLang in one product.
-        fits = k.tile % block == 0 if backend == "cutedsl" else k.tile == block
-        fits = fits and k.queries * k.heads == HOPPER_N * groups and k.resident == 1 and not k.evict
-        kept = (4, 128, 4) if backend == "cutedsl" else (4, 64, 6)
-        return fits and (level > 0 or (groups, k.tile, k.stages) == kept)
+        fits = k.tile % block == 0 and k.queries * k.heads == HOPPER_N * groups and k.resident == 1 and not k.evict
+        return fits and (level > 0 or (groups, k.tile, k.stages) == (4, 128, 4))
     if k.queries == 16:
         return False
-    # CuTe DSL's epilogue leaves room for four CTAs an SM; its keys may leave the L2 first without a loss at any size.
-    one = (1, 64, 3, 4, 1) if backend == "cutedsl" else (1, 128, 5, 2, 0)
-    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (one, (8, 256, 4, 1, 0))
+    # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.
+    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in ((1, 64, 3, 4, 1), (8, 256, 4, 1, 0))
 
 
 def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:

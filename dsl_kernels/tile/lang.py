@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..arch import ArchSpec
     from ..problems.base import Problem
     from .machine import Machine
+    from .text import Text
 
 DTYPE_BYTES = {
     "float32": 4,
@@ -72,7 +73,8 @@ class Buffer:
     """On-chip storage of one CTA.
 
     `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
-    storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them.
+    storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
+    with `per_thread` how many of its elements a thread holds where that is not an equal share.
     """
 
     name: str
@@ -84,10 +86,15 @@ class Buffer:
     role: str | None = None
     alias: str | None = None
     doc: str = ""
+    per_thread: int | None = None
+
+    @property
+    def stage_elements(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def stage_bytes(self) -> int:
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+        return self.stage_elements * DTYPE_BYTES[self.dtype]
 
     @property
     def bytes(self) -> int:
@@ -96,16 +103,22 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Role:
-    """Consecutive warps of a CTA that do one job. `registers` is the budget a thread (setmaxnreg) or None."""
+    """Consecutive warps of a CTA that do one job. `registers` is the budget a thread (setmaxnreg) or None.
+
+    `replicas` such groups of warps run the same body, each with its number. `active` warps of each do the work, all by
+    default: the others are there for the registers that they hand over.
+    """
 
     name: str
     warps: int
     registers: int | None = None
     doc: str = ""
+    replicas: int = 1
+    active: int | None = None
 
     @property
     def threads(self) -> int:
-        return 32 * self.warps
+        return 32 * self.warps * self.replicas
 
 
 @dataclass(frozen=True)
@@ -146,7 +159,10 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Mma:
-    """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from."""
+    """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
+
+    `a`, `b` and `acc` name the buffers of its operands and of its result.
+    """
 
     name: str
     unit: str
@@ -159,10 +175,18 @@ class Mma:
     b_major: str = "k"
     a_space: Space = Space.SHARED
     doc: str = ""
+    a: str = ""
+    b: str = ""
+    acc: str = ""
 
     @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
+
+    @property
+    def tile_m(self) -> int:
+        """Rows of A that one instruction takes: a warpgroup's 64, or all of tcgen05's."""
+        return min(self.m, 64) if self.unit == "wgmma" else self.m
 
 
 @dataclass(frozen=True)
@@ -172,7 +196,7 @@ class Schedule:
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
-    the tensor maps of the copy engine, for DSLs that do not report theirs.
+    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid.
     """
 
     roles: tuple[Role, ...]
@@ -187,6 +211,7 @@ class Schedule:
     constants: Mapping[str, Any] = field(default_factory=dict)
     ctas_per_sm: int = 1
     maps: tuple[TensorMap, ...] = ()
+    axes: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -221,6 +246,21 @@ class Schedule:
     def smem_bytes(self) -> int:
         """Shared memory of all buffers that own their storage."""
         return sum(b.bytes for b in self.buffers if b.space is Space.SHARED and b.alias is None)
+
+    def tensor_offset(self, name: str) -> int:
+        """First column of a tensor-memory buffer; they lie side by side in the order declared."""
+        found = 0
+        for buffer in self.buffers:
+            if buffer.name == name:
+                return found
+            if buffer.space is Space.TENSOR:
+                found += buffer.shape[1] * buffer.stages
+        return found
+
+    def tmem_allocation(self) -> int:
+        """Columns that a CTA allocates: a power of two, at least 32."""
+        columns = self.tmem_columns()
+        return max(32, 1 << (columns - 1).bit_length()) if columns else 0
 
     def tmem_columns(self) -> int:
         """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
@@ -272,6 +312,8 @@ class Guard:
 
 
 Body = Callable[["Machine"], Iterator[Any]]
+# The body, among those of the roles, of what every thread does first; programs that have one are written as text.
+START = "start"
 
 
 @dataclass(frozen=True)
@@ -314,6 +356,28 @@ class TileProgram:
         schedule = self.declare(SimpleNamespace(**knobs), arch)
         _validate(self.op, schedule)
         return schedule
+
+    def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text | None:
+        """What the bodies say at `knobs` on `arch`; None for a program whose kernels are templates."""
+        from .text import Recorder, Text
+
+        space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
+        bodies = dict(self.bodies(space, arch))
+        if START not in bodies:
+            return None
+
+        def record(role: str | None, body: Any) -> tuple[Any, ...]:
+            recorder = Recorder(space, schedule, arch, role)
+            body(recorder)
+            return tuple(recorder.statements)
+
+        start = record(None, bodies.pop(START))
+        for role in schedule.roles:
+            if role.name not in bodies:
+                raise DeclarationError(
+                    f"program {self.op}, role {role.name}", expected="a body", got="none", fix="name one in bodies"
+                )
+        return Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
 
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
         """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.

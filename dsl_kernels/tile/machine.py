@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -326,12 +326,7 @@ class Machine:
             )
 
     def _fail(self, got: str, fix: str) -> None:
-        raise ScheduleError(
-            f"{self._run.name}, role {self.role}, block {self.block}",
-            expected="the declared use of its pipelines and buffers",
-            got=f"it {got}",
-            fix=fix,
-        )
+        self._run.fail(self.role, self.block, got, fix)
 
 
 class _Run:
@@ -362,6 +357,7 @@ class _Run:
         self.group_size = 1
         for axis in self.schedule.group:
             self.group_size *= self.grid[axis]
+        self.text = program.text(knobs, arch)
         self.bodies = program.bodies(self.knobs, arch)
         self.ctas: dict[tuple[int, ...], dict[tuple[int, ...], _Cta]] = defaultdict(dict)
 
@@ -374,10 +370,28 @@ class _Run:
         group = self.ctas[self.group_of(block)]
         return [group[key] for key in sorted(group)]
 
-    def start(self, block: tuple[int, ...]) -> list[tuple[Machine, Iterator[Any]]]:
+    def fail(self, role: str, block: tuple[int, ...], got: str, fix: str) -> NoReturn:
+        """Refuse what a role did."""
+        raise ScheduleError(
+            f"{self.name}, role {role}, block {block}",
+            expected="the declared use of its pipelines and buffers",
+            got=f"it {got}",
+            fix=fix,
+        )
+
+    def start(self, block: tuple[int, ...]) -> list[tuple[Any, Iterator[Any]]]:
         cta = _Cta(self.schedule, block, self.fresh)
         if self.schedule.group:
             self.ctas[self.group_of(block)][block] = cta
+        if self.text is not None:
+            from .execute import Executor
+
+            executors = [
+                Executor(self, cta, role, replica)
+                for role in self.schedule.roles
+                for replica in range(role.replicas)
+            ]
+            return [(executor, executor.run(self.text)) for executor in executors]
         tasks = []
         for role in self.schedule.roles:
             if role.name not in self.bodies:

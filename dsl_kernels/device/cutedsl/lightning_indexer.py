@@ -1,30 +1,11 @@
-"""Leaf maths of the FP8 lightning indexer: how key tiles are dealt to CTAs, windows of rows, tensor and bulk copies.
+"""Leaf maths of the FP8 lightning indexer: how key tiles are dealt to CTAs, and windows of rows.
 
-A 64-token page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales. Seen as rows of 128 bytes it has 66 of
-them; seen as bytes its scales start at byte 8192.
+Lengths, tables and windows come as pointers. What a warp works out together, every lane calls.
 """
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32
-from cutlass.cute.nvgpu import cpasync
-
-FP8 = cutlass.Float8E4M3FN
-
-PAGE_ROWS = 66
-PAGE_BYTES = 8448
-SCALE_BYTE = 8192
-
-MANY = 1 << 30
-"""Extent of a tensor whose real extent the runtime knows: tensor maps are encoded there, loads are guarded here."""
-
-EVICT_FIRST = 0x12F0000000000000
-"""Cache policy of a bulk copy: the line leaves the L2 first."""
-
-
-def vector(pointer):
-    """The tensor at `pointer`, to be read by index."""
-    return cute.make_tensor(pointer, cute.make_layout(MANY))
+from cutlass import Float32, Int32, Uint32
 
 
 def ceildiv(count, size):
@@ -43,7 +24,7 @@ def share_size(total, part, parts):
 
 
 @cute.jit
-def keys_to_score(seq_lens: cute.Tensor, b, next_n, skip_below, seq):
+def keys_to_score(seq_lens: cute.Pointer, b, next_n, skip_below, seq):
     """Longest prefix of sequence `seq` that one of its queries has to score; 0 past the batch."""
     first = cutlass.min(seq, b - 1) * next_n
     need = Int32(0)
@@ -76,7 +57,7 @@ def inverse_of(size):
 
 @cute.jit
 def place_when_even(b, cta, ctas: cutlass.Constexpr):
-    """(seq, tile, group): when tiles are dealt evenly, a sequence has `group` CTAs, and this one starts at `tile`."""
+    """(seq, tile, step): when tiles are dealt evenly, a sequence has `step` CTAs, and this one starts at `tile`."""
     seq, tile, group = Int32(0), cta, Int32(ctas)
     if b > 1:
         group = cutlass.max(divide(ctas, inverse_of(b)), 1)
@@ -87,15 +68,18 @@ def place_when_even(b, cta, ctas: cutlass.Constexpr):
 
 @cute.jit
 def find_share(
-    seq_lens: cute.Tensor,
+    seq,
+    tile,
+    need,
+    step,
+    seq_lens: cute.Pointer,
     b,
     next_n,
     skip_below,
     keys: cutlass.Constexpr,
     cta,
     ctas: cutlass.Constexpr,
-    need,
-    place,
+    lane,
 ):
     """Which key tiles this CTA scores: (seq, tile, need, turns, step).
 
@@ -107,8 +91,6 @@ def find_share(
       and they take its tiles in turn. A CTA knows its sequence and tiles before it knows a length.
     - Contiguous equal shares of the tiles of all sequences, end to end, for ragged lengths.
     """
-    lane = cute.arch.lane_idx()
-    seq, tile, step = place
     turns = Int32(0)
     if b == 1:
         need = cute.arch.shuffle_sync(need, 0)
@@ -152,29 +134,33 @@ def find_share(
     return seq, tile, need, turns, step
 
 
-def table_entry(table, row, tile, step, pages, last, lane):
+def read_lengths(seq_lens, b, lane):
+    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    return seq_lens[cutlass.min(lane, b - 1)]
+
+
+def lengths_to_score(length, b, skip_below, lane):
+    """What the lanes' sequences have to score, from their lengths."""
+    # ptxas moves a comparison of the length, and the wait for it, in front of the other loads; it moves no shuffle.
+    length = cute.arch.shuffle_sync(length, lane)
+    return Int32(cutlass.select_((lane < b) & (length > skip_below), length, Int32(0)))
+
+
+def table_entries(block_table, max_pages, row, tile, step, pages, last, lane):
     """This lane's entry of a row of the block table, for 32 // pages tiles from `tile` on, `step` apart.
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    return table[row + cutlass.min((tile + lane // pages * step) * pages + lane % pages, last)]
+    return block_table[row * max_pages + cutlass.min((tile + lane // pages * step) * pages + lane % pages, last)]
 
 
-def guess_entries(table, b, max_pages, pages, place, lane):
-    """Two table_entry of this CTA's first tiles if they are dealt evenly, before the lengths are known.
-
-    They lie in the table, but may be garbage past a sequence's length: nothing follows one before that is known.
-    """
-    seq, tile, step = place
-    row, last = cutlass.min(seq, b - 1) * max_pages, max_pages - 1
-    ahead = tile + 32 // pages * step
-    return table_entry(table, row, tile, step, pages, last, lane), table_entry(
-        table, row, ahead, step, pages, last, lane
-    )
+def entry_of(entry, place):
+    """The entry that lane `place` holds."""
+    return cute.arch.shuffle_sync(entry, place)
 
 
 @cute.jit
-def next_tile(it, seq, tile, need, seq_lens: cute.Tensor, b, next_n, skip_below, keys: cutlass.Constexpr):
+def next_tile(it, seq, tile, need, seq_lens: cute.Pointer, b, next_n, skip_below, keys: cutlass.Constexpr):
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
 
     Returns (fresh, seq, tile, need); `fresh` tells whether this tile is the share's first one of its sequence.
@@ -188,7 +174,7 @@ def next_tile(it, seq, tile, need, seq_lens: cute.Tensor, b, next_n, skip_below,
 
 
 @cute.jit
-def length_to_score(seq_lens: cute.Tensor, seq, query, next_n, skip_below):
+def length_to_score(seq_lens: cute.Pointer, seq, query, next_n, skip_below):
     """Keys that one query has to score; 0 for a query past next_n and for a row that selection takes whole."""
     length = Int32(0)
     if query < next_n:
@@ -204,7 +190,7 @@ def window_begin(k_start, row, s):
 
 
 @cute.jit
-def window_end(k_start: cute.Tensor, k_end: cute.Tensor, row, s, skv, skip_below):
+def window_end(k_start: cute.Pointer, k_end: cute.Pointer, row, s, skv, skip_below):
     """End of a row's window; 0 for a row past the last one and for a row that selection takes whole."""
     end = cutlass.min(k_end[cutlass.min(row, s - 1)], skv)
     if (row >= s) | (end - window_begin(k_start, row, s) <= skip_below):
@@ -214,8 +200,8 @@ def window_end(k_start: cute.Tensor, k_end: cute.Tensor, row, s, skv, skip_below
 
 @cute.jit
 def find_tiles(
-    k_start: cute.Tensor,
-    k_end: cute.Tensor,
+    k_start: cute.Pointer,
+    k_end: cute.Pointer,
     row,
     rows: cutlass.Constexpr,
     s,
@@ -237,49 +223,3 @@ def find_tiles(
         first = Int32(Uint32(low) // keys)
         turns = ceildiv(high, keys) - first
     return first + share_begin(turns, split, splits), share_size(turns, split, splits)
-
-
-def box_map(pointer, dtype, shape, box):
-    """Tensor-copy atom and coordinates for boxes of a row-major tensor of nominal extents `shape`, outermost first."""
-    source = cute.make_tensor(cute.recast_ptr(pointer, dtype=dtype), _row_major(shape))
-    op = cpasync.CopyBulkTensorTileG2SOp()
-    return cpasync.make_tiled_tma_atom(op, source, _box_layout(box, dtype), box)
-
-
-def load_box(atom, coords, at, box, to, barrier, policy=None):
-    """Copy the box at coordinates `at` (outermost first) to shared memory at `to`; completes on `barrier` by bytes.
-
-    The atom elects a lane by itself: a whole warp calls this.
-    """
-    rank, layout = len(at), _box_layout(box, to.dtype)
-    if to.dtype is FP8:
-        slot = cute.make_tensor(cute.recast_ptr(to, layout.inner), layout.outer)
-    else:
-        slot = cute.make_tensor(to, layout)
-    source = cute.local_tile(cute.domain_offset(at, coords), box, (0,) * rank)
-    slot, source = cute.group_modes(slot, 0, rank), cute.group_modes(source, 0, rank)
-    slot, source = cpasync.tma_partition(atom, 0, cute.make_layout(1), slot, source)
-    cute.copy(atom, source, slot, tma_bar_ptr=barrier, cache_policy=policy)
-
-
-def _box_layout(box, dtype):
-    """Rows of 128 fp8 carry the 128-byte swizzle that the tensor cores read; floats lie as they are."""
-    if dtype is FP8:
-        return cute.make_composed_layout(cute.make_swizzle(3, 4, 3), 0, _row_major(box))
-    return _row_major(box)
-
-
-def _row_major(shape):
-    return cute.make_ordered_layout(shape, order=tuple(reversed(range(len(shape)))))
-
-
-def bulk_floats(source, count, to, barrier):
-    """Copy `count` floats, 16-byte aligned on both sides; one lane issues it."""
-    atom = cute.make_copy_atom(cpasync.CopyBulkG2SOp(), Float32, num_bits_per_copy=32 * count)
-    layout = cute.make_layout(count)
-    cute.copy(atom, cute.make_tensor(source, layout), cute.make_tensor(to, layout), mbar_ptr=barrier)
-
-
-def page_scales(k_cache, page):
-    """The 64 scales of a page of the cache."""
-    return cute.recast_ptr(k_cache + (Int64(page) * PAGE_BYTES + SCALE_BYTE), dtype=Float32)

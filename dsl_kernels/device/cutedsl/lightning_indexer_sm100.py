@@ -6,79 +6,100 @@ for a third of the pairs it is `x + |x|`, twice the relu, on the FMA pipe. Issue
 neither pipe holds the other up.
 """
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, Int32, Int64, Uint32
 from cutlass._mlir.dialects import math as mlir_math
-from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
-from cutlass.utils import blackwell_helpers
+from cutlass.cute.nvgpu import tcgen05
 
-from .lightning_indexer import FP8
+from .lightning_indexer import window_begin, window_end
 
 KEYS = 128
-DIM = 128
-MMA_K = 32
 LANE_STRIDE = 1 << 16
 ON_FMA_PIPE = 3
 """Every how many pairs of heads the relu is an addition."""
 
 
-def key_operand(pointer, columns, stages):
-    """Descriptors of `stages` key tiles for products of `columns` columns: (_, _, step of K, tile)."""
-    mma = _product(columns)
-    layout = blackwell_helpers.make_smem_layout_a(mma, (KEYS, columns, DIM), FP8, stages)
-    return mma.make_fragment_A(_swizzled(pointer, layout))
-
-
-def query_operand(pointer, columns, stages):
-    """Descriptors of the query heads of `stages` products: (_, _, step of K, product)."""
-    mma = _product(columns)
-    layout = blackwell_helpers.make_smem_layout_b(mma, (KEYS, columns, DIM), FP8, stages)
-    return mma.make_fragment_B(_swizzled(pointer, layout))
-
-
-def multiply(keys, queries, tmem, columns):
-    """Issue S[128 keys, columns] = K Q^T into tensor memory at `tmem`; a whole warp calls it, commit afterwards."""
-    mma = _product(columns)
-    scores = cute.make_tensor(tmem, mma.make_fragment_C(mma.partition_shape_C((KEYS, columns))).layout)
-    for step in range(DIM // MMA_K):
-        mma.set(tcgen05.Field.ACCUMULATE, step > 0)
-        cute.gemm(mma, scores, keys[None, None, step], queries[None, None, step], scores)
-
-
-def _product(columns):
-    """The MMA of one product; made anew where it is issued, because it carries its accumulate flag."""
-    op = tcgen05.MmaF8F6F4Op(
-        FP8, FP8, Float32, (KEYS, columns, MMA_K), tcgen05.CtaGroup.ONE, tcgen05.OperandSource.SMEM,
-        OperandMajorMode.K, OperandMajorMode.K,
-    )  # fmt: skip
-    return cute.make_tiled_mma(op)
-
-
-def _swizzled(pointer, layout):
-    return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, FP8), layout.outer)
-
-
-def read_scores(tmem, key, queries, heads):
-    """The accumulators of this thread's key: one register tensor of `heads` a query. Not yet waited for."""
+def read_scores(dots, tmem, first, heads, thread):
+    """The accumulators of this thread's key from column `first` on, `heads` at a time. Not yet waited for."""
     layout = cute.make_layout((KEYS, heads), stride=(LANE_STRIDE, 1))
     atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(heads)), Float32)
     copy = tcgen05.make_tmem_copy(atom, cute.make_tensor(tmem, layout))
-    mine = copy.get_slice(key)
+    mine = copy.get_slice(thread)
     shape = mine.partition_D(cute.make_identity_tensor((KEYS, heads))).shape
-    found = []
-    for query in range(queries):
-        scores = cute.make_rmem_tensor(shape, Float32)
-        cute.copy(copy, mine.partition_S(cute.make_tensor(tmem + query * heads, layout)), scores)
-        found.append(scores)
-    return found
+    for query in range(cute.size(dots) // heads):
+        own = cute.make_tensor(dots.iterator + query * heads, cute.make_layout(shape))
+        cute.copy(copy, mine.partition_S(cute.make_tensor(tmem + (first + query * heads), layout)), own)
 
 
-def read_weights(pointer, heads, into):
+def read_weights(weight, head_weights, first, queries, thread):
     """Copy the weights of one query from shared memory to registers, four at a time."""
-    cute.autovec_copy(cute.make_tensor(pointer.align(16), cute.make_layout(heads)), into)
+    source = cute.make_tensor((head_weights + first).align(16), cute.make_layout(cute.size(weight)))
+    cute.autovec_copy(source, weight)
 
 
-def weighted_relu_sum(scores, weights, heads):
+def read_scales(scale, key_scales, first, queries, thread):
+    """The scale of this thread's key."""
+    scale[0] = (key_scales + first + thread).load()
+
+
+def weigh_one(logit, dots, query, weight, thread):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    heads = cute.size(weight)
+    logit[0] = _weighted_relu_sum([dots[query * heads + h] for h in range(heads)], weight, heads)
+
+
+@cute.jit
+def read_query_lengths(
+    length: cute.Tensor, seq_lens: cute.Pointer, seq, query, queries: cutlass.Constexpr, next_n, skip_below, thread
+):
+    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    own = query + thread % 32
+    found = Int32(0)
+    if own < next_n:
+        found = seq_lens[seq * next_n + own]
+        if found <= skip_below:
+            found = Int32(0)
+    length[0] = found
+
+
+@cute.jit
+def store_query(
+    logits: cute.Pointer, logit: cute.Tensor, scale: cute.Tensor, length: cute.Tensor, seq, query, next_n, stride, key, thread
+):
+    """Store this thread's logit of one query if that query has its key."""
+    at = key + thread
+    if at < cute.arch.shuffle_sync(length[0], query):
+        (logits + (Int64(seq * next_n + query) * stride + at)).store(logit[0] * scale[0])
+
+
+def read_windows(begin, size, k_start, k_end, row, queries, s, skv, skip_below, thread):
+    """First keys and sizes of the windows of the rows from `row` on."""
+    for i in range(cute.size(begin)):
+        begin[i] = window_begin(k_start, row + i, s)
+        size[i] = cutlass.max(window_end(k_start, k_end, row + i, s, skv, skip_below) - begin[i], 0)
+
+
+@cute.jit
+def store_row(
+    logits: cute.Pointer,
+    logit: cute.Tensor,
+    scale: cute.Tensor,
+    begin: cute.Tensor,
+    size: cute.Tensor,
+    j: cutlass.Constexpr,
+    row,
+    stride,
+    key,
+    thread,
+):
+    """Store this thread's logit of row `row`, number `j` of the group, if its key lies in the row's window."""
+    at = key + thread
+    if Uint32(at - begin[j]) < Uint32(size[j]):
+        (logits + (Int64(row) * stride + at)).store(logit[0] * scale[0])
+
+
+def _weighted_relu_sum(scores, weights, heads):
     """sum_h weights[h] * max(scores[h], 0)."""
     once, twice = [(Float32(0.0), Float32(0.0))] * 2, [(Float32(0.0), Float32(0.0))] * 2
     for pair in range(heads // 2):

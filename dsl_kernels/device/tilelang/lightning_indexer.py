@@ -1,17 +1,9 @@
 """Leaf maths of the FP8 lightning indexer: how key tiles are dealt to CTAs, windows of rows, the weighted head sum.
 
-A 64-token page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales. Seen as rows of 128 bytes it has 66 of
-them; seen as fp32 words its scales start at word 2048.
+Tiles of registers are fragments, dealt to the threads of a role as TileLang infers from the product that fills them.
 """
 
 import tilelang.language as T
-
-PAGE_ROWS = 66
-PAGE_WORDS = 2112
-SCALE_WORD = 2048
-
-ONE_ROW = 4
-"""Row stride of a vector seen as a matrix of one row, for a tensor map: never used, but a multiple of 16 bytes."""
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
@@ -42,7 +34,7 @@ def weighted_relu(score, weight):
 
 
 @T.macro
-def keys_to_score(seq_lens, b, next_n, skip_below, seq):
+def needed(seq_lens, b, next_n, skip_below, seq):
     """Longest prefix of sequence `seq` that one of its queries has to score; 0 past the batch."""
     need = T.alloc_var("int32", init=0)
     if seq < b:
@@ -51,6 +43,33 @@ def keys_to_score(seq_lens, b, next_n, skip_below, seq):
             if length > skip_below:
                 need = T.max(need, length)
     return need
+
+
+@T.macro
+def keys_to_score(need: T.Ref, seq_lens, b, next_n, skip_below, seq):
+    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
+    # Assigning a T.Ref parameter stores into the caller's variable.
+    need = needed(seq_lens, b, next_n, skip_below, seq)  # noqa: F841
+
+
+@T.macro
+def read_lengths(length: T.Ref, seq_lens, b, lane):
+    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    length = seq_lens[T.min(lane, b - 1), 0]  # noqa: F841
+
+
+@T.macro
+def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
+    """What the lanes' sequences have to score, from their lengths."""
+    need = T.if_then_else((lane < b) & (length > skip_below), length, 0)  # noqa: F841
+
+
+@T.macro
+def place_when_even(seq: T.Ref, tile: T.Ref, step: T.Ref, b, cta, ctas):
+    """When tiles are dealt evenly, a sequence has `step` CTAs, and this one starts at `tile` of sequence `seq`."""
+    step = T.max(T.truncdiv(ctas, b), 1)
+    seq = T.truncdiv(cta, step)  # noqa: F841
+    tile = T.truncmod(cta, step)  # noqa: F841
 
 
 @T.macro
@@ -66,44 +85,51 @@ def warp_prefix_sum(value, lane):
 
 @T.macro
 def find_share(
-    seq: T.Ref, tile: T.Ref, need: T.Ref, turns: T.Ref, seq_lens, b, next_n, skip_below, keys, cta, ctas
+    seq: T.Ref, tile: T.Ref, need: T.Ref, turns: T.Ref, step: T.Ref, seq_lens, b, next_n, skip_below, keys, cta, ctas, lane
 ):
-    """Where this CTA's share of the key tiles begins (`seq`, `tile`), and its size (`turns`).
+    """Which key tiles this CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
-    The tiles of all sequences, end to end, are dealt to the CTAs in contiguous equal shares. Every warp works it out
-    for itself, 32 sequences at a time, so nothing has to be planned on the host. `need` is keys_to_score of `seq`.
+    Every warp works it out for itself, 32 sequences at a time, so nothing has to be planned on the host. Given are
+    place_when_even and what the first 32 sequences have to score, one a lane; what comes back is that of `seq`. Tiles
+    are dealt evenly where that leaves no CTA with more of them than contiguous equal shares of all tiles would.
     """
-    lane = T.get_thread_binding() % 32
-    total = T.alloc_var("int32", init=0)
-    begin = T.alloc_var("int32", init=0)
     tiles = T.alloc_var("int32", init=0)
+    total = T.alloc_var("int32", init=0)
+    longest = T.alloc_var("int32", init=0)
+    begin = T.alloc_var("int32", init=0)
     upto = T.alloc_var("int32", init=0)
     before = T.alloc_var("int32", init=0)
-    need_first = T.alloc_var("int32", init=0)
-    need_first = keys_to_score(seq_lens, b, next_n, skip_below, lane)
-    total = ceildiv(need_first, keys)
+    first = T.alloc_var("int32", init=0)
+    first = need
+    total = ceildiv(first, keys)
+    longest = total
     for c in T.serial(1, T.ceildiv(b, 32)):
-        need = keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane)
-        total = total + ceildiv(need, keys)
+        tiles = ceildiv(needed(seq_lens, b, next_n, skip_below, c * 32 + lane), keys)
+        total = total + tiles
+        longest = T.max(longest, tiles)
     total = T.warp_reduce_sum(total)
-    begin = share_begin(total, cta, ctas)
-    turns = share_size(total, cta, ctas)
-    if turns > 0:
-        need = need_first
-        for c in T.serial(T.ceildiv(b, 32)):
-            if c > 0:
-                need = keys_to_score(seq_lens, b, next_n, skip_below, c * 32 + lane)
-            tiles = ceildiv(need, keys)
-            upto = before + warp_prefix_sum(tiles, lane)
-            hit = T.ballot_sync((upto > begin) & (upto - tiles <= begin))
-            if hit != T.uint64(0):
-                owner = T.Cast("int32", T.__ffs(T.Cast("int32", hit))) - 1
-                # Assigning a T.Ref parameter stores into the caller's variable.
-                seq = c * 32 + owner  # noqa: F841
-                tile = begin - T.shfl_sync(upto - tiles, owner)  # noqa: F841
-                need = T.shfl_sync(need, owner)
-                T.loop_break()
-            before = T.shfl_sync(upto, 31)
+    longest = T.warp_reduce_max(longest)
+    if (b <= ctas) & (longest <= ceildiv(total, ctas) * step):
+        need = needed(seq_lens, b, next_n, skip_below, seq)
+        turns = T.truncdiv(T.max(ceildiv(need, keys) - tile + step - 1, 0), step)
+    else:
+        begin = share_begin(total, cta, ctas)
+        turns = share_size(total, cta, ctas)
+        step = 1  # noqa: F841
+        if turns > 0:
+            for c in T.serial(T.ceildiv(b, 32)):
+                if c > 0:
+                    first = needed(seq_lens, b, next_n, skip_below, c * 32 + lane)
+                tiles = ceildiv(first, keys)
+                upto = before + warp_prefix_sum(tiles, lane)
+                hit = T.ballot_sync((upto > begin) & (upto - tiles <= begin))
+                if hit != T.uint64(0):
+                    owner = T.Cast("int32", T.__ffs(T.Cast("int32", hit))) - 1
+                    seq = c * 32 + owner
+                    tile = begin - T.shfl_sync(upto - tiles, owner)
+                    need = T.shfl_sync(first, owner)
+                    T.loop_break()
+                before = T.shfl_sync(upto, 31)
 
 
 @T.macro
@@ -116,7 +142,120 @@ def next_tile(fresh: T.Ref, it, seq: T.Ref, tile: T.Ref, need: T.Ref, seq_lens, 
     while tile * keys >= need:
         seq = seq + 1
         tile = 0
-        need = keys_to_score(seq_lens, b, next_n, skip_below, seq)
+        need = needed(seq_lens, b, next_n, skip_below, seq)
+
+
+@T.macro
+def table_entries(entry: T.Ref, block_table, max_pages, row, tile, step, pages, last, lane):
+    """This lane's entry of a row of the block table, for 32 / pages tiles from `tile` on, `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    entry = block_table[  # noqa: F841
+        row, T.min((tile + T.truncdiv(lane, pages) * step) * pages + T.truncmod(lane, pages), last)
+    ]
+
+
+@T.macro
+def entry_of(page: T.Ref, entry, place):
+    """The entry that lane `place` holds."""
+    page = T.shfl_sync(entry, place)  # noqa: F841
+
+
+@T.macro
+def read_weights(weight, head_weights, slot, first, queries, thread):
+    """Weights of the heads of one product, from the `first` of its slot on."""
+    count = queries * weight.shape[len(weight.shape) - 1]
+    T.copy(head_weights[slot, first : first + count], T.reshape(weight, (count,)))
+
+
+@T.macro
+def read_scales(scale, key_scales, slot, first, queries, thread):
+    """Scales of the keys of one product, from key `first` of the tile on."""
+    T.copy(key_scales[slot, first : first + scale.shape[0]], scale)
+
+
+@T.macro
+def weigh(logit, dots, weight, queries, thread):
+    """logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0)."""
+    keys, heads = logit.shape[0], weight.shape[1]
+    scores = T.reshape(dots, (keys, queries, heads))
+    partial = T.alloc_reducer((keys, queries), "float32", op="sum")
+    T.reducer_init(partial)
+    for r, j, h in T.Parallel(keys, queries, heads):
+        T.reducer_update(partial[r, j], weighted_relu(scores[r, j, h], weight[j, h]))
+    T.finalize_reducer(partial, logit)
+
+
+@T.macro
+def one_length(length, need):
+    """The length of the only query of a sequence."""
+    for j in T.Parallel(1):
+        length[j] = need
+
+
+@T.macro
+def read_query_lengths(length, seq_lens, seq, query, queries, next_n, skip_below, thread):
+    """Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes whole."""
+    for j in T.Parallel(queries):
+        length[j] = length_to_score(seq_lens, seq, query + j, next_n, skip_below)
+
+
+@T.macro
+def store_logits(logits, logit, scale, length, seq, query, queries, next_n, stride, key, thread):
+    """Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as each has keys."""
+    for r, j in T.Parallel(logit.shape[0], queries):
+        if key + r < length[j]:
+            logits[seq, query + j, key + r] = logit[r, j] * scale[r]
+
+
+@T.macro
+def read_windows(begin, size, k_start, k_end, row, queries, s, skv, skip_below, thread):
+    """First keys and sizes of the windows of the rows from `row` on."""
+    for j in T.Parallel(queries):
+        begin[j] = window_begin(k_start, row + j, s)
+        size[j] = T.max(window_end(k_start, k_end, row + j, s, skv, skip_below) - begin[j], 0)
+
+
+@T.macro
+def store_window(logits, logit, scale, begin, size, row, queries, stride, key, thread):
+    """Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's window."""
+    for r, j in T.Parallel(logit.shape[0], queries):
+        if (key + r >= begin[j]) & (key + r - begin[j] < size[j]):
+            logits[row + j, key + r] = logit[r, j] * scale[r]
+
+
+@T.macro
+def read_scores(dots, scores, slot, first, heads, thread):
+    """Accumulators of a product in tensor memory, from column `first` on."""
+    T.copy(scores[slot, :, first : first + dots.shape[1]], dots)
+
+
+@T.macro
+def weigh_one(logit, dots, query, weight, thread):
+    """logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product."""
+    keys, heads = logit.shape[0], weight.shape[0]
+    partial = T.alloc_reducer((keys,), "float32", op="sum")
+    T.reducer_init(partial)
+    for r, h in T.Parallel(keys, heads):
+        T.reducer_update(partial[r], weighted_relu(dots[r, query * heads + h], weight[h]))
+    T.finalize_reducer(partial, logit)
+
+
+@T.macro
+def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """Logits of one query and the keys from `key` on, times their scales: as many as the query has keys."""
+    for r in T.Parallel(logit.shape[0]):
+        if key + r < length[query]:
+            logits[seq, query, key + r] = logit[r] * scale[r]
+
+
+@T.macro
+def store_row(logits, logit, scale, begin, size, j, row, stride, key, thread):
+    """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
+    for r in T.Parallel(logit.shape[0]):
+        if (key + r >= begin[j]) & (key + r - begin[j] < size[j]):
+            logits[row, key + r] = logit[r] * scale[r]
 
 
 def length_to_score(seq_lens, seq, query, next_n, skip_below):

@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0
 
-Generated from templates/cutedsl/lightning_indexer.sm_100a.py.j2 by `make generate`: edit the template or the
+Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0.
 
 roles
@@ -13,6 +13,11 @@ buffers
   queries    2 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 2 stages of 64 float32, shared
   scores_0   4 stages of 128x64 float32, tensor memory
+  dots_0     128x64 float32, registers of score_0
+  weight_0   64 float32, registers of score_0
+  scale_0    128 float32, registers of score_0
+  logit_0    128 float32, registers of score_0
+  length_0   1 int32, registers of score_0
 pipelines
   keys: load (bulk) ==[keys key_scales: 8-slot ring]==> mma (tcgen05), score_0 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -37,13 +42,16 @@ totals: 192 threads, 152288 of 232448 bytes of shared memory, 256 of 512 tensor-
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
-from cutlass.cute.nvgpu import cpasync, tcgen05
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
+from dsl_kernels.device.cutedsl import bulk, tcgen05
+from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
-from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as tensor
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
+
+SCORE = tcgen05.Product("float8_e4m3", 128, 64, 128, "k", "k")
 
 LAUNCH = Launch(
     operands=(
@@ -73,9 +81,9 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 131072], 1024]
-    queries: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 16384], 1024]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 131072], 1024]
     key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 1024], 128]
+    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 16384], 1024]
     head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
     keys_full: cute.struct.MemRange[Int64, 8]
     keys_empty: cute.struct.MemRange[Int64, 8]
@@ -89,28 +97,38 @@ class Shared:
 @cute.kernel
 def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    keys = shared.keys.data_ptr()
+    key_scales = shared.key_scales.data_ptr()
+    queries = shared.queries.data_ptr()
+    head_weights = shared.head_weights.data_ptr()
     keys_full = shared.keys_full.data_ptr()
     keys_empty = shared.keys_empty.data_ptr()
     queries_full = shared.queries_full.data_ptr()
     queries_empty = shared.queries_empty.data_ptr()
     scores_0_full = shared.scores_0_full.data_ptr()
     scores_0_empty = shared.scores_0_empty.data_ptr()
-    key_scales = shared.key_scales.data_ptr()
-    head_weights = shared.head_weights.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    lens = leaf.vector(seq_lens)
-    table = leaf.vector(block_table)
-    length = lens[cutlass.min(lane, b - 1)]
-    even = leaf.place_when_even(b, cta, 148)
-    entry, ahead = Int32(0), Int32(0)
+    seq = Int32(0)
+    tile = Int32(0)
+    step = Int32(1)
+    need = Int32(0)
+    turns = Int32(0)
+    turn = Int32(-1)
+    fresh = Boolean(False)
+    early_length = Int32(0)
+    early_length = leaf.read_lengths(seq_lens, b, lane)
+    seq, tile, step = leaf.place_when_even(b, cta, 148)
+    entry = Int32(0)
+    ahead = Int32(0)
     if warp == 4:
-        entry, ahead = leaf.guess_entries(table, b, max_pages, 2, even, lane)
-    if warp == 4:
-        cpasync.prefetch_descriptor(query_map)
-        cpasync.prefetch_descriptor(key_map)
+        # Garbage past a length: nothing follows an entry before the length is known.
+        row = cutlass.min(seq, b - 1)
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, 2, max_pages - 1, lane)
+        ahead = leaf.table_entries(block_table, max_pages, row, tile + 16 * step, step, 2, max_pages - 1, lane)
+    if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(8):
                 cute.arch.mbarrier_init(keys_full + i, 1)
@@ -125,27 +143,33 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map: c
             for i in cutlass.range_constexpr(4):
                 cute.arch.mbarrier_init(scores_0_empty + i, 4)
             cute.arch.mbarrier_init_fence()
-    if warp == 5:
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(key_map)
+    if warp == 1:
         cute.arch.alloc_tmem(256, shared.tmem)
         cute.arch.relinquish_tmem_alloc_permit()
         nvvm.tcgen05_fence("before_thread_sync")
-    # ptxas moves a comparison of the length, and the wait for it, in front of the other loads; it moves no shuffle.
-    length = cute.arch.shuffle_sync(length, lane)
-    need = length if (lane < b) & (length > skip_below) else Int32(0)
-    seq, tile, need, turns, step = leaf.find_share(lens, b, 1, skip_below, 128, cta, 148, need, even)
-    turn = Int32(-1)
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    keys = tensor.key_operand(shared.keys.data_ptr(), 64, 8)
-    queries = tensor.query_operand(shared.queries.data_ptr(), 64, 2)
+    need = leaf.lengths_to_score(early_length, b, skip_below, lane)
+    seq, tile, need, turns, step = leaf.find_share(seq, tile, need, step, seq_lens, b, 1, skip_below, 128, cta, 148, lane)
     if warp < 4:
-        key = thread % 128
-        use, out = Int32(0), Int64(0)
-        weight = cute.make_rmem_tensor(64, Float32)
-        weight.fill(0.0)
+        # score_0: epilogue of products i with i % 1 == 0
+        dots_0 = cute.make_rmem_tensor(64, Float32)
+        dots_0.fill(0)
+        weight_0 = cute.make_rmem_tensor(64, Float32)
+        weight_0.fill(0)
+        scale_0 = cute.make_rmem_tensor(1, Float32)
+        scale_0.fill(0)
+        logit_0 = cute.make_rmem_tensor(1, Float32)
+        logit_0.fill(0)
+        length_0 = cute.make_rmem_tensor(1, Int32)
+        length_0.fill(0)
+        worker = thread
+        use = Int32(0)
         for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, 1, skip_below, 128)
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
             if fresh:
                 if it > 0:
                     cute.arch.sync_warp()
@@ -153,71 +177,67 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map: c
                         cute.arch.mbarrier_arrive(queries_empty + turn % 2)
                 turn = turn + 1
                 cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
-                out = Int64(seq) * stride + (tile * 128 + key)
-                tensor.read_weights(head_weights + turn % 2 * 64, 64, weight)
+                leaf_sm100.read_weights(weight_0, head_weights + turn % 2 * 64, 0, 1, worker)
+                leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, 1, next_n, skip_below, worker)
             cute.arch.mbarrier_wait(keys_full + it % 8, (it // 8) & 1)
-            scale = (key_scales + it % 8 * 128 + key).load()
+            leaf_sm100.read_scales(scale_0, key_scales + it % 8 * 128, 0, 1, worker)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(keys_empty + it % 8)
-            for product in cutlass.range(0, 1, 1, unroll=1):
+            for product in cutlass.range(1, unroll=1):
                 cute.arch.mbarrier_wait(scores_0_full + use % 4, (use // 4) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                dots = tensor.read_scores(tmem + 0 + use % 4 * 64, key, 1, 64)
+                leaf_sm100.read_scores(dots_0, tmem + 0 + use % 4 * 64, 0, 64, worker)
                 cute.arch.fence_view_async_tmem_load()
                 nvvm.tcgen05_fence("before_thread_sync")
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(scores_0_empty + use % 4)
                 use = use + 1
-                for j in cutlass.range_constexpr(1):
-                    to, upto = out, need
-                    logit = scale * tensor.weighted_relu_sum(dots[j], weight, 64)
-                    if tile * 128 + key < upto:
-                        (logits + to).store(logit)
-            out = out + step * 128
+                leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
+                leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 1 + 0, next_n, stride, tile * 128, worker)
             tile = tile + step
-    elif warp == 4:
+    elif warp < 5:
+        # load: block table, key pages, queries
         held = Int32(0)
+        page = Int32(0)
         for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, 1, skip_below, 128)
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
             last = leaf.ceildiv(need, 64) - 1
             if fresh:
                 turn = turn + 1
-                # A lane holds an entry of the next 16 tiles, and one of those after them.
                 held = Int32(0)
                 if step == 1:
-                    entry = leaf.table_entry(table, seq * max_pages, tile, 1, 2, last, lane)
-                    ahead = leaf.table_entry(table, seq * max_pages, tile + 16, 1, 2, last, lane)
+                    entry = leaf.table_entries(block_table, max_pages, seq, tile, 1, 2, last, lane)
+                    ahead = leaf.table_entries(block_table, max_pages, seq, tile + 16, 1, 2, last, lane)
                 cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
-                count = 1
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, count * 8448)
-                for i in cutlass.range(count, unroll=1):
-                    query = seq
-                    place = turn % 2 * 1 + i
-                    leaf.load_box(query_map, query_map_coords, (query * 64, 0), (64, 128), shared.queries.data_ptr() + place * 8192, queries_full + turn % 2)
+                    cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, 8448)
+                for i in cutlass.range(1, unroll=1):
+                    bulk.load_box(query_map, query_map_coords, (seq * 64, 0), (64, 128), queries + (turn % 2 * 8192 + i * 64 * 128), queries_full + turn % 2)
                     with cute.arch.elect_one():
-                        leaf.bulk_floats(weights + query * 64, 64, head_weights + place * 64, queries_full + turn % 2)
+                        bulk.load_span(weights, Float32, seq, 64, 0, 64, head_weights + (turn % 2 * 64 + i * 64), queries_full + turn % 2)
             if held == 16:
                 held = Int32(0)
                 entry = ahead
-                ahead = leaf.table_entry(table, seq * max_pages, tile + 16 * step, step, 2, last, lane)
+                ahead = leaf.table_entries(block_table, max_pages, seq, tile + 16 * step, step, 2, last, lane)
             cute.arch.mbarrier_wait(keys_empty + it % 8, ((it // 8) & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 8, 16896)
             for p in cutlass.range_constexpr(2):
-                page = cute.arch.shuffle_sync(entry, held * 2 + cutlass.min(p, last - tile * 2))
-                place = it % 8 * 2 + p
-                leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 8)
+                page = leaf.entry_of(entry, held * 2 + cutlass.min(p, last - tile * 2))
+                bulk.load_box(key_map, key_map_coords, (page * 66, 0), (64, 128), keys + (it % 8 * 16384 + p * 64 * 128), keys_full + it % 8)
                 with cute.arch.elect_one():
-                    leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 8)
+                    bulk.load_span(k_cache, Float32, page, 2112, 2048, 64, key_scales + (it % 8 * 128 + p * 64), keys_full + it % 8)
             held = held + 1
             tile = tile + step
     else:
+        # mma: issues every tcgen05.mma and commit
+        score_a = SCORE.operand_a(keys, 8)
+        score_b = SCORE.operand_b(queries, 2)
         fill_0 = Int32(0)
         for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, 1, skip_below, 128)
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
             if fresh:
                 if it > 0:
                     with cute.arch.elect_one():
@@ -227,33 +247,26 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map: c
                 nvvm.tcgen05_fence("after_thread_sync")
             cute.arch.mbarrier_wait(keys_full + it % 8, (it // 8) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            products = 1
-            for i in cutlass.range(0, products, 1, unroll=1):
-                if i + 0 < products:
-                    cute.arch.mbarrier_wait(scores_0_empty + fill_0 % 4, ((fill_0 // 4) & 1) ^ 1)
-                    nvvm.tcgen05_fence("after_thread_sync")
-                    tensor.multiply(
-                        keys[None, None, None, it % 8],
-                        queries[None, None, None, turn % 2 * 1 + i + 0],
-                        tmem + 0 + fill_0 % 4 * 64,
-                        64,
-                    )
-                    with cute.arch.elect_one():
-                        tcgen05.commit(scores_0_full + fill_0 % 4)
-                    fill_0 = fill_0 + 1
+            cute.arch.mbarrier_wait(scores_0_empty + fill_0 % 4, ((fill_0 // 4) & 1) ^ 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # S[keys, heads] = K Q^T
+            SCORE.multiply(score_a[None, None, None, it % 8], score_b[None, None, None, turn % 2], tmem + 0 + fill_0 % 4 * 64, False)
+            with cute.arch.elect_one():
+                tcgen05.commit(scores_0_full + fill_0 % 4)
+            fill_0 = fill_0 + 1
             with cute.arch.elect_one():
                 tcgen05.commit(keys_empty + it % 8)
             tile = tile + step
-    # Tensor memory is freed when every accumulator has been read.
+    # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 5:
+    if warp == 1:
         cute.arch.dealloc_tmem(tmem, 256)
 
 
 @cute.jit
 def program(q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
-    query_map, query_map_coords = leaf.box_map(q, leaf.FP8, (leaf.MANY, 128), (64, 128))
-    key_map, key_map_coords = leaf.box_map(k_cache, leaf.FP8, (leaf.MANY, 128), (64, 128))
+    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (64, 128), True)
+    key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (64, 128), True)
     lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table, logits, skip_below, b, next_n, pages, max_pages, stride).launch(grid=(1, 1, 1), block=(192, 1, 1), cluster=(1, 1, 1))

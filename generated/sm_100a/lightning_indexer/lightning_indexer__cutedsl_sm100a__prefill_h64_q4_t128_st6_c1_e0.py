@@ -1,6 +1,6 @@
 """lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0
 
-Generated from templates/cutedsl/lightning_indexer.sm_100a.py.j2 by `make generate`: edit the template or the
+Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=64, queries=4, tile=128, stages=6, resident=1, evict=0.
 
 roles
@@ -14,6 +14,18 @@ buffers
   queries    256x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 256 float32, shared
   scores     2 stages of 128x256 float32, tensor memory
+  dots_0     128x128 float32, registers of score_0
+  weight_0   64 float32, registers of score_0
+  scale_0    128 float32, registers of score_0
+  logit_0    128 float32, registers of score_0
+  dots_1     128x128 float32, registers of score_1
+  weight_1   64 float32, registers of score_1
+  scale_1    128 float32, registers of score_1
+  logit_1    128 float32, registers of score_1
+  begin_0    2 int32, registers of score_0
+  begin_1    2 int32, registers of score_1
+  size_0     2 int32, registers of score_0
+  size_1     2 int32, registers of score_1
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -40,13 +52,16 @@ totals: 320 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
-from cutlass.cute.nvgpu import cpasync, tcgen05
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
+from dsl_kernels.device.cutedsl import bulk, tcgen05
+from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
-from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as tensor
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
+
+SCORE = tcgen05.Product("float8_e4m3", 128, 256, 128, "k", "k")
 
 LAUNCH = Launch(
     operands=(
@@ -86,9 +101,9 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 98304], 1024]
-    queries: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 32768], 1024]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 98304], 1024]
     key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 768], 128]
+    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 32768], 1024]
     head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
     keys_full: cute.struct.MemRange[Int64, 6]
     keys_empty: cute.struct.MemRange[Int64, 6]
@@ -101,21 +116,26 @@ class Shared:
 @cute.kernel
 def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom, weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    keys = shared.keys.data_ptr()
+    key_scales = shared.key_scales.data_ptr()
+    queries = shared.queries.data_ptr()
+    head_weights = shared.head_weights.data_ptr()
     keys_full = shared.keys_full.data_ptr()
     keys_empty = shared.keys_empty.data_ptr()
     queries_full = shared.queries_full.data_ptr()
     scores_full = shared.scores_full.data_ptr()
     scores_empty = shared.scores_empty.data_ptr()
-    key_scales = shared.key_scales.data_ptr()
-    head_weights = shared.head_weights.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
-    if warp == 8:
-        cpasync.prefetch_descriptor(query_map)
-        cpasync.prefetch_descriptor(weight_map)
-        cpasync.prefetch_descriptor(key_map)
-        cpasync.prefetch_descriptor(scale_map)
+    block, split, _ = cute.arch.block_idx()
+    row = Int32(0)
+    first = Int32(0)
+    turns = Int32(0)
+    # Later rows see more keys in a causal prefill: the longest blocks start first.
+    row = (leaf.ceildiv(s, 4) - 1 - block) * 4
+    first, turns = leaf.find_tiles(k_start, k_end, row, 4, s, skv, skip_below, 128, split, splits)
+    if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(6):
                 cute.arch.mbarrier_init(keys_full + i, 1)
@@ -128,122 +148,138 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map: 
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(scores_empty + i, 8)
             cute.arch.mbarrier_init_fence()
-    if warp == 9:
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(weight_map)
+        cpasync.prefetch_descriptor(key_map)
+        cpasync.prefetch_descriptor(scale_map)
+    if warp == 1:
         cute.arch.alloc_tmem(512, shared.tmem)
         cute.arch.relinquish_tmem_alloc_permit()
         nvvm.tcgen05_fence("before_thread_sync")
-    block, split, _ = cute.arch.block_idx()
-    begins = leaf.vector(k_start)
-    ends = leaf.vector(k_end)
-    # Later rows see more keys in a causal prefill: the longest blocks start first.
-    row = (leaf.ceildiv(s, 4) - 1 - block) * 4
-    first, turns = leaf.find_tiles(begins, ends, row, 4, s, skv, skip_below, 128, split, splits)
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    keys = tensor.key_operand(shared.keys.data_ptr(), 256, 6)
-    queries = tensor.query_operand(shared.queries.data_ptr(), 256, 1)
-    if turns > 0:
-        if warp < 4:
-            key = thread % 128
-            weight = cute.make_rmem_tensor(64, Float32)
-            begin = [leaf.window_begin(begins, row + 0 + j, s) for j in range(2)]
-            end = [leaf.window_end(begins, ends, row + 0 + j, s, skv, skip_below) for j in range(2)]
-            at = first * 128 + key
-            to = [logits + (Int64(row + 0 + j) * stride + at) for j in range(2)]
+    if warp < 4:
+        # score_0: epilogue of half 0 of the rows
+        dots_0 = cute.make_rmem_tensor(128, Float32)
+        dots_0.fill(0)
+        weight_0 = cute.make_rmem_tensor(64, Float32)
+        weight_0.fill(0)
+        scale_0 = cute.make_rmem_tensor(1, Float32)
+        scale_0.fill(0)
+        logit_0 = cute.make_rmem_tensor(1, Float32)
+        logit_0.fill(0)
+        begin_0 = cute.make_rmem_tensor(2, Int32)
+        begin_0.fill(0)
+        size_0 = cute.make_rmem_tensor(2, Int32)
+        size_0.fill(0)
+        worker = thread
+        leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row + 0, 2, s, skv, skip_below, worker)
+        if turns > 0:
             cute.arch.mbarrier_wait(queries_full, 0)
-            for it in cutlass.range(turns, unroll=1):
-                cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
-                scale = (key_scales + it % 6 * 128 + key).load()
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(keys_empty + it % 6)
-                cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                dots = tensor.read_scores(tmem + it % 2 * 256 + 0, key, 2, 64)
-                cute.arch.fence_view_async_tmem_load()
-                nvvm.tcgen05_fence("before_thread_sync")
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(scores_empty + it % 2)
-                for j in cutlass.range_constexpr(2):
-                    tensor.read_weights(head_weights + (0 + j) * 64, 64, weight)
-                    logit = scale * tensor.weighted_relu_sum(dots[j], weight, 64)
-                    if (at >= begin[j]) & (at < end[j]):
-                        to[j].store(logit)
-                at = at + 128
-                to = [pointer + 128 for pointer in to]
-        elif warp < 8:
-            key = thread % 128
-            weight = cute.make_rmem_tensor(64, Float32)
-            begin = [leaf.window_begin(begins, row + 2 + j, s) for j in range(2)]
-            end = [leaf.window_end(begins, ends, row + 2 + j, s, skv, skip_below) for j in range(2)]
-            at = first * 128 + key
-            to = [logits + (Int64(row + 2 + j) * stride + at) for j in range(2)]
+        for it in cutlass.range(turns, unroll=1):
+            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
+            leaf_sm100.read_scales(scale_0, key_scales + it % 6 * 128, 0, 1, worker)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(keys_empty + it % 6)
+            cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            leaf_sm100.read_scores(dots_0, tmem + 0 + it % 2 * 256, 0, 64, worker)
+            cute.arch.fence_view_async_tmem_load()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(scores_empty + it % 2)
+            leaf_sm100.read_weights(weight_0, head_weights, 0, 1, worker)
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
+            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row + 0 + 0, stride, (first + it) * 128, worker)
+            leaf_sm100.read_weights(weight_0, head_weights, 64, 1, worker)
+            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, worker)
+            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 0 + 1, stride, (first + it) * 128, worker)
+    elif warp < 8:
+        # score_1: epilogue of half 1 of the rows
+        dots_1 = cute.make_rmem_tensor(128, Float32)
+        dots_1.fill(0)
+        weight_1 = cute.make_rmem_tensor(64, Float32)
+        weight_1.fill(0)
+        scale_1 = cute.make_rmem_tensor(1, Float32)
+        scale_1.fill(0)
+        logit_1 = cute.make_rmem_tensor(1, Float32)
+        logit_1.fill(0)
+        begin_1 = cute.make_rmem_tensor(2, Int32)
+        begin_1.fill(0)
+        size_1 = cute.make_rmem_tensor(2, Int32)
+        size_1.fill(0)
+        worker = thread - 128
+        leaf_sm100.read_windows(begin_1, size_1, k_start, k_end, row + 2, 2, s, skv, skip_below, worker)
+        if turns > 0:
             cute.arch.mbarrier_wait(queries_full, 0)
-            for it in cutlass.range(turns, unroll=1):
-                cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
-                scale = (key_scales + it % 6 * 128 + key).load()
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(keys_empty + it % 6)
-                cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                dots = tensor.read_scores(tmem + it % 2 * 256 + 128, key, 2, 64)
-                cute.arch.fence_view_async_tmem_load()
-                nvvm.tcgen05_fence("before_thread_sync")
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(scores_empty + it % 2)
-                for j in cutlass.range_constexpr(2):
-                    tensor.read_weights(head_weights + (2 + j) * 64, 64, weight)
-                    logit = scale * tensor.weighted_relu_sum(dots[j], weight, 64)
-                    if (at >= begin[j]) & (at < end[j]):
-                        to[j].store(logit)
-                at = at + 128
-                to = [pointer + 128 for pointer in to]
-        elif warp == 8:
+        for it in cutlass.range(turns, unroll=1):
+            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
+            leaf_sm100.read_scales(scale_1, key_scales + it % 6 * 128, 0, 1, worker)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(keys_empty + it % 6)
+            cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            leaf_sm100.read_scores(dots_1, tmem + 0 + it % 2 * 256, 128, 64, worker)
+            cute.arch.fence_view_async_tmem_load()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(scores_empty + it % 2)
+            leaf_sm100.read_weights(weight_1, head_weights, 128, 1, worker)
+            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, worker)
+            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 2 + 0, stride, (first + it) * 128, worker)
+            leaf_sm100.read_weights(weight_1, head_weights, 192, 1, worker)
+            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, worker)
+            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 1, row + 2 + 1, stride, (first + it) * 128, worker)
+    elif warp < 9:
+        # load: key tiles, queries
+        query = row * 64
+        if turns > 0:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(queries_full, 33792)
-            leaf.load_box(query_map, query_map_coords, (row * 64 + 0, 0), (256, 128), shared.queries.data_ptr() + 0, queries_full)
-            leaf.load_box(weight_map, weight_map_coords, (row * 64 + 0,), (256,), head_weights + 0, queries_full)
-            for it in cutlass.range(turns, unroll=1):
-                key = (first + it) * 128
-                cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 6, 16896)
-                leaf.load_box(key_map, key_map_coords, (key, 0), (128, 128), shared.keys.data_ptr() + it % 6 * 16384, keys_full + it % 6)
-                leaf.load_box(scale_map, scale_map_coords, (key,), (128,), key_scales + it % 6 * 128, keys_full + it % 6)
-        else:
+            bulk.load_box(query_map, query_map_coords, (query + 0, 0), (256, 128), queries, queries_full)
+            bulk.load_box(weight_map, weight_map_coords, (query + 0,), (256,), head_weights, queries_full)
+        for it in cutlass.range(turns, unroll=1):
+            cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 6, 16896)
+            key = (first + it) * 128
+            bulk.load_box(key_map, key_map_coords, (key, 0), (128, 128), keys + it % 6 * 16384, keys_full + it % 6)
+            bulk.load_box(scale_map, scale_map_coords, (key,), (128,), key_scales + it % 6 * 128, keys_full + it % 6)
+    else:
+        # mma: issues every tcgen05.mma and commit
+        score_a = SCORE.operand_a(keys, 6)
+        score_b = SCORE.operand_b(queries, 1)
+        if turns > 0:
             cute.arch.mbarrier_wait(queries_full, 0)
             nvvm.tcgen05_fence("after_thread_sync")
-            for it in cutlass.range(turns, unroll=1):
-                cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                cute.arch.mbarrier_wait(scores_empty + it % 2, ((it // 2) & 1) ^ 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                tensor.multiply(
-                    keys[None, None, None, it % 6],
-                    queries[None, None, None, 0],
-                    tmem + it % 2 * 256,
-                    256,
-                )
-                with cute.arch.elect_one():
-                    tcgen05.commit(scores_full + it % 2)
-                with cute.arch.elect_one():
-                    tcgen05.commit(keys_empty + it % 6)
-    # Tensor memory is freed when every accumulator has been read.
+        for it in cutlass.range(turns, unroll=1):
+            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            cute.arch.mbarrier_wait(scores_empty + it % 2, ((it // 2) & 1) ^ 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # S[keys, heads] = K Q^T
+            SCORE.multiply(score_a[None, None, None, it % 6], score_b[None, None, None, 0], tmem + 0 + it % 2 * 256, False)
+            with cute.arch.elect_one():
+                tcgen05.commit(scores_full + it % 2)
+            with cute.arch.elect_one():
+                tcgen05.commit(keys_empty + it % 6)
+    # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 9:
+    if warp == 1:
         cute.arch.dealloc_tmem(tmem, 512)
 
 
 @cute.jit
 def program(q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32):
-    query_map, query_map_coords = leaf.box_map(q, leaf.FP8, (leaf.MANY, 128), (256, 128))
-    weight_map, weight_map_coords = leaf.box_map(weights, Float32, (leaf.MANY,), (256,))
-    key_map, key_map_coords = leaf.box_map(k, leaf.FP8, (leaf.MANY, 128), (128, 128))
-    scale_map, scale_map_coords = leaf.box_map(k_scales, Float32, (leaf.MANY,), (128,))
+    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, 128), True)
+    weight_map, weight_map_coords = bulk.box_map(weights, Float32, (256,), False)
+    key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (128, 128), True)
+    scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (128,), False)
     lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride).launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))

@@ -1,6 +1,6 @@
 """lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0
 
-Generated from templates/tilelang/lightning_indexer.sm_100a.py.j2 by `make generate`: edit the template or the
+Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0.
 
 roles
@@ -13,6 +13,11 @@ buffers
   queries    2 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 2 stages of 64 float32, shared
   scores_0   4 stages of 128x64 float32, tensor memory
+  dots_0     128x64 float32, registers of score_0
+  weight_0   64 float32, registers of score_0
+  scale_0    128 float32, registers of score_0
+  logit_0    128 float32, registers of score_0
+  length_0   1 int32, registers of score_0
 pipelines
   keys: load (bulk) ==[keys key_scales: 8-slot ring]==> mma (tcgen05), score_0 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -51,20 +56,22 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0(
-        q: T.Tensor((b, next_n, 64, 128), "float8_e4m3fn"),
-        k_cache: T.Tensor((pages, 8448), "uint8"),
-        weights: T.Tensor((b, next_n, 64), "float32"),
-        seq_lens: T.Tensor((b, next_n), "int32"),
-        block_table: T.Tensor((b, max_pages), "int32"),
-        logits: T.Tensor((b, next_n, stride), "float32"),
+        q: T.Tensor((b, next_n, 64, 128,), "float8_e4m3fn"),
+        k_cache: T.Tensor((pages, 8448,), "uint8"),
+        weights: T.Tensor((b, next_n, 64,), "float32"),
+        seq_lens: T.Tensor((b, next_n,), "int32"),
+        block_table: T.Tensor((b, max_pages,), "int32"),
+        logits: T.Tensor((b, next_n, stride,), "float32"),
         skip_below: T.int32,
     ):
         with T.Kernel(148, threads=192) as cta:
-            page_rows = T.view(k_cache, (pages, 66, 128), "float8_e4m3fn")
-            page_words = T.view(k_cache, (pages, 2112), "float32")
-            keys = T.alloc_shared((8, 128, 128), "float8_e4m3fn")
+            query_map_rows = T.view(q, (b * next_n * 64, 128), "float8_e4m3")
+            weights_words = T.view(weights, (b * next_n, 64), "float32")
+            key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
+            k_cache_words = T.view(k_cache, (pages, 2112), "float32")
+            keys = T.alloc_shared((8, 128, 128), "float8_e4m3")
             key_scales = T.alloc_shared((8, 128), "float32")
-            queries = T.alloc_shared((2, 64, 128), "float8_e4m3fn")
+            queries = T.alloc_shared((2, 64, 128), "float8_e4m3")
             head_weights = T.alloc_shared((2, 64), "float32")
             scores_0 = T.alloc_tmem((4, 128, 64), "float32")
             keys_full = T.alloc_barrier([1] * 8)
@@ -78,133 +85,114 @@ def program():
             lane = thread % 32
             seq = T.alloc_var("int32", init=0)
             tile = T.alloc_var("int32", init=0)
+            step = T.alloc_var("int32", init=1)
             need = T.alloc_var("int32", init=0)
             turns = T.alloc_var("int32", init=0)
-            fresh = T.alloc_var("bool", init=False)
             turn = T.alloc_var("int32", init=-1)
-            leaf.find_share(seq, tile, need, turns, seq_lens, b, 1, skip_below, 128, cta, 148)
-            if turns > 0:
-                if thread < 128:
-                    dots_0 = T.alloc_fragment((128, 64), "float32")
-                    weight_0 = T.alloc_fragment((64,), "float32")
-                    scale_0 = T.alloc_fragment((128,), "float32")
-                    logit_0 = T.alloc_fragment((128,), "float32")
-                    partial_0 = T.alloc_reducer((128,), "float32", op="sum")
-                    length = T.alloc_var("int32", init=0)
-                    use_0 = T.alloc_var("int32", init=0)
-                    for it in T.serial(turns):
-                        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-                        if fresh:
-                            if it > 0:
-                                T.sync_warp()
-                                if T.shuffle_elect(32):
-                                    T.mbarrier_arrive(queries_empty[turn % 2])
-                            turn = turn + 1
-                            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
-                            T.copy(head_weights[turn % 2, :], weight_0)
-                        T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
-                        T.copy(key_scales[it % 8, :], scale_0)
+            fresh = T.alloc_var("bool", init=False)
+            early_length = T.alloc_var("int32", init=0)
+            leaf.read_lengths(early_length, seq_lens, b, lane)
+            leaf.place_when_even(seq, tile, step, b, cta, 148)
+            entry = T.alloc_var("int32", init=0)
+            ahead = T.alloc_var("int32", init=0)
+            if (thread >= 128) & (thread < 160):
+                # Garbage past a length: nothing follows an entry before the length is known.
+                row = T.min(seq, b - 1)
+                leaf.table_entries(entry, block_table, max_pages, row, tile, step, 2, max_pages - 1, lane)
+                leaf.table_entries(ahead, block_table, max_pages, row, tile + 16 * step, step, 2, max_pages - 1, lane)
+            leaf.lengths_to_score(need, early_length, b, skip_below, lane)
+            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, 128, cta, 148, lane)
+            if thread < 128:
+                # score_0: epilogue of products i with i % 1 == 0
+                dots_0 = T.alloc_fragment((128, 64), "float32")
+                weight_0 = T.alloc_fragment((64,), "float32")
+                scale_0 = T.alloc_fragment((128,), "float32")
+                logit_0 = T.alloc_fragment((128,), "float32")
+                length_0 = T.alloc_fragment((1,), "int32")
+                worker = thread - 0
+                use = T.alloc_var("int32", init=0)
+                for it in T.serial(turns):
+                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
+                    if fresh:
+                        if it > 0:
+                            T.sync_warp()
+                            if T.shuffle_elect(32):
+                                T.mbarrier_arrive(queries_empty[turn % 2])
+                        turn = turn + 1
+                        T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+                        leaf.read_weights(weight_0, head_weights, turn % 2, 0, 1, worker)
+                        leaf.read_query_lengths(length_0, seq_lens, seq, 0, 1, next_n, skip_below, worker)
+                    T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
+                    leaf.read_scales(scale_0, key_scales, it % 8, 0, 1, worker)
+                    T.sync_warp()
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(keys_empty[it % 8])
+                    for product in T.serial(1):
+                        T.mbarrier_wait_parity(scores_0_full[use % 4], (use // 4) & 1)
+                        T.tcgen05_after_thread_sync()
+                        leaf.read_scores(dots_0, scores_0, use % 4, 0, 64, worker)
+                        T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                        T.tcgen05_before_thread_sync()
                         T.sync_warp()
                         if T.shuffle_elect(32):
-                            T.mbarrier_arrive(keys_empty[it % 8])
+                            T.mbarrier_arrive(scores_0_empty[use % 4])
+                        use = use + 1
+                        leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
+                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 1 + 0, next_n, stride, tile * 128, worker)
+                    tile = tile + step
+            elif thread < 160:
+                # load: block table, key pages, queries
+                held = T.alloc_var("int32", init=0)
+                page = T.alloc_var("int32", init=0)
+                for it in T.serial(turns):
+                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
+                    last = leaf.ceildiv(need, 64) - 1
+                    if fresh:
+                        turn = turn + 1
+                        held = 0
+                        if step == 1:
+                            leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, 2, last, lane)
+                            leaf.table_entries(ahead, block_table, max_pages, seq, tile + 16, 1, 2, last, lane)
+                        T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
                         for i in T.serial(1):
-                            T.mbarrier_wait_parity(scores_0_full[use_0 % 4], (use_0 // 4) & 1)
-                            T.tcgen05_after_thread_sync()
-                            for j in T.unroll(1):
-                                T.copy(scores_0[use_0 % 4, :, j * 64 : j * 64 + 64], dots_0)
-                                if j == 0:
-                                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
-                                    T.tcgen05_before_thread_sync()
-                                    T.sync_warp()
-                                    if T.shuffle_elect(32):
-                                        T.mbarrier_arrive(scores_0_empty[use_0 % 4])
-                                T.reducer_init(partial_0)
-                                for r, h in T.Parallel(128, 64):
-                                    T.reducer_update(partial_0[r], leaf.weighted_relu(dots_0[r, h], weight_0[h]))
-                                T.finalize_reducer(partial_0, logit_0)
-                                length = leaf.length_to_score(seq_lens, seq, (i * 1 + 0) * 1 + j, next_n, skip_below)
-                                for r in T.Parallel(128):
-                                    if tile * 128 + r < length:
-                                        logits[seq, (i * 1 + 0) * 1 + j, tile * 128 + r] = logit_0[r] * scale_0[r]
-                            use_0 = use_0 + 1
-                        tile = tile + 1
-                elif thread < 160:
-                    if thread >= 128:
-                        table_at = T.alloc_var("int32", init=0)
-                        entry = T.alloc_var("int32", init=0)
-                        ahead = T.alloc_var("int32", init=0)
-                        page = T.alloc_local((2,), "int32")
-                        for it in T.serial(turns):
-                            leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-                            if fresh:
-                                turn = turn + 1
-                                # A lane holds one of the next 32 table entries, and one of the 32 after them.
-                                table_at = tile * 2
-                                entry = block_table[seq, T.min(table_at + lane, (need - 1) // 64)]
-                                ahead = block_table[seq, T.min(table_at + 32 + lane, (need - 1) // 64)]
-                                T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
-                                for i in T.serial(1):
-                                    T.tma_copy(
-                                        q[seq, 0, 0:64, 0:128],
-                                        queries[turn % 2, i * 64 : i * 64 + 64, :],
-                                        barrier=queries_full[turn % 2],
-                                    )
-                                    T.tma_copy(
-                                        weights[seq, 0, 0:64],
-                                        head_weights[turn % 2, i * 64 : i * 64 + 64],
-                                        barrier=queries_full[turn % 2],
-                                    )
-                                if T.shuffle_elect(32):
-                                    T.mbarrier_arrive(queries_full[turn % 2])
-                            if tile * 2 >= table_at + 32:
-                                table_at = table_at + 32
-                                entry = ahead
-                                ahead = block_table[seq, T.min(table_at + 32 + lane, (need - 1) // 64)]
-                            for p in T.unroll(2):
-                                page[p] = T.shfl_sync(entry, tile * 2 + p - table_at)
-                            T.mbarrier_wait_parity(keys_empty[it % 8], ((it // 8) & 1) ^ 1)
-                            for p in T.unroll(2):
-                                T.tma_copy(
-                                    page_rows[page[p], 0:64, 0:128],
-                                    keys[it % 8, p * 64 : p * 64 + 64, :],
-                                    barrier=keys_full[it % 8],
-                                )
-                                T.tma_copy(
-                                    page_words[page[p], 2048:2112],
-                                    key_scales[it % 8, p * 64 : p * 64 + 64],
-                                    barrier=keys_full[it % 8],
-                                )
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(keys_full[it % 8])
-                            tile = tile + 1
-                else:
-                    fill_0 = T.alloc_var("int32", init=0)
-                    for it in T.serial(turns):
-                        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-                        if fresh:
-                            if it > 0:
-                                T.tcgen05_mma_arrive(queries_empty[turn % 2])
-                            turn = turn + 1
-                            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
-                            T.tcgen05_after_thread_sync()
-                        T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
+                            T.tma_copy(query_map_rows[seq * 64 : seq * 64 + 64, 0 : 128], queries[turn % 2, :, :], barrier=queries_full[turn % 2])
+                            T.tma_copy(weights_words[seq, 0:64], head_weights[turn % 2, :], barrier=queries_full[turn % 2])
+                        if T.shuffle_elect(32):
+                            T.mbarrier_arrive(queries_full[turn % 2])
+                    if held == 16:
+                        held = 0
+                        entry = ahead
+                        leaf.table_entries(ahead, block_table, max_pages, seq, tile + 16 * step, step, 2, last, lane)
+                    T.mbarrier_wait_parity(keys_empty[it % 8], ((it // 8) & 1) ^ 1)
+                    for p in T.unroll(2):
+                        leaf.entry_of(page, entry, held * 2 + T.min(p, last - tile * 2))
+                        T.tma_copy(key_map_rows[page * 66 : page * 66 + 64, 0 : 128], keys[it % 8, p * 64 : p * 64 + 64, :], barrier=keys_full[it % 8])
+                        T.tma_copy(k_cache_words[page, 2048:2112], key_scales[it % 8, p * 64 : p * 64 + 64], barrier=keys_full[it % 8])
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(keys_full[it % 8])
+                    held = held + 1
+                    tile = tile + step
+            else:
+                # mma: issues every tcgen05.mma and commit
+                fill_0 = T.alloc_var("int32", init=0)
+                for it in T.serial(turns):
+                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
+                    if fresh:
+                        if it > 0:
+                            T.tcgen05_mma_arrive(queries_empty[turn % 2])
+                        turn = turn + 1
+                        T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
                         T.tcgen05_after_thread_sync()
-                        for i in T.serial(1):
-                            if i < 1:
-                                T.mbarrier_wait_parity(scores_0_empty[fill_0 % 4], ((fill_0 // 4) & 1) ^ 1)
-                                T.tcgen05_after_thread_sync()
-                                T.tcgen05_gemm(
-                                    keys[it % 8, :, :],
-                                    queries[turn % 2, (i * 1 + 0) * 64 : (i * 1 + 0) * 64 + 64, :],
-                                    scores_0[fill_0 % 4, :, :],
-                                    transpose_B=True,
-                                    clear_accum=True,
-                                    mbar=None,
-                                )
-                                T.tcgen05_mma_arrive(scores_0_full[fill_0 % 4])
-                                fill_0 = fill_0 + 1
-                        T.tcgen05_mma_arrive(keys_empty[it % 8])
-                        tile = tile + 1
+                    T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
+                    T.tcgen05_after_thread_sync()
+                    T.mbarrier_wait_parity(scores_0_empty[fill_0 % 4], ((fill_0 // 4) & 1) ^ 1)
+                    T.tcgen05_after_thread_sync()
+                    # S[keys, heads] = K Q^T
+                    T.tcgen05_gemm(keys[it % 8, :, :], queries[turn % 2, :, :], scores_0[fill_0 % 4, :, :], transpose_B=True, clear_accum=True, mbar=None)
+                    T.tcgen05_mma_arrive(scores_0_full[fill_0 % 4])
+                    fill_0 = fill_0 + 1
+                    T.tcgen05_mma_arrive(keys_empty[it % 8])
+                    tile = tile + step
             # Tensor memory is freed behind this barrier.
             T.sync_threads()
 

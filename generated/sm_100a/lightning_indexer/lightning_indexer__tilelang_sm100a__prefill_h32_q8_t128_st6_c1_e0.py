@@ -1,6 +1,6 @@
 """lightning_indexer__tilelang_sm100a__prefill_h32_q8_t128_st6_c1_e0
 
-Generated from templates/tilelang/lightning_indexer.sm_100a.py.j2 by `make generate`: edit the template or the
+Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=32, queries=8, tile=128, stages=6, resident=1, evict=0.
 
 roles
@@ -14,6 +14,18 @@ buffers
   queries    256x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 256 float32, shared
   scores     2 stages of 128x256 float32, tensor memory
+  dots_0     128x128 float32, registers of score_0
+  weight_0   32 float32, registers of score_0
+  scale_0    128 float32, registers of score_0
+  logit_0    128 float32, registers of score_0
+  dots_1     128x128 float32, registers of score_1
+  weight_1   32 float32, registers of score_1
+  scale_1    128 float32, registers of score_1
+  logit_1    128 float32, registers of score_1
+  begin_0    4 int32, registers of score_0
+  begin_1    4 int32, registers of score_1
+  size_0     4 int32, registers of score_0
+  size_1     4 int32, registers of score_1
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -52,24 +64,25 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm100a__prefill_h32_q8_t128_st6_c1_e0(
-        q: T.Tensor((s, 32, 128), "float8_e4m3fn"),
-        k: T.Tensor((skv, 128), "float8_e4m3fn"),
+        q: T.Tensor((s, 32, 128,), "float8_e4m3fn"),
+        k: T.Tensor((skv, 128,), "float8_e4m3fn"),
         k_scales: T.Tensor((skv,), "float32"),
-        weights: T.Tensor((s, 32), "float32"),
+        weights: T.Tensor((s, 32,), "float32"),
         k_start: T.Tensor((s,), "int32"),
         k_end: T.Tensor((s,), "int32"),
-        logits: T.Tensor((s, stride), "float32"),
+        logits: T.Tensor((s, stride,), "float32"),
         skip_below: T.int32,
         splits: T.int32,
     ):
         with T.Kernel(T.ceildiv(s, 8), splits, threads=320) as (block, split):
-            q_rows = T.view(q, (s * 32, 128))
-            scale_row = T.view(k_scales, (1, skv), strides=(leaf.ONE_ROW, 1))
-            keys = T.alloc_shared((6, 128, 128), "float8_e4m3fn")
+            query_map_rows = T.view(q, (s * 32, 128), "float8_e4m3")
+            weight_map_rows = T.view(weights, (1, s * 32), "float32", strides=(4, 1))
+            key_map_rows = T.view(k, (skv, 128), "float8_e4m3")
+            scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
+            keys = T.alloc_shared((6, 128, 128), "float8_e4m3")
             key_scales = T.alloc_shared((6, 128), "float32")
-            queries = T.alloc_shared((1, 256, 128), "float8_e4m3fn")
+            queries = T.alloc_shared((1, 256, 128), "float8_e4m3")
             head_weights = T.alloc_shared((1, 256), "float32")
-            block_weights = T.view(head_weights, (8, 32))
             scores = T.alloc_tmem((2, 128, 256), "float32")
             keys_full = T.alloc_barrier([1] * 6)
             keys_empty = T.alloc_barrier([9] * 6)
@@ -83,114 +96,113 @@ def program():
             first = T.alloc_var("int32", init=0)
             turns = T.alloc_var("int32", init=0)
             # Later rows see more keys in a causal prefill: the longest blocks start first.
-            row = (T.ceildiv(s, 8) - 1 - block) * 8
+            row = (leaf.ceildiv(s, 8) - 1 - block) * 8
             leaf.find_tiles(first, turns, k_start, k_end, row, 8, s, skv, skip_below, 128, split, splits)
-            if turns > 0:
-                if thread < 128:
-                    dots_0 = T.alloc_fragment((128, 32), "float32")
-                    weight_0 = T.alloc_fragment((32,), "float32")
-                    scale_0 = T.alloc_fragment((128,), "float32")
-                    logit_0 = T.alloc_fragment((128,), "float32")
-                    partial_0 = T.alloc_reducer((128,), "float32", op="sum")
-                    begin_0 = T.alloc_local((4,), "int32")
-                    end_0 = T.alloc_local((4,), "int32")
-                    for j in T.unroll(4):
-                        begin_0[j] = leaf.window_begin(k_start, row + 0 + j, s)
-                        end_0[j] = leaf.window_end(k_start, k_end, row + 0 + j, s, skv, skip_below)
+            if thread < 128:
+                # score_0: epilogue of half 0 of the rows
+                dots_0 = T.alloc_fragment((128, 128), "float32")
+                weight_0 = T.alloc_fragment((32,), "float32")
+                scale_0 = T.alloc_fragment((128,), "float32")
+                logit_0 = T.alloc_fragment((128,), "float32")
+                begin_0 = T.alloc_fragment((4,), "int32")
+                size_0 = T.alloc_fragment((4,), "int32")
+                worker = thread - 0
+                leaf.read_windows(begin_0, size_0, k_start, k_end, row + 0, 4, s, skv, skip_below, worker)
+                if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    for it in T.serial(turns):
-                        T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
-                        T.copy(key_scales[it % 6, :], scale_0)
-                        T.sync_warp()
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(keys_empty[it % 6])
-                        T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
-                        T.tcgen05_after_thread_sync()
-                        for j in T.unroll(4):
-                            T.copy(scores[it % 2, :, (0 + j) * 32 : (0 + j) * 32 + 32], dots_0)
-                            if j == 3:
-                                T.call_extern("handle", "tl::fence_view_async_tmem_load")
-                                T.tcgen05_before_thread_sync()
-                                T.sync_warp()
-                                if T.shuffle_elect(32):
-                                    T.mbarrier_arrive(scores_empty[it % 2])
-                            T.copy(head_weights[0, (0 + j) * 32 : (0 + j) * 32 + 32], weight_0)
-                            T.reducer_init(partial_0)
-                            for r, h in T.Parallel(128, 32):
-                                T.reducer_update(partial_0[r], leaf.weighted_relu(dots_0[r, h], weight_0[h]))
-                            T.finalize_reducer(partial_0, logit_0)
-                            for r in T.Parallel(128):
-                                key = (first + it) * 128 + r
-                                if (key >= begin_0[j]) & (key < end_0[j]):
-                                    logits[row + 0 + j, key] = logit_0[r] * scale_0[r]
-                elif thread < 256:
-                    dots_1 = T.alloc_fragment((128, 32), "float32")
-                    weight_1 = T.alloc_fragment((32,), "float32")
-                    scale_1 = T.alloc_fragment((128,), "float32")
-                    logit_1 = T.alloc_fragment((128,), "float32")
-                    partial_1 = T.alloc_reducer((128,), "float32", op="sum")
-                    begin_1 = T.alloc_local((4,), "int32")
-                    end_1 = T.alloc_local((4,), "int32")
-                    for j in T.unroll(4):
-                        begin_1[j] = leaf.window_begin(k_start, row + 4 + j, s)
-                        end_1[j] = leaf.window_end(k_start, k_end, row + 4 + j, s, skv, skip_below)
+                for it in T.serial(turns):
+                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
+                    leaf.read_scales(scale_0, key_scales, it % 6, 0, 1, worker)
+                    T.sync_warp()
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(keys_empty[it % 6])
+                    T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
+                    T.tcgen05_after_thread_sync()
+                    leaf.read_scores(dots_0, scores, it % 2, 0, 32, worker)
+                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                    T.tcgen05_before_thread_sync()
+                    T.sync_warp()
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(scores_empty[it % 2])
+                    leaf.read_weights(weight_0, head_weights, 0, 0, 1, worker)
+                    leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
+                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row + 0 + 0, stride, (first + it) * 128, worker)
+                    leaf.read_weights(weight_0, head_weights, 0, 32, 1, worker)
+                    leaf.weigh_one(logit_0, dots_0, 1, weight_0, worker)
+                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 0 + 1, stride, (first + it) * 128, worker)
+                    leaf.read_weights(weight_0, head_weights, 0, 64, 1, worker)
+                    leaf.weigh_one(logit_0, dots_0, 2, weight_0, worker)
+                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 2, row + 0 + 2, stride, (first + it) * 128, worker)
+                    leaf.read_weights(weight_0, head_weights, 0, 96, 1, worker)
+                    leaf.weigh_one(logit_0, dots_0, 3, weight_0, worker)
+                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 3, row + 0 + 3, stride, (first + it) * 128, worker)
+            elif thread < 256:
+                # score_1: epilogue of half 1 of the rows
+                dots_1 = T.alloc_fragment((128, 128), "float32")
+                weight_1 = T.alloc_fragment((32,), "float32")
+                scale_1 = T.alloc_fragment((128,), "float32")
+                logit_1 = T.alloc_fragment((128,), "float32")
+                begin_1 = T.alloc_fragment((4,), "int32")
+                size_1 = T.alloc_fragment((4,), "int32")
+                worker = thread - 128
+                leaf.read_windows(begin_1, size_1, k_start, k_end, row + 4, 4, s, skv, skip_below, worker)
+                if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    for it in T.serial(turns):
-                        T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
-                        T.copy(key_scales[it % 6, :], scale_1)
-                        T.sync_warp()
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(keys_empty[it % 6])
-                        T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
-                        T.tcgen05_after_thread_sync()
-                        for j in T.unroll(4):
-                            T.copy(scores[it % 2, :, (4 + j) * 32 : (4 + j) * 32 + 32], dots_1)
-                            if j == 3:
-                                T.call_extern("handle", "tl::fence_view_async_tmem_load")
-                                T.tcgen05_before_thread_sync()
-                                T.sync_warp()
-                                if T.shuffle_elect(32):
-                                    T.mbarrier_arrive(scores_empty[it % 2])
-                            T.copy(head_weights[0, (4 + j) * 32 : (4 + j) * 32 + 32], weight_1)
-                            T.reducer_init(partial_1)
-                            for r, h in T.Parallel(128, 32):
-                                T.reducer_update(partial_1[r], leaf.weighted_relu(dots_1[r, h], weight_1[h]))
-                            T.finalize_reducer(partial_1, logit_1)
-                            for r in T.Parallel(128):
-                                key = (first + it) * 128 + r
-                                if (key >= begin_1[j]) & (key < end_1[j]):
-                                    logits[row + 4 + j, key] = logit_1[r] * scale_1[r]
-                elif thread < 288:
-                    if thread >= 256:
-                        T.tma_copy(q_rows[row * 32 + 0 : row * 32 + 256, :], queries[0, 0:256, :], barrier=queries_full[0])
-                        T.tma_copy(weights[row : row + 8, :], block_weights, barrier=queries_full[0])
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(queries_full[0])
-                        for it in T.serial(turns):
-                            T.mbarrier_wait_parity(keys_empty[it % 6], ((it // 6) & 1) ^ 1)
-                            T.tma_copy(
-                                k[(first + it) * 128 : (first + it) * 128 + 128, 0:128],
-                                keys[it % 6, :, :],
-                                barrier=keys_full[it % 6],
-                            )
-                            T.tma_copy(
-                                scale_row[0, (first + it) * 128 : (first + it) * 128 + 128],
-                                key_scales[it % 6, :],
-                                barrier=keys_full[it % 6],
-                            )
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(keys_full[it % 6])
-                else:
+                for it in T.serial(turns):
+                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
+                    leaf.read_scales(scale_1, key_scales, it % 6, 0, 1, worker)
+                    T.sync_warp()
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(keys_empty[it % 6])
+                    T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
+                    T.tcgen05_after_thread_sync()
+                    leaf.read_scores(dots_1, scores, it % 2, 128, 32, worker)
+                    T.call_extern("handle", "tl::fence_view_async_tmem_load")
+                    T.tcgen05_before_thread_sync()
+                    T.sync_warp()
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(scores_empty[it % 2])
+                    leaf.read_weights(weight_1, head_weights, 0, 128, 1, worker)
+                    leaf.weigh_one(logit_1, dots_1, 0, weight_1, worker)
+                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 4 + 0, stride, (first + it) * 128, worker)
+                    leaf.read_weights(weight_1, head_weights, 0, 160, 1, worker)
+                    leaf.weigh_one(logit_1, dots_1, 1, weight_1, worker)
+                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 1, row + 4 + 1, stride, (first + it) * 128, worker)
+                    leaf.read_weights(weight_1, head_weights, 0, 192, 1, worker)
+                    leaf.weigh_one(logit_1, dots_1, 2, weight_1, worker)
+                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 2, row + 4 + 2, stride, (first + it) * 128, worker)
+                    leaf.read_weights(weight_1, head_weights, 0, 224, 1, worker)
+                    leaf.weigh_one(logit_1, dots_1, 3, weight_1, worker)
+                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 3, row + 4 + 3, stride, (first + it) * 128, worker)
+            elif thread < 288:
+                # load: key tiles, queries
+                query = row * 32
+                if turns > 0:
+                    T.tma_copy(query_map_rows[query + 0 : query + 0 + 256, 0 : 128], queries[0, :, :], barrier=queries_full[0])
+                    T.tma_copy(weight_map_rows[0, query + 0 : query + 0 + 256], head_weights[0, :], barrier=queries_full[0])
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(queries_full[0])
+                for it in T.serial(turns):
+                    T.mbarrier_wait_parity(keys_empty[it % 6], ((it // 6) & 1) ^ 1)
+                    key = (first + it) * 128
+                    T.tma_copy(key_map_rows[key : key + 128, 0 : 128], keys[it % 6, :, :], barrier=keys_full[it % 6])
+                    T.tma_copy(scale_map_rows[0, key : key + 128], key_scales[it % 6, :], barrier=keys_full[it % 6])
+                    if T.shuffle_elect(32):
+                        T.mbarrier_arrive(keys_full[it % 6])
+            else:
+                # mma: issues every tcgen05.mma and commit
+                if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
                     T.tcgen05_after_thread_sync()
-                    for it in T.serial(turns):
-                        T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
-                        T.tcgen05_after_thread_sync()
-                        T.mbarrier_wait_parity(scores_empty[it % 2], ((it // 2) & 1) ^ 1)
-                        T.tcgen05_after_thread_sync()
-                        T.tcgen05_gemm(keys[it % 6, :, :], queries[0, :, :], scores[it % 2, :, :], transpose_B=True, clear_accum=True, mbar=None)
-                        T.tcgen05_mma_arrive(scores_full[it % 2])
-                        T.tcgen05_mma_arrive(keys_empty[it % 6])
+                for it in T.serial(turns):
+                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
+                    T.tcgen05_after_thread_sync()
+                    T.mbarrier_wait_parity(scores_empty[it % 2], ((it // 2) & 1) ^ 1)
+                    T.tcgen05_after_thread_sync()
+                    # S[keys, heads] = K Q^T
+                    T.tcgen05_gemm(keys[it % 6, :, :], queries[0, :, :], scores[it % 2, :, :], transpose_B=True, clear_accum=True, mbar=None)
+                    T.tcgen05_mma_arrive(scores_full[it % 2])
+                    T.tcgen05_mma_arrive(keys_empty[it % 6])
             # Tensor memory is freed behind this barrier.
             T.sync_threads()
 

@@ -1,17 +1,21 @@
 """lightning_indexer__cutedsl_sm90a__decode_h32_q8_t256_st4_c1_e0
 
-Generated from templates/cutedsl/lightning_indexer.sm_90a.py.j2 by `make generate`: edit the template or the
+Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=32, queries=8, tile=256, stages=4, resident=1, evict=0.
 
 roles
   score      threads 0..511, 104 registers  products and epilogue, 64 keys a warpgroup
-  load       threads 512..639, 24 registers  block table, key pages, queries (one warp works)
+  load       threads 512..639, 24 registers  block table, key pages, queries
 buffers
   keys       4 stages of 256x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 4 stages of 256 float32, shared
   queries    256x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 256 float32, shared
   acc        256x128 float32, registers of score
+  weight     4x32 float32, registers of score
+  scale      256 float32, registers of score
+  logit      256x4 float32, registers of score
+  length     4 int32, registers of score
 pipelines
   keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
     full  x1, 33792 bytes: load arrive + expect bytes
@@ -27,12 +31,15 @@ totals: 640 threads, 169040 of 232448 bytes of shared memory, grid (132)
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32
+from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from dsl_kernels.device.cutedsl import bulk, wgmma
+from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
-from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as wgmma
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
+
+SCORE = wgmma.Product("float8_e4m3", 64, 128, 128, "k", "k")
 
 LAUNCH = Launch(
     operands=(
@@ -62,9 +69,9 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 131072], 1024]
-    queries: cute.struct.Align[cute.struct.MemRange[leaf.FP8, 32768], 1024]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 131072], 1024]
     key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 1024], 128]
+    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 32768], 1024]
     head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
     keys_full: cute.struct.MemRange[Int64, 4]
     keys_empty: cute.struct.MemRange[Int64, 4]
@@ -75,25 +82,33 @@ class Shared:
 @cute.kernel
 def lightning_indexer__cutedsl_sm90a__decode_h32_q8_t256_st4_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    keys = shared.keys.data_ptr()
+    key_scales = shared.key_scales.data_ptr()
+    queries = shared.queries.data_ptr()
+    head_weights = shared.head_weights.data_ptr()
     keys_full = shared.keys_full.data_ptr()
     keys_empty = shared.keys_empty.data_ptr()
     queries_full = shared.queries_full.data_ptr()
     queries_empty = shared.queries_empty.data_ptr()
-    key_scales = shared.key_scales.data_ptr()
-    head_weights = shared.head_weights.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    lens = leaf.vector(seq_lens)
-    table = leaf.vector(block_table)
-    even = leaf.place_when_even(b, cta, 132)
-    entry, ahead = Int32(0), Int32(0)
+    seq = Int32(0)
+    tile = Int32(0)
+    step = Int32(1)
+    need = Int32(0)
+    turns = Int32(0)
+    turn = Int32(-1)
+    fresh = Boolean(False)
+    seq, tile, step = leaf.place_when_even(b, cta, 132)
+    entry = Int32(0)
+    ahead = Int32(0)
     if warp == 16:
-        entry, ahead = leaf.guess_entries(table, b, max_pages, 4, even, lane)
-    if warp == 16:
-        cpasync.prefetch_descriptor(query_map)
-        cpasync.prefetch_descriptor(key_map)
+        # Garbage past a length: nothing follows an entry before the length is known.
+        row = cutlass.min(seq, b - 1)
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, 4, max_pages - 1, lane)
+        ahead = leaf.table_entries(block_table, max_pages, row, tile + 8 * step, step, 4, max_pages - 1, lane)
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(4):
@@ -105,21 +120,28 @@ def lightning_indexer__cutedsl_sm90a__decode_h32_q8_t256_st4_c1_e0(query_map: cu
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_empty + i, 16)
             cute.arch.mbarrier_init_fence()
+        cpasync.prefetch_descriptor(query_map)
+        cpasync.prefetch_descriptor(key_map)
     cute.arch.sync_threads()
-    need = leaf.keys_to_score(lens, b, next_n, skip_below, lane)
-    seq, tile, need, turns, step = leaf.find_share(lens, b, next_n, skip_below, 256, cta, 132, need, even)
-    turn = Int32(-1)
-    keys = wgmma.key_operand(shared.keys.data_ptr(), 128, 16)
-    queries = wgmma.query_operand(shared.queries.data_ptr(), 128, 2)
-    acc = wgmma.accumulators(128)
-    weight = wgmma.head_weights(4, 32)
-    # The key and query whose logits end in this lane, within the CTA's tile and the product.
-    key = warp * 16 + wgmma.lane_key(lane, 4)
-    mine = wgmma.lane_query(lane, 4)
+    need = leaf.keys_to_score(seq_lens, b, next_n, skip_below, lane)
+    seq, tile, need, turns, step = leaf.find_share(seq, tile, need, step, seq_lens, b, next_n, skip_below, 256, cta, 132, lane)
     if warp < 16:
+        # score: products and epilogue, 64 keys a warpgroup
         cute.arch.setmaxregister_increase(104)
+        score_a = SCORE.operand_a(keys, 16)
+        score_b = SCORE.operand_b(queries, 2)
+        acc = SCORE.accumulators()
+        weight = cute.make_rmem_tensor(32, Float32)
+        weight.fill(0)
+        scale = cute.make_rmem_tensor(2, Float32)
+        scale.fill(0)
+        logit = cute.make_rmem_tensor(2, Float32)
+        logit.fill(0)
+        length = cute.make_rmem_tensor(1, Int32)
+        length.fill(0)
+        worker = thread
         for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 256)
+            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, 256)
             if fresh:
                 if it > 0:
                     warpgroup.wait_group(0)
@@ -129,68 +151,63 @@ def lightning_indexer__cutedsl_sm90a__decode_h32_q8_t256_st4_c1_e0(query_map: cu
                 turn = turn + 1
                 cute.arch.mbarrier_wait(queries_full, turn & 1)
             cute.arch.mbarrier_wait(keys_full + it % 4, (it // 4) & 1)
-            block = it % 4 * 4 + warp // 4
-            at = tile * 256 + key
-            scale = key_scales + it % 4 * 256 + key
+            leaf_sm90.read_scales(scale, key_scales + it % 4 * 256, 0, 4, worker)
             for product in cutlass.range(leaf.ceildiv(next_n, 4), unroll=1):
-                wgmma.multiply(keys[None, None, None, block], queries[None, None, None, product], acc, 128)
-                query = product * 4 + mine
-                length = leaf.length_to_score(lens, seq, query, next_n, skip_below)
+                # S[keys, heads] = K Q^T
+                SCORE.multiply(score_a[None, None, None, it % 4 * 4 + warp // 4], score_b[None, None, None, product], acc, False)
+                leaf_sm90.read_query_lengths(length, seq_lens, seq, product * 4, 4, next_n, skip_below, worker)
                 warpgroup.wait_group(0)
-                wgmma.read_weights(head_weights + product * 128, 32, lane, weight)
-                logit = wgmma.quad_sums(acc, weight, lane)
-                for i in cutlass.range_constexpr(2):
-                    if at + 8 * i < length:
-                        (logits + (Int64(seq * next_n + query) * stride + at + 8 * i)).store(logit[i] * (scale + 8 * i).load())
+                leaf_sm90.read_weights(weight, head_weights, product * 128, 4, worker)
+                leaf_sm90.weigh(logit, acc, weight, 4, worker)
+                leaf_sm90.store_logits(logits, logit, scale, length, seq, product * 4, 4, next_n, stride, tile * 256, worker)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(keys_empty + it % 4)
             tile = tile + step
     else:
+        # load: block table, key pages, queries
         cute.arch.setmaxregister_decrease(24)
         if warp == 16:
             held = Int32(0)
+            page = Int32(0)
             for it in cutlass.range(turns, unroll=1):
-                fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, lens, b, next_n, skip_below, 256)
+                fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, 256)
                 last = leaf.ceildiv(need, 64) - 1
                 if fresh:
                     turn = turn + 1
-                    # A lane holds an entry of the next 8 tiles, and one of those after them.
                     held = Int32(0)
                     if step == 1:
-                        entry = leaf.table_entry(table, seq * max_pages, tile, 1, 4, last, lane)
-                        ahead = leaf.table_entry(table, seq * max_pages, tile + 8, 1, 4, last, lane)
-                    cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
+                        entry = leaf.table_entries(block_table, max_pages, seq, tile, 1, 4, last, lane)
+                        ahead = leaf.table_entries(block_table, max_pages, seq, tile + 8, 1, 4, last, lane)
                     # The last product of an odd count scores its last query twice.
                     count = leaf.ceildiv(next_n, 4) * 4
+                    cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(queries_full, count * 4224)
                     for i in cutlass.range(count, unroll=1):
                         query = seq * next_n + cutlass.min(i, next_n - 1)
-                        place = 0 * 8 + i
-                        leaf.load_box(query_map, query_map_coords, (query * 32, 0), (32, 128), shared.queries.data_ptr() + place * 4096, queries_full)
+                        bulk.load_box(query_map, query_map_coords, (query * 32, 0), (32, 128), queries + i * 32 * 128, queries_full)
                         with cute.arch.elect_one():
-                            leaf.bulk_floats(weights + query * 32, 32, head_weights + place * 32, queries_full)
+                            bulk.load_span(weights, Float32, query, 32, 0, 32, head_weights + i * 32, queries_full)
                 if held == 8:
                     held = Int32(0)
                     entry = ahead
-                    ahead = leaf.table_entry(table, seq * max_pages, tile + 8 * step, step, 4, last, lane)
+                    ahead = leaf.table_entries(block_table, max_pages, seq, tile + 8 * step, step, 4, last, lane)
                 cute.arch.mbarrier_wait(keys_empty + it % 4, ((it // 4) & 1) ^ 1)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 4, 33792)
                 for p in cutlass.range_constexpr(4):
-                    page = cute.arch.shuffle_sync(entry, held * 4 + cutlass.min(p, last - tile * 4))
-                    place = it % 4 * 4 + p
-                    leaf.load_box(key_map, key_map_coords, (page * leaf.PAGE_ROWS, 0), (64, 128), shared.keys.data_ptr() + place * 8192, keys_full + it % 4)
+                    page = leaf.entry_of(entry, held * 4 + cutlass.min(p, last - tile * 4))
+                    bulk.load_box(key_map, key_map_coords, (page * 66, 0), (64, 128), keys + (it % 4 * 32768 + p * 64 * 128), keys_full + it % 4)
                     with cute.arch.elect_one():
-                        leaf.bulk_floats(leaf.page_scales(k_cache, page), 64, key_scales + place * 64, keys_full + it % 4)
+                        bulk.load_span(k_cache, Float32, page, 2112, 2048, 64, key_scales + (it % 4 * 256 + p * 64), keys_full + it % 4)
                 held = held + 1
                 tile = tile + step
 
 
 @cute.jit
 def program(q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
-    query_map, query_map_coords = leaf.box_map(q, leaf.FP8, (leaf.MANY, 128), (32, 128))
-    key_map, key_map_coords = leaf.box_map(k_cache, leaf.FP8, (leaf.MANY, 128), (64, 128))
+    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (32, 128), True)
+    key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (64, 128), True)
     lightning_indexer__cutedsl_sm90a__decode_h32_q8_t256_st4_c1_e0(query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table, logits, skip_below, b, next_n, pages, max_pages, stride).launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))

@@ -1,0 +1,293 @@
+"""Prints the text of a kernel in one DSL: the statements in their order, each as that DSL's `_spelling.j2` spells it.
+
+Nothing here knows an operation, and nothing knows a DSL: what differs between two DSLs is in their macros. Barriers,
+counts, parities, fences and the election of the thread that arrives come from the barrier plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from dsl_kernels.errors import TemplateError
+from dsl_kernels.tile import text as t
+from dsl_kernels.tile.lang import Buffer, Engine, Role, Schedule, Space
+from dsl_kernels.tile.plan import Action, BarrierPlan
+
+INDENT = "    "
+_TIGHTNESS = {"|": 1, "&": 2, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5} | dict.fromkeys(t.COMPARISONS, 3)
+_ATOM = 9
+
+
+class Printer:
+    """Lines of one kernel's text.
+
+    Args:
+        spelling: the macros of the DSL's `_spelling.j2`.
+        leaf_module: name of a leaf -> the alias of the module that spells it.
+    """
+
+    def __init__(self, schedule: Schedule, plan: BarrierPlan, spelling: Any, leaf_module: Any) -> None:
+        self._schedule, self._plan, self._spelling, self._leaf_module = schedule, plan, spelling, leaf_module
+        self._role: Role | None = None
+        self._replica: int | None = None
+        self._in_flight: list[t.View] = []
+        self.used: set[tuple[str, ...]] = set()
+
+    def lines(
+        self, statements: Iterable[t.Statement], role: Role | None = None, replica: int | None = None
+    ) -> list[str]:
+        """The statements of a role (of one replica, where each has a text of its own), or of the kernel's start."""
+        self._role, self._replica, self._in_flight = role, replica, []
+        return list(self._block(statements))
+
+    def _spell(self, macro: str, **values: Any) -> Iterator[str]:
+        found = getattr(self._spelling, macro, None)
+        if found is None:
+            raise TemplateError(
+                "_spelling.j2", expected=f"a macro {macro}", got="none", fix=f"spell {macro} for this DSL"
+            )
+        yield from (line for line in str(found(SimpleNamespace(**values))).split("\n") if line.strip())
+
+    def _phrase(self, macro: str, **values: Any) -> str:
+        return "\n".join(self._spell(macro, **values)).strip()
+
+    def _block(self, statements: Iterable[t.Statement]) -> Iterator[str]:
+        for statement in statements:
+            yield from getattr(self, f"_{type(statement).__name__.lower()}")(statement)
+
+    def _inner(self, statements: Iterable[t.Statement]) -> Iterator[str]:
+        lines = list(self._block(statements)) or ["pass"]
+        return (INDENT + line for line in lines)
+
+    # Values
+
+    def value(self, value: t.Value, outer: int = 0) -> str:
+        """An expression as source text; `outer` is how tightly what stands around it binds."""
+        if not isinstance(value, t.Expr):
+            return repr(value)
+        if value.op == "name":
+            return self._name(value.args[0])
+        if value.op == "in_role":
+            return self._phrase("in_role", role=self._schedule_role(value.args[0]))
+        a, b = value.args
+        if value.op in ("min", "max", "ceildiv"):
+            return self._phrase(value.op, a=self.value(a), b=self.value(b))
+        if value.op in ("//", "%"):
+            text, tightness = self._phrase("quotient" if value.op == "//" else "remainder", a=self.value(a, 5), b=self.value(b, 6)), 5
+            tightness = _ATOM if text.endswith(")") and text.startswith("T.") else tightness
+        else:
+            tightness = _TIGHTNESS[value.op]
+            text = f"{self.value(a, tightness)} {value.op} {self.value(b, tightness + 1)}"
+        return f"({text})" if tightness < outer else text
+
+    def _name(self, name: str) -> str:
+        if name == "replica" and self._replica is not None:
+            return str(self._replica)
+        return name
+
+    def _schedule_role(self, name: str) -> SimpleNamespace:
+        return role_facts(self._schedule, self._schedule.role(name))
+
+    def _argument(self, argument: Any) -> str:
+        if isinstance(argument, t.View):
+            return self._view(argument)
+        if isinstance(argument, t.Global):
+            return argument.name
+        return self.value(argument)
+
+    def _facts(self, view: t.View) -> SimpleNamespace:
+        """What macros see of a view: the buffer, the stage, the first row and how many rows."""
+        buffer = self._schedule.buffer(view.buffer)
+        rows = view.rows or buffer.shape[0]
+        first = view.first
+        return SimpleNamespace(
+            buffer=buffer, name=self._register(buffer), slot=self._stage(view, buffer), rows=rows,
+            first=self.value(first), end=self.value(first + rows), whole=view.rows in (None, buffer.shape[0]),
+            row_elements=buffer.stage_elements // buffer.shape[0], offset=self._schedule.tensor_offset(buffer.name),
+            place=self.value(self._place(view, buffer), 5),
+            threads=self._schedule.role(buffer.role).warps * 32 if buffer.role else None,
+        )  # fmt: skip
+
+    def _place(self, view: t.View, buffer: Buffer) -> t.Value:
+        """Element of the buffer, over all stages, at which a view begins."""
+        stage: t.Value = 0
+        if view.use is not None and buffer.stages > 1:
+            stage = t.Expr("%", (view.use, buffer.stages)) * buffer.stage_elements
+        each = buffer.stage_elements // buffer.shape[0]
+        return _sum(stage, view.first if each == 1 else view.first * each)
+
+    def _register(self, buffer: Buffer) -> str:
+        suffix = f"_{self._replica}" if buffer.space is Space.REGISTER and self._replica is not None else ""
+        return buffer.name + suffix
+
+    def _stage(self, view: t.View, buffer: Buffer) -> str | None:
+        if view.use is None:
+            return None
+        return self._ring(view.use, buffer.stages)
+
+    def _ring(self, use: t.Value, stages: int) -> str:
+        """Index of the ring slot of a use; written plainly, as uses are never negative."""
+        return "0" if stages == 1 else f"{self.value(use, 5)} % {stages}"
+
+    def _view(self, view: t.View) -> str:
+        buffer = self._schedule.buffer(view.buffer)
+        return self._phrase("view", **vars(self._facts(view)), space=buffer.space.value)
+
+    # Statements
+
+    def _let(self, s: t.Let) -> Iterator[str]:
+        yield f"{s.name} = {self.value(s.value)}"
+
+    def _variable(self, s: t.Variable) -> Iterator[str]:
+        yield from self._spell("variable", name=s.name, dtype=s.dtype, value=self.value(s.initial))
+
+    def _assign(self, s: t.Assign) -> Iterator[str]:
+        yield from self._spell("assign", name=s.name, value=self.value(s.value), constant=not isinstance(s.value, t.Expr))
+
+    def _comment(self, s: t.Comment) -> Iterator[str]:
+        yield f"# {s.text}"
+
+    def _loop(self, s: t.Loop) -> Iterator[str]:
+        yield from self._spell(
+            "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, unrolled=s.unrolled,
+            from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False,
+            count=self.value(t.ceildiv(s.end - s.begin, s.step)),
+        )  # fmt: skip
+        yield from self._inner(s.body)
+
+    def _if(self, s: t.If) -> Iterator[str]:
+        yield f"if {self.value(s.condition)}:"
+        yield from self._inner(s.body)
+        if s.orelse:
+            yield "else:"
+            yield from self._inner(s.orelse)
+
+    def _call(self, s: t.Call) -> Iterator[str]:
+        yield from self._spell(
+            "call",
+            module=self._leaf_module(s.leaf.name),
+            name=s.leaf.name,
+            all=[self._argument(argument) for argument in s.arguments],
+            inputs=[self._argument(s.arguments[i]) for i in s.leaf.inputs],
+            results=[self._argument(s.arguments[i]) for i in s.leaf.results],
+        )
+
+    def _bulk(self, s: t.Bulk) -> Iterator[str]:
+        target, barrier = self._facts(s.target), self._barrier(s.slot, "full")
+        if isinstance(s.source, t.Box):
+            tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
+            box = tuple(reversed(tensor_map.box))
+            at = [self.value(place) for place in s.source.at]
+            ranges = [f"{first} : {self.value(p + size)}" for first, p, size in zip(at, s.source.at, box, strict=True)]
+            yield from self._spell(
+                "copy_box", map=tensor_map, at=at, ranges=ranges, box=box, target=target, barrier=barrier, evict_first=s.evict_first
+            )  # fmt: skip
+        else:
+            yield from self._spell(
+                "copy_span", source=s.source, row=self.value(s.source.row), target=target, barrier=barrier, evict_first=s.evict_first
+            )  # fmt: skip
+
+    def _multiply(self, s: t.Multiply) -> Iterator[str]:
+        mma = s.mma
+        if mma.doc:
+            yield f"# {mma.doc}"
+        facts = {name: self._facts(view) for name, view in (("acc", s.acc), ("a", s.a), ("b", s.b))}
+        if mma.unit == "wgmma":
+            self._in_flight.append(s.acc)
+        a = self._schedule.buffer(s.a.buffer)
+        b = self._schedule.buffer(s.b.buffer)
+        role = role_facts(self._schedule, self._schedule.role(mma.role))
+        yield from self._spell(
+            f"multiply_{mma.unit}", mma=mma, accumulate=s.accumulate, role=role, **facts,
+            a_tile=self._tile(s.a, a, mma.tile_m), b_tile=self._tile(s.b, b, mma.n),
+        )  # fmt: skip
+
+    def _tile(self, view: t.View, buffer: Buffer, rows: int) -> str:
+        """Number of the tile of `rows` rows at which a view begins, over all stages of its buffer."""
+        each, tile = buffer.shape[0] // rows, _divided(view.first, rows)
+        if buffer.stages > 1 and view.use is not None:
+            stage = t.Expr("%", (view.use, buffer.stages))
+            tile = _sum(stage * each if each > 1 else stage, tile)
+        return self.value(tile, 4)
+
+    def _awaitproducts(self, s: t.AwaitProducts) -> Iterator[str]:
+        yield from self._products_done(s.pending)
+
+    def _products_done(self, pending: int) -> Iterator[str]:
+        done = self._in_flight if pending == 0 else self._in_flight[:-pending]
+        accs = [self._facts(view) for view in {view.buffer: view for view in done}.values()]
+        self._in_flight = self._in_flight[len(done) :]
+        yield from self._spell("wait_products", pending=pending, accs=accs)
+
+    def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
+        yield from self._spell("barriers_stand", barriers=self._plan.barriers, schedule=self._schedule)
+
+    def _barrier(self, slot: t.Slot, side: str) -> str:
+        return self._phrase("barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages))
+
+    def _step(self, s: t.Step) -> Iterator[str]:
+        pipe, kind = s.slot.pipeline, s.kind
+        plan, role = self._plan.pipelines[pipe.name], s.slot.role
+        if kind in ("acquire", "commit"):
+            actions = plan.acquire if kind == "acquire" else plan.commit
+            self.used.add((pipe.name, kind))
+        else:
+            actions = (plan.wait if kind == "wait" else plan.release)[role]
+            self.used.add((pipe.name, kind, role))
+        if pipe.fill is Engine.BULK:
+            # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
+            first = bool(self._spelling.announces_first)
+            announce = (Action.EXPECT_TX,) if (kind == "acquire") == first else ()
+            actions = tuple(a for a in actions if a is not Action.EXPECT_TX)
+            actions = actions + announce if kind in ("acquire", "commit") else actions
+        turn = s.slot.use if pipe.stages == 1 else None
+        phase = self.value(turn, 5) if turn is not None else f"({self.value(s.slot.use, 5)} // {pipe.stages})"
+        full_parity = "0" if pipe.rounds == "once" else f"{phase} & 1"
+        values = {
+            "full": self._barrier(s.slot, "full"), "empty": self._barrier(s.slot, "empty"), "full_parity": full_parity,
+            "empty_parity": f"({phase} & 1) ^ 1", "elect": Action.ELECT in actions,
+            "tx": self.value(s.bytes if s.bytes is not None else plan.full.tx_bytes),
+        }  # fmt: skip
+        for action in actions:
+            if action is Action.WAIT_WGMMA:
+                yield from self._products_done(0)
+            elif action is not Action.ELECT:
+                yield from self._spell(action.value, **values)
+
+
+def _sum(a: t.Value, b: t.Value) -> t.Value:
+    """a + b, without zeros."""
+    if not isinstance(a, t.Expr) and a == 0:
+        return b
+    return a if not isinstance(b, t.Expr) and b == 0 else a + b
+
+
+def _divided(value: t.Value, by: int) -> t.Value:
+    """value / by, where that is a whole number whatever the names in it are."""
+    if not isinstance(value, t.Expr):
+        if value % by == 0:
+            return value // by
+    elif value.op in ("+", "-"):
+        left, right = (_divided(arg, by) for arg in value.args)
+        return left + right if value.op == "+" else left - right
+    elif value.op == "*":
+        a, b = value.args
+        if not isinstance(b, t.Expr) and b % by == 0:
+            return a if b == by else a * (b // by)
+    raise TemplateError(
+        "a product's operand", expected=f"a first row that is a multiple of {by}", got=str(value), fix="multiply an index by the rows of a tile"
+    )  # fmt: skip
+
+
+def role_facts(schedule: Schedule, role: Role) -> SimpleNamespace:
+    """What templates and macros see of a role: its threads and warps, and those that work."""
+    first = schedule.first_thread(role.name)
+    active = role.active or role.warps
+    budget = role.registers or 0
+    return SimpleNamespace(
+        name=role.name, doc=role.doc, warps=role.warps, threads=32 * role.warps, replicas=role.replicas, first=first,
+        end=first + role.threads, first_warp=first // 32, end_warp=(first + role.threads) // 32, registers=role.registers,
+        raises=budget * schedule.threads * schedule.ctas_per_sm > 65536, active=active, idle=active < role.warps,
+    )  # fmt: skip

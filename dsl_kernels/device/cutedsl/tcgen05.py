@@ -1,0 +1,55 @@
+"""Blackwell's MMA: operands in swizzled shared memory, accumulators in tensor memory, issued by one warp."""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32
+from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
+from cutlass.cute.nvgpu.tcgen05 import commit
+from cutlass.utils import blackwell_helpers
+
+__all__ = ["Product", "commit"]
+
+TYPES = {"float8_e4m3": cutlass.Float8E4M3FN}
+MAJORS = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
+# One instruction multiplies 32 bytes along K.
+K_BYTES = 32
+
+
+class Product:
+    """acc[m, n] (+)= A B^T over K, declared once: m rows of A, n rows of B."""
+
+    def __init__(self, dtype, m, n, k, a_major, b_major):
+        self.dtype, self.m, self.n, self.k = TYPES[dtype], m, n, k
+        self.a_major, self.b_major = a_major, b_major
+        self.step = K_BYTES * 8 // self.dtype.width
+
+    def mma(self):
+        """Made anew where it is issued, because it carries its accumulate flag."""
+        op = tcgen05.MmaF8F6F4Op(
+            self.dtype, self.dtype, Float32, (self.m, self.n, self.step), tcgen05.CtaGroup.ONE, tcgen05.OperandSource.SMEM,
+            MAJORS[self.a_major], MAJORS[self.b_major],
+        )  # fmt: skip
+        return cute.make_tiled_mma(op)
+
+    def operand_a(self, pointer, tiles):
+        """Descriptors of `tiles` tiles of m rows: (_, _, step of K, tile)."""
+        mma = self.mma()
+        layout = blackwell_helpers.make_smem_layout_a(mma, (self.m, self.n, self.k), self.dtype, tiles)
+        return mma.make_fragment_A(self._swizzled(pointer, layout))
+
+    def operand_b(self, pointer, tiles):
+        """Descriptors of `tiles` tiles of n rows: (_, _, step of K, tile)."""
+        mma = self.mma()
+        layout = blackwell_helpers.make_smem_layout_b(mma, (self.m, self.n, self.k), self.dtype, tiles)
+        return mma.make_fragment_B(self._swizzled(pointer, layout))
+
+    def multiply(self, a, b, tmem, accumulate):
+        """Issue one product into tensor memory at `tmem`; a whole warp calls it, commit afterwards."""
+        mma = self.mma()
+        acc = cute.make_tensor(tmem, mma.make_fragment_C(mma.partition_shape_C((self.m, self.n))).layout)
+        for step in range(self.k // self.step):
+            mma.set(tcgen05.Field.ACCUMULATE, accumulate or step > 0)
+            cute.gemm(mma, acc, a[None, None, step], b[None, None, step], acc)
+
+    def _swizzled(self, pointer, layout):
+        return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, self.dtype), layout.outer)

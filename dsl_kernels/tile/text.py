@@ -1,0 +1,572 @@
+"""The text of a kernel: what the bodies of its roles say when each is run once against a `Recorder`.
+
+A body is an ordinary Python function. Knobs and sizes of the schedule are Python numbers in it, so a Python `if` or
+`for` over them decides what is written; values that only the kernel knows are expressions, and control flow over them
+goes through the recorder (`when`, `otherwise`, `loop`, `repeat`). What comes out is plain data: statements in the order
+of execution, which every printer, the interpreter and the cost model read. None of them sees the body again.
+
+Leaf maths stays outside the text: a `Leaf` is a name, its parameters and its meaning in torch; a DSL spells it under
+the same name in `dsl_kernels/device/<dsl>/<op>.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+
+from ..errors import DeclarationError
+from .lang import Mma, Pipeline, Schedule, Space
+
+if TYPE_CHECKING:
+    from ..arch import ArchSpec
+
+COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A number that the kernel computes: a name, or an operator over numbers and other expressions."""
+
+    op: str
+    args: tuple[Any, ...]
+    dtype: str = "int32"
+
+    def __add__(self, other: Value) -> Expr:
+        return _binary("+", self, other)
+
+    def __radd__(self, other: Value) -> Expr:
+        return _binary("+", other, self)
+
+    def __sub__(self, other: Value) -> Expr:
+        return _binary("-", self, other)
+
+    def __rsub__(self, other: Value) -> Expr:
+        return _binary("-", other, self)
+
+    def __mul__(self, other: Value) -> Expr:
+        return _binary("*", self, other)
+
+    def __rmul__(self, other: Value) -> Expr:
+        return _binary("*", other, self)
+
+    def __floordiv__(self, other: Value) -> Expr:
+        return _binary("//", self, other)
+
+    def __mod__(self, other: Value) -> Expr:
+        return _binary("%", self, other)
+
+    def __and__(self, other: Value) -> Expr:
+        return _binary("&", self, other)
+
+    def __or__(self, other: Value) -> Expr:
+        return _binary("|", self, other)
+
+    def __lt__(self, other: Value) -> Expr:
+        return _binary("<", self, other)
+
+    def __le__(self, other: Value) -> Expr:
+        return _binary("<=", self, other)
+
+    def __gt__(self, other: Value) -> Expr:
+        return _binary(">", self, other)
+
+    def __ge__(self, other: Value) -> Expr:
+        return _binary(">=", self, other)
+
+    def equals(self, other: Value) -> Expr:
+        return _binary("==", self, other)
+
+    def differs(self, other: Value) -> Expr:
+        return _binary("!=", self, other)
+
+    def __bool__(self) -> bool:
+        raise DeclarationError(
+            "a condition of a body",
+            expected="a Python value, known when the kernel is written",
+            got=f"an expression of the kernel ({self.op})",
+            fix="branch on it with `with m.when(condition):`",
+        )
+
+    __index__ = __iter__ = None  # type: ignore[assignment]
+
+
+Value = int | float | bool | Expr
+
+
+def _binary(op: str, a: Value, b: Value) -> Expr:
+    if not isinstance(a, (int, float, Expr)) or not isinstance(b, (int, float, Expr)):
+        return NotImplemented
+    dtypes = {x.dtype for x in (a, b) if isinstance(x, Expr)}
+    result = "bool" if op in COMPARISONS else "float32" if "float32" in dtypes else min(dtypes)
+    return Expr(op, (a, b), result)
+
+
+def name(text: str, dtype: str = "int32") -> Expr:
+    """A value by its name in the kernel."""
+    return Expr("name", (text,), dtype)
+
+
+def minimum(a: Value, b: Value) -> Value:
+    return min(a, b) if _known(a, b) else Expr("min", (a, b))
+
+
+def maximum(a: Value, b: Value) -> Value:
+    return max(a, b) if _known(a, b) else Expr("max", (a, b))
+
+
+def ceildiv(a: Value, b: Value) -> Value:
+    """a / b rounded up, both positive or zero."""
+    return -(-a // b) if _known(a, b) else Expr("ceildiv", (a, b))
+
+
+def _known(*values: Value) -> bool:
+    return not any(isinstance(value, Expr) for value in values)
+
+
+_EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+    "&": lambda a, b: a & b,
+    "|": lambda a, b: a | b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "min": min,
+    "max": max,
+    "ceildiv": lambda a, b: -(-a // b),
+}
+
+
+def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
+    """The number that an expression has where its names have the values in `scope`."""
+    if not isinstance(value, Expr):
+        return value
+    if value.op == "name":
+        return scope[value.args[0]]
+    if value.op == "in_role":
+        return scope["role"] == value.args[0]
+    return _EVALUATE[value.op](*(evaluate(arg, scope) for arg in value.args))
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Part of a buffer: the stage that use `use` of its ring has (None: it has one), and `rows` of it from `first` on."""
+
+    buffer: str
+    pipeline: str | None
+    use: Value | None
+    first: Value = 0
+    rows: int | None = None
+
+    def part(self, first: Value, rows: int) -> View:
+        """`rows` rows from `first` on."""
+        return View(self.buffer, self.pipeline, self.use, first, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Global:
+    """A global-memory operand, whole."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """The box of a tensor map at coordinates, outermost first; zeros where it leaves the tensor."""
+
+    map: str
+    at: tuple[Value, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Span:
+    """`count` elements of an operand seen as rows of `pitch` elements of type `dtype`, from `column` of `row` on."""
+
+    operand: str
+    dtype: str
+    row: Value
+    pitch: int
+    column: int
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """One use of a pipeline as a role holds it; its buffers are attributes: `slot.keys`."""
+
+    pipeline: Pipeline
+    use: Value
+    role: str
+
+    def __getattr__(self, buffer: str) -> View:
+        if buffer.startswith("_") or buffer not in self.pipeline.buffers:
+            raise AttributeError(f"pipeline {self.pipeline.name} has no buffer {buffer}")
+        return View(buffer, self.pipeline.name, self.use)
+
+    def view(self) -> View:
+        """The buffer of a pipeline that has one."""
+        (buffer,) = self.pipeline.buffers
+        return View(buffer, self.pipeline.name, self.use)
+
+
+class Out:
+    """Marks a scalar parameter that a leaf sets."""
+
+
+class InOut:
+    """Marks a scalar parameter that a leaf reads and sets."""
+
+
+OutInt = Annotated[Any, Out]
+InOutInt = Annotated[Any, InOut]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One piece of leaf maths: its name and parameters, and what it means in torch.
+
+    The torch function takes every parameter that is not `Out` and returns the new values of its `Out` and `InOut`
+    parameters in order. Registers and shared stages come to it as tensors, which it writes in place.
+    """
+
+    name: str
+    parameters: tuple[tuple[str, type | None], ...]
+    torch: Callable[..., Any]
+    doc: str
+    typical: Callable[..., Any] | None = None
+
+    def __call__(self, m: Recorder, *arguments: Any) -> None:
+        m.call(self, arguments)
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Positions of the parameters that are set."""
+        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not None)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Positions of the parameters that are read."""
+        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not Out)
+
+
+def leaf(*, typical: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], Leaf]:
+    """Declare a leaf by its meaning in torch.
+
+    Args:
+        typical: what the cost model takes for the results, from the same inputs.
+    """
+
+    def declare(function: Callable[..., Any]) -> Leaf:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = []
+        for parameter in inspect.signature(function).parameters:
+            hint = hints.get(parameter)
+            marks = [x for x in get_args(hint)[1:] if x in (Out, InOut)] if get_origin(hint) is Annotated else []
+            parameters.append((parameter, marks[0] if marks else None))
+        inputs = [i for i, (_, mark) in enumerate(parameters) if mark is not Out]
+
+        def meaning(*arguments: Any) -> Any:
+            full: list[Any] = [None] * len(parameters)
+            for position, argument in zip(inputs, arguments, strict=True):
+                full[position] = argument
+            return function(*full)
+
+        return Leaf(
+            function.__name__, tuple(parameters), meaning, inspect.cleandoc(function.__doc__ or ""), typical
+        )
+
+    return declare
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """A value that is computed once and keeps its name."""
+
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Variable:
+    """A scalar that may be assigned again."""
+
+    name: str
+    dtype: str
+    initial: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Assign:
+    name: str
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """`index` from `begin` up to `end` by `step`. An unrolled one has numbers for all three."""
+
+    index: str
+    begin: Value
+    end: Value
+    step: int
+    unrolled: bool
+    body: list[Statement]
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    """`rate` is how often the cost model takes the branch."""
+
+    condition: Value
+    rate: float
+    body: list[Statement]
+    orelse: list[Statement]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    leaf: Leaf
+    arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces."""
+
+    kind: str
+    slot: Slot
+    bytes: Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bulk:
+    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier."""
+
+    target: View
+    source: Box | Span
+    slot: Slot
+    evict_first: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply:
+    """Issue acc (+)= a b of a declared tensor-core operation, as one group."""
+
+    mma: Mma
+    acc: View
+    a: View
+    b: View
+    accumulate: bool
+
+
+@dataclass(frozen=True, eq=False)
+class AwaitProducts:
+    """Until at most `pending` groups of this role's products are in flight."""
+
+    pending: int
+
+
+@dataclass(frozen=True, eq=False)
+class Comment:
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class BarriersStand:
+    """In the kernel's start: from here on every role may use every barrier and the tensor memory."""
+
+
+Statement = (
+    Let | Variable | Assign | Loop | If | Call | Step | Bulk | Multiply | AwaitProducts | Comment | BarriersStand
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A kernel: what every thread does first, and what each role does then."""
+
+    start: tuple[Statement, ...]
+    roles: Mapping[str, tuple[Statement, ...]]
+
+
+class Recorder:
+    """What a body is run against: it writes down what the body says.
+
+    Attributes:
+        k, c: knobs, and constants of the schedule.
+        role: whose body this is; None in the kernel's start.
+        lane, thread: this thread's lane, and its number within the role (within its replica).
+        replica: which of the role's replicas this is.
+    """
+
+    def __init__(self, knobs: SimpleNamespace, schedule: Schedule, arch: ArchSpec, role: str | None) -> None:
+        self.k, self.schedule, self.arch, self.role = knobs, schedule, arch, role
+        self.c = SimpleNamespace(**schedule.constants)
+        self.lane, self.thread, self.replica = name("lane"), name("worker"), name("replica")
+        self.statements: list[Statement] = []
+        self._blocks = [self.statements]
+
+    def dim(self, text: str) -> Expr:
+        """A runtime size or integer scalar of the call."""
+        return name(text)
+
+    def operand(self, text: str) -> Global:
+        return Global(text)
+
+    def block(self, axis: int) -> Expr:
+        """This CTA's coordinate on a grid axis."""
+        return name(self.schedule.axes[axis])
+
+    def in_role(self, role: str) -> Expr:
+        """In the kernel's start: whether this thread is of `role`."""
+        return Expr("in_role", (self.schedule.role(role).name,), "bool")
+
+    def buffer(self, text: str) -> View:
+        """An unstaged buffer."""
+        return View(self.schedule.buffer(text).name, None, None)
+
+    def let(self, text: str, value: Value) -> Value:
+        """Name a value."""
+        if not isinstance(value, Expr):
+            return value
+        self._say(Let(text, value))
+        return name(text, value.dtype)
+
+    def var(self, text: str, initial: Value = 0, dtype: str = "int32") -> Expr:
+        """A scalar that `set` and leaves assign."""
+        if any(buffer.name == text for buffer in self.schedule.buffers):
+            raise DeclarationError(
+                f"variable {text} of {self.role or 'the start'}",
+                expected="a name that no buffer has",
+                got="the name of a buffer",
+                fix="rename the variable",
+            )
+        self._say(Variable(text, dtype, initial))
+        return name(text, dtype)
+
+    def set(self, variable: Expr, value: Value) -> None:
+        self._say(Assign(self._variable(variable), value))
+
+    def loop(
+        self, index: str, end: Value, *, begin: Value = 0, step: int = 1, unrolled: bool = False
+    ) -> Iterator[Expr]:
+        """`for i in m.loop("i", count):` writes a loop; its body is recorded once."""
+        inner: list[Statement] = []
+        self._say(Loop(index, begin, end, step, unrolled, inner))
+        self._blocks.append(inner)
+        yield name(index)
+        self._blocks.pop()
+
+    @contextmanager
+    def when(self, condition: Value, rate: float = 1.0) -> Iterator[None]:
+        """`with m.when(condition):` writes a branch."""
+        inner: list[Statement] = []
+        self._say(If(condition, rate, inner, []))
+        self._blocks.append(inner)
+        yield
+        self._blocks.pop()
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """The other side of the branch written last."""
+        last = self._blocks[-1][-1] if self._blocks[-1] else None
+        if not isinstance(last, If):
+            raise DeclarationError(
+                f"body of {self.role}",
+                expected="otherwise() right behind a when()",
+                got=type(last).__name__,
+                fix="write the branch first",
+            )
+        self._blocks.append(last.orelse)
+        yield
+        self._blocks.pop()
+
+    def comment(self, text: str) -> None:
+        """A line for the reader of the generated kernel."""
+        self._say(Comment(text))
+
+    def barriers_stand(self) -> None:
+        self._say(BarriersStand())
+
+    def acquire(self, pipeline: str, use: Value, bytes: Value | None = None) -> Slot:
+        """Producer: wait until the slot of use `use` is free. A bulk fill announces `bytes`, by default the whole slot."""
+        slot = self._slot(pipeline, use)
+        self._say(Step("acquire", slot, bytes))
+        return slot
+
+    def commit(self, slot: Slot) -> None:
+        """Producer: the slot is filled, or will be when the copies issued into it are done."""
+        self._say(Step("commit", slot))
+
+    def wait(self, pipeline: str, use: Value) -> Slot:
+        """Reader: wait until use `use` is filled."""
+        slot = self._slot(pipeline, use)
+        self._say(Step("wait", slot))
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """Reader: done with the slot."""
+        self._say(Step("release", slot))
+
+    def bulk(self, target: View, source: Box | Span, slot: Slot, *, evict_first: bool = False) -> None:
+        self._say(Bulk(target, source, slot, evict_first))
+
+    def multiply(self, mma: str, acc: View, a: View, b: View, *, accumulate: bool = False) -> None:
+        """Issue one tensor-core operation; `await_products` or a commit says when it is done."""
+        self._say(Multiply(self.schedule.mma(mma), acc, a, b, accumulate))
+
+    def await_products(self, pending: int = 0) -> None:
+        self._say(AwaitProducts(pending))
+
+    def call(self, called: Leaf, arguments: tuple[Any, ...]) -> None:
+        if len(arguments) != len(called.parameters):
+            raise DeclarationError(
+                f"leaf {called.name} in {self.role or 'the start'}",
+                expected=", ".join(parameter for parameter, _ in called.parameters),
+                got=f"{len(arguments)} arguments",
+                fix="pass one argument a parameter",
+            )
+        for position in called.results:
+            self._variable(arguments[position])
+        self._say(Call(called, arguments))
+
+    def slot(self, pipeline: str, use: Value) -> Slot:
+        """A slot that this role holds, by the number of its use."""
+        return self._slot(pipeline, use)
+
+    def _slot(self, pipeline: str, use: Value) -> Slot:
+        return Slot(self.schedule.pipeline(pipeline), use, self.role or "")
+
+    def _variable(self, value: Any) -> str:
+        if isinstance(value, Expr) and value.op == "name":
+            return str(value.args[0])
+        raise DeclarationError(
+            f"body of {self.role}",
+            expected="a variable made by m.var",
+            got=str(value),
+            fix="declare it with m.var(name, initial value)",
+        )
+
+    def _say(self, statement: Statement) -> None:
+        self._blocks[-1].append(statement)
+
+
+def walk(statements: Any) -> Iterator[Statement]:
+    """Every statement, inner ones behind the one that holds them."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, Loop):
+            yield from walk(statement.body)
+        elif isinstance(statement, If):
+            yield from walk(statement.body)
+            yield from walk(statement.orelse)
