@@ -65,10 +65,11 @@ class Printer:
 
     def value(self, value: t.Value, outer: int = 0) -> str:
         """An expression as source text; `outer` is how tightly what stands around it binds."""
+        value = t.fold(value, {} if self._replica is None else {"replica": self._replica})
         if not isinstance(value, t.Expr):
             return repr(value)
         if value.op == "name":
-            return self._name(value.args[0])
+            return str(value.args[0])
         if value.op == "in_role":
             return self._phrase("in_role", role=self._schedule_role(value.args[0]))
         a, b = value.args
@@ -82,11 +83,6 @@ class Printer:
             text = f"{self.value(a, tightness)} {value.op} {self.value(b, tightness + 1)}"
         return f"({text})" if tightness < outer else text
 
-    def _name(self, name: str) -> str:
-        if name == "replica" and self._replica is not None:
-            return str(self._replica)
-        return name
-
     def _schedule_role(self, name: str) -> SimpleNamespace:
         return role_facts(self._schedule, self._schedule.role(name))
 
@@ -95,6 +91,10 @@ class Printer:
             return self._view(argument)
         if isinstance(argument, t.Global):
             return argument.name
+        if isinstance(argument, t.Cluster):
+            return argument.buffer
+        if isinstance(argument, t.Sender):
+            return f"{self._view(argument.view)}, {self._barrier(argument.slot, 'full')}"
         return self.value(argument)
 
     def _facts(self, view: t.View) -> SimpleNamespace:
@@ -157,6 +157,10 @@ class Printer:
         )  # fmt: skip
         yield from self._inner(s.body)
 
+    def _repeat(self, s: t.Repeat) -> Iterator[str]:
+        yield f"while {self.value(s.condition)}:"
+        yield from self._inner(s.body)
+
     def _if(self, s: t.If) -> Iterator[str]:
         yield f"if {self.value(s.condition)}:"
         yield from self._inner(s.body)
@@ -190,19 +194,22 @@ class Printer:
             )  # fmt: skip
 
     def _multiply(self, s: t.Multiply) -> Iterator[str]:
-        mma = s.mma
-        if mma.doc:
-            yield f"# {mma.doc}"
-        facts = {name: self._facts(view) for name, view in (("acc", s.acc), ("a", s.a), ("b", s.b))}
-        if mma.unit == "wgmma":
-            self._in_flight.append(s.acc)
-        a = self._schedule.buffer(s.a.buffer)
-        b = self._schedule.buffer(s.b.buffer)
-        role = role_facts(self._schedule, self._schedule.role(mma.role))
-        yield from self._spell(
-            f"multiply_{mma.unit}", mma=mma, accumulate=s.accumulate, role=role, **facts,
-            a_tile=self._tile(s.a, a, mma.tile_m), b_tile=self._tile(s.b, b, mma.n),
-        )  # fmt: skip
+        """Products of one group: what opens it, one spelling each, what closes it."""
+        unit = s.products[0].mma.unit
+        for p in s.products:
+            if p.mma.doc:
+                yield f"# {p.mma.doc}"
+        yield from self._spell(f"open_{unit}")
+        for p in s.products:
+            if unit == "wgmma":
+                self._in_flight.append(p.acc)
+            a, b = self._schedule.buffer(p.a.buffer), self._schedule.buffer(p.b.buffer)
+            facts = {name: self._facts(view) for name, view in (("acc", p.acc), ("a", p.a), ("b", p.b))}
+            yield from self._spell(
+                f"multiply_{unit}", mma=p.mma, accumulate=self.value(p.accumulate), role=self._schedule_role(p.mma.role), **facts,
+                a_tile=self._tile(p.a, a, p.mma.tile_m), b_tile=self._tile(p.b, b, p.mma.n),
+            )  # fmt: skip
+        yield from self._spell(f"close_{unit}")
 
     def _tile(self, view: t.View, buffer: Buffer, rows: int) -> str:
         """Number of the tile of `rows` rows at which a view begins, over all stages of its buffer."""
@@ -220,6 +227,39 @@ class Printer:
         accs = [self._facts(view) for view in {view.buffer: view for view in done}.values()]
         self._in_flight = self._in_flight[len(done) :]
         yield from self._spell("wait_products", pending=pending, accs=accs)
+
+    def _fill(self, s: t.Fill) -> Iterator[str]:
+        yield from self._spell("fill", name=self._view(s.target), value=s.value)
+
+    def _named(self, name: str) -> dict[str, Any]:
+        """Number and threads of a named barrier; 0 is that of all threads."""
+        if not name:
+            return {"id": 0, "threads": self._schedule.threads}
+        members = self._schedule.named_barriers[name]
+        number = list(self._schedule.named_barriers).index(name) + 1
+        return {"id": number, "threads": sum(self._schedule.role(member).threads for member in members)}
+
+    def _meet(self, s: t.Meet) -> Iterator[str]:
+        yield from self._spell("meet", **self._named(s.name))
+
+    def _publish(self, s: t.Publish) -> Iterator[str]:
+        yield from self._spell(Action.FENCE_PROXY.value)
+        yield from self._spell("meet", **self._named(s.name))
+
+    def _clusterarrive(self, s: t.ClusterArrive) -> Iterator[str]:
+        yield from self._spell("cluster_arrive", relaxed=s.relaxed)
+
+    def _clusterwait(self, s: t.ClusterWait) -> Iterator[str]:
+        yield from self._spell("cluster_wait")
+
+    def _taketicket(self, s: t.TakeTicket) -> Iterator[str]:
+        yield from self._spell(
+            "take_ticket", last=s.last, buffer=s.buffer, counter=s.counter, index=self.value(s.index, 4), total=self.value(s.total),
+            **self._named(s.name),
+        )  # fmt: skip
+
+    def _depend(self, s: t.Depend) -> Iterator[str]:
+        yield from self._spell("depend")
 
     def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
         yield from self._spell("barriers_stand", barriers=self._plan.barriers, schedule=self._schedule)

@@ -322,8 +322,9 @@ def mma_facts(mma: Mma) -> SimpleNamespace:
 
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     threads = schedule.role(buffer.role).warps * 32
+    share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
     return SimpleNamespace(
-        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or -(-buffer.stage_elements // threads),
+        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
     )  # fmt: skip
 

@@ -268,7 +268,7 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
             Buffer("scores", TENSOR, (128, k.queries * k.heads), "float32", 2),
             *(b for role in scorers for b in _blackwell_registers(k, role, k.queries // groups)),
             *(
-                Buffer(f"{what}_{g}", REGISTER, (k.queries // groups,), "int32", role=role, per_thread=k.queries // groups)
+                Buffer(f"{what}_{g}", REGISTER, (k.queries // groups,), "int32", role=role, private=True)
                 for what in ("begin", "size") for g, role in enumerate(scorers)
             ),
         ),

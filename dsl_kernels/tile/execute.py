@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 import torch
 
 from . import text as t
-from .lang import Role, Space
+from .lang import Engine, Role, Space
 from ..expr import evaluate as evaluate_extent
 from .machine import TORCH_DTYPES, Wait, _Cta, _poison, _Run, poisoned
 
@@ -42,6 +43,13 @@ class Executor:
                 ):
                     self._scope[statement.index] = index
                     yield from self._execute(statement.body)
+            elif isinstance(statement, t.Repeat):
+                while bool(self._value(statement.condition)):
+                    yield from self._execute(statement.body)
+            elif isinstance(statement, t.Meet):
+                yield from self._meet(statement.name)
+            elif isinstance(statement, t.ClusterWait):
+                yield from self._cluster_wait()
             elif isinstance(statement, t.If):
                 taken = bool(self._value(statement.condition))
                 yield from self._execute(statement.body if taken else statement.orelse)
@@ -61,7 +69,19 @@ class Executor:
             target = self._view(statement.target)
             target.copy_(self._source(statement.source, target))
         elif isinstance(statement, t.Multiply):
-            self._multiply(statement)
+            for product in statement.products:
+                self._multiply(product)
+        elif isinstance(statement, t.Fill):
+            self._view(statement.target).fill_(statement.value)
+        elif isinstance(statement, t.ClusterArrive):
+            self._run.cluster_of(self.block).arrive(self)
+        elif isinstance(statement, t.TakeTicket):
+            counter, index = self._run.operands[statement.counter], self._value(statement.index)
+            counter[index] += 1
+            last = int(counter[index]) == self._value(statement.total)
+            if last:
+                counter[index] = 0
+            self._scope[statement.last] = last
 
     def _value(self, value: Any) -> Any:
         return t.evaluate(value, self._scope)
@@ -71,7 +91,40 @@ class Executor:
             return self._view(argument)
         if isinstance(argument, t.Global):
             return self._run.operands[argument.name]
+        if isinstance(argument, t.Cluster):
+            return [cta.storage[argument.buffer][0] for cta in self._run.members(self.block)]
+        if isinstance(argument, t.Sender):
+            return self._sender(argument)
         return self._value(argument)
+
+    def _sender(self, sender: t.Sender) -> Callable[[int, tuple[Any, ...], torch.Tensor], None]:
+        """send(rank, place, values): store into that CTA's slot at `place`; the bytes count towards its barrier."""
+        pipe = sender.slot.pipeline
+        use = self._value(sender.slot.use)
+
+        def send(rank: int, place: tuple[Any, ...], values: torch.Tensor) -> None:
+            cta = self._run.members(self.block)[rank]
+            stage = use % self._run.schedule.buffer(sender.view.buffer).stages
+            cta.storage[sender.view.buffer][stage][place] = values
+            cta.rings[pipe.name].received[use] += values.numel() * values.element_size()
+
+        return send
+
+    def _meet(self, name: str) -> Generator[Any, None, None]:
+        schedule = self._run.schedule
+        members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
+        total = sum(schedule.role(member).replicas for member in members)
+        state = self._cta.meetings[name]
+        generation = state[1]
+        state[0] += 1
+        if state[0] == total:
+            state[0], state[1] = 0, generation + 1
+        yield Wait(f"barrier {name or 'of the CTA'}", lambda: state[1] > generation)
+
+    def _cluster_wait(self) -> Generator[Any, None, None]:
+        cluster = self._run.cluster_of(self.block)
+        phase = cluster.phases[self]
+        yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def _call(self, call: t.Call) -> None:
         results = call.leaf.torch(*(self._argument(call.arguments[i]) for i in call.leaf.inputs))
@@ -116,7 +169,7 @@ class Executor:
         to[tuple(slice(0, extent) for extent in as_bytes.shape)] = as_bytes
         return box
 
-    def _multiply(self, statement: t.Multiply) -> None:
+    def _multiply(self, statement: t.Product) -> None:
         mma = statement.mma
         a, b = self._view(statement.a).float(), self._view(statement.b).float()
         a = a if mma.a_major == "k" else a.T
@@ -128,7 +181,7 @@ class Executor:
             )
         acc = self._view(statement.acc)
         product = a @ b
-        acc.copy_(acc + product if statement.accumulate else product)
+        acc.copy_(acc + product if self._value(statement.accumulate) else product)
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:
         pipe, use = step.slot.pipeline, self._value(step.slot.use)
@@ -172,6 +225,10 @@ class Executor:
                     _poison(self._cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
         elif step.kind == "commit":
             ring.committed += 1
+        elif step.kind == "wait" and pipe.fill is Engine.PEERS:
+            ring.waited[self._key] += 1
+            wanted = sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
+            yield Wait(f"use {use} of {pipe.name} from the other CTAs", lambda: ring.received[use] >= wanted)
         elif step.kind == "wait":
             ring.waited[self._key] += 1
             yield Wait(f"slot {use} of {pipe.name} to be filled by {pipe.producer}", lambda: ring.committed > use)
@@ -180,6 +237,20 @@ class Executor:
 
     def _fail(self, got: str, fix: str) -> None:
         self._run.fail(self.role, self.block, got, fix)
+
+
+class ClusterBarrier:
+    """The hardware's barrier of one cluster: every role of every CTA arrives, or has ended."""
+
+    def __init__(self, members: int) -> None:
+        self.members = members
+        self.phases: dict[Executor, int] = defaultdict(int)
+
+    def arrive(self, executor: Executor) -> None:
+        self.phases[executor] += 1
+
+    def passed(self, phase: int) -> bool:
+        return len(self.phases) == self.members and all(at >= phase for at in self.phases.values())
 
 
 def reader_key(role: Role, replica: int) -> str:

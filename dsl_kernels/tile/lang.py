@@ -74,7 +74,8 @@ class Buffer:
 
     `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
     storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
-    with `per_thread` how many of its elements a thread holds where that is not an equal share.
+    with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
+    thread has a copy of its own, and no two need be alike.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Buffer:
     alias: str | None = None
     doc: str = ""
     per_thread: int | None = None
+    private: bool = False
 
     @property
     def stage_elements(self) -> int:

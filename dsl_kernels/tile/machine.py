@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -21,6 +21,9 @@ from ..arch import ArchSpec
 from ..errors import ScheduleError
 from ..expr import evaluate
 from .lang import Buffer, Pipeline, Schedule, Space, TileProgram
+
+if TYPE_CHECKING:
+    from .execute import ClusterBarrier
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -67,6 +70,7 @@ class _Ring:
     committed: int = 0
     waited: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
 class _Cta:
@@ -354,6 +358,7 @@ class _Run:
         self.grid = tuple(evaluate(extent, self.dims) for extent in self.schedule.grid)
         self.groups: dict[tuple[int, ...], list[int]] = defaultdict(lambda: [0, 0])
         self.mail: dict[tuple[Any, ...], dict[int, torch.Tensor]] = defaultdict(dict)
+        self.clusters: dict[tuple[int, ...], ClusterBarrier] = {}
         self.group_size = 1
         for axis in self.schedule.group:
             self.group_size *= self.grid[axis]
@@ -369,6 +374,16 @@ class _Run:
         """The CTAs of a block's group in grid order."""
         group = self.ctas[self.group_of(block)]
         return [group[key] for key in sorted(group)]
+
+    def cluster_of(self, block: tuple[int, ...]) -> ClusterBarrier:
+        """The barrier of a CTA's cluster."""
+        key = self.group_of(block)
+        if key not in self.clusters:
+            from .execute import ClusterBarrier
+
+            roles = sum(role.replicas for role in self.schedule.roles)
+            self.clusters[key] = ClusterBarrier(self.group_size * roles)
+        return self.clusters[key]
 
     def fail(self, role: str, block: tuple[int, ...], got: str, fix: str) -> NoReturn:
         """Refuse what a role did."""

@@ -127,6 +127,29 @@ def _known(*values: Value) -> bool:
     return not any(isinstance(value, Expr) for value in values)
 
 
+def fold(value: Value, known: Mapping[str, int]) -> Value:
+    """The same value with the names in `known` replaced, and what follows from numbers worked out."""
+    if not isinstance(value, Expr) or value.op == "in_role":
+        return value
+    if value.op == "name":
+        return known.get(value.args[0], value)
+    a, b = (fold(arg, known) for arg in value.args)
+    if _known(a, b):
+        result: Value = _EVALUATE[value.op](a, b)
+        return result
+    if value.op == "*" and (_is(a, 0) or _is(b, 0)):
+        return 0
+    if (value.op in "+-" and _is(b, 0)) or (value.op in ("*", "//") and _is(b, 1)):
+        return a
+    if (value.op == "+" and _is(a, 0)) or (value.op == "*" and _is(a, 1)):
+        return b
+    return Expr(value.op, (a, b), value.dtype)
+
+
+def _is(value: Value, number: int) -> bool:
+    return not isinstance(value, Expr) and value is not True and value is not False and value == number
+
+
 _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -201,6 +224,21 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
+class Cluster:
+    """A shared buffer as every CTA of the group holds it: leaves read and write it by rank."""
+
+    buffer: str
+
+
+@dataclass(frozen=True, eq=False)
+class Sender:
+    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there."""
+
+    view: View
+    slot: Slot
+
+
+@dataclass(frozen=True, eq=False)
 class Slot:
     """One use of a pipeline as a role holds it; its buffers are attributes: `slot.keys`."""
 
@@ -227,8 +265,8 @@ class InOut:
     """Marks a scalar parameter that a leaf reads and sets."""
 
 
-OutInt = Annotated[Any, Out]
-InOutInt = Annotated[Any, InOut]
+Sets = Annotated[Any, Out]
+Changes = Annotated[Any, InOut]
 
 
 @dataclass(frozen=True)
@@ -243,7 +281,6 @@ class Leaf:
     parameters: tuple[tuple[str, type | None], ...]
     torch: Callable[..., Any]
     doc: str
-    typical: Callable[..., Any] | None = None
 
     def __call__(self, m: Recorder, *arguments: Any) -> None:
         m.call(self, arguments)
@@ -259,33 +296,23 @@ class Leaf:
         return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not Out)
 
 
-def leaf(*, typical: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], Leaf]:
-    """Declare a leaf by its meaning in torch.
+def leaf(function: Callable[..., Any]) -> Leaf:
+    """Declare a leaf by its meaning in torch."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[tuple[str, type | None]] = []
+    for parameter in inspect.signature(function).parameters:
+        hint = hints.get(parameter)
+        marks = [x for x in get_args(hint)[1:] if x in (Out, InOut)] if get_origin(hint) is Annotated else []
+        parameters.append((parameter, marks[0] if marks else None))
+    inputs = [i for i, (_, mark) in enumerate(parameters) if mark is not Out]
 
-    Args:
-        typical: what the cost model takes for the results, from the same inputs.
-    """
+    def meaning(*arguments: Any) -> Any:
+        full: list[Any] = [None] * len(parameters)
+        for position, argument in zip(inputs, arguments, strict=True):
+            full[position] = argument
+        return function(*full)
 
-    def declare(function: Callable[..., Any]) -> Leaf:
-        hints = get_type_hints(function, include_extras=True)
-        parameters = []
-        for parameter in inspect.signature(function).parameters:
-            hint = hints.get(parameter)
-            marks = [x for x in get_args(hint)[1:] if x in (Out, InOut)] if get_origin(hint) is Annotated else []
-            parameters.append((parameter, marks[0] if marks else None))
-        inputs = [i for i, (_, mark) in enumerate(parameters) if mark is not Out]
-
-        def meaning(*arguments: Any) -> Any:
-            full: list[Any] = [None] * len(parameters)
-            for position, argument in zip(inputs, arguments, strict=True):
-                full[position] = argument
-            return function(*full)
-
-        return Leaf(
-            function.__name__, tuple(parameters), meaning, inspect.cleandoc(function.__doc__ or ""), typical
-        )
-
-    return declare
+    return Leaf(function.__name__, tuple(parameters), meaning, inspect.cleandoc(function.__doc__ or ""))
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,11 +351,16 @@ class Loop:
 
 
 @dataclass(frozen=True, eq=False)
-class If:
-    """`rate` is how often the cost model takes the branch."""
+class Repeat:
+    """While `condition` holds."""
 
     condition: Value
-    rate: float
+    body: list[Statement]
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    condition: Value
     body: list[Statement]
     orelse: list[Statement]
 
@@ -359,14 +391,21 @@ class Bulk:
 
 
 @dataclass(frozen=True, eq=False)
-class Multiply:
-    """Issue acc (+)= a b of a declared tensor-core operation, as one group."""
+class Product:
+    """acc (+)= a b by a declared tensor-core operation."""
 
     mma: Mma
     acc: View
     a: View
     b: View
-    accumulate: bool
+    accumulate: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Multiply:
+    """Issue products as one group."""
+
+    products: tuple[Product, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,9 +425,65 @@ class BarriersStand:
     """In the kernel's start: from here on every role may use every barrier and the tensor memory."""
 
 
+@dataclass(frozen=True, eq=False)
+class Fill:
+    """Every element of a register buffer becomes `value`."""
+
+    target: View
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class Meet:
+    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Publish:
+    """Threads of this role have written shared buffers that its own products read next: fence, then meet."""
+
+    buffers: tuple[str, ...]
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterArrive:
+    """Every thread of every CTA of the cluster arrives. A relaxed one orders no memory."""
+
+    relaxed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterWait:
+    """Until every thread of the cluster has arrived."""
+
+
+@dataclass(frozen=True, eq=False)
+class TakeTicket:
+    """Count this CTA in at `counter[index]`, behind what it has written; `last` tells whether it was the last of `total`.
+
+    The last one resets the counter. Threads of the role meet at barrier `name` and learn it through `buffer`.
+    """
+
+    last: str
+    buffer: str
+    counter: str
+    index: Value
+    total: Value
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Depend:
+    """From here on what the kernel before this one wrote is needed; the kernel behind this one may start."""
+
+
 Statement = (
-    Let | Variable | Assign | Loop | If | Call | Step | Bulk | Multiply | AwaitProducts | Comment | BarriersStand
-)
+    Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
+    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -467,11 +562,19 @@ class Recorder:
         yield name(index)
         self._blocks.pop()
 
+    def repeat(self, condition: Value) -> Iterator[None]:
+        """`for _ in m.repeat(condition):` writes a loop that goes on while the condition holds."""
+        inner: list[Statement] = []
+        self._say(Repeat(condition, inner))
+        self._blocks.append(inner)
+        yield
+        self._blocks.pop()
+
     @contextmanager
-    def when(self, condition: Value, rate: float = 1.0) -> Iterator[None]:
+    def when(self, condition: Value) -> Iterator[None]:
         """`with m.when(condition):` writes a branch."""
         inner: list[Statement] = []
-        self._say(If(condition, rate, inner, []))
+        self._say(If(condition, inner, []))
         self._blocks.append(inner)
         yield
         self._blocks.pop()
@@ -521,12 +624,72 @@ class Recorder:
     def bulk(self, target: View, source: Box | Span, slot: Slot, *, evict_first: bool = False) -> None:
         self._say(Bulk(target, source, slot, evict_first))
 
-    def multiply(self, mma: str, acc: View, a: View, b: View, *, accumulate: bool = False) -> None:
-        """Issue one tensor-core operation; `await_products` or a commit says when it is done."""
-        self._say(Multiply(self.schedule.mma(mma), acc, a, b, accumulate))
+    def multiply(
+        self, mma: str, acc: View, a: View, b: View, *, accumulate: Value = False, before: Multiply | None = None
+    ) -> Multiply:
+        """Issue one tensor-core operation; `await_products` or a commit says when it is done.
+
+        Args:
+            before: a multiply written just before, whose group this one joins.
+        """
+        product = Product(self.schedule.mma(mma), acc, a, b, accumulate)
+        if before is not None:
+            if self._blocks[-1][-1:] != [before]:
+                raise DeclarationError(
+                    f"product {mma} of {self.role}", expected="the group written just before", got="another statement", fix="write the products of a group one behind the other"
+                )  # fmt: skip
+            self._blocks[-1].pop()
+        joined = Multiply(((before.products if before else ()) + (product,)))
+        self._say(joined)
+        return joined
 
     def await_products(self, pending: int = 0) -> None:
         self._say(AwaitProducts(pending))
+
+    def fill(self, target: View, value: float) -> None:
+        self._say(Fill(target, value))
+
+    def meet(self, barrier: str = "") -> None:
+        """Barrier of the roles that the named barrier is declared for; of the whole CTA without a name."""
+        self._say(Meet(self._barrier(barrier)))
+
+    def publish(self, barrier: str, *buffers: str) -> None:
+        """This role's threads have written `buffers`, which its own products read behind this point."""
+        self._say(Publish(tuple(self.schedule.buffer(text).name for text in buffers), self._barrier(barrier)))
+
+    def cluster_arrive(self, *, relaxed: bool = False) -> None:
+        self._say(ClusterArrive(relaxed))
+
+    def cluster_wait(self) -> None:
+        self._say(ClusterWait())
+
+    def cluster(self, buffer: str) -> Cluster:
+        """A shared buffer as all CTAs of the group hold it, for a leaf."""
+        return Cluster(self.schedule.buffer(buffer).name)
+
+    def sender(self, view: View, slot: Slot) -> Sender:
+        """Where a leaf sends the other CTAs' uses of a pipeline between them."""
+        return Sender(view, slot)
+
+    def take_ticket(
+        self, last: Expr, buffer: str, counter: str, index: Value, total: Value, barrier: str
+    ) -> None:
+        """Set `last`: whether this CTA is the last of `total` to come by `counter[index]`."""
+        self._say(TakeTicket(self._variable(last), buffer, counter, index, total, self._barrier(barrier)))
+
+    def depend(self) -> None:
+        """What the kernel before this one wrote is needed from here on."""
+        self._say(Depend())
+
+    def _barrier(self, text: str) -> str:
+        if text and text not in self.schedule.named_barriers:
+            raise DeclarationError(
+                f"body of {self.role}",
+                expected="a declared named barrier: " + ", ".join(self.schedule.named_barriers),
+                got=text,
+                fix="declare it in the schedule",
+            )
+        return text
 
     def call(self, called: Leaf, arguments: tuple[Any, ...]) -> None:
         if len(arguments) != len(called.parameters):
@@ -565,7 +728,7 @@ def walk(statements: Any) -> Iterator[Statement]:
     """Every statement, inner ones behind the one that holds them."""
     for statement in statements:
         yield statement
-        if isinstance(statement, Loop):
+        if isinstance(statement, (Loop, Repeat)):
             yield from walk(statement.body)
         elif isinstance(statement, If):
             yield from walk(statement.body)

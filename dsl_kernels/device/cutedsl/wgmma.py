@@ -1,4 +1,4 @@
-"""Hopper's warpgroup MMA: operands in swizzled shared memory, accumulators in registers, one product issued as a group."""
+"""Hopper's warpgroup MMA: operands in swizzled shared memory, accumulators in registers, products issued in groups."""
 
 import cutlass
 import cutlass.cute as cute
@@ -48,13 +48,11 @@ class Product:
         return cute.make_rmem_tensor(self.mma().partition_shape_C((self.m, self.n)), Float32)
 
     def multiply(self, a, b, acc, accumulate):
-        """Issue and commit one product; a whole warpgroup calls it and waits before it reads `acc`."""
+        """Issue one product of a group; a whole warpgroup calls it, and waits for the group before it reads `acc`."""
         mma = self.mma()
-        warpgroup.fence()
         for step in range(self.k // self.step):
             mma.set(warpgroup.Field.ACCUMULATE, accumulate or step > 0)
             cute.gemm(mma, acc, a[None, None, step], b[None, None, step], acc)
-        warpgroup.commit_group()
 
     def _tiles(self, pointer, rows, tiles):
         """`tiles` tiles of rows with the 128-byte swizzle of the copies that write them."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import InOutInt, OutInt, leaf
+from ...tile.text import Changes, Sets, leaf
 
 WARP = 32
 
@@ -41,44 +41,38 @@ def _even(b: int, cta: int, ctas: int) -> tuple[int, int, int]:
     return cta // group, cta % group, group
 
 
-@leaf(typical=lambda b, cta, ctas: (0, 0, 1))
-def place_when_even(seq: OutInt, tile: OutInt, step: OutInt, b: int, cta: int, ctas: int) -> Any:
+@leaf
+def place_when_even(seq: Sets, tile: Sets, step: Sets, b: int, cta: int, ctas: int) -> Any:
     """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in turn."""
     return _even(b, cta, ctas)
 
 
-@leaf(typical=lambda *_: 0)
-def read_lengths(length: OutInt, seq_lens: Any, b: int, lane: Any) -> Any:
+@leaf
+def read_lengths(length: Sets, seq_lens: Any, b: int, lane: Any) -> Any:
     """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
     return seq_lens[torch.arange(WARP).clamp(max=b - 1), 0]
 
 
-@leaf(typical=lambda *_: 0)
-def lengths_to_score(need: OutInt, length: Any, b: int, skip_below: int, lane: Any) -> Any:
+@leaf
+def lengths_to_score(need: Sets, length: Any, b: int, skip_below: int, lane: Any) -> Any:
     """What the lanes' sequences have to score, from their lengths."""
     lanes = torch.arange(WARP)
     return torch.where((lanes < b) & (length > skip_below), length, 0)
 
 
-@leaf(typical=lambda *_: 0)
-def keys_to_score(need: OutInt, seq_lens: Any, b: int, next_n: int, skip_below: int, sequence: Any) -> Any:
+@leaf
+def keys_to_score(need: Sets, seq_lens: Any, b: int, next_n: int, skip_below: int, sequence: Any) -> Any:
     """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
     return torch.tensor([_need(seq_lens, b, next_n, skip_below, lane) for lane in range(WARP)])
 
 
-def _typical_share(seq: int, tile: int, need: Any, step: int, *call: Any) -> Any:
-    seq_lens, b, next_n, skip_below, keys, cta, ctas, lane = call
-    longest = seq_lens
-    return 0, 0, longest, ceildiv(b * ceildiv(longest, keys), ctas), 1
-
-
-@leaf(typical=_typical_share)
+@leaf
 def find_share(
-    seq: InOutInt,
-    tile: InOutInt,
-    need: InOutInt,
-    turns: OutInt,
-    step: InOutInt,
+    seq: Changes,
+    tile: Changes,
+    need: Changes,
+    turns: Sets,
+    step: Changes,
     seq_lens: Any,
     b: int,
     next_n: int,
@@ -109,13 +103,13 @@ def find_share(
     return seq, place, needs[seq], turns, 1
 
 
-@leaf(typical=lambda it, seq, tile, need, *_: (it == 0, seq, tile, need))
+@leaf
 def next_tile(
-    fresh: OutInt,
+    fresh: Sets,
     it: int,
-    seq: InOutInt,
-    tile: InOutInt,
-    need: InOutInt,
+    seq: Changes,
+    tile: Changes,
+    need: Changes,
     seq_lens: Any,
     b: int,
     next_n: int,
@@ -133,9 +127,9 @@ def next_tile(
     return fresh, seq, tile, need
 
 
-@leaf(typical=lambda *_: 0)
+@leaf
 def table_entries(
-    entry: OutInt,
+    entry: Sets,
     block_table: Any,
     max_pages: int,
     row: int,
@@ -154,31 +148,31 @@ def table_entries(
     return block_table[row, places.clamp(max=last)]
 
 
-@leaf(typical=lambda *_: 0)
-def entry_of(page: OutInt, entry: Any, place: int) -> Any:
+@leaf
+def entry_of(page: Sets, entry: Any, place: int) -> Any:
     """The entry that lane `place` holds."""
     return int(entry[place])
 
 
-@leaf()
+@leaf
 def read_weights(weight: Any, head_weights: Any, first: int, queries: int, thread: Any) -> None:
     """Weights of the heads of one product, from the `first` of its slot on."""
     weight.copy_(head_weights[first : first + weight.numel()].view(weight.shape))
 
 
-@leaf()
+@leaf
 def read_scales(scale: Any, key_scales: Any, first: int, queries: int, thread: Any) -> None:
     """Scales of the keys of one product, from key `first` of the tile on."""
     scale.copy_(key_scales[first : first + scale.numel()])
 
 
-@leaf()
+@leaf
 def weigh(logit: Any, dots: Any, weight: Any, queries: int, thread: Any) -> None:
     """logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0)."""
     logit.copy_((torch.relu(dots.view(len(dots), queries, -1)) * weight).sum(dim=2))
 
 
-@leaf()
+@leaf
 def read_query_lengths(
     length: Any, seq_lens: Any, seq: int, query: int, queries: int, next_n: int, skip_below: int, thread: Any
 ) -> None:
@@ -188,13 +182,13 @@ def read_query_lengths(
         length[i] = value if value > skip_below else 0
 
 
-@leaf()
+@leaf
 def one_length(length: Any, need: int) -> None:
     """The length of the only query of a sequence."""
     length.fill_(need)
 
 
-@leaf()
+@leaf
 def store_logits(
     logits: Any, logit: Any, scale: Any, length: Any, seq: int, query: int, queries: int, next_n: int, stride: int, key: int, thread: Any
 ) -> None:
@@ -213,10 +207,10 @@ def _window(k_start: Any, k_end: Any, row: int, s: int, skv: int, skip_below: in
     return (begin, end) if end - begin > skip_below else (begin, 0)
 
 
-@leaf(typical=lambda k_start, k_end, row, rows, s, skv, skip_below, keys, split, splits: (0, ceildiv(ceildiv(skv, keys), splits)))
+@leaf
 def find_tiles(
-    first: OutInt,
-    turns: OutInt,
+    first: Sets,
+    turns: Sets,
     k_start: Any,
     k_end: Any,
     row: int,
@@ -238,7 +232,7 @@ def find_tiles(
     return low + share_begin(tiles, split, splits), share_size(tiles, split, splits)
 
 
-@leaf()
+@leaf
 def read_windows(
     begin: Any, size: Any, k_start: Any, k_end: Any, row: int, queries: int, s: int, skv: int, skip_below: int, thread: Any
 ) -> None:
@@ -248,7 +242,7 @@ def read_windows(
         begin[i], size[i] = low, max(0, high - low)
 
 
-@leaf()
+@leaf
 def store_window(
     logits: Any, logit: Any, scale: Any, begin: Any, size: Any, row: int, queries: int, stride: int, key: int, thread: Any
 ) -> None:
@@ -259,20 +253,20 @@ def store_window(
             logits[row + i, start:end] = logit[start - key : end - key, i] * scale[start - key : end - key]
 
 
-@leaf()
+@leaf
 def read_scores(dots: Any, scores: Any, first: int, heads: int, thread: Any) -> None:
     """Accumulators of a product in tensor memory, from column `first` on."""
     dots.copy_(scores[:, first : first + dots.shape[1]])
 
 
-@leaf()
+@leaf
 def weigh_one(logit: Any, dots: Any, query: int, weight: Any, thread: Any) -> None:
     """logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product."""
     heads = weight.numel()
     logit.copy_((torch.relu(dots[:, query * heads : (query + 1) * heads]) * weight).sum(dim=1))
 
 
-@leaf()
+@leaf
 def store_query(
     logits: Any, logit: Any, scale: Any, length: Any, seq: int, query: int, next_n: int, stride: int, key: int, thread: Any
 ) -> None:
@@ -282,7 +276,7 @@ def store_query(
         logits[seq, query, key : key + count] = logit[:count] * scale[:count]
 
 
-@leaf()
+@leaf
 def store_row(
     logits: Any, logit: Any, scale: Any, begin: Any, size: Any, j: int, row: int, stride: int, key: int, thread: Any
 ) -> None:
