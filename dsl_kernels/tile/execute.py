@@ -23,6 +23,7 @@ class Executor:
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
         self._scope: dict[str, Any] = {
+            **run.scalars,
             **run.dims,
             **dict(zip(run.schedule.axes, cta.block, strict=True)),
             "lane": None,

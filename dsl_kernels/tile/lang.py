@@ -163,7 +163,8 @@ class Pipeline:
 class Mma:
     """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
 
-    `a`, `b` and `acc` name the buffers of its operands and of its result.
+    `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
+    rows ("m") or its columns ("n").
     """
 
     name: str
@@ -180,15 +181,12 @@ class Mma:
     a: str = ""
     b: str = ""
     acc: str = ""
+    shared_out: str = "m"
 
     @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
 
-    @property
-    def tile_m(self) -> int:
-        """Rows of A that one instruction takes: a warpgroup's 64, or all of tcgen05's."""
-        return min(self.m, 64) if self.unit == "wgmma" else self.m
 
 
 @dataclass(frozen=True)

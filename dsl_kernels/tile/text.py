@@ -522,6 +522,10 @@ class Recorder:
         """This CTA's coordinate on a grid axis."""
         return name(self.schedule.axes[axis])
 
+    def scalar(self, text: str) -> Expr:
+        """A floating-point scalar operand."""
+        return name(text, "float32")
+
     def in_role(self, role: str) -> Expr:
         """In the kernel's start: whether this thread is of `role`."""
         return Expr("in_role", (self.schedule.role(role).name,), "bool")
