@@ -90,7 +90,7 @@ class Printer:
         if isinstance(argument, t.View):
             return self._view(argument)
         if isinstance(argument, t.Global):
-            return argument.name
+            return self._phrase("operand", name=argument.name, pitch=argument.pitch)
         if isinstance(argument, t.Cluster):
             return argument.buffer
         if isinstance(argument, t.Sender):

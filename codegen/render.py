@@ -235,6 +235,13 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
     return tuple(found)
 
 
+@lru_cache(maxsize=64)
+def module_names(backend: str, op: str) -> frozenset[str]:
+    """What the module of an operation's leaves defines beside functions."""
+    tree = ast.parse((DEVICE / backend / f"{op}.py").read_text())
+    return frozenset(t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name))
+
+
 def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
     """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
@@ -292,6 +299,8 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas}),
+        "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
+        "leaf_names": module_names(candidate.backend, candidate.program.op),
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],

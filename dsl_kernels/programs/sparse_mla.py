@@ -273,7 +273,7 @@ def _hopper(k: SimpleNamespace) -> Schedule:
     budgets = (None, None) if groups == 1 else (216, 72) if k.kv == "bf16" else (208, 88)
     batch = 2 if groups == 1 else 1
     token_words = tuple(
-        Buffer("words", Space.REGISTER, (batch, 32, 288), "int32", role="gather", per_thread=44 * batch, private=True, doc="tokens on their way")
+        Buffer("words", Space.REGISTER, (batch, 32, 288), "uint32", role="gather", per_thread=44 * batch, private=True, doc="tokens on their way")
         for _ in range(k.kv == "fp8")
     )
     attend = Role("attend", 4 * groups, budgets[0], "queries, both products, softmax, merge, output")
@@ -452,7 +452,7 @@ def _gather(m: Recorder) -> None:
             with m.when(live):
                 kv = m.acquire("kv", it)
                 for target, cache, columns in ((kv.ckv_s, "ckv", dims), (kv.kpe_s, "kpe", rope)):
-                    leaf.copy_rows(m, target, m.operand(cache), m.dim(f"{cache}_stride"), which * columns, columns, low, high, m.dim("n"), m.thread)
+                    leaf.copy_rows(m, target, m.operand(cache, f"{cache}_stride"), which * columns, columns, low, high, m.dim("n"), m.thread)
                 m.commit(kv)
                 m.set(it, it + 1)
     else:

@@ -100,7 +100,7 @@ def load_sinks(sinks: Any, attn_sink: Any, head0: int, block: int, share: Any, t
 
 @leaf
 def copy_rows(
-    target: Any, cache: Any, stride: int, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
+    target: Any, cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row."""
     target.copy_(rows_of_cache(cache, torch.cat([low, high]), n)[:, first : first + columns])
