@@ -396,33 +396,30 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
     )
     bucket = " ".join(f"{name}={value}" for name, value in found.bucket.items())
     console.print(f"bucket {bucket}; sizes that decide nothing: {', '.join(assumed) or 'none'}", markup=False)
-    here = [c for c in found.candidates if c.variant.arch == call.arch]
     order = sorted(
-        here,
+        (c for c in found.candidates if c.refusal is None),
         key=lambda c: (
             not c.chosen,
-            c.refusal is not None,
             c.tuned_us or math.inf,
-            c.predicted_us or 0.0,
+            math.inf if c.predicted_us is None else c.predicted_us,
             c.variant.id,
         ),
     )
-    rows = [
-        ("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us, c.refusal or "")
-        for c in order
-    ]
-    out.show(
-        out.table(
-            "candidates",
-            (" ", "variant", "model us", "bound", "tuned us", "refused because"),
-            rows,
-            right=("model us", "tuned us"),
-            fold=("refused because",),
+    rows = [("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us) for c in order]
+    if rows:
+        names = (" ", "variant", "model us", "bound", "tuned us")
+        out.show(out.table("candidates", names, rows, right=("model us", "tuned us")))
+    refused = [(len(group.variants), group.reason, group.variants[0]) for group in found.refusals()]
+    if refused:
+        out.show(
+            out.table(
+                "refused",
+                ("variants", "refused because", "such as"),
+                refused,
+                right=("variants",),
+                fold=("refused because",),
+            )
         )
-    )
-    others = len(found.candidates) - len(here)
-    if others:
-        console.print(f"{others} more are built for other architectures")
     console.print(f"model us: a model, not a measurement; its rates are {rates}", markup=False)
     if found.tuned:
         console.print(f"tuned entry: {found.tuned['variant']}", markup=False)

@@ -1,8 +1,8 @@
 """The machine a program's bodies run on, tile by tile: pipelines, data movement, tensor-core and group operations.
 
 `Interpreter` (below) executes the bodies in torch on a CPU with the kernel's own tiling, stages, masks, splits and
-merges, under a seeded schedule of roles and CTAs; `dsl_kernels.tile.cost.Counter` runs the same bodies
-once and counts. A body is a generator: it yields where the hardware would wait.
+merges, under a seeded schedule of roles and CTAs. A body is a generator: it yields where the hardware would wait.
+Nothing here depends on a default device or dtype, on autocast or on the grad mode of the caller.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from ..errors import ScheduleError
 from ..expr import evaluate
 from .lang import Buffer, Pipeline, Schedule, Space, TileProgram
 
+# The device of every tile; the caller's default device is not asked.
+DEVICE = "cpu"
 TORCH_DTYPES = {
     "float32": torch.float32,
     "int32": torch.int32,
@@ -72,26 +74,20 @@ class _Ring:
 class _Cta:
     """Storage and pipeline state of one CTA."""
 
-    def __init__(
-        self, schedule: Schedule, block: tuple[int, ...], fresh: Callable[[Buffer], torch.Tensor]
-    ) -> None:
+    def __init__(self, schedule: Schedule, block: tuple[int, ...]) -> None:
         self.block = block
         self.rings = {pipe.name: _Ring() for pipe in schedule.pipelines}
         self.meetings: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self.storage: dict[str, torch.Tensor] = {}
         for buffer in schedule.buffers:
             if buffer.space is not Space.REGISTER:
-                self.storage[buffer.name] = fresh(buffer)
-
-
-def unfilled(buffer: Buffer) -> torch.Tensor:
-    """Fresh storage of a buffer, all stages, whose content is never looked at."""
-    return torch.empty((buffer.stages, *buffer.shape), dtype=TORCH_DTYPES[buffer.dtype])
+                self.storage[buffer.name] = poisoned(buffer)
 
 
 def poisoned(buffer: Buffer) -> torch.Tensor:
     """Fresh storage of a buffer, all stages, filled with NaN (or an absurd integer) so that stale reads show."""
-    tensor = unfilled(buffer)
+    shape = (buffer.stages, *buffer.shape)
+    tensor = torch.empty(shape, dtype=TORCH_DTYPES[buffer.dtype], device=DEVICE)
     _poison(tensor)
     return tensor
 
@@ -104,7 +100,7 @@ def _poison(tensor: torch.Tensor) -> None:
 
 
 class Machine:
-    """What a role's body sees. Subclasses decide whether operations compute or count.
+    """What a role's body sees.
 
     Attributes:
         k: the variant's knobs as a namespace.
@@ -133,15 +129,15 @@ class Machine:
         return self._run.operands[name]
 
     def read(self, name: str, index: tuple[int, ...], typical: str | int) -> int:
-        """One integer of a global operand that steers control flow; `typical` names the dim the cost model assumes."""
+        """One integer of a global operand that steers control flow; `typical`, or the dim it names, is what it may be."""
         return int(self.operand(name)[index])
 
     def loop(self, count: int) -> Iterator[int]:
-        """A loop of `count` like iterations (the cost model runs the first and multiplies)."""
+        """A loop of `count` like iterations."""
         return iter(range(count))
 
     def taken(self, condition: bool | torch.Tensor) -> bool:
-        """A data-dependent branch (the cost model takes it)."""
+        """A data-dependent branch that is usually taken."""
         return bool(condition)
 
     def buffer(self, name: str) -> torch.Tensor:
@@ -149,13 +145,13 @@ class Machine:
         return self._cta.storage[name][0]
 
     def zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self._run.device)
+        return torch.zeros(shape, dtype=dtype, device=DEVICE)
 
     def full(self, shape: tuple[int, ...], value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.full(shape, value, dtype=dtype, device=self._run.device)
+        return torch.full(shape, value, dtype=dtype, device=DEVICE)
 
     def arange(self, count: int) -> torch.Tensor:
-        return torch.arange(count, device=self._run.device)
+        return torch.arange(count, dtype=torch.int64, device=DEVICE)
 
     def acquire(self, name: str) -> Generator[Any, None, Slot]:
         """Producer: wait until the next slot is free; returns the `Slot` (`slot = yield from m.acquire(...)`)."""
@@ -255,7 +251,7 @@ class Machine:
         return box
 
     def number(self, value: torch.Tensor, typical: int = 0) -> int:
-        """A value computed by the kernel that steers it; the cost model assumes `typical`."""
+        """A value computed by the kernel that steers it; `typical` is what it may be."""
         return int(value)
 
     def arrive_last(self, name: str, index: int, total: int) -> bool:
@@ -338,8 +334,6 @@ class _Run:
     """One launch: the operands, the grid and the state shared by CTAs."""
 
     machine: type[Machine] = Machine
-    device = "cpu"
-    fresh = staticmethod(poisoned)
 
     def __init__(
         self,
@@ -375,7 +369,7 @@ class _Run:
         return [group[key] for key in sorted(group)]
 
     def start(self, block: tuple[int, ...]) -> list[tuple[Machine, Iterator[Any]]]:
-        cta = _Cta(self.schedule, block, self.fresh)
+        cta = _Cta(self.schedule, block)
         if self.schedule.group:
             self.ctas[self.group_of(block)][block] = cta
         tasks = []

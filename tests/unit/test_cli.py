@@ -263,6 +263,8 @@ def test_explain_names_the_refusal_of_each_candidate():
     assert found["selection"] is None
     assert all(c["refusal"] for c in found["candidates"])
     assert any(c["refusal"] == "heads = 24, built for 16" for c in found["candidates"])
+    text = invoke("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a").stdout
+    assert "heads = 24, built for 8, 16, 32, 64 or 128" in text and len(text.splitlines()) < 16
 
 
 def test_explain_says_which_tuned_entry_decided(tmp_path):
