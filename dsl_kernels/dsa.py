@@ -6,6 +6,7 @@ in a CUDA graph and replayed with padded rows (length 0) and other lengths.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -164,7 +165,10 @@ def prefill(
 
 def _to_keys(indices: torch.Tensor, k_start: torch.Tensor) -> None:
     """Positions within a row's window become key positions; padding stays -1."""
-    indices.add_(k_start[:, None] * (indices >= 0))
+    # Buffers that were allocated in inference mode may be written in it alone; a traced graph cannot enter it.
+    inference = not torch.compiler.is_compiling() and indices.is_inference()
+    with torch.inference_mode() if inference else contextlib.nullcontext():
+        indices.add_(k_start[:, None] * (indices >= 0))
 
 
 def _allocate(q_nope: torch.Tensor, topk: int) -> StepOutput:

@@ -212,6 +212,30 @@ def _(q, k, k_scales, weights, k_start, k_end, skip_below, executor=None, varian
     return q.new_empty(q.shape[0], _columns(k), dtype=torch.float32)
 
 
+@torch.library.custom_op("dsl_kernels::lightning_indexer_prefill_out", mutates_args=("logits",))
+def _prefill_out_op(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    k_scales: torch.Tensor,
+    weights: torch.Tensor,
+    k_start: torch.Tensor,
+    k_end: torch.Tensor,
+    logits: torch.Tensor,
+    skip_below: int,
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+) -> None:
+    _prefill(q, k, k_scales, weights, k_start, k_end, logits, skip_below, executor, variant, arch)
+
+
+@_prefill_out_op.register_fake
+def _(
+    q, k, k_scales, weights, k_start, k_end, logits, skip_below, executor=None, variant=None, arch=None
+):  # fmt: skip
+    return None
+
+
 def lightning_indexer_prefill(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -243,18 +267,23 @@ def lightning_indexer_prefill(
         As `lightning_indexer`.
     """
     require_tensors("q k k_scales weights k_start k_end out", q, k, k_scales, weights, k_start, k_end, out)
-    if torch.compiler.is_compiling() and out is None:
-        return torch.ops.dsl_kernels.lightning_indexer_prefill(
-            q, k, k_scales, weights, k_start, k_end, skip_below, executor, variant, arch
-        )
-    if out is None:
-        out = q.new_empty(q.shape[0], _columns(k), dtype=torch.float32)
-    if out.dim() == 2 and out.shape[1] < k.shape[0]:
+    if out is not None and out.dim() == 2 and out.shape[1] < k.shape[0]:
         raise InvalidArgumentError(
             "out",
             expected=f"at least {k.shape[0]} columns",
             got=str(tuple(out.shape)),
             fix="allocate [s, skv] or wider",
         )
+    if torch.compiler.is_compiling():
+        if out is None:
+            return torch.ops.dsl_kernels.lightning_indexer_prefill(
+                q, k, k_scales, weights, k_start, k_end, skip_below, executor, variant, arch
+            )
+        torch.ops.dsl_kernels.lightning_indexer_prefill_out(
+            q, k, k_scales, weights, k_start, k_end, out, skip_below, executor, variant, arch
+        )
+        return out
+    if out is None:
+        out = q.new_empty(q.shape[0], _columns(k), dtype=torch.float32)
     _prefill(q, k, k_scales, weights, k_start, k_end, out, skip_below, executor, variant, arch, workspace)
     return out
