@@ -118,7 +118,7 @@ def _indexer(case: Case, seed: int) -> Prepared:
         args = [
             tensors[name] for name in ("q_index", "k_index", "k_index_scales", "weights", "k_start", "k_end")
         ]
-        out = torch.empty(p["s"], -(-p["skv"] // 4) * 4, device=measure.DEVICE)
+        out = torch.empty(p["s"], -(-p["skv"] // 4) * 4, dtype=torch.float32, device=measure.DEVICE)
         dims = {"s": p["s"], "heads": p["heads"], "skv": p["skv"], "stride": out.shape[1]}
 
         def flat(variant: str | None, splits: int | None) -> list[bench.Call]:
@@ -173,8 +173,8 @@ def _selector(case: Case, seed: int) -> Prepared:
     few = draw_scores(p.get("scores", "normal"), min(rows, 64), length, generator).to(measure.DEVICE)
     logits = []
     for turn in range(sets):
-        picked = torch.arange(rows) % len(few)
-        logits.append(few[picked.to(measure.DEVICE)].roll(turn * 977 + 1, dims=1).contiguous())
+        picked = torch.arange(rows, device=few.device) % len(few)
+        logits.append(few[picked].roll(turn * 977 + 1, dims=1).contiguous())
     ends = torch.full((rows,), length, dtype=torch.int32, device=measure.DEVICE)
     out = torch.empty(rows, k, dtype=torch.int32, device=measure.DEVICE)
     dims = {
@@ -210,9 +210,8 @@ def _attention(case: Case, seed: int) -> Prepared:
     index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=measure.DEVICE)
     drawn = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
     ids = [_ids(p.get("ids", "random"), t, topk, n, seed + turn) for turn in range(sets)]
-    outs = [
-        (torch.empty_like(s.tensors["q_nope"]), torch.empty(t, heads, device=measure.DEVICE)) for s in drawn
-    ]
+    lse = partial(torch.empty, t, heads, dtype=torch.float32, device=measure.DEVICE)
+    outs = [(torch.empty_like(s.tensors["q_nope"]), lse()) for s in drawn]
     dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
 
     def calls(variant: str | None, splits: int | None) -> list[bench.Call]:

@@ -84,7 +84,9 @@ def time_optional(calls: Sequence[bench.Call], figures: dict[str, Any]) -> float
 
 def logits(inputs: StepInputs) -> torch.Tensor:
     b, next_n = inputs.tensors["seq_lens"].shape
-    return torch.empty(b, next_n, inputs.tensors["block_table"].shape[1] * PAGE, device=DEVICE)
+    return torch.empty(
+        b, next_n, inputs.tensors["block_table"].shape[1] * PAGE, dtype=torch.float32, device=DEVICE
+    )
 
 
 def live_pages(sets: list[StepInputs]) -> list[torch.Tensor]:
@@ -194,7 +196,7 @@ def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]
         return None
     t, heads, _ = given[0]["q_nope"].shape
     topk = given[0]["indices"].shape[1]
-    out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, device=DEVICE)
+    out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, dtype=torch.float32, device=DEVICE)
     scratch = module.workspace(t, heads, DEVICE, splits=max(4, min(128, 512 // t)))
 
     def run(setting: Any, splits: int) -> None:

@@ -7,7 +7,8 @@ Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,43 +74,49 @@ PREFILL = (
 )
 
 
+def _normal(generator: torch.Generator) -> Callable[..., torch.Tensor]:
+    return partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
+
+
 def _queries(
     rows: tuple[int, ...], heads: int, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    q = torch.randn(*rows, heads, INDEX_DIM, generator=generator).clamp(-2, 2).to(torch.float8_e4m3fn)
-    return q, torch.randn(*rows, heads, generator=generator)
+    normal = _normal(generator)
+    q = normal(*rows, heads, INDEX_DIM).clamp(-2, 2).to(torch.float8_e4m3fn)
+    return q, normal(*rows, heads)
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    p = workload.params
+    p, device = workload.params, generator.device
     if workload.form == "prefill":
         s, skv = p["s"], p["skv"]
         q, weights = _queries((s,), p["heads"], generator)
         keys, scales = unpack_index_keys(
-            pack_index_keys(torch.randn(-(-skv // PAGE), PAGE, INDEX_DIM, generator=generator))
+            pack_index_keys(_normal(generator)(-(-skv // PAGE), PAGE, INDEX_DIM))
         )
         first = skv - s + 1
-        ends = torch.arange(first, first + s, dtype=torch.int32).clamp(min=0)
-        starts = torch.zeros(s, dtype=torch.int32)
+        ends = torch.arange(first, first + s, dtype=torch.int32, device=device).clamp(min=0)
+        starts = torch.zeros(s, dtype=torch.int32, device=device)
         if p.get("windows") == "ragged":
-            starts = (torch.rand(s, generator=generator) * ends).to(torch.int32)
+            share = torch.rand(s, generator=generator, dtype=torch.float32, device=device)
+            starts = (share * ends).to(torch.int32)
             ends[s // 2] = starts[s // 2]
         return {
             "q": q, "k": keys.reshape(-1, INDEX_DIM)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
             "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
         }  # fmt: skip
-    lens = torch.tensor(p["lens"], dtype=torch.int32)
+    lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
     b, next_n = lens.shape
     q, weights = _queries((b, next_n), p["heads"], generator)
     pages = p["pages"]
-    cache = pack_index_keys(torch.randn(pages, PAGE, INDEX_DIM, generator=generator)).view(pages, -1)
+    cache = pack_index_keys(_normal(generator)(pages, PAGE, INDEX_DIM)).view(pages, -1)
     max_pages = max(1, -(-int(lens.max()) // PAGE)) + p.get("spare_pages", 1)
-    table = torch.randint(-(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64).to(
-        torch.int32
-    )
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64, device=device
+    ).to(torch.int32)
     for row in range(b):
         used = -(-int(lens[row].max()) // PAGE)
-        order = torch.randperm(pages, generator=generator)[:used]
+        order = torch.randperm(pages, generator=generator, device=device)[:used]
         table[row, :used] = order.to(torch.int32)
     return {
         "q": q,
@@ -131,7 +138,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     skip = inputs.get("skip_below", 0)
     if form == "prefill":
         rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
-        logits = torch.full((rows, columns), float("nan"), dtype=torch.float64)
+        logits = torch.full((rows, columns), float("nan"), dtype=torch.float64, device=inputs["q"].device)
         for row in range(rows):
             start, end = int(inputs["k_start"][row]), int(inputs["k_end"][row])
             if end - start > skip:
@@ -145,7 +152,8 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     values, scales = unpack_index_keys(inputs["k_cache"], PAGE)
     lens = inputs["seq_lens"]
     b, next_n = lens.shape
-    logits = torch.full((b, next_n, max(1, int(lens.max()))), float("nan"), dtype=torch.float64)
+    shape = (b, next_n, max(1, int(lens.max())))
+    logits = torch.full(shape, float("nan"), dtype=torch.float64, device=lens.device)
     for row in range(b):
         for query in range(next_n):
             length = int(lens[row, query])

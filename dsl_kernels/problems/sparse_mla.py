@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,11 +65,12 @@ DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
 def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:
     """Ids [t, topk]: random distinct, sorted, tail (half padded at the end), holes (-1 anywhere), empty, mixed, repeats."""
+    device = generator.device
     ids = torch.stack(
         [
-            torch.randperm(n, generator=generator)[:topk]
+            torch.randperm(n, generator=generator, device=device)[:topk]
             if n >= topk
-            else torch.randint(n, (topk,), generator=generator)
+            else torch.randint(n, (topk,), generator=generator, device=device)
             for _ in range(t)
         ]
     )
@@ -78,7 +80,7 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
     if pattern == "tail":
         ids[:, topk // 2 + 5 :] = -1
     elif pattern == "holes":
-        ids[torch.rand(t, topk, generator=generator) < 0.5] = -1
+        ids[torch.rand(t, topk, generator=generator, dtype=torch.float32, device=device) < 0.5] = -1
         ids[:, : topk // 4] = -1
     elif pattern == "empty":
         ids.fill_(-1)
@@ -96,21 +98,25 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = workload.params
     t, heads, topk, n = p["t"], p["heads"], p["topk"], p["n"]
+    normal = partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
     inputs: dict[str, Any] = {
-        "q_nope": torch.randn(t, heads, LATENT_DIM, generator=generator).bfloat16(),
-        "q_pe": torch.randn(t, heads, ROPE_DIM, generator=generator).bfloat16(),
+        "q_nope": normal(t, heads, LATENT_DIM).bfloat16(),
+        "q_pe": normal(t, heads, ROPE_DIM).bfloat16(),
     }
-    latent = torch.randn(n, LATENT_DIM, generator=generator).bfloat16()
-    rope = torch.randn(n, ROPE_DIM, generator=generator).bfloat16()
+    latent, rope = normal(n, LATENT_DIM).bfloat16(), normal(n, ROPE_DIM).bfloat16()
     if workload.form == "fp8":
         inputs["kv_cache"] = pack_fp8_tokens(latent, rope, raw_scales=p.get("fp8_scales") == "raw")
     elif p.get("joined"):
-        rows = torch.cat([latent, rope], dim=1)
+        # Not torch.cat, which autocast to float16 refuses for bfloat16.
+        rows = latent.new_empty(n, LATENT_DIM + ROPE_DIM)
+        rows[:, :LATENT_DIM], rows[:, LATENT_DIM:] = latent, rope
         inputs["ckv"], inputs["kpe"] = rows[:, :LATENT_DIM], rows[:, LATENT_DIM:]
     else:
         inputs["ckv"], inputs["kpe"] = latent, rope
     inputs["indices"] = draw_indices(p.get("ids", "random"), t, topk, n, generator)
-    sink = torch.randn(heads, generator=generator) if p.get("sink") else torch.full((heads,), -math.inf)
+    sink = normal(heads)
+    if not p.get("sink"):
+        sink = sink.fill_(-math.inf)
     inputs |= {
         "attn_sink": sink,
         "sm_scale": p.get("sm_scale", DATASET_SM_SCALE),

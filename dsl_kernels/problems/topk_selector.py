@@ -38,7 +38,7 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
     normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
     bucket (most scores in one histogram bin), steps (few distinct values), specials (NaN and infinities inside).
     """
-    x = torch.randn(rows, columns, generator=generator)
+    x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
     if kind == "tight":
         return 1.0 + 1e-3 * x
     if kind == "ties":
@@ -47,12 +47,12 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
         return torch.full_like(x, 0.5)
     if kind == "outlier":
         return torch.full_like(x, -1.0).index_fill_(
-            1, torch.randint(columns, (1,), generator=generator), 1e30
+            1, torch.randint(columns, (1,), generator=generator, device=x.device), 1e30
         )
     if kind == "negative":
         return -x.abs() - 1e-3
     if kind == "zeros":
-        return torch.where(x > 0, 0.0, -0.0)
+        return torch.where(x > 0, 0.0, -0.0).to(x.dtype)
     if kind == "bucket":
         return torch.where(x > 3.0, x, 1.0 + x.abs() * 1e-6)
     if kind == "steps":
@@ -67,28 +67,27 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = workload.params
-    lens = torch.tensor(p["lens"], dtype=torch.int32)
-    starts = torch.tensor(p.get("starts", [0] * len(p["lens"])), dtype=torch.int32)
+    device = generator.device
+    lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
+    starts = torch.tensor(p.get("starts", [0] * len(p["lens"])), dtype=torch.int32, device=device)
     rows, ends = len(lens), starts + lens
     stride = -(-(int(ends.max()) + p.get("tail", 37)) // 4) * 4
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
-    columns = torch.arange(stride)
+    columns = torch.arange(stride, device=device)
     outside = (columns >= ends[:, None]) | (columns < starts[:, None])
-    logits[outside] = torch.where(
-        torch.rand(int(outside.sum()), generator=generator) < 0.5, float("nan"), float("inf")
-    )
+    coin = torch.rand(int(outside.sum()), generator=generator, dtype=torch.float32, device=device)
+    logits[outside] = torch.where(coin < 0.5, float("nan"), float("inf")).to(logits.dtype)
     page, next_n = p.get("page_size", 0), p.get("next_n", 1)
     sequences = -(-rows // next_n)
     max_pages = -(-int(lens.max()) // page) + 1 if page else 1
     table = torch.randint(
-        -(2**31), 2**31 - 1, (sequences, max_pages), generator=generator, dtype=torch.int64
+        -(2**31), 2**31 - 1, (sequences, max_pages), generator=generator, dtype=torch.int64, device=device
     ).to(torch.int32)
     if page:
         for sequence in range(sequences):
             used = -(-int(lens[sequence * next_n : (sequence + 1) * next_n].max()) // page)
-            table[sequence, :used] = torch.randperm(p.get("pages", 4096), generator=generator)[:used].to(
-                torch.int32
-            )
+            order = torch.randperm(p.get("pages", 4096), generator=generator, device=device)
+            table[sequence, :used] = order[:used].to(torch.int32)
     return {
         "logits": logits,
         "row_starts": starts,
@@ -104,7 +103,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Positions by a stable descending sort, in ascending order, mapped through the block table."""
     logits, k = inputs["logits"], int(inputs["k"])
     rows, page = logits.shape[0], int(inputs["page_size"])
-    out = torch.full((rows, k), -1, dtype=torch.int32)
+    out = torch.full((rows, k), -1, dtype=torch.int32, device=logits.device)
     for row in range(rows):
         start, end = int(inputs["row_starts"][row]), int(inputs["row_ends"][row])
         count = min(k, end - start)

@@ -19,7 +19,7 @@ import torch
 from .. import problems
 from ..arch import ArchSpec
 from ..tile.lang import Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
-from ..tile.machine import Machine
+from ..tile.machine import DEVICE, Machine
 
 MAX_K = 2048
 TILE = 128
@@ -294,7 +294,8 @@ def half_digit(x: torch.Tensor) -> torch.Tensor:
 def half_edge(bin_: int) -> int:
     """Smallest key of a bin of the first round, counted from the smallest score."""
     middle = 1 << (HALF_BITS - 1)
-    magnitude = torch.tensor(abs(bin_ - middle) << (16 - HALF_BITS), dtype=torch.int32).to(torch.int16)
+    magnitude = torch.tensor(abs(bin_ - middle) << (16 - HALF_BITS), dtype=torch.int32, device=DEVICE)
+    magnitude = magnitude.to(torch.int16)
     bits = int(magnitude.view(torch.float16).float().view(torch.int32))
     return (1 << 31) + (bits if bin_ >= middle else -bits)
 

@@ -296,7 +296,8 @@ class Machine:
                 f"calls mma {name} with {tuple(a.shape)} x {tuple(b.shape)}",
                 f"declare m={op.m}, n={op.n}, k={op.k} as the body uses them",
             )
-        out = a.float() @ b.float()
+        # In float64, where neither the process's matmul precision nor the number of threads shows in the rounded sum.
+        out = (a.double() @ b.double()).float()
         return out if acc is None else acc + out
 
     def histogram(self, digits: torch.Tensor, valid: torch.Tensor, bins: int) -> torch.Tensor:
@@ -405,7 +406,12 @@ class Interpreter:
         Raises:
             ScheduleError: the roles deadlock, or a body misuses a pipeline.
         """
-        run = _Run(program, knobs, arch, operands, dims)
+        # The caller's modes are for the caller's tensors: autocast would round the products, and workspace that was
+        # made in inference mode could not be written outside it.
+        with torch.inference_mode(), torch.autocast(DEVICE, enabled=False):
+            self._run(_Run(program, knobs, arch, operands, dims))
+
+    def _run(self, run: _Run) -> None:
         rng = random.Random(self.seed) if self.seed is not None else None
         blocks = list(product(*(range(extent) for extent in run.grid)))
         if rng is not None:
