@@ -406,8 +406,8 @@ class Interpreter:
         Raises:
             ScheduleError: the roles deadlock, or a body misuses a pipeline.
         """
-        # The caller's modes are for the caller's tensors: autocast would round the products, and workspace that was
-        # made in inference mode could not be written outside it.
+        # The caller's modes are for the caller's tensors: autocast would convert a body's, and workspace that was made
+        # in inference mode could not be written outside it.
         with torch.inference_mode(), torch.autocast(DEVICE, enabled=False):
             self._run(_Run(program, knobs, arch, operands, dims))
 

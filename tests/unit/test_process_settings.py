@@ -21,6 +21,7 @@ import torch
 from dsl_kernels import dsa, ops, problems, steps, trial, variants
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from dsl_kernels.step_check import check
+from dsl_kernels.tile.machine import Machine
 
 ARCHS = ("sm_90a", "sm_100a")
 Results = tuple[torch.Tensor, ...]
@@ -197,6 +198,20 @@ def everything() -> Iterator[None]:
         yield
 
 
+def test_bodies_run_outside_autocast_and_gradients(cases, monkeypatch) -> None:
+    modes = set()
+
+    def load(self, target, source, load=Machine.load):
+        modes.add((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
+        load(self, target, source)
+
+    monkeypatch.setattr(Machine, "load", load)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.enable_grad():
+        cases["attend"](executor="interpreter")
+        assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+    assert modes == {(False, False)}
+
+
 TINY = {
     "decode": ("lightning_indexer", "decode_tiny", "decode_tiny_h32"),
     "prefill": ("lightning_indexer", "prefill_tiny", "prefill_h32"),
@@ -369,6 +384,7 @@ def other_device() -> Iterator[None]:
 
 GPU_SETTINGS = {
     **{name: make for name, make in SETTINGS.items() if name != "flush denormals"},
+    "default device cuda": lambda: restored(torch.set_default_device, "cuda", None),
     "autocast cuda": lambda: torch.autocast("cuda", dtype=torch.bfloat16),
     "side stream": side_stream,
     "other device": other_device,
