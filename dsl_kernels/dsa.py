@@ -238,7 +238,7 @@ def _require_step(workspace: Workspace | None, output: StepOutput | None) -> Non
 
 def _require(name: str, tensor: torch.Tensor, rank: int) -> None:
     """A contiguous tensor of that many dimensions: memory as large as its shape says, before more is allocated."""
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
         require_dense(name, tensor)
     if tensor.dim() != rank:
         raise InvalidArgumentError(

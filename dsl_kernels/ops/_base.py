@@ -26,6 +26,7 @@ from ..arch import arch_for_capability, get_arch
 from ..errors import ArgumentTypeError, DslKernelError, InvalidArgumentError, LaunchError
 from ..problems.base import Operand, bind_dims, check_values, require_dense
 
+INT32_MAX = 2**31 - 1
 DEFAULT_CPU_ARCH = "sm_90a"
 # Shapes whose launches stay prepared; prompts of every length would otherwise add up for as long as the process lives.
 PREPARED_LIMIT = 4096
@@ -294,7 +295,9 @@ def integer(name: str, value: Any, low: int | None = None, high: int | None = No
             ) from None
     if (low is not None and value < low) or (high is not None and value > high):
         limits = f"at least {low}" if high is None else f"{low} to {high}"
-        raise InvalidArgumentError(name, expected=limits, got=str(value)[:40], fix=f"pass {limits}")
+        # Python refuses to spell integers of thousands of digits.
+        got = str(value) if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
+        raise InvalidArgumentError(name, expected=limits, got=got, fix=f"pass {limits}")
     return int(value)
 
 

@@ -8,29 +8,28 @@ import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..problems.lightning_indexer import INDEX_DIM, PAGE
-from ._base import Workspace, integer, require_tensors, require_workspace, run
+from ._base import INT32_MAX, Workspace, integer, require_tensors, require_workspace, run
 
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
-MAX_LENGTH = 2**31 - 1
 
 
 def _pages(k_cache: torch.Tensor) -> torch.Tensor:
     """The cache as [pages, 8448] bytes, from [pages, 64, 1, 132] or [pages, 64, 132] or already flat."""
     try:
-        shape, size = k_cache.shape, k_cache.element_size()
-        if size == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
+        shape = k_cache.shape
+        if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
             flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], PAGE_BYTES)
             return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
-    except Exception as error:
-        require_tensors("k_cache", k_cache)
+    except Exception:
+        require_tensors("k_cache", () if k_cache is None else k_cache)
         raise InvalidArgumentError(
             "k_cache",
             expected="pages of contiguous bytes",
-            got=f"shape {tuple(shape)}, strides {k_cache.stride()}",
+            got=f"shape {tuple(k_cache.shape)}, strides {k_cache.stride()}",
             fix="call .contiguous()",
-        ) from error
+        ) from None
     require_tensors("k_cache", k_cache)
-    if size != 1:
+    if k_cache.element_size() != 1:
         raise ArgumentTypeError(
             "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
         )
@@ -159,8 +158,8 @@ def lightning_indexer(
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device that does not fit.
         NoVariantError: no generated variant accepts these sizes.
     """
-    if type(skip_below) is not int or not 0 <= skip_below <= MAX_LENGTH:
-        skip_below = integer("skip_below", skip_below, 0, MAX_LENGTH)
+    if type(skip_below) is not int or not 0 <= skip_below <= INT32_MAX:
+        skip_below = integer("skip_below", skip_below, 0, INT32_MAX)
     if workspace is not None:
         require_workspace(workspace)
     if torch.compiler.is_compiling():
@@ -265,8 +264,8 @@ def lightning_indexer_prefill(
     Raises:
         As `lightning_indexer`.
     """
-    if type(skip_below) is not int or not 0 <= skip_below <= MAX_LENGTH:
-        skip_below = integer("skip_below", skip_below, 0, MAX_LENGTH)
+    if type(skip_below) is not int or not 0 <= skip_below <= INT32_MAX:
+        skip_below = integer("skip_below", skip_below, 0, INT32_MAX)
     if workspace is not None:
         require_workspace(workspace)
     if torch.compiler.is_compiling() and out is None:

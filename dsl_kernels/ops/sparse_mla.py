@@ -125,7 +125,10 @@ def _launch(
     lse_scale = LSE_SCALE.get(lse_base) if isinstance(lse_base, str) else None
     if lse_scale is None:
         raise InvalidArgumentError(
-            "lse_base", expected="'2' or 'e'", got=repr(lse_base), fix="name the base of lse"
+            "lse_base",
+            expected="'2' or 'e'",
+            got=repr(lse_base) if isinstance(lse_base, str) else type(lse_base).__name__,
+            fix="name the base of lse",
         )
     form, cache = _cache_operands(kv, kpe)
     operands: dict[str, Any] = {

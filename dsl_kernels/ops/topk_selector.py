@@ -8,7 +8,7 @@ import torch
 
 from ..errors import InvalidArgumentError
 from ..problems.topk_selector import OPERANDS
-from ._base import Workspace, integer, require_tensors, require_workspace, run
+from ._base import INT32_MAX, Workspace, integer, require_tensors, require_workspace, run
 
 MAX_K = 2048
 
@@ -146,10 +146,10 @@ def topk_selector(
     """
     if type(k) is not int or not 1 <= k <= MAX_K:
         k = integer("k", k, 1, MAX_K)
-    if type(next_n) is not int or next_n < 1:
-        next_n = integer("next_n", next_n, 1)
-    if type(page_size) is not int or page_size < 1:
-        page_size = integer("page_size", page_size, 1)
+    if type(next_n) is not int or not 1 <= next_n <= INT32_MAX:
+        next_n = integer("next_n", next_n, 1, INT32_MAX)
+    if type(page_size) is not int or not 1 <= page_size <= INT32_MAX:
+        page_size = integer("page_size", page_size, 1, INT32_MAX)
     if workspace is not None:
         require_workspace(workspace)
     page = page_size if block_table is not None else 0

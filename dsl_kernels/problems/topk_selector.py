@@ -17,7 +17,7 @@ from .base import Comparison, Operand, Problem, Values, Workload
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     """Columns of each row, with starts and ends moved into the row as the kernels do."""
-    return o["row_ends"].clamp(max=dims["stride"]) - o["row_starts"].clamp(min=0)
+    return o["row_ends"].long().clamp(max=dims["stride"]) - o["row_starts"].long().clamp(min=0)
 
 
 def _outside_row(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
@@ -33,9 +33,9 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
     table, page = o["block_table"], dims["page_size"]
     if page == 0:
         return torch.zeros_like(table, dtype=torch.bool)
-    used = table.new_zeros(dims["b"] * dims["next_n"])
-    used[: dims["rows"]] = -(-_lengths(o, dims).clamp(min=0) // page)
-    used = used.view(dims["b"], dims["next_n"]).amax(dim=1)
+    rows = torch.arange(dims["rows"], device=table.device)
+    pages = -(-_lengths(o, dims).clamp(min=0) // page)
+    used = pages.new_zeros(dims["b"]).scatter_reduce(0, rows // dims["next_n"], pages, "amax")
     live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
     return live & ((table < 0) | (table > (1 << 31) // page - 1))
 
