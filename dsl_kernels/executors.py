@@ -30,8 +30,8 @@ class _OnCpu:
     launch: Callable[[Mapping[str, Any], Mapping[str, int]], None]
 
     def __call__(self, operands: Mapping[str, Any], dims: Mapping[str, int], stream: int = 0) -> None:
-        # Operands that want a gradient could not be written in place otherwise.
-        with torch.inference_mode():
+        # Operands that want a gradient could not be written in place, and autocast would round what a program multiplies.
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
             self.launch(operands, dims)
 
     def check(self, operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:

@@ -487,6 +487,13 @@ def test_ops_run_in_and_after_inference_mode() -> None:
         call(**inner, **CPU)
 
 
+def test_autocast_changes_nothing() -> None:
+    call, arguments = call_of("sparse_mla")
+    wanted = call(**arguments, **CPU)[0].clone()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(call(**arguments, **CPU)[0], wanted)
+
+
 def test_a_forced_operation_that_does_not_exist_is_an_error(monkeypatch) -> None:
     call, arguments = call_of("topk_selector")
     monkeypatch.setenv("DSL_KERNELS_FORCE", "topk_selectr=anything")
