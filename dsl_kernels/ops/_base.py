@@ -59,7 +59,7 @@ class Workspace:
         self._transient = transient
         self._captured = False
         self._lock = threading.RLock()
-        self._streams: dict[int | None, int] = {}
+        self._streams: dict[int | None, torch.cuda.Stream] = {}
         self._buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._retired: list[torch.Tensor] = []
         self._views: dict[_Scratch, dict[str, torch.Tensor]] = {}
@@ -122,13 +122,13 @@ class Workspace:
             return
         if device.type != "cuda":
             return
-        stream = _stream_of(device)
-        last = self._streams.get(device.index, stream)
-        self._streams[device.index] = stream
-        if last == stream:
+        last = self._streams.get(device.index)
+        if last is not None and last.cuda_stream == _stream_of(device):
             return
-        here = torch.cuda.current_stream(device)
-        here.wait_stream(torch.cuda.ExternalStream(last, device=device))
+        here = self._streams[device.index] = torch.cuda.current_stream(device)
+        if last is None:
+            return
+        here.wait_stream(last)
         for (_, place), held in self._buffers.items():
             if place == device:
                 held.record_stream(here)
@@ -321,21 +321,11 @@ def finite(name: str, value: Any) -> float:
     return number
 
 
-def require_tensors(names: str, *values: Any) -> None:
-    """Every value is a dense tensor or None; `names` are theirs, separated by spaces.
-
-    Raises:
-        ArgumentTypeError: names the first that is not.
-    """
-    for name, value in zip(names.split(), values, strict=True):
-        if value is not None:
-            require_dense(name, value)
-
-
 def require_workspace(workspace: Any) -> None:
-    """
+    """Refuse what is neither None nor a `Workspace`.
+
     Raises:
-        ArgumentTypeError: neither None nor a `Workspace`.
+        ArgumentTypeError: it is something else.
     """
     if workspace is not None and not isinstance(workspace, Workspace):
         raise ArgumentTypeError(
@@ -547,7 +537,8 @@ def _require_names(executor: Any, variant: Any, arch: Any) -> None:
 
 
 def _require_apart(specs: tuple[Operand, ...], operands: Mapping[str, Any]) -> None:
-    """
+    """Refuse outputs over other operands.
+
     Raises:
         InvalidArgumentError: an output lies where another operand does.
     """

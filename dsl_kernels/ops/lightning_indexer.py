@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..problems.base import require_dense
 from ..problems.lightning_indexer import INDEX_DIM, PAGE
-from ._base import INT32_MAX, Workspace, integer, require_tensors, require_workspace, run
+from ._base import INT32_MAX, Workspace, integer, require_workspace, run
 
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
 
@@ -21,14 +22,14 @@ def _pages(k_cache: torch.Tensor) -> torch.Tensor:
             flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], PAGE_BYTES)
             return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
     except Exception:
-        require_tensors("k_cache", () if k_cache is None else k_cache)
+        require_dense("k_cache", k_cache)
         raise InvalidArgumentError(
             "k_cache",
             expected="pages of contiguous bytes",
             got=f"shape {tuple(k_cache.shape)}, strides {k_cache.stride()}",
             fix="call .contiguous()",
         ) from None
-    require_tensors("k_cache", k_cache)
+    require_dense("k_cache", k_cache)
     if k_cache.element_size() != 1:
         raise ArgumentTypeError(
             "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"

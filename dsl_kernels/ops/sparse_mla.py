@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..problems.base import require_dense
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ..programs.sparse_mla import SLICES
-from ._base import Workspace, finite, integer, require_tensors, require_workspace, run
+from ._base import Workspace, finite, integer, require_workspace, run
 
 LSE_SCALE = {"2": 1.0, "e": math.log(2)}
 
@@ -50,14 +51,14 @@ def _cache_operands(kv: torch.Tensor, kpe: torch.Tensor | None) -> _Split:
                 kv.data_ptr(), kv.shape, kv.stride(), kv.dtype, kpe.data_ptr(), kpe.shape, kpe.stride(), kpe.dtype,
             )  # fmt: skip
     except Exception as error:
-        require_tensors("kv kpe", kv, kpe)
+        _require_caches(kv, kpe)
         raise InvalidArgumentError(
             "kv", expected="a tensor in memory", got=str(error).partition("\n")[0], fix="pass plain torch tensors"
         ) from None  # fmt: skip
     held = _splits.get(key)
     if held is not None and held[0]() is kv and (kpe is None or held[1]() is kpe) and held[2] == layout:
         return held[3]
-    require_tensors("kv kpe", kv, kpe)
+    _require_caches(kv, kpe)
     form, operands = _split_cache(kv, kpe)
     split = form, {name: _unattached(rows) for name, rows in operands.items()}
 
@@ -70,6 +71,12 @@ def _cache_operands(kv: torch.Tensor, kpe: torch.Tensor | None) -> _Split:
     other = kv if kpe is None else kpe
     _splits[key] = (weakref.ref(kv, forget), weakref.ref(other, forget), layout, split)
     return split
+
+
+def _require_caches(kv: torch.Tensor, kpe: torch.Tensor | None) -> None:
+    require_dense("kv", kv)
+    if kpe is not None:
+        require_dense("kpe", kpe)
 
 
 def _unattached(rows: torch.Tensor) -> torch.Tensor:
@@ -259,7 +266,7 @@ def sparse_mla(
     if type(sm_scale) is not float or not math.isfinite(sm_scale):
         sm_scale = finite("sm_scale", sm_scale)
     if splits is not None:
-        require_tensors("indices", indices)
+        require_dense("indices", indices)
         topk = indices.shape[-1] if indices.dim() else 0
         splits = integer("splits", splits, 1, max(SLICES) * max(1, topk // 64))
     if workspace is not None:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from ..errors import InvalidArgumentError
+from ..problems.base import require_dense
 from ..problems.topk_selector import OPERANDS
-from ._base import INT32_MAX, Workspace, integer, require_tensors, require_workspace, run
+from ._base import INT32_MAX, Workspace, integer, require_workspace, run
 
 MAX_K = 2048
 
@@ -169,7 +170,7 @@ def topk_selector(
 
 
 def _require_columns(out: torch.Tensor, k: int) -> None:
-    require_tensors("out", out)
+    require_dense("out", out)
     if out.dim() != 2 or out.shape[1] != k:
         raise InvalidArgumentError(
             "out", expected=f"[rows, k = {k}]", got=str(tuple(out.shape)), fix="allocate it with k columns"

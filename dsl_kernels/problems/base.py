@@ -246,7 +246,8 @@ def bind_dims(
 
 
 def require_dense(name: str, tensor: Any) -> None:
-    """
+    """Refuse what no kernel can read by address and strides.
+
     Raises:
         ArgumentTypeError: not a tensor, or sparse, nested or lazily negated.
     """

@@ -535,3 +535,30 @@ def test_a_workload_of_every_op_is_aligned_as_declared() -> None:
                     value = inputs.get(spec.name)
                     if isinstance(value, torch.Tensor):
                         assert value.data_ptr() % spec.align == 0 and spec.align in (4, 16)
+
+
+def test_a_workspace_on_another_stream_waits_for_the_one_before(monkeypatch) -> None:
+    """Two streams that share a workspace take turns: the second waits, and the allocator knows that it uses the memory."""
+    log: list[tuple] = []
+
+    class Stream:
+        def __init__(self, number: int) -> None:
+            self.cuda_stream = number
+
+        def wait_stream(self, other) -> None:
+            log.append(("wait", self.cuda_stream, other.cuda_stream))
+
+    class Buffer:
+        def record_stream(self, stream) -> None:
+            log.append(("record", stream.cuda_stream))
+
+    streams, present = [Stream(0), Stream(7)], [0]
+    device, scratch = torch.device("cuda", 0), Workspace()
+    monkeypatch.setattr(_base, "capturing", lambda device: present[0] < 0)
+    monkeypatch.setattr(_base, "_stream_of", lambda device: streams[present[0]].cuda_stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams[present[0]])
+    scratch._buffers = {("o", device): Buffer(), ("o", torch.device("cuda", 1)): Buffer()}
+    for stream in (0, 0, 1, 1, -1, 1, 0):
+        present[0] = stream
+        scratch._enter(device)
+    assert log == [("wait", 7, 0), ("record", 7), ("wait", 0, 7), ("record", 0)]
