@@ -13,10 +13,28 @@ from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Workload
+from .base import Comparison, Operand, Problem, Values, Workload
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 PAGE = 64
+
+
+def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(dims["max_pages"] * PAGE, dims["stride"]))
+
+
+def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    lens, table = o["seq_lens"], o["block_table"]
+    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
+    used = -(-scored.amax(dim=1) // PAGE) if scored.numel() else scored.sum(dim=1)
+    live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
+    return live & ((table < 0) | (table >= dims["pages"]))
+
+
+def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
+    return lambda o, dims: (o[name] < 0) | (o[name] > dims["skv"])
+
+
 _SKIP = Operand("skip_below", (), "int32", "scalar", doc="rows with at most this many keys are not scored")
 
 DECODE = (
@@ -33,12 +51,21 @@ DECODE = (
         doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
     ),
     Operand("weights", ("b", "next_n", "heads"), "float32", doc="per-head weights, may be negative"),
-    Operand("seq_lens", ("b", "next_n"), "int32", doc="keys visible to each query; 0 for a padded row"),
+    Operand(
+        "seq_lens",
+        ("b", "next_n"),
+        "int32",
+        doc="keys visible to each query; 0 for a padded row",
+        align=4,
+        values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
+    ),
     Operand(
         "block_table",
         ("b", "max_pages"),
         "int32",
         doc="page ids; entries past ceil(len / 64) are never followed",
+        align=4,
+        values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
     ),
     Operand(
         "logits",
@@ -46,6 +73,8 @@ DECODE = (
         "float32",
         "out",
         doc="scores; columns at and beyond the length stay as they were",
+        align=4,
+        argument="out",
     ),
     _SKIP,
 )
@@ -54,14 +83,34 @@ PREFILL = (
     Operand("k", ("skv", INDEX_DIM), "float8_e4m3"),
     Operand("k_scales", ("skv",), "float32"),
     Operand("weights", ("s", "heads"), "float32"),
-    Operand("k_start", ("s",), "int32", doc="first key of each row"),
-    Operand("k_end", ("s",), "int32", doc="one past the last key of each row"),
+    Operand(
+        "k_start",
+        ("s",),
+        "int32",
+        doc="first key of each row",
+        align=4,
+        values=(Values("0 to skv", _outside_keys("k_start"), "the nearest key"),),
+    ),
+    Operand(
+        "k_end",
+        ("s",),
+        "int32",
+        doc="one past the last key of each row",
+        align=4,
+        values=(
+            Values("0 to skv", _outside_keys("k_end"), "the nearest key"),
+            Values("at least k_start", lambda o, dims: o["k_end"] < o["k_start"], "an empty window"),
+        ),
+    ),
     Operand(
         "logits",
         ("s", "stride"),
         "float32",
         "out",
         doc="column j is key j; columns outside the window stay as they were",
+        align=4,
+        argument="out",
+        requires=("stride >= skv",),
     ),
     _SKIP,
     Operand(
@@ -140,7 +189,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
         logits = torch.full((rows, columns), float("nan"), dtype=torch.float64, device=inputs["q"].device)
         for row in range(rows):
-            start, end = int(inputs["k_start"][row]), int(inputs["k_end"][row])
+            start, end = max(0, int(inputs["k_start"][row])), min(columns, int(inputs["k_end"][row]))
             if end - start > skip:
                 logits[row, start:end] = _score(
                     inputs["q"][row],

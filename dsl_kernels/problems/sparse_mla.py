@@ -1,9 +1,9 @@
 """Sparse multi-head latent attention over selected tokens, with the latent row as key and as value.
 
 l[i] = sm_scale * (q_nope . ckv[id_i] + q_pe . kpe[id_i]);  out = softmax(l) @ ckv[ids];  lse = log(sum exp l).
-An id of -1 anywhere is padding. A row without ids gives out = 0 and lse = -inf. The optional sink joins the
-softmax's denominator of `out` only. Source: DeepSeek-V3.2 and flashinfer-bench's
-dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
+An id of -1 anywhere is padding, and so is any other that names no token. A row without ids gives out = 0 and
+lse = -inf. The optional sink joins the softmax's denominator of `out` only. Source: DeepSeek-V3.2 and
+flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
 """
 
 from __future__ import annotations
@@ -15,20 +15,33 @@ from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Workload
+from .base import Comparison, Operand, Problem, Values, Workload
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 
 _QUERIES = (
     Operand("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),
     Operand("q_pe", ("t", "heads", ROPE_DIM), "bfloat16"),
 )
+
+
+def _wrong_ids(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    return (o["indices"] < -1) | (o["indices"] >= dims["n"])
+
+
 _REST = (
-    Operand("indices", ("t", "topk"), "int32", doc="global token ids; -1 anywhere is padding"),
+    Operand(
+        "indices",
+        ("t", "topk"),
+        "int32",
+        doc="global token ids; -1 anywhere is padding",
+        values=(Values("token ids from 0 to n - 1, or -1", _wrong_ids, "padding"),),
+    ),
     Operand(
         "attn_sink",
         ("heads",),
         "float32",
         doc="natural-log logit that joins the denominator of out; -inf: none",
+        default=-math.inf,
     ),
     Operand("out", ("t", "heads", LATENT_DIM), "bfloat16", "out"),
     Operand("lse", ("t", "heads"), "float32", "out"),
@@ -54,11 +67,16 @@ FORMS = {
             "bfloat16",
             row_stride="ckv_stride",
             doc="latent rows; may be a slice of 576-wide rows",
+            argument="kv",
         ),
         Operand("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
         *_REST,
     ),
-    "fp8": (*_QUERIES, Operand("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens"), *_REST),
+    "fp8": (
+        *_QUERIES,
+        Operand("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens", argument="kv"),
+        *_REST,
+    ),
 }
 DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
@@ -139,7 +157,7 @@ def _attend(latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any])
     sink = inputs["attn_sink"].double()
     for row in range(t):
         ids = inputs["indices"][row]
-        ids = ids[ids >= 0].long()
+        ids = ids[(ids >= 0) & (ids < len(latent))].long()
         if ids.numel() == 0:
             continue
         keys, pe = latent[ids].double(), rope[ids].double()

@@ -348,12 +348,13 @@ def _slices(m: Machine) -> int:
 
 
 def _live_tiles(m: Machine) -> Iterator[torch.Tensor]:
-    """The ids of each tile of this split that has a valid one; every role walks the same tiles."""
+    """The ids of each tile of this split that has a valid one, others as -1; every role walks the same tiles."""
     query, _, split = _place(m)
     tiles, splits = m.dim("topk") // m.k.tile, m.dim("splits") // _slices(m)
     for turn in m.loop(-(-(tiles - split) // splits)):
         tile = split + turn * splits
         ids = m.operand("indices")[query, tile * m.k.tile : (tile + 1) * m.k.tile]
+        ids = torch.where(ids < m.dim("n"), ids, -1)
         if m.taken((ids >= 0).any()):
             yield ids
 

@@ -163,7 +163,7 @@ def same(got: Results, wanted: Results) -> None:
 def forget() -> None:
     """As in a new process: nothing prepared, no constant, no workspace, no cached view."""
     ops.clear()
-    ops._base._workspaces.clear()
+    ops._base._own.workspaces.clear()
     for op, held in (("topk_selector", "_constants"), ("sparse_mla", "_no_sink"), ("sparse_mla", "_splits")):
         getattr(sys.modules[f"dsl_kernels.ops.{op}"], held).clear()
 
@@ -297,9 +297,8 @@ def test_eight_threads_at_once(name, arch, cases) -> None:
     def work() -> None:
         try:
             together.wait()
-            workspace = Workspace()
             for _ in range(2):
-                same(case(workspace=workspace, **where), wanted)
+                same(case(**where), wanted)
         except BaseException as error:
             failures.append(repr(error)[:300])
 
