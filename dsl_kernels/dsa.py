@@ -7,6 +7,7 @@ in a CUDA graph and replayed with padded rows (length 0) and other lengths.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 from dataclasses import dataclass
 
 import torch
@@ -86,9 +87,9 @@ def decode(
             fix="make the operands agree",
         )
     rows, width = b * next_n, block_table.shape[1] * PAGE
-    scratch = workspace if workspace is not None else own_workspace(q_index.device)
-    with scratch.held():
-        logits = scratch.get("logits", (b, next_n, width), torch.float32, q_index.device, zeroed=False)
+    scratch, held = _scratch(workspace, q_index)
+    with held:
+        logits = _logits(scratch, (b, next_n, width), q_index)
         lightning_indexer(
             q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk, executor=executor,
             arch=arch, workspace=scratch,
@@ -165,13 +166,13 @@ def prefill(
             )
     s, skv = q_index.shape[0], k_index.shape[0]
     stride = -(-skv // 4) * 4
-    scratch = workspace if workspace is not None else own_workspace(q_index.device)
+    scratch, held = _scratch(workspace, q_index)
     result = output if output is not None else _allocate(q_nope, topk)
     for first in range(0, s, rows_per_chunk):
         chunk = slice(first, min(s, first + rows_per_chunk))
         rows = chunk.stop - chunk.start
-        with scratch.held():
-            logits = scratch.get("logits", (rows, stride), torch.float32, q_index.device, zeroed=False)
+        with held:
+            logits = _logits(scratch, (rows, stride), q_index)
             lightning_indexer_prefill(
                 q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk], out=logits,
                 skip_below=topk, executor=executor, arch=arch, workspace=scratch,
@@ -187,6 +188,22 @@ def prefill(
                 workspace=scratch,
             )  # fmt: skip
     return result
+
+
+def _scratch(
+    workspace: Workspace | None, q_index: torch.Tensor
+) -> tuple[Workspace | None, contextlib.AbstractContextManager[Any]]:
+    """The workspace of a step and what keeps other threads out of it; a traced graph allocates for itself instead."""
+    if torch.compiler.is_compiling():
+        return None, contextlib.nullcontext()
+    found = workspace if workspace is not None else own_workspace(q_index.device)
+    return found, found.held()
+
+
+def _logits(scratch: Workspace | None, shape: tuple[int, ...], q_index: torch.Tensor) -> torch.Tensor:
+    if scratch is None:
+        return q_index.new_empty(shape, dtype=torch.float32)
+    return scratch.get("logits", shape, torch.float32, q_index.device, zeroed=False)
 
 
 def _to_keys(indices: torch.Tensor, k_start: torch.Tensor) -> None:

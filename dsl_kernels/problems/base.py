@@ -260,8 +260,9 @@ def require_dense(name: str, tensor: Any) -> None:
             got=type(tensor).__name__,
             fix="convert it with torch.as_tensor",
         )
-    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_neg():
-        kind = "nested" if tensor.is_nested else "lazily negated" if tensor.is_neg() else str(tensor.layout)
+    negated = not torch.compiler.is_compiling() and tensor.is_neg()
+    if tensor.layout != torch.strided or tensor.is_nested or negated:
+        kind = "nested" if tensor.is_nested else "lazily negated" if negated else str(tensor.layout)
         raise ArgumentTypeError(
             name, expected="a dense tensor", got=f"a {kind} one", fix="make a dense copy of it"
         )
