@@ -324,3 +324,47 @@ def test_the_baseline_keeps_its_best_setting_for_the_same_sizes(on_cpu, monkeypa
     module.best_setting = None
     measure._settings.clear()
     assert measure.time_baseline(given, 0.1, notes) is None and "no Triton baseline" in notes[0]
+
+
+def series(level: float, spread: float, count: int = 21) -> list[float]:
+    return [level * (1 + spread * ((i * 7 % count) / count - 0.5)) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("b", "again", "verdict"),
+    [
+        (series(10.0, 0.01), series(10.0, 0.01), "within noise"),
+        (series(10.5, 0.01), series(10.0, 0.01), "differs"),
+        (series(9.5, 0.01), series(10.0, 0.01), "differs"),
+        # Two captures of the same calls lie as far apart as the two that are compared.
+        (series(10.5, 0.01), series(10.5, 0.01), "within noise"),
+        (series(10.2, 0.2)[::-1], series(10.0, 0.2)[::-1], "within noise"),
+    ],
+)
+def test_a_difference_counts_only_outside_the_noise(b, again, verdict):
+    found = bench.compared(series(10.0, 0.01), b, again)
+    assert found.verdict == verdict and found.rounds == 21
+    assert found.to_dict()["ratio"] == pytest.approx(b[10] / 10.0, rel=0.12)
+
+
+def test_pairs_are_timed_in_turns(monkeypatch):
+    order = []
+
+    def replayed(graph, stream, count):
+        order.append(graph)
+        return [{"a": 20.0, "b": 30.0}[graph[0]]]
+
+    graphs = iter(["a first", "b", "a again"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(bench, "_stream", lambda device: None)
+    monkeypatch.setattr(bench, "_fitting_graph", lambda calls, stream: (next(graphs), 2))
+    monkeypatch.setattr(bench, "_replayed", replayed)
+    found = bench.paired([print], [print], rounds=3)
+    assert (found.a_us, found.b_us, found.ratio, found.verdict) == (10.0, 15.0, 1.5, "differs")
+    assert {tuple(order[i : i + 3]) for i in (0, 3, 6)} == {
+        ("a first", "b", "a again"),
+        ("b", "a again", "a first"),
+        ("a again", "a first", "b"),
+    }
+    with pytest.raises(InvalidArgumentError, match="at least one call"):
+        bench.paired([], [print])
