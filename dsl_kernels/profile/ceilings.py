@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def _between(curve: Mapping[int, float], at: float) -> float:
     """The curve's value at `at`, linear in the logarithm of the argument, flat outside."""
     places = sorted(curve)
     at = min(max(at, places[0]), places[-1])
-    for low, high in zip(places, places[1:], strict=False):
+    for low, high in pairwise(places):
         if at <= high:
             part = math.log(at / low) / math.log(high / low)
             return curve[low] + part * (curve[high] - curve[low])
