@@ -133,8 +133,11 @@ def calibrate(
             points += _points(buffer, width, footprint)
             for point in points[-len(ORDERS) :]:
                 on_point(point)
-    reads = {size: _fastest_read(buffer[:size]) for size in (min(sizes), max(sizes))}
-    return Ceilings(gpu, reads[max(sizes)], reads[min(sizes)], tuple(points), bench.environment())
+    near, far = min(sizes), max(sizes)
+    reads = [_rate(partial(read, buffer, setting), buffer.numel()) for setting in SETTINGS]
+    dram = max(*reads, *(p.gbps for p in points if p.footprint == far and p.order == "sorted"))
+    l2 = max(p.gbps for p in points if p.footprint == near)
+    return Ceilings(gpu, round(dram, 1), l2, tuple(points), bench.environment())
 
 
 def _points(buffer: torch.Tensor, width: int, footprint: int) -> Iterator[Point]:
@@ -149,16 +152,6 @@ def _points(buffer: torch.Tensor, width: int, footprint: int) -> Iterator[Point]
         rate, setting = max(found, key=lambda item: item[0])
         best = {name: round(max(r for r, s in found if s.method == name), 1) for name in METHODS}
         yield Point(width, footprint, order, round(rate, 1), setting.method, setting.in_flight, best)
-
-
-def _fastest_read(buffer: torch.Tensor) -> float:
-    times = max(1, (1 << 30) // buffer.numel())
-
-    def call(setting: Setting) -> None:
-        for _ in range(times):
-            read(buffer, setting)
-
-    return round(max(_rate(partial(call, s), times * buffer.numel()) for s in SETTINGS), 1)
 
 
 def _rate(call: Callable[[], None], moved: float) -> float:

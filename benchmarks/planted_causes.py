@@ -1,0 +1,316 @@
+"""Sixteen kernels that are slow for one known reason each: what the diagnosis says, beside Nsight Compute's own rules.
+
+    python benchmarks/planted_causes.py [--out FOLDER]     # on a GPU with ncu: collect, diagnose, time the fixed twins
+    python benchmarks/planted_causes.py --launch           # only launch them, for a profiler
+    python benchmarks/planted_causes.py --read FOLDER      # diagnose what was collected; no GPU
+
+Where a twin does the same work without the cause, its speed-up is listed beside the bound that the diagnosis gave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dsl_kernels import profile
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.profile import collect
+
+SOURCE = Path(__file__).with_suffix(".cu")
+RAW, DETAILS, TWINS = "planted_raw.csv", "planted_details.csv", "planted_twins.json"
+GIB = 1 << 30
+ROWS = 4 * GIB
+
+
+@dataclass
+class Launch:
+    """A kernel with its grid and block, dynamic shared memory, and a function that makes its arguments."""
+
+    kernel: str
+    grid: int
+    block: int
+    arguments: Callable[[Any], list[Any]]
+    shared: int = 0
+
+
+@dataclass
+class Planted:
+    """A cause, how to launch the kernel that has it, the same work without it, and what the kernel has to do."""
+
+    cause: str
+    slow: Launch | Callable[[Any], Callable[[], Any]]
+    fixed: Launch | None = None
+    workload: profile.Workload = field(default_factory=profile.Workload)
+
+
+def wide(value: int) -> ctypes.c_longlong:
+    return ctypes.c_longlong(value)
+
+
+def planted(sms: int) -> list[Planted]:
+    """The sixteen, sized for a card of so many SMs."""
+    full = 2 * sms
+    words = 32 << 20
+    elements = 1 << 20
+    random_rows = 256 << 10
+    return [
+        Planted(
+            "spills",
+            Launch("spills", 8 * full, 1024, lambda d: [d.noise, d.out, 24]),
+            Launch("spills_fixed", 32 * full, 256, lambda d: [d.noise, d.out, 24]),
+        ),
+        Planted(
+            "bank_conflicts",
+            Launch("bank_conflicts", 4 * full, 1024, lambda d: [d.out, 256]),
+            Launch("bank_conflicts_fixed", 4 * full, 1024, lambda d: [d.out, 256]),
+        ),
+        Planted(
+            "wasted_sectors",
+            Launch("wasted_sectors", full, 1024, lambda d: [d.large, d.out, wide(words)]),
+            Launch("wasted_sectors_fixed", full, 1024, lambda d: [d.large, d.out, wide(words)]),
+            profile.Workload(read_bytes=4.0 * words, unique_bytes=4.0 * words),
+        ),
+        Planted(
+            "atomics",
+            Launch("atomics", full, 1024, lambda d: [d.noise, d.out, elements]),
+            Launch("atomics_fixed", full, 1024, lambda d: [d.noise, d.out, elements]),
+        ),
+        Planted(
+            "divergence",
+            Launch("divergence", 4 * full, 1024, lambda d: [d.out, 64]),
+            Launch("divergence_fixed", 4 * full, 1024, lambda d: [d.out, 64]),
+        ),
+        Planted(
+            "small_grid",
+            Launch("sum_array", 16, 1024, lambda d: [d.large, d.out, wide((64 << 20) // 16)]),
+            Launch("sum_array", full, 1024, lambda d: [d.large, d.out, wide((64 << 20) // 16)]),
+        ),
+        Planted(
+            "tail",
+            Launch("mixed_arithmetic", sms + 4, 1024, lambda d: [d.ints, 8000], shared=150 << 10),
+            Launch(
+                "mixed_arithmetic", sms, 1024, lambda d: [d.ints, 8000 * (sms + 4) // sms], shared=150 << 10
+            ),
+        ),
+        Planted(
+            "barrier",
+            Launch("barrier", full, 1024, lambda d: [d.out, 200]),
+            Launch("barrier_fixed", full, 1024, lambda d: [d.out, 200]),
+        ),
+        Planted(
+            "dependency_chain",
+            Launch("dependency_chain", 4 * sms, 128, lambda d: [d.out, 64 << 10], shared=150 << 10),
+            Launch("dependency_chain_fixed", 4 * sms, 128, lambda d: [d.out, 64 << 10], shared=150 << 10),
+        ),
+        Planted(
+            "dram_bound",
+            Launch("sum_array", 2 * full, 1024, lambda d: [d.large, d.out, wide(GIB // 16)]),
+            workload=profile.Workload(read_bytes=float(GIB), unique_bytes=float(GIB)),
+        ),
+        Planted("l2_bound", Launch("l2_bound", full, 1024, lambda d: [d.large, d.out, (16 << 20) // 16, 32])),
+        Planted(
+            "gather_at_ceiling",
+            gather_at_ceiling,
+            workload=profile.Workload(
+                read_bytes=64.0 * (2 << 20), row_bytes=64, footprint_bytes=float(ROWS), order="random"
+            ),
+        ),
+        Planted(
+            "gather_below_ceiling",
+            Launch(
+                "gather_below_ceiling",
+                sms,
+                256,
+                lambda d: [d.rows, d.ids(1152, random_rows), d.out, random_rows, 72],
+            ),
+            workload=profile.Workload(
+                read_bytes=1152.0 * random_rows, row_bytes=1152, footprint_bytes=float(ROWS), order="random"
+            ),
+        ),
+        Planted("tensor_bound", tensor_bound),
+        Planted("issue_bound", Launch("mixed_arithmetic", full, 1024, lambda d: [d.ints, 8000])),
+        Planted("sfu_bound", Launch("sfu_bound", full, 1024, lambda d: [d.out, 2000])),
+    ]
+
+
+class Data:
+    """Inputs on the GPU, made once."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.noise = torch.rand(1 << 20, device="cuda")
+        self.large = torch.ones(GIB, device="cuda")
+        self.rows = self.large
+        self.out = torch.zeros(64 << 20, device="cuda")
+        self.ints = torch.zeros(1 << 22, dtype=torch.int32, device="cuda")
+        self._ids: dict[tuple[int, int], Any] = {}
+
+    def ids(self, width: int, count: int) -> Any:
+        """Random rows of that width out of 4 GiB."""
+        import torch
+
+        key = (width, count)
+        if key not in self._ids:
+            self._ids[key] = torch.randint(ROWS // width, (count,), dtype=torch.int32, device="cuda")
+        return self._ids[key]
+
+
+def gather_at_ceiling(data: Data) -> Callable[[], Any]:
+    """Rows of 64 bytes by the way that is fastest on this card."""
+    import torch
+
+    from dsl_kernels import ceilings
+
+    rows = data.rows.view(torch.uint8)[:ROWS].view(-1, 64)
+    ids = data.ids(64, 2 << 20)
+    timed = [
+        (_us(lambda s=s: ceilings.gather({"rows": rows}, ids, s)), i) for i, s in enumerate(ceilings.SETTINGS)
+    ]
+    best = ceilings.SETTINGS[min(timed)[1]]
+    return lambda: ceilings.gather({"rows": rows}, ids, best)
+
+
+def tensor_bound(data: Data) -> Callable[[], Any]:
+    """torch's product of two bf16 matrices."""
+    import torch
+
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return lambda: a @ b
+
+
+def _us(call: Callable[[], Any], launches: int = 5) -> float:
+    """Microseconds of a call, the best of a few."""
+    import torch
+
+    call()
+    torch.cuda.synchronize()
+    best = float("inf")
+    for _ in range(launches):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        best = min(best, 1e3 * begin.elapsed_time(end))
+    return best
+
+
+def callables() -> list[tuple[Planted, Callable[[], Any], Callable[[], Any] | None]]:
+    """Each cause with the call that has it and the call that has not."""
+    from dsl_kernels.profile.cuda import Module
+
+    module, data = Module(SOURCE), Data()
+
+    def of(what: Launch) -> Callable[[], Any]:
+        arguments = what.arguments(data)
+        return lambda: module.launch(what.kernel, what.grid, what.block, arguments, what.shared)
+
+    return [
+        (
+            item,
+            of(item.slow) if isinstance(item.slow, Launch) else item.slow(data),
+            of(item.fixed) if item.fixed else None,
+        )
+        for item in planted(module.sms)
+    ]
+
+
+def launch() -> None:
+    """One launch of each, with its cause as the range's name, between the profiler's start and stop."""
+    from dsl_kernels.profile.targets import Target, look
+
+    look(Target(item.cause, call, item.workload, call) for item, call, _ in callables())
+
+
+def twins() -> dict[str, Any]:
+    """Microseconds of each and of its twin."""
+    return {
+        item.cause: {"us": _us(call), "fixed_us": _us(twin) if twin else None}
+        for item, call, twin in callables()
+    }
+
+
+def collected(folder: Path) -> None:
+    """Collect all sixteen into `folder`: raw counters, the profiler's own rules, and the twins' times."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ncu = str(collect.find_ncu())
+    report = Path("/tmp") / "planted.ncu-rep"
+    program = [sys.executable, str(Path(__file__).resolve()), "--launch"]
+    report.unlink(missing_ok=True)
+    try:
+        collect.run(collect.command(program, report, full=True, ncu=ncu), timeout=400)
+    except DslKernelError as error:
+        if not report.exists():
+            raise
+        print(error, file=sys.stderr)
+    (folder / RAW).write_text(collect.raw_csv(report, ncu))
+    (folder / DETAILS).write_text(collect.details_csv(report, ncu))
+    (folder / TWINS).write_text(json.dumps(twins(), indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--launch", action="store_true", help="only launch them, for a profiler")
+    parser.add_argument("--read", type=Path, help="diagnose what was collected there")
+    parser.add_argument("--out", type=Path, default=Path("planted"), help="where to keep what is collected")
+    options = parser.parse_args()
+    if options.launch:
+        launch()
+        return
+    if options.read is None:
+        collected(options.out)
+    show(options.read or options.out)
+
+
+def rules_of(details: Path) -> dict[str, list[str]]:
+    """Names of the rules of Nsight Compute that spoke up, by the launch's ID, those with the greatest estimate first."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    with details.open(newline="") as file:
+        for row in csv.DictReader(line for line in file if line.startswith('"')):
+            if row.get("Rule Name") and row.get("Rule Type") in ("OPT", "WRN"):
+                estimate = row.get("Estimated Speedup") or "0"
+                found.setdefault(row["ID"], []).append((-float(estimate), row["Rule Name"]))
+    return {key: [name for _, name in sorted(rows)] for key, rows in found.items()}
+
+
+def show(folder: Path) -> None:
+    """The table: cause, our top finding with its bound, the twin's speed-up, and Nsight Compute's first rules."""
+    times = json.loads((folder / TWINS).read_text())
+    theirs = rules_of(folder / DETAILS)
+    items = {item.cause: item for item in planted(132)}
+    right = 0
+    print(
+        "| planted | found | bound | measured | Nsight Compute's rules by estimate |\n|---|---|---|---|---|"
+    )
+    for index, report in enumerate(profile.read(folder / RAW)):
+        item = items[report.label] if report.label in items else list(items.values())[index]
+        diagnosis = profile.diagnose(
+            profile.fingerprint(report, item.workload), profile.read_ceilings(report.device)
+        )
+        top = diagnosis.top
+        right += top is not None and top.cause == item.cause
+        twin = times.get(item.cause, {})
+        gain = twin["us"] / twin["fixed_us"] if twin.get("fixed_us") else None
+        cells = [
+            item.cause,
+            top.cause if top else "nothing",
+            f"{top.bound:.2f}" if top and top.bound else "-",
+            f"{gain:.2f}" if gain else "-",
+            ", ".join(theirs.get(str(index), [])[:3]) or "none",
+        ]
+        print("| " + " | ".join(cells) + " |")
+    print(f"{right} of {len(items)}")
+
+
+if __name__ == "__main__":
+    main()
