@@ -254,6 +254,8 @@ def collected(folder: Path) -> None:
             raise
         print(error, file=sys.stderr)
     (folder / RAW).write_text(collect.raw_csv(report, ncu))
+    if report.stat().st_size < 6 << 20:
+        (folder / report.name).write_bytes(report.read_bytes())
     (folder / DETAILS).write_text(collect.details_csv(report, ncu))
     (folder / TWINS).write_text(json.dumps(twins(), indent=1) + "\n")
 
