@@ -168,7 +168,9 @@ def _missing(values: Iterable[str], arch: str) -> tuple[str, ...]:
     held = set(values)
     chip = metrics.CHIPS.get(arch)
     lacking = [name for name in metrics.counters(chip) if name not in held] if chip else []
-    return tuple(lacking) if len(lacking) < 20 else ("most counters: it was collected with a list of its own",)
+    return (
+        tuple(lacking) if len(lacking) < 20 else ("most counters: it was collected with a list of its own",)
+    )
 
 
 def _details(rows: list[list[str]]) -> list[KernelReport]:
@@ -178,7 +180,12 @@ def _details(rows: list[list[str]]) -> list[KernelReport]:
     for row in rows[1:]:
         cells = dict(zip(header, row, strict=False))
         held = launches.setdefault(cells["ID"], {"cells": cells, "metrics": {}, "rules": []})
-        _take(held["metrics"], cells.get("Metric Name", ""), cells.get("Metric Unit", ""), cells.get("Metric Value", ""))
+        _take(
+            held["metrics"],
+            cells.get("Metric Name", ""),
+            cells.get("Metric Unit", ""),
+            cells.get("Metric Value", ""),
+        )
         if cells.get("Rule Name"):
             estimate = number(cells.get("Estimated Speedup", ""))
             held["rules"].append(
@@ -295,9 +302,7 @@ def _action(action: Any) -> KernelReport:
         found = [values.get(f"launch__{stem}_dim_{axis}") for axis in "xyz"]
         return None if None in found else (int(found[0] or 0), int(found[1] or 0), int(found[2] or 0))
 
-    major, minor = (
-        values.get(f"device__attribute_compute_capability_{part}") for part in ("major", "minor")
-    )
+    major, minor = (values.get(f"device__attribute_compute_capability_{part}") for part in ("major", "minor"))
     arch = "" if major is None or minor is None else f"sm_{int(major)}{int(minor)}"
     return KernelReport(
         action.name(),
