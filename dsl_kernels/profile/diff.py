@@ -23,8 +23,11 @@ def diff(a: Fingerprint, b: Fingerprint) -> Diff:
     ]
     for level in _names(a.traffic, b.traffic):
         one, other = a.traffic.get(level), b.traffic.get(level)
-        rows.append(_row(f"{level} MB read", one and one.moved / 1e6, other and other.moved / 1e6))
-        rows.append(_row(f"{level} used / moved", one and one.ratio, other and other.ratio))
+        moved = [traffic.moved / 1e6 if traffic else None for traffic in (one, other)]
+        rows.append(_row(f"{level} MB read", *moved))
+        rows.append(
+            _row(f"{level} used / moved", *(traffic.ratio if traffic else None for traffic in (one, other)))
+        )
     rows += [
         _row("L2 hit rate", a.rates.get("l2_hit"), b.rates.get("l2_hit")),
         _row("bank conflicts", a.rates.get("bank_conflicts"), b.rates.get("bank_conflicts")),

@@ -272,7 +272,7 @@ def load(kind: type[T], data: str | Mapping[str, Any], where: str = "JSON") -> T
             where,
             expected=f"a {kind.__name__} of schema {SCHEMA}",
             got=f"{place}: {first['msg']}",
-            fix="write it again with this version's `profile read --json`",
+            fix="write it again with this version's `profile read --extract`",
         ) from None
 
 

@@ -85,7 +85,7 @@ def read(path: str | Path) -> list[KernelReport]:
     if not found:
         raise ArtifactError(
             str(path),
-            expected="a report, raw CSV or log of Nsight Compute, or JSON of `profile read --json`",
+            expected="a report, raw CSV or log of Nsight Compute, or JSON of `profile read --extract`",
             got=(text.strip().splitlines() or ["an empty file"])[0][:80],
             fix="write it with `profile collect`, or `ncu --import REPORT --page raw --csv`",
         )
@@ -257,7 +257,7 @@ def _json(text: str, path: Path) -> list[KernelReport]:
         data = json.loads(text)
     except ValueError as error:
         raise ArtifactError(
-            str(path), expected="JSON", got=str(error), fix="write it again with `profile read --json`"
+            str(path), expected="JSON", got=str(error), fix="write it again with `profile read --extract`"
         ) from None
     items = data if isinstance(data, list) else [data]
     return [load(KernelReport, item, str(path)) for item in items]

@@ -14,6 +14,7 @@ import torch
 from .. import grids, measure, registry, variants
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from ..problems.lightning_indexer import PAGE
+from ..steps import StepSize
 from .model import Workload
 
 # The baseline's tile where nobody timed its settings: (tokens, warps, stages).
@@ -27,6 +28,8 @@ DEFAULTS: dict[str, dict[str, int]] = {
 }
 FORMS = {"lightning_indexer": "decode", "topk_selector": "default", "sparse_mla": "bf16"}
 WARM_UPS = 2
+# Bytes of a key of the index, and its scale.
+INDEX_TOKEN = 132.0
 
 
 @dataclass
@@ -56,34 +59,22 @@ def target(
         UnknownNameError, InvalidArgumentError: no such op, size or implementation.
         NoVariantError: the variant refuses the sizes.
     """
-    if op not in DEFAULTS:
-        raise UnknownNameError(
-            "op", expected="an operation to look at", got=repr(op), fix=did_you_mean(op, list(DEFAULTS))
-        )
-    if unknown := sorted(set(dims) - set(DEFAULTS[op])):
-        raise InvalidArgumentError(
-            "--dim",
-            expected=f"sizes of {op}: {', '.join(DEFAULTS[op])}",
-            got=unknown[0],
-            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in DEFAULTS[op].items()),
-        )
-    sizes = {**DEFAULTS[op], **dims}
+    sizes = _sizes(op, dims)
+    form = form or _form_of(impl)
     label = " ".join(
         [op, *(f"{k}={v}" for k, v in dims.items()), impl.split("__", 1)[-1] if impl else "selected"]
     )
+    work = workload(op, dims, form=form)
     if op == "sdpa":
-        return _sdpa(label, sizes)
+        return _sdpa(label, sizes, work)
     case = grids.Case(op, form or FORMS[op], sizes)
     if impl == "torch" and op == "topk_selector":
-        return _torch_topk(label, sizes, seed)
+        return _torch_topk(label, sizes, seed, work)
     prepared = grids.prepare(case, seed)
-    work = _workload(case, prepared.dims)
     if impl == "torch":
         return _torch(label, case, prepared, work)
     if impl == "triton":
         return _triton(label, case, prepared, work)
-    if impl is not None:
-        variants.get(impl)
     chosen = registry.select(grids.call_of(case, prepared), impl)
     calls = prepared.calls(chosen.variant.id, chosen.launch.get("splits"))
     return Target(label, calls[-1], _with(work, variant=chosen.variant.id), calls[0])
@@ -129,28 +120,53 @@ def _with(work: Workload, **changes: Any) -> Workload:
     return Workload(**{**vars(work), **changes})
 
 
-def _workload(case: grids.Case, dims: Mapping[str, int]) -> Workload:
-    """Bytes a case must read, from its sizes alone."""
-    p = case.params
-    known = {name: value for name, value in p.items() if isinstance(value, int)}
-    if case.op == "lightning_indexer":
-        if case.form == "prefill":
-            return Workload(case.op, case.form, dims=known, unique_bytes=p["skv"] * 132.0)
-        read = p["b"] * p["len"] * 132.0
+def workload(op: str, dims: Mapping[str, int], *, form: str | None = None, variant: str = "") -> Workload:
+    """What an op must read at these sizes, from its arithmetic alone; needs no GPU."""
+    sizes = _sizes(op, dims)
+    if op == "sdpa":
+        # Queries, keys and values, each once.
+        read = 3.0 * 2.0 * sizes["b"] * sizes["heads"] * sizes["n"] * sizes["d"]
+        return Workload(op, "bf16", variant or "torch", sizes, unique_bytes=read)
+    chosen = form or _form_of(variant) or FORMS[op]
+    if op == "lightning_indexer":
+        tokens = StepSize(batch=sizes["b"], context=sizes["len"], index_heads=sizes["heads"])
+        read = sizes["b"] * sizes["len"] * INDEX_TOKEN
         return Workload(
-            case.op, case.form, dims=known, read_bytes=read, unique_bytes=read, row_bytes=64 * 132,
-            footprint_bytes=dims["pages"] * 64 * 132.0, order="random",
+            op, chosen, variant, sizes, read, read, PAGE * int(INDEX_TOKEN),
+            measure.pool(tokens).pages * PAGE * INDEX_TOKEN, "random",
         )  # fmt: skip
-    if case.op == "topk_selector":
-        read = p["rows"] * p["len"] * 4.0
-        return Workload(case.op, case.form, dims=known, read_bytes=read, unique_bytes=read)
-    row, held = (656 if case.form == "fp8" else 1152), p["pages"] * PAGE
-    rows = p["t"] * p.get("topk", 2048)
+    if op == "topk_selector":
+        read = sizes["rows"] * sizes["len"] * 4.0
+        return Workload(op, chosen, variant, sizes, read, read)
+    row, held = (656 if chosen == "fp8" else 1152), sizes["pages"] * PAGE
+    rows = sizes["t"] * sizes["topk"]
     unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
     return Workload(
-        case.op, case.form, dims=known, read_bytes=float(rows * row), unique_bytes=unique * row, row_bytes=row,
-        footprint_bytes=float(held * row), order="sorted" if p.get("ids") == "sorted" else "random",
-    )  # fmt: skip
+        op, chosen, variant, sizes, float(rows * row), unique * row, row, float(held * row), "random"
+    )
+
+
+def _form_of(variant: str | None) -> str | None:
+    """The form that a variant was built for, where its knobs say."""
+    if not variant or variant in ("triton", "torch"):
+        return None
+    knobs = variants.get(variant).knobs
+    return knobs.get("kv") or knobs.get("mode")
+
+
+def _sizes(op: str, dims: Mapping[str, int]) -> dict[str, int]:
+    if op not in DEFAULTS:
+        raise UnknownNameError(
+            "op", expected="an operation to look at", got=repr(op), fix=did_you_mean(op, list(DEFAULTS))
+        )
+    if unknown := sorted(set(dims) - set(DEFAULTS[op])):
+        raise InvalidArgumentError(
+            "--dim",
+            expected=f"sizes of {op}: {', '.join(DEFAULTS[op])}",
+            got=unknown[0],
+            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in DEFAULTS[op].items()),
+        )
+    return {**DEFAULTS[op], **dims}
 
 
 def _triton(label: str, case: grids.Case, prepared: grids.Prepared, work: Workload) -> Target:
@@ -204,26 +220,22 @@ def _torch(label: str, case: grids.Case, prepared: grids.Prepared, work: Workloa
     return Target(label, lambda: call(-1), _with(work, variant="torch"), lambda: call(0), kernels=0)
 
 
-def _torch_topk(label: str, sizes: Mapping[str, int], seed: int) -> Target:
-    case = grids.Case("topk_selector", "default", sizes)
+def _torch_topk(label: str, sizes: Mapping[str, int], seed: int, work: Workload) -> Target:
     generator = torch.Generator(measure.DEVICE).manual_seed(seed)
     shape = (sizes["rows"], sizes["len"])
     sets = [torch.randn(shape, generator=generator, device=measure.DEVICE) for _ in range(2)]
-    work = _with(_workload(case, {}), variant="torch")
     return Target(
         label,
         lambda: sets[1].topk(sizes["k"], dim=1),
-        work,
+        _with(work, variant="torch"),
         lambda: sets[0].topk(sizes["k"], dim=1),
         kernels=0,
     )
 
 
-def _sdpa(label: str, sizes: Mapping[str, int]) -> Target:
+def _sdpa(label: str, sizes: Mapping[str, int], work: Workload) -> Target:
     shape = (sizes["b"], sizes["heads"], sizes["n"], sizes["d"])
     q, k, v = (torch.randn(shape, device=measure.DEVICE, dtype=torch.bfloat16) for _ in range(3))
-    read = 3.0 * q.numel() * q.element_size()
-    work = Workload("sdpa", "bf16", "torch", dict(sizes), unique_bytes=read)
 
     def call() -> torch.Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(sizes["causal"]))
