@@ -15,7 +15,7 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Planted:
 
     cause: str
     slow: Launch | Callable[[Any], Callable[[], Any]]
-    fixed: Launch | None = None
+    fixed: Launch | Callable[[Any], Callable[[], Any]] | None = None
     workload: profile.Workload = field(default_factory=profile.Workload)
 
 
@@ -119,7 +119,7 @@ def planted(sms: int) -> list[Planted]:
         Planted("l2_bound", Launch("l2_bound", full, 1024, lambda d: [d.large, d.out, (16 << 20) // 16, 32])),
         Planted(
             "gather_at_ceiling",
-            gather_at_ceiling,
+            lambda d: fastest_gather(d, 64, 2 << 20),
             workload=profile.Workload(
                 read_bytes=64.0 * (2 << 20), row_bytes=64, footprint_bytes=float(ROWS), order="random"
             ),
@@ -130,8 +130,9 @@ def planted(sms: int) -> list[Planted]:
                 "gather_below_ceiling",
                 sms,
                 256,
-                lambda d: [d.rows, d.ids(1152, random_rows), d.out, random_rows, 72],
+                lambda d: [d.large, d.ids(1152, random_rows), d.out, random_rows, 72],
             ),
+            lambda d: fastest_gather(d, 1152, random_rows),
             workload=profile.Workload(
                 read_bytes=1152.0 * random_rows, row_bytes=1152, footprint_bytes=float(ROWS), order="random"
             ),
@@ -150,7 +151,6 @@ class Data:
 
         self.noise = torch.rand(1 << 20, device="cuda")
         self.large = torch.ones(GIB, device="cuda")
-        self.rows = self.large
         self.out = torch.zeros(64 << 20, device="cuda")
         self.ints = torch.zeros(1 << 22, dtype=torch.int32, device="cuda")
         self._ids: dict[tuple[int, int], Any] = {}
@@ -165,14 +165,14 @@ class Data:
         return self._ids[key]
 
 
-def gather_at_ceiling(data: Data) -> Callable[[], Any]:
-    """Rows of 64 bytes by the way that is fastest on this card."""
+def fastest_gather(data: Data, width: int, count: int) -> Callable[[], Any]:
+    """Random rows of that width by the way that is fastest on this card."""
     import torch
 
     from dsl_kernels import ceilings
 
-    rows = data.rows.view(torch.uint8)[:ROWS].view(-1, 64)
-    ids = data.ids(64, 2 << 20)
+    held = ROWS // width
+    rows, ids = data.large.view(torch.uint8)[: held * width].view(held, width), data.ids(width, count)
     timed = [
         (_us(lambda s=s: ceilings.gather({"rows": rows}, ids, s)), i) for i, s in enumerate(ceilings.SETTINGS)
     ]
@@ -211,18 +211,13 @@ def callables() -> list[tuple[Planted, Callable[[], Any], Callable[[], Any] | No
 
     module, data = Module(SOURCE), Data()
 
-    def of(what: Launch) -> Callable[[], Any]:
+    def of(what: Launch | Callable[[Any], Callable[[], Any]]) -> Callable[[], Any]:
+        if not isinstance(what, Launch):
+            return what(data)
         arguments = what.arguments(data)
         return lambda: module.launch(what.kernel, what.grid, what.block, arguments, what.shared)
 
-    return [
-        (
-            item,
-            of(item.slow) if isinstance(item.slow, Launch) else item.slow(data),
-            of(item.fixed) if item.fixed else None,
-        )
-        for item in planted(module.sms)
-    ]
+    return [(item, of(item.slow), of(item.fixed) if item.fixed else None) for item in planted(module.sms)]
 
 
 def launch() -> None:
@@ -263,44 +258,68 @@ def collected(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--launch", action="store_true", help="only launch them, for a profiler")
+    parser.add_argument("--times", action="store_true", help="only time them and their twins")
     parser.add_argument("--read", type=Path, help="diagnose what was collected there")
     parser.add_argument("--out", type=Path, default=Path("planted"), help="where to keep what is collected")
     options = parser.parse_args()
     if options.launch:
         launch()
         return
+    if options.times:
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / TWINS).write_text(json.dumps(twins(), indent=1) + "\n")
+        return
     if options.read is None:
         collected(options.out)
     show(options.read or options.out)
 
 
-def rules_of(details: Path) -> dict[str, list[str]]:
-    """Names of the rules of Nsight Compute that spoke up, by the launch's ID, those with the greatest estimate first."""
-    found: dict[str, list[tuple[float, str]]] = {}
+def rules_of(details: Path) -> list[list[profile.NcuRule]]:
+    """What Nsight Compute's rules advise for each launch, by their estimate of the whole kernel's gain; names only."""
+    found: dict[str, list[profile.NcuRule]] = {}
     with details.open(newline="") as file:
         for row in csv.DictReader(line for line in file if line.startswith('"')):
-            if row.get("Rule Name") and row.get("Rule Type") in ("OPT", "WRN"):
-                estimate = row.get("Estimated Speedup") or "0"
-                found.setdefault(row["ID"], []).append((-float(estimate), row["Rule Name"]))
-    return {key: [name for _, name in sorted(rows)] for key, rows in found.items()}
+            held = found.setdefault(row["ID"], [])
+            if row.get("Rule Type") == "OPT":
+                estimate = float(row.get("Estimated Speedup") or 0.0) / 100
+                whole = row.get("Estimated Speedup Type") == "global"
+                held.append(profile.NcuRule(row["Rule Name"], "", "OPT", estimate if whole else None))
+    return [sorted(rules, key=lambda rule: -(rule.estimate or 0.0)) for rules in found.values()]
+
+
+# The rules of Nsight Compute that would be right, where it has one.
+THEIRS = {
+    "spills": {"MemoryCacheAccessPattern"},
+    "bank_conflicts": {"SharedMemoryConflicts", "UncoalescedSharedAccess"},
+    "wasted_sectors": {"UncoalescedGlobalAccess", "MemoryCacheAccessPattern"},
+    "divergence": {"ThreadDivergence"},
+    "small_grid": {"LaunchConfiguration"},
+    "tail": {"LaunchConfiguration", "WorkloadImbalance"},
+    "barrier": {"CPIStall"},
+    "dependency_chain": {"CPIStall"},
+    "issue_bound": {"IssueSlotUtilization"},
+}
+
+
+def reports(folder: Path) -> list[profile.KernelReport]:
+    """The sixteen launches with what the rules of Nsight Compute say of them."""
+    held, theirs = profile.read(folder / RAW), rules_of(folder / DETAILS)
+    return [replace(report, rules=tuple(rules)) for report, rules in zip(held, theirs, strict=True)]
 
 
 def show(folder: Path) -> None:
-    """The table: cause, our top finding with its bound, the twin's speed-up, and Nsight Compute's first rules."""
+    """The table: cause, our top finding with its bound, the twin's speed-up, and the first rule of Nsight Compute."""
     times = json.loads((folder / TWINS).read_text())
-    theirs = rules_of(folder / DETAILS)
     items = {item.cause: item for item in planted(132)}
-    right = 0
-    print(
-        "| planted | found | bound | measured | Nsight Compute's rules by estimate |\n|---|---|---|---|---|"
-    )
-    for index, report in enumerate(profile.read(folder / RAW)):
-        item = items[report.label] if report.label in items else list(items.values())[index]
-        diagnosis = profile.diagnose(
-            profile.fingerprint(report, item.workload), profile.read_ceilings(report.device)
-        )
-        top = diagnosis.top
+    right = theirs = 0
+    print("| planted | found | bound | measured | Nsight Compute's first rule |\n|---|---|---|---|---|")
+    for report in reports(folder):
+        item = items[report.label]
+        ceilings = profile.read_ceilings(report.device, folder) or profile.read_ceilings(report.device)
+        top = profile.diagnose(profile.fingerprint(report, item.workload), ceilings).top
+        first = report.rules[0].name if report.rules else "none"
         right += top is not None and top.cause == item.cause
+        theirs += first in THEIRS.get(item.cause, ())
         twin = times.get(item.cause, {})
         gain = twin["us"] / twin["fixed_us"] if twin.get("fixed_us") else None
         cells = [
@@ -308,10 +327,10 @@ def show(folder: Path) -> None:
             top.cause if top else "nothing",
             f"{top.bound:.2f}" if top and top.bound else "-",
             f"{gain:.2f}" if gain else "-",
-            ", ".join(theirs.get(str(index), [])[:3]) or "none",
+            first,
         ]
         print("| " + " | ".join(cells) + " |")
-    print(f"{right} of {len(items)}")
+    print(f"{right} of {len(items)}; Nsight Compute's first rule {theirs}")
 
 
 if __name__ == "__main__":

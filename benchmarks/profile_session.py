@@ -1,6 +1,8 @@
 """Everything about profiles that needs the GPU, in one run of at most eight minutes.
 
     python benchmarks/profile_session.py --out FOLDER [--bundle build/aot/sm_90a]
+    python benchmarks/profile_session.py --out FOLDER --tuned      # the winners of the tuned table instead
+    python benchmarks/profile_session.py --extract ARCHIVE         # what may be kept of it; no GPU
 
 Writes session.log and profile_session.tar.gz: what the profiler and the driver say (doctor.json), the ceilings of the
 card (<gpu>_ceilings.json), the planted causes (planted_*), raw counters of a list of kernels (kernels_<part>.csv with
@@ -20,6 +22,7 @@ import tarfile
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,11 @@ sys.path.insert(0, str(ROOT))
 
 BUDGET_S = 470.0
 WORK = Path("/tmp") / "profile_session"
+GPU = "NVIDIA H200"
+KEPT = ROOT / "tests" / "unit" / "data"
 # The list is looked at in two runs of the profiler, so that one that is stopped costs only its own.
 PART = 9
+TUNED_PART = 21
 # What is looked at: op, sizes, form, and an implementation: a DSL's fastest or slowest, or triton or torch.
 KERNELS: tuple[tuple[str, dict[str, int], str | None, str | None], ...] = (
     ("sparse_mla", {"t": 64, "heads": 16}, None, "cutedsl fastest"),
@@ -83,23 +89,59 @@ def targets(seen: dict[str, Any], part: int) -> Iterator[Any]:
     from dsl_kernels import grids, registry
     from dsl_kernels.profile import targets as made
 
-    for op, dims, form, wanted in KERNELS[:PART] if part == 0 else KERNELS[PART:]:
+    for op, dims, form, wanted in listed(part):
         try:
             impl = None
-            if op in made.FORMS:
+            if wanted and "__" in wanted:
+                impl = wanted
+            elif op != "sdpa":
                 case = grids.Case(op, form or made.FORMS[op], {**made.DEFAULTS[op], **dims})
                 call = registry.Call(op, case.form, "sm_90a", dims_of(case))
                 impl = implementation(wanted, op, case.form, registry.bucket(call))
             held = made.target(op, dims, impl, form=form)
-            held.label = " ".join(
-                [op, form or "", *(f"{k}={v}" for k, v in dims.items()), str(wanted)]
-            ).replace("  ", " ")
+            held.label = label_of(op, dims, form, wanted)
             seen["implementations"][held.label] = impl
             yield held
             del held
         except Exception as error:
             seen["failed"].append(f"{op} {dims} {wanted}: {error!r}")
         torch.cuda.empty_cache()
+
+
+Wanted = tuple[str, dict[str, int], str | None, str | None]
+
+
+def label_of(op: str, dims: dict[str, int], form: str | None, wanted: str | None) -> str:
+    """The name of the range in which a kernel is looked at."""
+    sizes = (f"{name}={value}" for name, value in dims.items())
+    return " ".join(part for part in (op, form, *sizes, wanted) if part)
+
+
+def listed(part: int) -> list[Wanted]:
+    """What one run of the profiler looks at: parts 0 and 1 of the list, parts from 10 on of the tuned winners."""
+    if part < 10:
+        return list(KERNELS[:PART] if part == 0 else KERNELS[PART:])
+    winners = tuned_winners()
+    return winners[(part - 10) * TUNED_PART : (part - 9) * TUNED_PART]
+
+
+def tuned_winners() -> list[Wanted]:
+    """The op, sizes, form and variant of every entry of the tuned table."""
+    from dsl_kernels import registry
+
+    found: list[Wanted] = []
+    for entry in registry.tuned_table(GPU):
+        b = entry["bucket"]
+        if entry["op"] == "topk_selector":
+            dims = {"rows": b["rows"], "len": b["max_len"], "k": b["k"]}
+        elif entry["form"] == "prefill":
+            dims = {"s": b["s"], "skv": b["skv"], "heads": b["heads"]}
+        elif entry["op"] == "lightning_indexer":
+            dims = {"b": b["b"], "len": b["max_len"], "heads": b["heads"], "next_n": b["next_n"]}
+        else:
+            dims = {"t": b["t"], "heads": b["heads"], "topk": b["topk"]}
+        found.append((entry["op"], dims, entry["form"], entry["variant"]))
+    return found
 
 
 def dims_of(case: Any) -> dict[str, int]:
@@ -185,11 +227,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "profile_out")))
     parser.add_argument("--bundle", type=Path, default=ROOT / "build" / "aot" / "sm_90a")
     parser.add_argument("--stage", choices=("ceilings", "kernels", "ratios"))
+    parser.add_argument("--tuned", action="store_true", help="look at the winners of the tuned table")
+    parser.add_argument("--extract", type=Path, help="an archive that a session wrote")
     parser.add_argument("--part", type=int, default=0, help="of the list of kernels")
     parser.add_argument(
         "--seconds", type=float, default=100.0, help="of the stage that compares with ceilings"
     )
     options = parser.parse_args()
+    if options.extract:
+        extract(options.extract)
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     out = options.out.resolve()
     if options.stage == "ceilings":
@@ -199,7 +246,7 @@ def main() -> None:
     elif options.stage == "ratios":
         stage_ratios(out, options.seconds)
     else:
-        session(out, options.bundle)
+        session(out, options.bundle, options.tuned)
 
 
 class Session:
@@ -242,7 +289,7 @@ class Session:
         self.pack()
 
 
-def session(out: Path, bundle: Path) -> None:
+def session(out: Path, bundle: Path, tuned: bool) -> None:
     """Every stage, the most wanted first."""
     from dsl_kernels.profile import collect
 
@@ -257,10 +304,13 @@ def session(out: Path, bundle: Path) -> None:
         run.say("doctor done")
     except Exception:
         run.say(traceback.format_exc())
-    run.stage("ceilings", 100.0, [*me, "ceilings"])
     planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
-    run.stage("planted", 160.0, planted)
-    for part in (0, 1):
+    run.stage("ceilings", 100.0, [*me, "ceilings"])
+    if tuned:
+        run.stage("twins", 60.0, [*planted, "--times"])
+    else:
+        run.stage("planted", 160.0, planted)
+    for part in range(10, 10 + -(-len(tuned_winners()) // TUNED_PART)) if tuned else (0, 1):
         try:
             ncu, report = str(collect.find_ncu()), Path("/tmp") / f"kernels_{part}.ncu-rep"
             argv = collect.command([*me, "kernels", "--part", str(part)], report, ncu=ncu)
@@ -270,9 +320,69 @@ def session(out: Path, bundle: Path) -> None:
                 run.pack()
         except Exception:
             run.say(traceback.format_exc())
-    if run.left() > 30.0:
+    if run.left() > 30.0 and not tuned:
         run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
     run.say("end")
+
+
+def extract(archive: Path) -> None:
+    """Keep what a session read, without code and with the counters that fingerprints use, as test data and tables."""
+    import lzma
+    import tempfile
+
+    import planted_causes
+
+    from dsl_kernels import profile, registry
+    from dsl_kernels.profile import metrics, recorded
+    from dsl_kernels.profile.ceilings import path_of
+
+    wanted = {*metrics.requested("GH100"), metrics.SAMPLES}
+
+    def slim(report: profile.KernelReport, **changes: Any) -> dict[str, Any]:
+        kept = {name: value for name, value in report.metrics.items() if name in wanted}
+        return dict(profile.plain(replace(report, metrics=kept, **changes)))
+
+    def keep(name: str, content: Any) -> None:
+        (KEPT / name).write_bytes(lzma.compress(json.dumps(content, sort_keys=True).encode(), preset=9))
+
+    with tempfile.TemporaryDirectory() as held, tarfile.open(archive) as packed:
+        folder = Path(held)
+        packed.extractall(folder, filter="data")
+        if (folder / planted_causes.RAW).exists():
+            twins = json.loads((folder / planted_causes.TWINS).read_text())
+            seen = [slim(report) for report in planted_causes.reports(folder)]
+            keep("planted_h200.json.xz", {"reports": seen, "twins": twins})
+        elif (folder / planted_causes.TWINS).exists():
+            print((folder / planted_causes.TWINS).read_text())
+        calibrated = profile.read_ceilings(GPU, folder)
+        if calibrated is not None:
+            path_of(GPU).write_text(calibrated.to_json())
+        looks = []
+        for path in sorted(folder.glob("kernels_*.csv")):
+            about = json.loads(path.with_suffix(".json").read_text())
+            works = {item["label"]: profile.Workload(**item["workload"]) for item in about["launches"]}
+            reports = profile.read(path)
+            for label, work in works.items():
+                # Of a call's kernels the longest is the one that its work belongs to.
+                mine = [report for report in reports if report.label == label]
+                longest = max(mine, key=lambda report: report.metrics[metrics.DURATION])
+                variant = about["implementations"].get(label) or work.variant
+                looks.append((longest, replace(work, variant=work.variant or variant or "")))
+        tuned = dict(
+            zip((label_of(*wanted) for wanted in tuned_winners()), registry.tuned_table(GPU), strict=True)
+        )
+        if looks and looks[0][0].label in tuned:
+            entries = []
+            for report, work in looks:
+                entry = tuned[report.label]
+                found = profile.diagnose(profile.fingerprint(report, work), calibrated)
+                identity = {name: entry[name] for name in ("op", "form", "bucket", "variant")}
+                entries.append({**identity, **recorded.summary(found)})
+            recorded.write(GPU, entries, calibrated.metadata if calibrated else {})
+        else:
+            keep(
+                "kernels_h200.json.xz", [{"report": slim(r), "workload": profile.plain(w)} for r, w in looks]
+            )
 
 
 if __name__ == "__main__":

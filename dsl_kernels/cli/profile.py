@@ -138,7 +138,7 @@ def collect(
     path = report.with_suffix(".csv")
     path.write_text(text)
     work = _workload(op, dim, variant, form) if op is not None else None
-    _show([_diagnosed(item, work) for item in profile.read(path)], as_json, False)
+    _show(_diagnosed(profile.read(path), work), as_json, False)
     out.error_console().print(f"kept {report} and {path}", markup=False, soft_wrap=True)
 
 
@@ -165,7 +165,7 @@ def read(
     if extract is not None:
         extract.write_text(profile.dump(found))
     work = _workload(op, dim, variant, form) if op is not None else None
-    _show([_diagnosed(item, work) for item in found], as_json, markdown)
+    _show(_diagnosed(found, work), as_json, markdown)
 
 
 @profile_app.command("diff")
@@ -290,9 +290,18 @@ def _workload(op: str, dim: list[str] | None, variant: str | None, form: str | N
     return targets.workload(op, out.dims_of(dim or []), form=form, variant=variant or "")
 
 
-def _diagnosed(report: profile.KernelReport, work: profile.Workload | None) -> profile.Diagnosis:
-    ceilings = profile.read_ceilings(report.device) if report.device else None
-    return profile.diagnose(profile.fingerprint(report, work), ceilings)
+def _diagnosed(
+    reports: Sequence[profile.KernelReport], work: profile.Workload | None
+) -> list[profile.Diagnosis]:
+    """Each launch by the ceilings of its GPU; what the op has to read is the longest launch's business."""
+    longest = max(reports, key=lambda report: report.metrics.get(metrics.DURATION, 0.0))
+    return [
+        profile.diagnose(
+            profile.fingerprint(report, work if report is longest else None),
+            profile.read_ceilings(report.device) if report.device else None,
+        )
+        for report in reports
+    ]
 
 
 def _show(found: Sequence[profile.Diagnosis], as_json: bool, markdown: bool) -> None:

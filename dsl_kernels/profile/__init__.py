@@ -27,6 +27,7 @@ from .model import (
     Workload,
     dump,
     load,
+    plain,
     schema,
 )
 from .readers import read
@@ -35,6 +36,6 @@ from .rules import diagnose
 
 __all__ = [
     "Ceilings", "Diagnosis", "Diff", "DiffRow", "Evidence", "Finding", "Fingerprint", "Issue", "KernelReport", "NcuRule", "Occupancy",
-    "Spills", "Stall", "Traffic", "Workload", "diagnose", "diff", "dump", "fingerprint", "load", "markdown", "read", "read_ceilings",
+    "Spills", "Stall", "Traffic", "Workload", "diagnose", "diff", "dump", "fingerprint", "load", "markdown", "plain", "read", "read_ceilings",
     "schema", "text",
 ]  # fmt: skip

@@ -100,12 +100,16 @@ def _occupancy(values: Mapping[str, float]) -> Occupancy:
     limits = {name: values[metric] for name, metric in metrics.LIMITS.items() if values.get(metric)}
     least = min(limits.values(), default=None)
     achieved, theoretical = values.get(metrics.ACHIEVED), values.get(metrics.THEORETICAL)
+    waves = values.get(metrics.WAVES)
+    if least and values.get(metrics.GRID) and values.get(metrics.SMS):
+        # The profiler prints two decimals, which is none of a single CTA.
+        waves = values[metrics.GRID] / (values[metrics.SMS] * least)
     registers, shared = values.get(metrics.REGISTERS), _sum(values, metrics.SHARED)
     return Occupancy(
         achieved=None if achieved is None else achieved / 100,
         theoretical=None if theoretical is None else theoretical / 100,
         limiter=" and ".join(name for name, value in limits.items() if value == least) or None,
-        waves=values.get(metrics.WAVES),
+        waves=waves,
         registers=None if registers is None else int(registers),
         shared_bytes=None if shared is None else int(shared),
         ctas_per_sm=None if least is None else int(least),
@@ -136,12 +140,13 @@ def _rates(values: Mapping[str, float]) -> dict[str, float]:
     found["atomics"] = atomics / sectors if atomics is not None and sectors else None
     found["balance"] = _ratio(values, *metrics.BALANCE)
     found["sm_active"] = _ratio(values, *metrics.ACTIVE_OF_ELAPSED)
-    found["sms"] = values.get("launch__sm_count")
-    found["grid"] = values.get("launch__grid_size")
+    copied, loaded = _sum(values, metrics.ASYNC), _traffic(values, Workload()).get("l1")
+    found["async_copies"] = copied / loaded.moved if copied is not None and loaded and loaded.moved else None
+    found["sms"] = values.get(metrics.SMS)
+    found["grid"] = values.get(metrics.GRID)
     local, instructions = _sum(values, metrics.LOCAL_INSTRUCTIONS), values.get(metrics.INSTRUCTIONS)
     found["local_instructions"] = local / instructions if local is not None and instructions else None
-    loads, local_sectors = values.get(metrics.GLOBAL_LOADS[0]), values.get(metrics.L1_SECTORS)
-    found["load_sectors"] = loads / local_sectors if loads is not None and local_sectors else None
+    found["load_sectors"] = _ratio(values, metrics.GLOBAL_LOADS[0], metrics.L1_SECTORS)
     found["samples"] = values.get(metrics.SAMPLES)
     duration = values.get(metrics.DURATION)
     for name, metric in (("dram_read", "dram__bytes_read.sum"), ("dram_write", metrics.DRAM_WRITES)):

@@ -57,10 +57,9 @@ PIPES_OTHER = {
 # Bytes read through each level: the sum of what the paths of that level moved, in (name, factor) terms.
 SECTOR = 32.0
 TRAFFIC: dict[str, tuple[tuple[str, float], ...]] = {
+    # The counters of loads include 16-byte asynchronous copies (measured on GH100), not the copy engine's.
     "l1": (
         ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", SECTOR),
-        ("l1tex__t_bytes_pipe_lsu_mem_global_op_ldgsts_cache_access.sum", 1.0),
-        ("smsp__sass_l1tex_m_xbar2l1tex_read_bytes_mem_global_op_ldgsts_cache_bypass.sum", 1.0),
         ("l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum", 1.0),
     ),
     # Distributed shared memory crosses the same wires, and is not the L2's.
@@ -70,6 +69,13 @@ TRAFFIC: dict[str, tuple[tuple[str, float], ...]] = {
     ),
     "dram": (("dram__bytes_read.sum", 1.0),),
 }
+
+# Of these, bytes that asynchronous copies brought.
+ASYNC = (
+    "l1tex__t_bytes_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    "smsp__sass_l1tex_m_xbar2l1tex_read_bytes_mem_global_op_ldgsts_cache_bypass.sum",
+    "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
+)
 
 ISSUE = {
     "issued": "smsp__issue_active.avg.per_cycle_active",
@@ -88,9 +94,10 @@ LIMITS = {
     "warps": "launch__occupancy_limit_warps",
     "blocks": "launch__occupancy_limit_blocks",
 }
+GRID, SMS = "launch__grid_size", "launch__sm_count"
 LAUNCH = (
-    THEORETICAL, WAVES, REGISTERS, *SHARED, *LIMITS.values(), "launch__grid_size", "launch__block_size",
-    "launch__sm_count", "launch__cluster_size",
+    THEORETICAL, WAVES, REGISTERS, *SHARED, *LIMITS.values(), GRID, SMS,
+    "launch__block_size", "launch__cluster_size",
 )  # fmt: skip
 
 LOCAL_INSTRUCTIONS = ("smsp__sass_inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_st.sum")
@@ -132,7 +139,7 @@ def counters(chip: str) -> tuple[str, ...]:
     """Every hardware counter that `collect` asks for on a chip ("GH100" or "GB100")."""
     terms = [name for group in TRAFFIC.values() for name, _ in group]
     names = [
-        DURATION, CYCLES, *SOL.values(), *PIPES.values(), *terms, *ISSUE.values(), ACHIEVED,
+        DURATION, CYCLES, *SOL.values(), *PIPES.values(), *terms, *ASYNC, *ISSUE.values(), ACHIEVED,
         *(STALL.format(reason) for reason in stalls(chip)), LATENCY, *LOCAL_INSTRUCTIONS, *LOCAL_SECTORS, L1_SECTORS,
         L1_HIT, L2_HIT, BANK_CONFLICTS, SHARED_WAVEFRONTS, *GLOBAL_LOADS, *GLOBAL_STORES, BYTES_PER_SECTOR,
         *ATOMIC_SECTORS, L2_SECTORS, L2_READS, DRAM_WRITES, ATOMIC_UNIT, INSTRUCTIONS, *BALANCE, *ACTIVE_OF_ELAPSED,

@@ -133,8 +133,9 @@ class Fingerprint:
         pipes: share of cycles that each pipe was busy: tensor, fma, alu, xu (the special-function unit), lsu, tma.
         stalls: reason -> Stall; reasons differ between architectures, so compare by name only within one.
         traffic: bytes read at l1, l2 and dram, asynchronous copies included.
-        rates: other figures of the rules: l1_hit, l2_hit, bank_conflicts (share of shared-memory wavefronts),
-            atomics (share of L2 sectors), sectors_per_request, balance (cycles of the busiest SM over the mean), samples.
+        rates: other figures of the rules: l1_hit, l2_hit, bank_conflicts (share of shared-memory wavefronts), atomics
+            (share of L2 sectors), sectors_per_request, sector_use (bytes a load uses of its sectors), async_copies
+            (share of the loaded bytes), sm_active (of the time), balance (cycles of the busiest SM over the mean).
     """
 
     kernel: str

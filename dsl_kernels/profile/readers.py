@@ -158,9 +158,11 @@ def _raw(rows: list[list[str]], path: Path) -> list[KernelReport]:
 
 
 def _range(text: str) -> str:
-    """The name of the innermost range in what Nsight Compute writes of it, a quoted list with types and colours."""
-    named = re.findall(r'"([^"]+)"', text)
-    return named[-1] if named else text.strip()
+    """The innermost range of the program's own: "domain:name:" and six fields of payload, colour and message, quoted."""
+    own = [
+        part.split(":") for part in re.split(r'"\s+"', text.strip().strip('"')) if "<default domain>" in part
+    ]
+    return ":".join(own[-1][1:-6]) if own else text.strip()
 
 
 def _missing(values: Iterable[str], arch: str) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ kinds, acted on in this order: "waste" (work that need not be done), "limit" (a 
 
 - waste: the busiest unit after the wasted work is taken off it;
 - limit: one over what the unit reached, of what it was measured to reach;
-- schedule: what the waiting cost, and never more than the busiest unit leaves.
+- schedule: what the waiting cost, and never more than the busiest unit leaves; a gather: its measured ceiling.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,8 +27,8 @@ Bound = Callable[[Quantities], float | None]
 COMPARE: dict[str, Callable[[float, float], bool]] = {">": operator.gt, "<": operator.lt}
 # Units whose share of the peak no schedule can exceed.
 UNITS = ("issued", "tensor", "fma", "alu", "xu", "lsu", "tma", "shared", "l1", "l2", "dram")
-MEMORY = ("l1", "l2", "dram")
-INSTRUCTIONS = ("issued", "tensor", "fma", "alu", "xu", "lsu")
+MEMORY = ("l1", "l2", "dram", "shared", "lsu")
+INSTRUCTIONS = ("issued", "tensor", "fma", "alu", "xu")
 BUSY = 0.8
 LARGEST_L2 = max(arch.l2_bytes for arch in ARCHS.values())
 WASTE, LIMIT, SCHEDULE = "waste", "limit", "schedule"
@@ -67,7 +68,6 @@ class Rule:
     any_of: tuple[tuple[When, ...], ...] = ()
     knobs: Mapping[str, str] = field(default_factory=dict)
     order: int = 5
-    rank: str = ""
 
     def holds(self, q: Quantities) -> bool:
         return all(c.holds(q) for c in self.when) and (
@@ -94,9 +94,17 @@ def _over(share: float) -> float | None:
     return 1.0 / share if share > 0 else None
 
 
-def without(units: tuple[str, ...], waste: Callable[[Quantities], float]) -> Bound:
-    """Bound of sparing the same share of the work of some units."""
-    return lambda q: _over(floor(q, dict.fromkeys(units, min(1.0, max(0.0, waste(q))))))
+def without(**wasted: Callable[[Quantities], float]) -> Bound:
+    """Bound of sparing shares of the work: of the memory's units, of the instructions, or of single units."""
+    groups = {"memory": MEMORY, "instructions": INSTRUCTIONS}
+
+    def bound(q: Quantities) -> float | None:
+        spared: dict[str, float] = {}
+        for name, share in wasted.items():
+            spared |= dict.fromkeys(groups.get(name, (name,)), min(1.0, max(0.0, share(q))))
+        return _over(floor(q, spared))
+
+    return bound
 
 
 def reached(quantity: str) -> Bound:
@@ -124,8 +132,19 @@ def stalled(*reasons: str) -> Bound:
     return at_most(gain)
 
 
+def _no_more_than_the_gather(q: Quantities) -> float | None:
+    """Waiting for memory costs what it costs, and rows cannot come faster than they were measured to."""
+    waits = stalled("long_scoreboard", "lg_throttle")(q)
+    return waits if waits is None or "gather" not in q else max(1.0, min(waits, 1.0 / q["gather"]))
+
+
 def _sector_waste(q: Quantities) -> float:
-    return 1.0 - min(q.get("l1_used", 1.0), q.get("sector_use", 1.0))
+    """Share of the bytes that a full use of every sector would spare; the DRAM fetches two sectors at a time."""
+    return 1.0 - min(q.get(name, 1.0) for name in ("l1_used", "l2_used", "dram_used", "sector_use"))
+
+
+def _atomic_share(q: Quantities) -> float:
+    return q.get("atomics", 0.95)
 
 
 NOT_BUSY = (When("issued", "<", BUSY, optional=True), When("busiest_memory", "<", BUSY, optional=True))
@@ -137,7 +156,7 @@ RULES: tuple[Rule, ...] = (
         (When("spill_sectors", ">", 0.25),),
         "Registers spill: {spill_sectors:.0%} of the L1's sectors are local memory",
         "fewer live values a thread: a smaller tile, more threads a row, or more registers (fewer CTAs an SM)",
-        without(MEMORY + INSTRUCTIONS, lambda q: max(q["spill_sectors"], q.get("local_instructions", 0.0))),
+        without(memory=lambda q: q["spill_sectors"], instructions=lambda q: q.get("local_instructions", 0.0)),
         knobs={"tile": "smaller", "keep": "fewer", "resident": "fewer", "threads": "more", "block": "smaller"},
         order=1,
     ),
@@ -147,7 +166,7 @@ RULES: tuple[Rule, ...] = (
         (When("dram", "<", 0.3),),
         "Atomic additions onto few addresses are served one after another by the L2; the DRAM is idle ({dram:.1%})",
         "add up in registers, then in a warp, then in a CTA, and let one thread a CTA reach global memory",
-        without(("l1", "l2", "lsu"), lambda q: 0.95),
+        without(l1=_atomic_share, l2=_atomic_share, lsu=_atomic_share),
         any_of=(
             (When("atomics", ">", 0.25),),
             (When("stall_lg_throttle", ">", 0.25), When("l2_hit", ">", 0.8), When("atomics", ">", 0.25, optional=True),
@@ -161,10 +180,11 @@ RULES: tuple[Rule, ...] = (
         (),
         "Loads fetch whole sectors and use {sector_waste_used:.0%} of their bytes",
         "let neighbouring lanes read neighbouring words: 16 bytes a lane, whole rows a warp; or stage rows in shared memory",
-        without(MEMORY, _sector_waste),
+        without(memory=_sector_waste),
         any_of=(
-            (When("sector_use", "<", 0.6), When("load_sectors", ">", 0.3, optional=True), When("memory_waits", ">", 0.3)),
-            (When("l1_used", "<", 0.6), When("memory_waits", ">", 0.3)),
+            (When("sector_use", "<", 0.6), When("load_sectors", ">", 0.3, optional=True),
+             When("l1_used", "<", 0.7, optional=True), When("memory_waits", ">", 0.3)),
+            (When("l1_used", "<", 0.6), When("sector_use", "<", 0.6, optional=True), When("memory_waits", ">", 0.3)),
         ),
         order=3,
     ),
@@ -174,7 +194,7 @@ RULES: tuple[Rule, ...] = (
         (When("bank_conflicts", ">", 0.3), When("shared", ">", 0.5)),
         "Shared memory is read {bank_conflicts:.0%} of the time a second time over because lanes meet in a bank",
         "pad or swizzle the tile, so that the lanes of a warp fall into different banks",
-        without(("shared", "l1", "lsu"), lambda q: q["bank_conflicts"]),
+        without(**dict.fromkeys(("shared", "l1", "lsu"), lambda q: q["bank_conflicts"])),
         order=4,
     ),
     Rule(
@@ -183,7 +203,7 @@ RULES: tuple[Rule, ...] = (
         (When("threads", "<", 20.0), When("issued", ">", 0.4)),
         "{threads:.1f} of 32 lanes work in a warp's instruction",
         "let the lanes of a warp do the same: search together, sort work by length, or give a warp one item",
-        without(INSTRUCTIONS, lambda q: 1.0 - q["threads"] / 32.0),
+        without(instructions=lambda q: 1.0 - q["threads"] / 32.0),
         order=5,
     ),
     Rule(
@@ -195,7 +215,6 @@ RULES: tuple[Rule, ...] = (
         reached("tensor"),
         any_of=((When("tensor", ">", 0.75),), (When("tensor", ">", 0.65), When("stall_math_pipe_throttle", ">", 0.25))),
         order=1,
-        rank="tensor",
     ),
     Rule(
         "gather_at_ceiling",
@@ -206,7 +225,6 @@ RULES: tuple[Rule, ...] = (
         reached("gather"),
         knobs={"kv": "fp8: 656 bytes a row in place of 1152"},
         order=2,
-        rank="gather",
     ),
     Rule(
         "dram_bound",
@@ -217,7 +235,6 @@ RULES: tuple[Rule, ...] = (
         reached("dram"),
         knobs={"kv": "fp8: fewer bytes a row", "evict": "1: what is read once leaves the L2 first"},
         order=3,
-        rank="dram",
     ),
     Rule(
         "sfu_bound",
@@ -227,7 +244,6 @@ RULES: tuple[Rule, ...] = (
         "fewer exponentials, or a part of them as polynomials on the FMA pipe",
         reached("xu"),
         order=4,
-        rank="xu",
     ),
     Rule(
         "l2_bound",
@@ -238,7 +254,6 @@ RULES: tuple[Rule, ...] = (
         reached("l2"),
         knobs={"cluster": "larger: CTAs share what they read", "queries": "more a CTA: keys are read once for them"},
         order=5,
-        rank="l2",
     ),
     Rule(
         "shared_bound",
@@ -248,18 +263,17 @@ RULES: tuple[Rule, ...] = (
         "wider accesses, operands kept in registers, fewer passes",
         reached("shared"),
         order=6,
-        rank="shared",
     ),
     Rule(
         "issue_bound",
         LIMIT,
-        (When("issued", ">", BUSY),),
-        "The schedulers issue {issued:.2f} instructions a cycle: instructions are the work",
+        (),
+        "The schedulers issue {issued:.2f} instructions a cycle, and warps are ready to issue more: instructions are the work",
         "fewer instructions: packed arithmetic, wider loads, less address arithmetic",
         reached("issued"),
+        any_of=((When("issued", ">", BUSY),), (When("issued", ">", 0.6), When("stall_not_selected", ">", 0.3))),
         knobs={"keep": "more keys in registers are read once"},
         order=7,
-        rank="issued",
     ),
     Rule(
         "small_grid",
@@ -274,9 +288,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tail",
         SCHEDULE,
-        (When("balance", ">", 1.25), When("waves", ">", 1.0, optional=True), *NOT_BUSY),
-        "The busiest SM works {balance:.2f} times as long as the mean: the last wave is nearly empty",
-        "CTAs that divide evenly among the SMs: another tile, or as many CTAs as fit that take turns (persistent)",
+        (When("balance", ">", 1.25), When("waves", ">", 0.9, optional=True), *NOT_BUSY),
+        "The busiest SM works {balance:.2f} times as long as the mean: the last wave is nearly empty, or CTAs differ in length",
+        "CTAs that divide evenly among the SMs, the longest first: another tile, or as many CTAs as fit that take turns",
         at_most(lambda q: q["balance"]),
         knobs={"tile": "another size", "cluster": "smaller", "resident": "so that waves come out whole"},
         order=2,
@@ -294,10 +308,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "gather_below_ceiling",
         SCHEDULE,
-        (When("gather", "<", 0.85), When("memory_waits", ">", 0.3, optional=True), When("issued", "<", BUSY, optional=True)),
+        (When("gather", "<", 0.85), When("memory_waits", ">", 0.15, optional=True), When("issued", "<", BUSY, optional=True)),
         "Rows arrive at {gather:.0%} of what this GPU was measured to do for such rows: too few bytes are in flight",
         "more bytes in flight: another stage, asynchronous copies, more rows a turn; warps help only as far as they add bytes",
-        at_most(lambda q: 1.0 / q["gather"]),
+        reached("gather"),
         knobs={"stages": "more", "resident": "more CTAs an SM", "cluster": "another", "slices": "2: two CTAs an SM"},
         order=4,
     ),
@@ -309,7 +323,6 @@ RULES: tuple[Rule, ...] = (
         "fewer or smaller barriers: shuffles inside a warp, named barriers of fewer warps, one row a thread",
         stalled("barrier"),
         knobs={"threads": "fewer", "group": "another"},
-        rank="stall_barrier",
     ),
     Rule(
         "dependency_chain",
@@ -319,7 +332,6 @@ RULES: tuple[Rule, ...] = (
         "independent work between dependent instructions: several accumulators, unrolling, another stage",
         stalled("wait", "short_scoreboard", "math_pipe_throttle"),
         knobs={"stages": "more", "resident": "more CTAs an SM"},
-        rank="stall_dependency",
     ),
     Rule(
         "latency_exposed",
@@ -327,9 +339,8 @@ RULES: tuple[Rule, ...] = (
         (When("memory_waits", ">", 0.3), *NOT_BUSY),
         "Warps spend {memory_waits:.0%} of their cycles waiting for memory that is not busy",
         "more loads in flight: stages, unrolled or asynchronous loads, then more warps; fewer loads that wait for a load",
-        stalled("long_scoreboard", "lg_throttle"),
+        _no_more_than_the_gather,
         knobs={"stages": "more", "resident": "more CTAs an SM", "keep": "more"},
-        rank="memory_waits",
     ),
     Rule(
         "warpgroup_wait",
@@ -338,7 +349,6 @@ RULES: tuple[Rule, ...] = (
         "Warps spend {stall_gmma:.0%} of their cycles waiting for products of their warpgroup to be taken",
         "fewer fences and smaller waits around products; operands from shared memory in place of registers",
         stalled("gmma"),
-        rank="stall_gmma",
     ),
     Rule(
         "shared_queue",
@@ -347,7 +357,6 @@ RULES: tuple[Rule, ...] = (
         "Warps spend {stall_mio_throttle:.0%} of their cycles before the queue of shared memory and special functions",
         "wider shared accesses (ldmatrix, 16 bytes a lane), fewer shuffles",
         stalled("mio_throttle"),
-        rank="stall_mio_throttle",
     ),
     Rule(
         "instruction_cache",
@@ -356,7 +365,6 @@ RULES: tuple[Rule, ...] = (
         "Warps spend {stall_no_instruction:.0%} of their cycles without an instruction to decode",
         "less code: unroll less, or longer loops in a kernel that ends soon",
         stalled("no_instruction"),
-        rank="stall_no_instruction",
     ),
     Rule(
         "idle_roles",
@@ -365,9 +373,19 @@ RULES: tuple[Rule, ...] = (
         "Warps sleep {stall_sleeping:.0%} of their cycles: a role waits for another",
         "shift work between producer and consumer; see which role waits with probes",
         stalled("sleeping"),
-        rank="stall_sleeping",
     ),
 )  # fmt: skip
+
+# What is said where no rule holds: no unit is busy, and no single wait stands out.
+MIXED = Rule(
+    "mixed_waits",
+    SCHEDULE,
+    (),
+    "No unit is busy for {busiest:.0%} of the time or more, and no wait stands out: the kernel has phases that wait for different things",
+    "time its phases apart (probes, or one phase at a time); overlap a phase of one CTA with another's",
+    at_most(lambda q: None),
+    knobs={"resident": "more CTAs an SM, whose phases overlap"},
+)
 
 
 def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str, float]:
@@ -389,6 +407,9 @@ def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str
     ):
         if value is not None:
             q[name] = float(value)
+    if "issued" in q:
+        # Of the whole launch, as the other units are, not of the cycles in which an SM has work.
+        q["issued"] *= q.get("sm_active", 1.0)
     if found.source in ("csv", "ncu") or found.spills.sectors:
         q["spill_sectors"] = found.spills.share
     if ceilings is not None and "dram_read_gbps" in q:
@@ -400,6 +421,7 @@ def quantities(found: Fingerprint, ceilings: Ceilings | None = None) -> dict[str
     memory = [q[unit] for unit in (*MEMORY, "memory", "shared") if unit in q]
     if memory:
         q["busiest_memory"] = max(memory)
+    q["busiest"] = floor(q)
     if found.stalls:
         q["memory_waits"] = q.get("stall_long_scoreboard", 0.0) + q.get("stall_lg_throttle", 0.0)
         q["stall_dependency"] = q.get("stall_wait", 0.0) + q.get("stall_short_scoreboard", 0.0)
@@ -421,12 +443,16 @@ def gather_share(found: Fingerprint, ceilings: Ceilings | None) -> float | None:
     if work.row_bytes is None:
         return None
     if ceilings is None:
-        near = work.footprint_bytes is not None and work.footprint_bytes < 2 * LARGEST_L2
-        return None if near else found.sol.get("dram", found.sol.get("memory"))
+        resident = work.footprint_bytes is not None and work.footprint_bytes < 2 * LARGEST_L2
+        return None if resident else found.sol.get("dram", found.sol.get("memory"))
     if work.read_bytes is None or not found.us:
         return None
-    ceiling = ceilings.gather_gbps(work.row_bytes, work.footprint_bytes or 0.0, work.order)
-    return work.read_bytes / found.us / 1e3 / ceiling if ceiling else None
+    near = ceilings.gather_gbps(work.row_bytes, work.footprint_bytes or math.inf, work.order)
+    far = ceilings.gather_gbps(work.row_bytes, math.inf, work.order)
+    if near is None or far is None:
+        return None
+    # A curve over a small footprint is of rows that were there before; what is read first comes from the DRAM.
+    return max(work.read_bytes / near, (work.unique_bytes or 0.0) / far) / found.us / 1e3
 
 
 def diagnose(found: Fingerprint, ceilings: Ceilings | None = None) -> Diagnosis:
@@ -437,24 +463,29 @@ def diagnose(found: Fingerprint, ceilings: Ceilings | None = None) -> Diagnosis:
     """
     q = quantities(found, ceilings)
     held = sorted((rule for rule in RULES if rule.holds(q)), key=lambda rule: _order(rule, q))
+    if not held and found.stalls:
+        held = [MIXED]
     findings = tuple(_finding(rule, q, found) for rule in held)
     missing = list(found.missing)
     if found.workload.row_bytes and ceilings is None:
         missing.append(
             "a ceiling for such rows (`profile calibrate` records it): the sequential peak stands for it"
         )
-    share = floor(q)
+    busiest = floor(q)
     return Diagnosis(
         found,
         findings,
         refuted(found, q, findings),
         tuple(missing),
-        found.us * share if found.us and share else None,
+        found.us * busiest if found.us and busiest else None,
     )
 
 
-def _order(rule: Rule, q: Quantities) -> tuple[int, int, float]:
-    return KINDS.index(rule.kind), rule.order, -q.get(rule.rank, 0.0)
+def _order(rule: Rule, q: Quantities) -> tuple[int, float, int]:
+    """By kind; waste and limits by their order; schedules by what they could gain, a card left empty before all."""
+    if rule.kind != SCHEDULE or rule.cause == "small_grid":
+        return KINDS.index(rule.kind), -math.inf, rule.order
+    return KINDS.index(rule.kind), -(rule.bound(q) or 1.0), rule.order
 
 
 def _finding(rule: Rule, q: Quantities, found: Fingerprint) -> Finding:

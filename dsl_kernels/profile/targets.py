@@ -14,6 +14,7 @@ import torch
 from .. import grids, measure, registry, variants
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from ..problems.lightning_indexer import PAGE
+from ..programs.sparse_mla import MAX_HEAD_BLOCK
 from ..steps import StepSize
 from .model import Workload
 
@@ -26,7 +27,11 @@ DEFAULTS: dict[str, dict[str, int]] = {
     "sparse_mla": {"t": 64, "heads": 16, "pages": 4096, "topk": 2048},
     "sdpa": {"b": 1, "heads": 32, "n": 2048, "d": 128, "causal": 1},
 }
-FORMS = {"lightning_indexer": "decode", "topk_selector": "default", "sparse_mla": "bf16"}
+# Where a form has sizes of its own.
+OTHER_SIZES: dict[tuple[str, str], dict[str, int]] = {
+    ("lightning_indexer", "prefill"): {"s": 4096, "skv": 32768, "heads": 64},
+}
+FORMS = {"lightning_indexer": "decode", "topk_selector": "default", "sparse_mla": "bf16", "sdpa": "bf16"}
 WARM_UPS = 2
 # Bytes of a key of the index, and its scale.
 INDEX_TOKEN = 132.0
@@ -59,15 +64,15 @@ def target(
         UnknownNameError, InvalidArgumentError: no such op, size or implementation.
         NoVariantError: the variant refuses the sizes.
     """
-    sizes = _sizes(op, dims)
-    form = form or _form_of(impl)
+    form = _form(op, form, impl)
+    sizes = _sizes(op, form, dims)
     label = " ".join(
         [op, *(f"{k}={v}" for k, v in dims.items()), impl.split("__", 1)[-1] if impl else "selected"]
     )
     work = workload(op, dims, form=form)
     if op == "sdpa":
         return _sdpa(label, sizes, work)
-    case = grids.Case(op, form or FORMS[op], sizes)
+    case = grids.Case(op, form, sizes)
     if impl == "torch" and op == "topk_selector":
         return _torch_topk(label, sizes, seed, work)
     prepared = grids.prepare(case, seed)
@@ -77,7 +82,7 @@ def target(
         return _triton(label, case, prepared, work)
     chosen = registry.select(grids.call_of(case, prepared), impl)
     calls = prepared.calls(chosen.variant.id, chosen.launch.get("splits"))
-    return Target(label, calls[-1], _with(work, variant=chosen.variant.id), calls[0])
+    return Target(label, calls[-1], workload(op, dims, form=form, variant=chosen.variant.id), calls[0])
 
 
 def look(targets: Iterable[Target], launches: int = 1) -> list[dict[str, Any]]:
@@ -122,12 +127,16 @@ def _with(work: Workload, **changes: Any) -> Workload:
 
 def workload(op: str, dims: Mapping[str, int], *, form: str | None = None, variant: str = "") -> Workload:
     """What an op must read at these sizes, from its arithmetic alone; needs no GPU."""
-    sizes = _sizes(op, dims)
+    chosen = _form(op, form, variant)
+    sizes = _sizes(op, chosen, dims)
     if op == "sdpa":
         # Queries, keys and values, each once.
         read = 3.0 * 2.0 * sizes["b"] * sizes["heads"] * sizes["n"] * sizes["d"]
         return Workload(op, "bf16", variant or "torch", sizes, unique_bytes=read)
-    chosen = form or _form_of(variant) or FORMS[op]
+    if chosen == "prefill":
+        # Keys are read again for every few rows; what must come from the DRAM is queries and keys once.
+        once = sizes["skv"] * INDEX_TOKEN + sizes["s"] * sizes["heads"] * 128.0
+        return Workload(op, chosen, variant, sizes, unique_bytes=once)
     if op == "lightning_indexer":
         tokens = StepSize(batch=sizes["b"], context=sizes["len"], index_heads=sizes["heads"])
         read = sizes["b"] * sizes["len"] * INDEX_TOKEN
@@ -141,32 +150,34 @@ def workload(op: str, dims: Mapping[str, int], *, form: str | None = None, varia
     row, held = (656 if chosen == "fp8" else 1152), sizes["pages"] * PAGE
     rows = sizes["t"] * sizes["topk"]
     unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
-    return Workload(
-        op, chosen, variant, sizes, float(rows * row), unique * row, row, float(held * row), "random"
-    )
+    # Every block of heads is a CTA of its own and fetches the rows again.
+    block = (variants.get(variant).knobs.get("block") if "__" in variant else 0) or MAX_HEAD_BLOCK
+    read = float(rows * row * -(-sizes["heads"] // block))
+    return Workload(op, chosen, variant, sizes, read, unique * row, row, float(held * row), "random")
 
 
-def _form_of(variant: str | None) -> str | None:
-    """The form that a variant was built for, where its knobs say."""
-    if not variant or variant in ("triton", "torch"):
-        return None
-    knobs = variants.get(variant).knobs
-    return knobs.get("kv") or knobs.get("mode")
+def _sizes(op: str, form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    known = OTHER_SIZES.get((op, form)) or DEFAULTS[op]
+    if unknown := sorted(set(dims) - set(known)):
+        raise InvalidArgumentError(
+            "--dim",
+            expected=f"sizes of {op} {form}: {', '.join(known)}",
+            got=unknown[0],
+            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in known.items()),
+        )
+    return {**known, **dims}
 
 
-def _sizes(op: str, dims: Mapping[str, int]) -> dict[str, int]:
+def _form(op: str, form: str | None, variant: str | None) -> str:
+    """The form asked for, else that which the variant was built for, else the op's usual one."""
     if op not in DEFAULTS:
         raise UnknownNameError(
             "op", expected="an operation to look at", got=repr(op), fix=did_you_mean(op, list(DEFAULTS))
         )
-    if unknown := sorted(set(dims) - set(DEFAULTS[op])):
-        raise InvalidArgumentError(
-            "--dim",
-            expected=f"sizes of {op}: {', '.join(DEFAULTS[op])}",
-            got=unknown[0],
-            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in DEFAULTS[op].items()),
-        )
-    return {**DEFAULTS[op], **dims}
+    if form is None and variant and variant not in ("triton", "torch"):
+        knobs = variants.get(variant).knobs
+        form = knobs.get("kv") or knobs.get("mode")
+    return form or FORMS[op]
 
 
 def _triton(label: str, case: grids.Case, prepared: grids.Prepared, work: Workload) -> Target:

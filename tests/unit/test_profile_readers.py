@@ -15,15 +15,16 @@ from dsl_kernels.profile import metrics, readers
 IDENTITY = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC"'
 FACTS = '"0","812","python","host","gather_async(const char *, int)","1","7","(512, 1, 1)","(264, 1, 1)","0","9.0"'
 RAW = f"""==PROF== Connected to process 812
-{IDENTITY},"812:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg","gpu__time_duration.sum","dram__bytes_read.sum","launch__registers_per_thread","lts__t_sector_hit_rate.pct","device__attribute_display_name"
+{IDENTITY},"thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg","gpu__time_duration.sum","dram__bytes_read.sum","launch__registers_per_thread","lts__t_sector_hit_rate.pct","device__attribute_display_name"
 "","","","","","","","block","block","","","","usecond","Mbyte","register/thread","%",""
 {FACTS},"""  # the rest is put together below
 
 
 def raw(duration: str = "86.40", unit: str = "usecond") -> str:
-    return (RAW + f'"""gather t=64""","{duration}","1,151.50","28","12.5","NVIDIA H200"\n').replace(
-        "usecond", unit
-    )
+    return (
+        RAW
+        + f'"<default domain>:gather t=64:none:none:none:none:none:none","{duration}","1,151.50","28","12.5","NVIDIA H200"\n'
+    ).replace("usecond", unit)
 
 
 def written(tmp_path: Path, text: str, name: str = "profile.csv") -> Path:
