@@ -276,7 +276,12 @@ class Session:
         started = time.monotonic()
         # A stage and what it started end together: a program left under the profiler would hold the GPU.
         running = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            cwd=ROOT,
         )
         try:
             text, _ = running.communicate(timeout=max(1.0, min(limit, self.left())))
@@ -320,6 +325,12 @@ def session(out: Path, bundle: Path, tuned: bool) -> None:
                 run.pack()
         except Exception:
             run.say(traceback.format_exc())
+    if tuned:
+        command = [sys.executable, "-m", "dsl_kernels"]
+        sized = ["sparse_mla", "--dim", "t=64"]
+        run.stage("profile kernels", 40.0, [*command, "profile", "kernels", *sized])
+        run.stage("profile collect", 60.0, [*command, "profile", "collect", *sized, "--out", "/tmp/profiles"])
+        run.stage("doctor", 60.0, [*command, "doctor"])
     if run.left() > 30.0 and not tuned:
         run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
     run.say("end")

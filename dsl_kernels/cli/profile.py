@@ -75,9 +75,11 @@ def kernels(
         made = targets.target(op, out.dims_of(dim or []), variant, form=form)
         found = targets.activity(made)
     if as_json:
-        out.print_json({"label": made.label, "kernels": [{"kernel": name, "us": us} for name, us in found]})
+        typer.echo(profile.dump(found), nl=False)
         return
-    out.show(out.table(made.label, ("us", "kernel"), ((us, name) for name, us in found), right=("us",)))
+    rows = ((item.metrics[metrics.DURATION] / 1e3, item.kernel) for item in found)
+    out.show(out.table(made.label, ("us", "kernel"), rows, right=("us",)))
+    _not_read(found[0] if found else None)
 
 
 @profile_app.command("collect")
@@ -191,14 +193,21 @@ def diff(
 
 
 @profile_app.command("static")
-def static(name: Annotated[str, typer.Argument(help="Variant id.")], as_json: out.Json = False) -> None:
+def static(
+    name: Annotated[str, typer.Argument(help="Variant id.")],
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Add what the emulator counts on its smallest workload.")
+    ] = False,
+    as_json: out.Json = False,
+) -> None:
     """What a compiled variant says of itself: registers, spills, shared memory, opcodes. Needs no GPU."""
-    found = collector.static(out.variant(name))
+    variant = out.variant(name)
+    found = collector.emulated(variant) if emulate else collector.static(variant)
     if as_json:
         typer.echo(profile.dump(found), nl=False)
         return
     out.show(out.table(found.kernel, ("figure", "value"), sorted(found.metrics.items()), right=("value",)))
-    out.console().print(f"not read: {', '.join(found.missing)}", markup=False)
+    _not_read(found)
 
 
 @profile_app.command()
@@ -246,6 +255,11 @@ def schema(
             "record", expected="a record", got=repr(record), fix=did_you_mean(record, list(RECORDS))
         )
     out.print_json(profile.schema(RECORDS[record]))
+
+
+def _not_read(found: profile.KernelReport | None) -> None:
+    if found is not None:
+        out.error_console().print(f"not read: {', '.join(found.missing)}", markup=False)
 
 
 def _looked_at(

@@ -10,11 +10,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..errors import ToolchainError
+from ..errors import InvalidArgumentError, ToolchainError
 from . import metrics
 from .model import KernelReport
 
@@ -247,17 +248,30 @@ def static(variant: Any) -> KernelReport:
     )
 
 
-def emulated(kernel: str, report: Any, arch: str, grid: Sequence[int], block: Sequence[int]) -> KernelReport:
-    """Counts of an emulator's `Report`: instructions, and bytes and sectors that the program asked for."""
-    stats: Mapping[str, int] = report.stats
-    found: dict[str, float] = {metrics.INSTRUCTIONS: report.instructions}
-    found |= {f"emulator__{name}": value for name, value in {**stats, **report.pipes}.items()}
-    return KernelReport(
-        kernel,
-        "emulator",
-        arch=arch.rstrip("a"),
+def emulated(variant: Any) -> KernelReport:
+    """`static` with what the emulator counts on the variant's first tiny workload: instructions, bytes, sectors.
+
+    Raises:
+        DslKernelError: the variant cannot be compiled, or takes none of the tiny workloads.
+    """
+    from .. import trial
+    from ..executors import Emulator
+
+    known = static(variant)
+    chosen = trial.workloads(variant, "tiny")
+    if not chosen:
+        raise InvalidArgumentError(
+            variant.id, expected="a tiny workload that it takes", got="none", fix="leave --emulate out"
+        )
+    executor = Emulator()
+    trial.run(variant, chosen[0], executor, case=trial.cached_case(variant.op, chosen[0]))
+    report = executor.report
+    found = {metrics.INSTRUCTIONS: report.instructions, **known.metrics}
+    found |= {f"emulator__{name}": float(count) for name, count in {**report.stats, **report.pipes}.items()}
+    return replace(
+        known,
+        source="emulator",
         metrics=found,
-        grid=(grid[0], grid[1], grid[2]),
-        block=(block[0], block[1], block[2]),
+        label=chosen[0].name,
         missing=("time", "stalls", "caches", "units"),
     )

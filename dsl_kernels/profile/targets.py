@@ -16,7 +16,8 @@ from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did
 from ..problems.lightning_indexer import PAGE
 from ..programs.sparse_mla import MAX_HEAD_BLOCK
 from ..steps import StepSize
-from .model import Workload
+from . import metrics
+from .model import KernelReport, Workload
 
 # The baseline's tile where nobody timed its settings: (tokens, warps, stages).
 TRITON_SETTING = (32, 4, 3)
@@ -107,15 +108,24 @@ def look(targets: Iterable[Target], launches: int = 1) -> list[dict[str, Any]]:
     return seen
 
 
-def activity(item: Target) -> list[tuple[str, float]]:
-    """Kernels that a call launches, with their microseconds, as torch.profiler saw them; needs no counters."""
+def activity(item: Target) -> list[KernelReport]:
+    """The kernels that a call launches, as tracing sees them (torch.profiler): names and times, no counters."""
     item.warm()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as held:
         item.call()
         torch.cuda.synchronize()
+    major, minor = torch.cuda.get_device_capability()
     return [
-        (event.name, float(event.device_time_total))
+        KernelReport(
+            event.name,
+            "activity",
+            arch=f"sm_{major}{minor}",
+            device=torch.cuda.get_device_name(),
+            metrics={metrics.DURATION: 1e3 * float(event.device_time_total)},
+            label=item.label,
+            missing=("stalls", "bytes moved", "units", "registers"),
+        )
         for event in held.events()
         if event.device_type == torch.autograd.DeviceType.CUDA
     ]

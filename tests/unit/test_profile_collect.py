@@ -121,7 +121,9 @@ def test_what_an_op_has_to_read_is_known_without_a_gpu() -> None:
         targets.workload("sparse", {})
 
 
-def test_a_compiled_variant_says_what_it_holds() -> None:
+@pytest.fixture
+def compiled():
+    """A variant that the cache or a bundle holds."""
     from dsl_kernels import variants
     from dsl_kernels.runtime import store
 
@@ -131,17 +133,23 @@ def test_a_compiled_variant_says_what_it_holds() -> None:
             pytest.skip("not compiled")
     except DslKernelError as error:
         pytest.skip(str(error))
-    report = collect.static(variant)
+    return variant
+
+
+def test_a_compiled_variant_says_what_it_holds(compiled) -> None:
+    report = collect.static(compiled)
     assert report.metrics[metrics.REGISTERS] > 16
     assert "stalls" in report.missing
     assert profile.fingerprint(report).occupancy.registers == report.metrics[metrics.REGISTERS]
 
 
-def test_counts_of_the_emulator_become_a_report() -> None:
-    held = type("Held", (), {"stats": {"global_read": 4096}, "pipes": {"alu": 7}, "instructions": 99})
-    report = collect.emulated("k", held, "sm_90a", (1, 1, 1), (32, 1, 1))
-    assert report.metrics[metrics.INSTRUCTIONS] == 99 and report.metrics["emulator__global_read"] == 4096
-    assert "time" in report.missing
+@pytest.mark.emulator
+def test_counts_of_the_emulator_join_what_is_static(compiled) -> None:
+    done = invoked("static", compiled.id, "--emulate", "--json")
+    report = json.loads(done.stdout)
+    assert report["source"] == "emulator" and report["metrics"]["emulator__global_read"] > 0
+    assert report["metrics"][metrics.INSTRUCTIONS] > 100 < report["metrics"]["emulator__global_sectors"]
+    assert "time" in report["missing"] and report["metrics"][metrics.REGISTERS] > 16
 
 
 def test_reading_prints_a_page_json_and_what_may_be_kept(tmp_path: Path) -> None:
