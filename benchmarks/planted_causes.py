@@ -13,6 +13,7 @@ import argparse
 import csv
 import ctypes
 import json
+import lzma
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import profile
+from dsl_kernels import profile, registry, variants
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.profile import collect
 
@@ -29,6 +30,8 @@ SOURCE = Path(__file__).with_suffix(".cu")
 RAW, DETAILS, TWINS = "planted_raw.csv", "planted_details.csv", "planted_twins.json"
 GIB = 1 << 30
 ROWS = 4 * GIB
+GPU = "NVIDIA H200"
+KEPT = Path(__file__).resolve().parent.parent / "tests" / "unit" / "data"
 
 
 @dataclass
@@ -307,30 +310,78 @@ def reports(folder: Path) -> list[profile.KernelReport]:
     return [replace(report, rules=tuple(rules)) for report, rules in zip(held, theirs, strict=True)]
 
 
-def show(folder: Path) -> None:
-    """The table: cause, our top finding with its bound, the twin's speed-up, and the first rule of Nsight Compute."""
-    times = json.loads((folder / TWINS).read_text())
-    items = {item.cause: item for item in planted(132)}
-    right = theirs = 0
-    print("| planted | found | bound | measured | Nsight Compute's first rule |\n|---|---|---|---|---|")
-    for report in reports(folder):
-        item = items[report.label]
-        ceilings = profile.read_ceilings(report.device, folder) or profile.read_ceilings(report.device)
-        top = profile.diagnose(profile.fingerprint(report, item.workload), ceilings).top
-        first = report.rules[0].name if report.rules else "none"
-        right += top is not None and top.cause == item.cause
-        theirs += first in THEIRS.get(item.cause, ())
-        twin = times.get(item.cause, {})
+Row = tuple[str, str, float | None, float | None, str]
+
+
+def rows(
+    seen: list[profile.KernelReport], times: dict[str, Any], ceilings: profile.Ceilings | None
+) -> list[Row]:
+    """Of each launch: cause, our first finding, its bound, the twin's speed-up, and the first rule of Nsight Compute."""
+    works = {item.cause: item.workload for item in planted(132)}
+    found = []
+    for report in seen:
+        top = profile.diagnose(profile.fingerprint(report, works[report.label]), ceilings).top
+        twin = times.get(report.label, {})
         gain = twin["us"] / twin["fixed_us"] if twin.get("fixed_us") else None
-        cells = [
-            item.cause,
-            top.cause if top else "nothing",
-            f"{top.bound:.2f}" if top and top.bound else "-",
-            f"{gain:.2f}" if gain else "-",
-            first,
-        ]
-        print("| " + " | ".join(cells) + " |")
-    print(f"{right} of {len(items)}; Nsight Compute's first rule {theirs}")
+        first = report.rules[0].name if report.rules else "none"
+        found.append((report.label, top.cause if top else "nothing", top.bound if top else None, gain, first))
+    return found
+
+
+def show(folder: Path) -> None:
+    """Print the table, and how often either named the cause first."""
+    seen = reports(folder)
+    ceilings = profile.read_ceilings(seen[0].device, folder) or profile.read_ceilings(seen[0].device)
+    table = rows(seen, json.loads((folder / TWINS).read_text()), ceilings)
+    print("| planted | found | bound | measured | Nsight Compute's first rule |\n|---|---|---|---|---|")
+    for cause, ours, bound, gain, first in table:
+        figures = (f"{value:.2f}" if value else "-" for value in (bound, gain))
+        print("| " + " | ".join([cause, ours, *figures, first]) + " |")
+    right = sum(cause == ours for cause, ours, *_ in table)
+    theirs = sum(first in THEIRS.get(cause, ()) for cause, *_, first in table)
+    print(f"{right} of {len(table)}; Nsight Compute's first rule {theirs}")
+
+
+def kept(name: str) -> Any:
+    """What was kept of a session: `planted_h200` or `kernels_h200`."""
+    return json.loads(lzma.decompress((KEPT / f"{name}.json.xz").read_bytes()))
+
+
+def looked_at() -> dict[str, profile.Diagnosis]:
+    """Label -> diagnosis of the kernels that a session looked at."""
+    ceilings = profile.read_ceilings(GPU)
+    found = {}
+    for item in kept("kernels_h200"):
+        report = profile.load(profile.KernelReport, item["report"])
+        work = profile.load(profile.Workload, item["workload"])
+        found[report.label] = profile.diagnose(profile.fingerprint(report, work), ceilings)
+    return found
+
+
+def turned(found: profile.Diagnosis) -> tuple[str, float] | None:
+    """The fastest variant of the same DSL with another value of a knob that the first finding names, and its gain.
+
+    Times are those of the tuned table; None where the finding names no knob or nothing of the kind was timed.
+    """
+    work, top = found.fingerprint.workload, found.top
+    sizes = {"max_len": work.dims.get("len"), **work.dims}
+    entry = next(
+        (
+            e for e in registry.tuned_table(found.fingerprint.device)
+            if (e["op"], e["form"]) == (work.op, work.form) and all(sizes.get(k) == v for k, v in e["bucket"].items())
+        ),
+        None,
+    )  # fmt: skip
+    if entry is None or top is None or work.variant not in entry["us"]:
+        return None
+    mine = variants.get(work.variant)
+    others = [
+        (us, name)
+        for name, us in entry["us"].items()
+        if (other := variants.get(name)).backend == mine.backend
+        and any(mine.knobs[knob] != other.knobs.get(knob) for knob in top.knobs)
+    ]
+    return (min(others)[1], entry["us"][work.variant] / min(others)[0]) if others else None
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ sys.path.insert(0, str(ROOT))
 BUDGET_S = 470.0
 WORK = Path("/tmp") / "profile_session"
 GPU = "NVIDIA H200"
-KEPT = ROOT / "tests" / "unit" / "data"
 # The list is looked at in two runs of the profiler, so that one that is stopped costs only its own.
 PART = 9
 TUNED_PART = 21
@@ -354,7 +353,9 @@ def extract(archive: Path) -> None:
         return dict(profile.plain(replace(report, metrics=kept, **changes)))
 
     def keep(name: str, content: Any) -> None:
-        (KEPT / name).write_bytes(lzma.compress(json.dumps(content, sort_keys=True).encode(), preset=9))
+        (planted_causes.KEPT / name).write_bytes(
+            lzma.compress(json.dumps(content, sort_keys=True).encode(), preset=9)
+        )
 
     with tempfile.TemporaryDirectory() as held, tarfile.open(archive) as packed:
         folder = Path(held)

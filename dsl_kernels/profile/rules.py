@@ -522,6 +522,8 @@ def _knobs(rule: Rule, found: Fingerprint) -> dict[str, str]:
     except DslKernelError:
         return {}
     mine = next((v for v in built if v.id == found.workload.variant), None)
+    if mine is None and found.workload.variant:
+        return {}
     arch = mine.arch if mine else f"{found.arch}a"
     known: dict[str, set[object]] = {}
     for variant in built:
