@@ -160,8 +160,9 @@ class Fingerprint:
 
     @property
     def dominant_stall(self) -> str | None:
-        """The reason with the greatest share, "selected" (a warp that issues) left out."""
-        waiting = {name: stall.share for name, stall in self.stalls.items() if name != "selected"}
+        """The reason with the greatest share; a warp that issues, or could and is not picked, does not wait."""
+        idle = ("selected", "not_selected")
+        waiting = {name: stall.share for name, stall in self.stalls.items() if name not in idle}
         return max(waiting, key=lambda name: waiting[name]) if waiting else None
 
 
