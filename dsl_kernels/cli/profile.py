@@ -16,6 +16,7 @@ from ..errors import ArtifactError, InvalidArgumentError, UnknownNameError, did_
 from ..profile import collect as collector
 from ..profile import metrics
 from . import _output as out
+from ._machine import gpus
 
 app = typer.Typer()
 profile_app = typer.Typer(
@@ -96,7 +97,9 @@ def collect(
     full: Annotated[
         bool, typer.Option("--full", help="Every section of Nsight Compute, for its rules too.")
     ] = False,
-    chip: Annotated[str, typer.Option(help="GH100 or GB100.")] = "GH100",
+    chip: Annotated[
+        str | None, typer.Option(help="GH100 or GB100; by default this machine's, or GH100.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where the report is written.")] = Path("profiles"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command; run nothing.")] = False,
     as_json: out.Json = False,
@@ -105,6 +108,7 @@ def collect(
 
     The report (.ncu-rep, it holds the kernel's code) and its counters (.csv) are kept in the folder.
     """
+    chip = chip or _chip()
     for name, value, known in (("--cache", cache, list(collector.CACHES)), ("--chip", chip, list(metrics.CHIPS.values()))):  # fmt: skip
         if value not in known:
             raise InvalidArgumentError(
@@ -255,6 +259,13 @@ def schema(
             "record", expected="a record", got=repr(record), fix=did_you_mean(record, list(RECORDS))
         )
     out.print_json(profile.schema(RECORDS[record]))
+
+
+def _chip() -> str:
+    """The chip of this machine's first GPU, by which counters are named."""
+    found = gpus()
+    arch = (found[0]["arch"] or "") if found else ""
+    return metrics.CHIPS.get(arch.rstrip("a"), "GH100")
 
 
 def _not_read(found: profile.KernelReport | None) -> None:

@@ -514,15 +514,17 @@ class _Unread:
 
 def _knobs(rule: Rule, found: Fingerprint) -> dict[str, str]:
     """The rule's knobs that the op has, with the values that are built beside the variant's own."""
-    op = found.workload.op
+    # Kernels of this project carry their variant's id in their name.
+    op = found.workload.op or found.kernel.split("__")[0]
     if not rule.knobs or not op:
         return {}
     try:
         built = variants.variants(op)
     except DslKernelError:
         return {}
-    mine = next((v for v in built if v.id == found.workload.variant), None)
-    if mine is None and found.workload.variant:
+    named = [v for v in built if v.id == found.workload.variant or found.kernel.startswith(v.id)]
+    mine = max(named, key=lambda v: len(v.id), default=None)
+    if mine is None and (found.workload.variant or not found.workload.op):
         return {}
     arch = mine.arch if mine else f"{found.arch}a"
     known: dict[str, set[object]] = {}

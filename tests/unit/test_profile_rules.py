@@ -72,7 +72,11 @@ def test_levers_are_knobs_that_the_variant_has_with_the_values_that_are_built() 
     found = profile.diagnose(replace(gathering(70.0), workload=work), CEILINGS).top
     assert found.knobs and set(found.knobs) <= set(variant.knobs)
     assert f"now {variant.knobs['cluster']}" in found.knobs["cluster"]
-    assert not profile.diagnose(replace(gathering(70.0), workload=replace(GATHER, op="")), CEILINGS).top.knobs
+    by_name = replace(gathering(70.0), kernel=f"{variant.id}_kernel", workload=replace(GATHER, op=""))
+    assert profile.diagnose(by_name, CEILINGS).top.knobs == found.knobs
+    for op, other in (("", ""), ("sparse_mla", "triton")):
+        foreign = replace(gathering(70.0), workload=replace(GATHER, op=op, variant=other))
+        assert not profile.diagnose(foreign, CEILINGS).top.knobs
 
 
 @pytest.mark.parametrize(
