@@ -178,3 +178,30 @@ def test_reading_prints_a_page_json_and_what_may_be_kept(tmp_path: Path) -> None
     assert beside.exit_code == 0 and "dram of peak" in beside.stdout
     assert invoked("read", str(path), "--kernel", "nothing").exit_code == 2
     assert json.loads(invoked("schema", "fingerprint").stdout)["title"] == "Fingerprint"
+
+
+def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from dsl_kernels import grids, measure
+    from dsl_kernels.problems import sparse_mla as problem
+
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    drawn = []
+    prepare = grids.prepare
+    monkeypatch.setattr(grids, "prepare", lambda case, seed: drawn.append(prepare(case, seed)) or drawn[-1])
+    monkeypatch.setattr("dsl_kernels.bench.turns", lambda touched: 1)
+    made = targets.target("sparse_mla", {"t": 2, "pages": 8, "topk": 128}, "torch")
+    given = drawn[0].baseline[-1]
+    inputs = {name: given[name] for name in ("q_nope", "q_pe", "ckv", "kpe", "indices")}
+    inputs |= {
+        "attn_sink": torch.full((16,), -torch.inf),
+        "sm_scale": grids.DATASET_SM_SCALE,
+        "lse_scale": 1.0,
+    }
+    expected = problem.reference("bf16", inputs)["out"]
+    assert torch.allclose(made.call()[:, :, 0].float(), expected.float(), atol=2e-2)
+    assert made.label == "sparse_mla t=2 pages=8 topk=128 torch" and made.workload.variant == "torch"
+    values, _ = targets.target("topk_selector", {"rows": 3, "len": 300, "k": 7}, "torch").call()
+    assert values.shape == (3, 7)
+    assert targets.target("sdpa", {"n": 8, "heads": 2, "d": 16}).call().shape == (1, 2, 8, 16)
