@@ -29,6 +29,7 @@ import record_builds  # noqa: E402
 
 from dsl_kernels import env, profile, programs, runs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
+from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
@@ -322,6 +323,33 @@ def looks() -> str:
     return table(("kernel", "µs", "DRAM", "L2", "tensor", "dominant stall", "first finding", "at most"), rows)
 
 
+def tuned_fingerprints() -> str:
+    """Every tuned winner of the H200 that was looked at: units, dominant stall, first finding."""
+    rows = []
+    for e in recorded.entries(planted_causes.GPU):
+        sizes = " ".join(f"{name}={value}" for name, value in e["bucket"].items())
+        stall = f"{e['stall']} {e['stall_share']:.0%}" if e["stall"] else "-"
+        rows.append(
+            (
+                f"{e['op']} {e['form']}", sizes, f"`{e['variant'].split('__', 1)[1]}`", f"{e['us']:.1f}", f"{e['dram']:.0%}",
+                f"{e['l2']:.0%}", f"{e['tensor']:.0%}", stall, f"`{e['cause']}`", number(e["bound"]),
+            )
+        )  # fmt: skip
+    columns = (
+        "op",
+        "sizes up to",
+        "variant",
+        "µs",
+        "DRAM",
+        "L2",
+        "tensor",
+        "dominant stall",
+        "first finding",
+        "at most",
+    )
+    return table(columns, rows)
+
+
 def ceilings() -> str:
     """The ceilings of the H200 for rows out of 4 GiB, and of 16 MiB, with the fastest method."""
     held = profile.read_ceilings(planted_causes.GPU)
@@ -357,6 +385,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "planted": planted,
     "turned_knobs": turned_knobs,
     "looks": looks,
+    "tuned_fingerprints": tuned_fingerprints,
     "ceilings": ceilings,
     "example": example,
 }

@@ -39,11 +39,10 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def write(gpu: str, entries: Iterable[Mapping[str, Any]], metadata: Mapping[str, Any], folder: Path | None = None) -> Path:  # fmt: skip
+def write(gpu: str, added: Iterable[Mapping[str, Any]], metadata: Mapping[str, Any], folder: Path | None = None) -> Path:  # fmt: skip
     """Merge entries (op, form, bucket, variant and a `summary`) into the GPU's file."""
     path = path_of(gpu, folder)
-    held = list(_table(path)) if path.exists() else []
-    merged = {_key(entry): dict(entry) for entry in [*held, *entries]}
+    merged = {_key(entry): dict(entry) for entry in [*entries(gpu, folder), *added]}
     content = {
         "schema": SCHEMA,
         "metadata": dict(metadata),
@@ -58,6 +57,12 @@ def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items())), entry["variant"]
 
 
+def entries(gpu: str, folder: Path | None = None) -> tuple[Mapping[str, Any], ...]:
+    """All recorded figures of a GPU; empty when none were recorded."""
+    path = path_of(gpu, folder)
+    return _table(path) if path.exists() else ()
+
+
 def of(
     gpu: str, op: str, form: str, bucket: Mapping[str, int], variant: str, folder: Path | None = None
 ) -> Mapping[str, Any] | None:
@@ -66,11 +71,8 @@ def of(
     Raises:
         ArtifactError: the file is damaged or of another schema.
     """
-    path = path_of(gpu, folder)
-    if not path.exists():
-        return None
     wanted = (op, form, tuple(sorted(bucket.items())), variant)
-    return next((entry for entry in _table(path) if _key(entry) == wanted), None)
+    return next((entry for entry in entries(gpu, folder) if _key(entry) == wanted), None)
 
 
 @lru_cache(maxsize=8)
@@ -79,10 +81,10 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
         content = json.loads(path.read_text())
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}")
-        entries = tuple(content["entries"])
-        for entry in entries:
+        held = tuple(content["entries"])
+        for entry in held:
             _key(entry)
-        return entries
+        return held
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(
             str(path),

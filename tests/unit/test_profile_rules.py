@@ -98,6 +98,20 @@ def test_no_bound_promises_more_than_the_busiest_unit_leaves(found, cause, bound
     assert top.bound == pytest.approx(bound)
 
 
+def test_waste_that_nothing_waits_for_is_no_cause() -> None:
+    busy = Fingerprint(
+        "k",
+        "csv",
+        issue=Issue(issued=0.95, threads=32.0),
+        sol={"dram": 0.01},
+        stalls={"not_selected": Stall(0.7)},
+    )
+    wasteful = replace(busy, rates={"atomics": 0.9, "l2_hit": 0.95}, spills=profile.Spills(10, 10, 0.9))
+    assert profile.diagnose(wasteful).top.cause == "issue_bound"
+    waiting = replace(wasteful, stalls={"lg_throttle": Stall(0.6)}, issue=Issue(issued=0.05))
+    assert {finding.cause for finding in profile.diagnose(waiting).findings} >= {"spills", "atomics"}
+
+
 def test_a_unit_at_its_limit_comes_before_what_waits_for_it() -> None:
     found = Fingerprint(
         "k", "csv", sol={"dram": 0.92}, stalls={"long_scoreboard": Stall(0.85)}, issue=Issue(issued=0.1)
