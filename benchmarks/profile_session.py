@@ -328,7 +328,7 @@ def session(out: Path, bundle: Path, tuned: bool) -> None:
         command = [sys.executable, "-m", "dsl_kernels"]
         sized = ["sparse_mla", "--dim", "t=64"]
         run.stage("profile kernels", 40.0, [*command, "profile", "kernels", *sized])
-        run.stage("profile collect", 60.0, [*command, "profile", "collect", *sized, "--out", "/tmp/profiles"])
+        run.stage("profile collect", 60.0, [*command, "profile", "collect", *sized, "--out", str(WORK)])
         run.stage("doctor", 60.0, [*command, "doctor"])
     if run.left() > 30.0 and not tuned:
         run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
