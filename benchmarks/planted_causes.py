@@ -15,7 +15,7 @@ import ctypes
 import json
 import lzma
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -358,20 +358,23 @@ def looked_at() -> dict[str, profile.Diagnosis]:
     return found
 
 
+def tuned_entry(work: profile.Workload) -> Mapping[str, Any] | None:
+    """The entry of the tuned table whose sizes those of the work are."""
+    sizes = {"max_len": work.dims.get("len"), **work.dims}
+    for entry in registry.tuned_table(GPU):
+        same = all(sizes.get(name) == value for name, value in entry["bucket"].items())
+        if same and (entry["op"], entry["form"]) == (work.op, work.form):
+            return entry
+    return None
+
+
 def turned(found: profile.Diagnosis) -> tuple[str, float] | None:
     """The fastest variant of the same DSL with another value of a knob that the first finding names, and its gain.
 
     Times are those of the tuned table; None where the finding names no knob or nothing of the kind was timed.
     """
     work, top = found.fingerprint.workload, found.top
-    sizes = {"max_len": work.dims.get("len"), **work.dims}
-    entry = next(
-        (
-            e for e in registry.tuned_table(found.fingerprint.device)
-            if (e["op"], e["form"]) == (work.op, work.form) and all(sizes.get(k) == v for k, v in e["bucket"].items())
-        ),
-        None,
-    )  # fmt: skip
+    entry = tuned_entry(work)
     if entry is None or top is None or work.variant not in entry["us"]:
         return None
     mine = variants.get(work.variant)

@@ -342,9 +342,10 @@ def extract(archive: Path) -> None:
 
     import planted_causes
 
-    from dsl_kernels import profile, registry
+    from dsl_kernels import profile
     from dsl_kernels.profile import metrics, recorded
     from dsl_kernels.profile.ceilings import path_of
+    from dsl_kernels.profile.targets import workload
 
     wanted = {*metrics.requested("GH100"), metrics.SAMPLES}
 
@@ -378,23 +379,21 @@ def extract(archive: Path) -> None:
                 # Of a call's kernels the longest is the one that its work belongs to.
                 mine = [report for report in reports if report.label == label]
                 longest = max(mine, key=lambda report: report.metrics[metrics.DURATION])
-                variant = about["implementations"].get(label) or work.variant
-                looks.append((longest, replace(work, variant=work.variant or variant or "")))
-        tuned = dict(
-            zip((label_of(*wanted) for wanted in tuned_winners()), registry.tuned_table(GPU), strict=True)
-        )
-        if looks and looks[0][0].label in tuned:
-            entries = []
-            for report, work in looks:
-                entry = tuned[report.label]
+                # From the sizes again, so that what a kernel has to read is as this version counts it.
+                variant = work.variant or about["implementations"].get(label) or ""
+                looks.append((longest, workload(work.op, work.dims, form=work.form, variant=variant)))
+        entries = []
+        for report, work in looks:
+            entry = planted_causes.tuned_entry(work)
+            if entry is not None and entry["variant"] == work.variant:
                 found = profile.diagnose(profile.fingerprint(report, work), calibrated)
                 identity = {name: entry[name] for name in ("op", "form", "bucket", "variant")}
                 entries.append({**identity, **recorded.summary(found)})
-            recorded.write(GPU, entries, calibrated.metadata if calibrated else {})
-        else:
-            keep(
-                "kernels_h200.json.xz", [{"report": slim(r), "workload": profile.plain(w)} for r, w in looks]
-            )
+        recorded.write(GPU, entries, calibrated.metadata if calibrated else {})
+        listed_labels = {label_of(*wanted) for wanted in KERNELS}
+        if any(report.label in listed_labels for report, _ in looks):
+            seen = [{"report": slim(report), "workload": profile.plain(work)} for report, work in looks]
+            keep("kernels_h200.json.xz", seen)
 
 
 if __name__ == "__main__":
