@@ -19,16 +19,19 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import draw_pipeline  # noqa: E402
+import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
-from dsl_kernels import cases, env, programs, runs, variants  # noqa: E402
+from dsl_kernels import cases, env, profile, programs, runs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
+from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
@@ -361,6 +364,105 @@ def claims() -> str:
     return "\n\n".join(parts)
 
 
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def planted() -> str:
+    """The sixteen planted causes: found, bound, the gain of the twin without the cause, the profiler's first rule."""
+    held = planted_causes.kept("planted_h200")
+    reports = [profile.load(profile.KernelReport, item) for item in held["reports"]]
+    rows = planted_causes.rows(reports, held["twins"], profile.read_ceilings(planted_causes.GPU))
+    return table(
+        ("planted", "first finding", "at most", "without the cause", "first rule of Nsight Compute"),
+        (
+            (f"`{cause}`", f"`{ours}`", number(bound), number(gain), rule)
+            for cause, ours, bound, gain, rule in rows
+        ),
+    )
+
+
+def turned_knobs() -> str:
+    """Slow variants, the knobs that their first finding names, its bound, and what turning them gained."""
+    rows = []
+    for label, found in planted_causes.looked_at().items():
+        gained = planted_causes.turned(found) if "slowest" in label else None
+        if found.top and gained:
+            slow, fast = (name.split("__", 1)[1] for name in (found.fingerprint.workload.variant, gained[0]))
+            knobs = ", ".join(f"`{name}`" for name in found.top.knobs)
+            rows.append(
+                (
+                    label.removesuffix(" slowest"),
+                    f"`{slow}`",
+                    f"`{found.top.cause}`",
+                    knobs,
+                    f"`{fast}`",
+                    number(found.top.bound),
+                    number(gained[1]),
+                )
+            )
+    return table(("kernel", "variant", "first finding", "knobs", "turned to", "at most", "measured"), rows)
+
+
+def looks() -> str:
+    """The kernels that were looked at: units, dominant stall, first finding."""
+    rows = []
+    for label, found in planted_causes.looked_at().items():
+        f, stall = found.fingerprint, found.fingerprint.dominant_stall
+        rows.append(
+            (
+                label, f"{f.us:.1f}", f"{f.sol['dram']:.0%}", f"{f.sol['l2']:.0%}", f"{f.pipes['tensor']:.0%}",
+                f"{stall} {f.stalls[stall].share:.0%}" if stall else "-",
+                f"`{found.top.cause}`" if found.top else "-", number(found.top.bound if found.top else None),
+            )
+        )  # fmt: skip
+    return table(("kernel", "µs", "DRAM", "L2", "tensor", "dominant stall", "first finding", "at most"), rows)
+
+
+def tuned_fingerprints() -> str:
+    """Every tuned winner of the H200 that was looked at: units, dominant stall, first finding."""
+    rows = []
+    for e in recorded.entries(planted_causes.GPU):
+        sizes = " ".join(f"{name}={value}" for name, value in e["bucket"].items())
+        stall = f"{e['stall']} {e['stall_share']:.0%}" if e["stall"] else "-"
+        rows.append(
+            (
+                f"{e['op']} {e['form']}", sizes, f"`{e['variant'].split('__', 1)[1]}`", f"{e['us']:.1f}", f"{e['dram']:.0%}",
+                f"{e['l2']:.0%}", f"{e['tensor']:.0%}", stall, f"`{e['cause']}`", number(e["bound"]),
+            )
+        )  # fmt: skip
+    columns = (
+        "op",
+        "sizes up to",
+        "variant",
+        "µs",
+        "DRAM",
+        "L2",
+        "tensor",
+        "dominant stall",
+        "first finding",
+        "at most",
+    )
+    return table(columns, rows)
+
+
+def ceilings() -> str:
+    """The ceilings of the H200 for rows out of 4 GiB, and of 16 MiB, with the fastest method."""
+    held = profile.read_ceilings(planted_causes.GPU)
+    points = {(p.row_bytes, p.footprint, p.order): p for p in held.points}
+    near, far = min(p.footprint for p in held.points), max(p.footprint for p in held.points)
+    rows = []
+    for width in sorted({p.row_bytes for p in held.points}):
+        cells = [points[width, far, "random"], points[width, far, "sorted"], points[width, near, "random"]]
+        rows.append((width, *(f"{p.gbps:.0f} ({p.method})" for p in cells)))
+    return table(("row bytes", "random, 4 GiB", "sorted, 4 GiB", "random, 16 MiB"), rows)
+
+
+def example() -> str:
+    """The page of the Triton attention."""
+    return code("text", profile.markdown(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"]))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "variant_summary": variant_summary,
     "variant_list": variant_list,
@@ -378,6 +480,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "dsl_builds": dsl_builds,
     "claims": claims,
     **{f"case_{name}": partial(case_tables, name) for name in cases.names()},
+    "planted": planted,
+    "turned_knobs": turned_knobs,
+    "looks": looks,
+    "tuned_fingerprints": tuned_fingerprints,
+    "ceilings": ceilings,
+    "example": example,
 }
 
 

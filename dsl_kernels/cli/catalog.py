@@ -12,6 +12,7 @@ import typer
 from .. import variants
 from ..arch import ARCHS, get_arch
 from ..errors import DslKernelError, InvalidArgumentError, MissingArtifactError
+from ..profile import recorded
 from . import _output as out
 
 if TYPE_CHECKING:
@@ -355,6 +356,15 @@ def _target(arch: str | None, gpu: str | None) -> tuple[str, str]:
     return "sm_90a", ""
 
 
+def _fingerprint(found: Explanation) -> dict[str, Any] | None:
+    """What the tuned winner looked like under the profiler, where that was recorded."""
+    if not found.tuned or not found.call.gpu:
+        return None
+    call = found.call
+    seen = recorded.of(call.gpu, call.op, call.form, found.bucket, found.tuned["variant"])
+    return dict(seen) if seen else None
+
+
 def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
     pick = found.selection
     return {
@@ -366,6 +376,7 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
         "assumed": assumed,
         "bucket": found.bucket,
         "tuned": dict(found.tuned) if found.tuned else None,
+        "fingerprint": _fingerprint(found),
         "best_by_backend": {
             backend: {"variant": variant, "us": us, "times_the_fastest": times}
             for backend, (variant, us, times) in found.best_by_backend().items()
@@ -423,6 +434,8 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
     console.print(f"model us: a model, not a measurement; its rates are {rates}", markup=False)
     if found.tuned:
         console.print(f"tuned entry: {found.tuned['variant']}", markup=False)
+        if seen := _fingerprint(found):
+            console.print(f"  profiled: {recorded.line(seen)}", markup=False, soft_wrap=True)
         for backend, (variant, us, times) in found.best_by_backend().items():
             console.print(
                 f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", markup=False

@@ -18,6 +18,7 @@ import typer
 
 from .. import __version__, env, variants
 from ..errors import DslKernelError
+from ..profile import collect as profiler
 from . import _output as out
 from ._machine import gpus
 
@@ -94,6 +95,7 @@ def _checks() -> Iterator[dict[str, str]]:
     yield from generated
     yield from _toolchain(needed=compiled < total and not _no_jit())
     yield from _gpu()
+    yield from profiler.doctor(gpu=bool(gpus()))
     yield from _bundle()
     yield from _cache(compiled, total)
 
