@@ -26,7 +26,7 @@ WORKING = ".staging-"
 # Age from which a working folder counts as left behind where the file system cannot say whether it is locked.
 LEFTOVER_SECONDS = 24 * 3600
 # What nobody but the owner may do with a trusted folder or file: write.
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def distrust(path: Path) -> str | None:
@@ -40,7 +40,7 @@ def distrust(path: Path) -> str | None:
         return None
     if held.st_uid not in (os.geteuid(), 0):
         return f"it belongs to user {held.st_uid}"
-    if held.st_mode & _OTHERS_WRITE:
+    if held.st_mode & OTHERS_WRITE:
         return f"others may write to it (mode {stat.S_IMODE(held.st_mode):04o})"
     return None
 

@@ -98,8 +98,6 @@ def compiled(variant: variants.Variant) -> Path:
     folder.mkdir(parents=True)
     for name in ("kernel.ptx", "kernel.cubin"):
         (folder / name).write_text(name)
-    inputs = {"variant": variant.id, "content": key.content, "digest": key.digest, "versions": key.versions}
-    (folder / "inputs.json").write_text(json.dumps(inputs))
     resources = Resources(117, 8, 4, 16, 3, 1024, 65536, 0)
     Artifact(
         variant.id,
@@ -120,6 +118,7 @@ def compiled(variant: variants.Variant) -> Path:
         {"HGMMA": 12, "FADD": 3},
         {"nvcc": "13.0.88"},
     ).seal(folder)
+    cache.record_inputs(folder, variant, key)
     return folder
 
 
