@@ -261,9 +261,23 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Everything compiled below the root that can be read, for `doctor` and for cleaning."""
+    """Everything compiled below the root that can be read, for `doctor` and for cleaning.
+
+    Raises:
+        CacheError: the root cannot be read, or there is no place for one.
+    """
     found = []
-    for meta in sorted(cache_root().glob("*/*/[!.]*/meta.json")):
+    root = cache_root()
+    try:
+        metas = sorted(root.glob(f"*/*/[!.]*/{META}"))
+    except OSError as error:
+        raise CacheError(
+            str(root),
+            expected="a cache folder that can be read",
+            got=error.strerror or str(error),
+            fix="set DSL_KERNELS_CACHE_DIR to a folder of your own",
+        ) from error
+    for meta in metas:
         folder = meta.parent
         with contextlib.suppress(ArtifactError, OSError):
             size = sum(f.stat().st_size for f in folder.iterdir())

@@ -142,7 +142,7 @@ for arguments in commands:
 """
 TILELANG = next(v.id for v in variants.variants(backend="tilelang"))
 COMMANDS = (
-    ("env",),
+    ("env", "--json"),
     ("list", "--op", "topk_selector"),
     ("list", "--json"),
     ("show", TILELANG),
@@ -226,6 +226,20 @@ def test_every_command_works_or_says_what_to_set_without_a_home_and_a_name(nobod
     works(found, "cache ls", "cache prune", f"compile {TILELANG}", "doctor")
     assert "error[CACHE_HOME]" in found["cache ls"][1]
     works(outcomes(nobody, HOME="/nonexistent"))
+
+
+@pytest.mark.slow
+def test_every_command_works_or_says_what_to_set_in_the_home_of_another_user(nobody, tmp_path):
+    home = tmp_path / "home"
+    (home / ".cache").mkdir(parents=True)
+    for folder in tmp_path.parents:
+        if folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    tmp_path.chmod(0o755)
+    home.chmod(0o700)
+    found = outcomes(nobody, HOME=str(home))
+    works(found, *(name for name, (code, _) in found.items() if code == 2))
+    assert found["run decode"][0] == found["env --json"][0] == 0
 
 
 @pytest.mark.slow
