@@ -202,7 +202,7 @@ class Artifact:
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes, where: str = META) -> Artifact:
+    def from_json(cls, text: str, where: str = META) -> Artifact:
         """Read `meta.json`, refusing whatever a launcher could not trust."""
         try:
             raw = json.loads(text)
@@ -239,7 +239,7 @@ class Artifact:
 def read(folder: Path, *, verify: bool = True) -> Artifact:
     """The artifact in `folder`; `verify` compares every code file with its recorded hash."""
     try:
-        text = (folder / META).read_bytes()
+        text = (folder / META).read_bytes().decode(errors="replace")
     except FileNotFoundError:
         raise ArtifactError(
             str(folder),

@@ -238,8 +238,9 @@ def _require_confined(index: Path, files: Mapping[str, str], entries: Mapping[st
         raise _damaged(index, "the hash of each file", str(files))
     known = {META, *CODE_FILES}
     for name, entry in entries.items():
-        if not set(entry.files) <= known or not all(map(_is_digest, entry.files.values())):
-            raise _damaged(index, f"the hashes of {', '.join(sorted(known))}", f"{name}: {dict(entry.files)}")
+        hashes = [entry.source, *entry.library.values(), *entry.files.values()]
+        if not set(entry.files) <= known or not all(map(_is_digest, hashes)):
+            raise _damaged(index, f"the hashes of sources and of {', '.join(sorted(known))}", name)
 
 
 def _is_digest(text: object) -> bool:

@@ -194,7 +194,8 @@ def fetch(folder: Path, file: str) -> tuple[Artifact, bytes]:
     """
     inputs = _inputs(folder)
     meta, code = _content_of(folder / META), _content_of(folder / file)
-    artifact = Artifact.from_json(_unaltered(folder / META, meta, inputs["meta"]), str(folder / META))
+    text = _unaltered(folder / META, meta, inputs["meta"]).decode()
+    artifact = Artifact.from_json(text, str(folder / META))
     return artifact, _unaltered(folder / file, code, artifact.files.get(file, ""))
 
 

@@ -409,6 +409,8 @@ HASH = "0" * 64
         lambda v: {v: {"files": None}},
         lambda v: {v: {"library": {"../../secret": HASH}}},
         lambda v: {v: {"library": {"/etc/passwd": HASH}}},
+        lambda v: {v: {"source": None}},
+        lambda v: {v: {"library": {"device/x.py": 7}}},
         lambda v: {v: {"surprise": 1}},
     ],
 )
