@@ -29,7 +29,7 @@ class EnvVar(Generic[T]):
             return self.default
         try:
             return self.parse(text)
-        except ValueError:
+        except (ValueError, RuntimeError):  # the latter where a tilde has no home directory to stand for
             raise InvalidArgumentError(
                 self.name,
                 expected=self.expected,
