@@ -26,6 +26,7 @@ from ..tile.lang import (
     START,
     Body,
     Buffer,
+    Counts,
     Engine,
     Guard,
     Knob,
@@ -706,6 +707,7 @@ def _old_live_tiles(m: Machine) -> Iterator[torch.Tensor]:
     for turn in m.loop(-(-(tiles - split) // splits)):
         tile = split + turn * splits
         ids = m.operand("indices")[query, tile * m.k.tile : (tile + 1) * m.k.tile]
+        ids = torch.where(ids < m.dim("n"), ids, -1)
         if m.taken((ids >= 0).any()):
             yield ids
 
@@ -1039,6 +1041,34 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {"softmax": _softmax, "producer": _gather_units, "mma": _issue}
 
 
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """Queries once, then rows, products and weights a tile of the split, and what its end writes."""
+    hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
+    tiles = -(-(dims["topk"] // k.tile) // (dims["splits"] // slices))
+    row = FP8_TOKEN_BYTES if k.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
+    # On Blackwell a product takes a quarter of the latent dims.
+    units = schedule.constants.get("units", 1)
+    flops = sum(mma.flops * (1 if mma.name == "qk_pe" else units) for mma in schedule.mmas)
+    return Counts(
+        loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
+        stored=tiles * schedule.buffer("p_s").stage_bytes + _written(k, schedule, dims),
+        flops={"bfloat16": tiles * flops},
+        steps=max(1, tiles * units),
+        group_syncs=int(k.cluster > 1 and slices == 1),
+    )
+
+
+def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> int:
+    """Bytes that the end of a CTA writes: partials in float32 with their lse where splits meet, then its share of the row."""
+    hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
+    if slices > 1:
+        own = schedule.constants["own"]
+        partial = own * 8 * (64 + 1) * 4 if dims["splits"] > k.cluster else 0
+        return partial + own * 8 * 64 * 2 + min(own, hb // 8) * 8 * 4
+    partial = hb * (LATENT_DIM + 1) * 4 if dims["splits"] > 1 else 0
+    return partial + hb * (LATENT_DIM // k.cluster) * 2 + hb * 4
+
+
 def _useful_hopper(k: SimpleNamespace, level: int, backend: str) -> bool:
     """Slices are for backends that can send asynchronously; the others meet over whole rows of two stages."""
     if backend == "tilelang":
@@ -1137,6 +1167,7 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     bucket=bucket,
+    counts=counts,
     guards=(
         _same("heads", "heads"),
         _same("kv", "form"),

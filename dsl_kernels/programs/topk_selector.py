@@ -18,8 +18,8 @@ import torch
 
 from .. import problems
 from ..arch import ArchSpec
-from ..tile.lang import Body, Buffer, Guard, Knob, Role, Schedule, Space, TileProgram
-from ..tile.machine import Machine
+from ..tile.lang import Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
+from ..tile.machine import DEVICE, Machine
 
 MAX_K = 2048
 TILE = 128
@@ -294,7 +294,8 @@ def half_digit(x: torch.Tensor) -> torch.Tensor:
 def half_edge(bin_: int) -> int:
     """Smallest key of a bin of the first round, counted from the smallest score."""
     middle = 1 << (HALF_BITS - 1)
-    magnitude = torch.tensor(abs(bin_ - middle) << (16 - HALF_BITS), dtype=torch.int32).to(torch.int16)
+    magnitude = torch.tensor(abs(bin_ - middle) << (16 - HALF_BITS), dtype=torch.int32, device=DEVICE)
+    magnitude = magnitude.to(torch.int16)
     bits = int(magnitude.view(torch.float16).float().view(torch.int32))
     return (1 << 31) + (bits if bin_ >= middle else -bits)
 
@@ -359,6 +360,32 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {"select": _select_half_digits if k.digit == HALF else _select_key_digits}
 
 
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """A pass over the CTA's share of the row for each digit and one that writes; the group's histograms every round."""
+    bounds = 2 * 4
+    end, selected = min(dims["stride"], dims["max_len"]), dims["k"]
+    if end <= selected:
+        return Counts(loaded=bounds, stored=4 * selected)
+    if k.digit == HALF:
+        # The fp16 image spans up to 31 bits of a key: three digits after the first.
+        words, rounds, readings, room = k.keep, 4, 1, selected
+        if dims["stride"] > k.group * k.threads * k.keep:
+            words = -(-end // (k.group * k.threads))
+        share = min(dims["stride"], words * k.threads)
+    else:
+        # The coarse sums and the bins of a digit are read one after the other.
+        rounds, readings, room = len(DIGITS[k.digit]), 2, MAX_K
+        tiles, warps = -(-end // TILE), k.threads // 32
+        share = min(dims["stride"], -(-tiles // (k.group * warps)) * warps * TILE)
+    histograms = rounds * readings * k.group * schedule.buffer("hist").bytes
+    return Counts(
+        loaded=bounds + 4 * share + histograms,
+        stored=4 * min(share, room),
+        group_syncs=rounds + 1,
+        elements=(rounds + 1) * share,
+    )
+
+
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
 
@@ -421,6 +448,7 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     bucket=bucket,
+    counts=counts,
     guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
     overhead=overhead,
     useful=useful,

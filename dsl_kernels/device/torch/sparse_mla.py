@@ -71,7 +71,7 @@ def read_ids(
 ) -> Any:
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     if turn >= turns:
-        none = torch.full((WARP,), -1, dtype=torch.int32)
+        none = torch.full((WARP,), -1, dtype=torch.int32, device=indices.device)
         return none, none
     first = (split + turn * splits) * TILE
     return indices[row, first : first + WARP], indices[row, first + WARP : first + TILE]
