@@ -645,9 +645,9 @@ def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, i
     columns = min(keys, tiles * k.tile)
     products = k.tile // schedule.mmas[0].m
     return Counts(
-        loaded=8 * rows * len(schedule.roles) + (rows * k.heads + columns) * (INDEX_DIM + 4),
+        loaded=8 * rows * sum(role.replicas for role in schedule.roles) + (rows * k.heads + columns) * (INDEX_DIM + 4),
         stored=4 * rows * columns,
-        flops={FP8: tiles * products * sum(mma.flops for mma in schedule.mmas)},
+        flops={FP8: tiles * products * sum(mma.flops * schedule.role(mma.role).replicas for mma in schedule.mmas)},
         steps=max(1, tiles),
     )
 
