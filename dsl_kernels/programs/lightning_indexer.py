@@ -663,7 +663,8 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool
     if k.mode == "prefill":
         groups, block = _hopper_groups(k)
         fits = k.tile % block == 0 and k.queries * k.heads == HOPPER_N * groups and k.resident == 1 and not k.evict
-        return fits and (level > 0 or (groups, k.tile, k.stages) == (4, 128, 4))
+        # Four queries of 32 heads a product leave no registers for the addresses of two blocks of keys.
+        return fits and (level > 0 or (groups, k.tile, k.stages) == ((4, 128, 4) if k.heads == 64 else (4, 64, 6)))
     if k.queries == 16:
         return False
     # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.

@@ -52,6 +52,7 @@ totals: 320 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
