@@ -1,0 +1,218 @@
+"""Broken bodies: each change of a kernel's text must change what both DSLs print, and must be caught.
+
+A mutant is caught by the plan (it does not render: a declared step is missing), by the interpreter (it refuses the
+body, deadlocks, or the result is wrong), or by the emulator, which sees what the interpreter cannot: threads of one role
+that do not wait for one another. What survives all three is listed with the reason why it is no bug.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from codegen.render import render
+from codegen.sweep import Candidate, find_template
+from dsl_kernels import programs, trial, variants
+from dsl_kernels.arch import get_arch
+from dsl_kernels.emulator import EmulatorError, schedules
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.tile import text as t
+from dsl_kernels.tile.lang import TileProgram
+from dsl_kernels.variants import Variant
+
+pytestmark = [pytest.mark.emulator, pytest.mark.compile]
+DSLS = ("cutedsl", "tilelang")
+SCHEDULES = 6
+
+# A schedule of each structure, the workloads that its mutants run, and the splits where the call decides.
+STRUCTURES = (
+    ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ("decode_ragged", "decode_mtp3"), 0),
+    ("lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ("prefill_ragged",), 0),
+    ("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ("decode_ragged", "decode_mtp3"), 0),
+    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", ("ids_mixed",), 4),
+    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", ("ids_mixed",), 2),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    text: t.Text
+
+
+class Written(TileProgram):
+    """A program whose text is given."""
+
+    given: t.Text
+
+    def text(self, knobs: Any, arch: Any) -> t.Text:
+        return self.given
+
+
+def written(program: TileProgram, text: t.Text) -> TileProgram:
+    values = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)}
+    found = Written(**values)
+    object.__setattr__(found, "given", text)
+    return found
+
+
+def blocks(statements: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], list[t.Statement]]]:
+    """Every list of statements, with the way to it."""
+    yield path, list(statements)
+    for i, s in enumerate(statements):
+        if isinstance(s, (t.Loop, t.Repeat, t.If)):
+            yield from blocks(s.body, (*path, (i, "body")))
+        if isinstance(s, t.If):
+            yield from blocks(s.orelse, (*path, (i, "orelse")))
+
+
+def replaced(statements: Any, path: tuple[Any, ...], block: list[t.Statement]) -> list[t.Statement]:
+    """The statements with the block at the end of `path` replaced."""
+    if not path:
+        return block
+    (i, name), *rest = path
+    inner = replaced(getattr(statements[i], name), tuple(rest), block)
+    return [*statements[:i], dataclasses.replace(statements[i], **{name: inner}), *statements[i + 1 :]]
+
+
+def label(s: t.Statement) -> str:
+    if isinstance(s, t.Step):
+        return f"{s.kind} {s.slot.pipeline.name}"
+    if isinstance(s, t.Call):
+        return s.leaf.name
+    return type(s).__name__.lower() + (f" {s.name}" if isinstance(s, (t.Meet, t.Publish)) and s.name else "")
+
+
+def changes(block: list[t.Statement], i: int) -> Iterator[tuple[str, list[t.Statement]]]:
+    """The ways in which statement `i` of a block is broken: what a slip of the one who writes a body looks like."""
+    s, before, after = block[i], block[:i], block[i + 1 :]
+    synchronises = isinstance(s, (t.Step, t.Meet, t.Publish, t.ClusterArrive, t.ClusterWait))
+    if synchronises or isinstance(s, (t.AwaitProducts, t.TakeTicket)):
+        yield f"drop {label(s)}", before + after
+    if isinstance(s, t.Step):
+        yield f"twice {label(s)}", [*before, s, s, *after]
+    if isinstance(s, t.Step) and after and isinstance(after[0], (t.Step, t.Call, t.Bulk, t.Multiply)):
+        yield f"{label(s)} behind {label(after[0])}", [*before, after[0], s, *after[1:]]
+    if isinstance(s, t.Loop) and isinstance(s.end, t.Expr):
+        yield f"one more of {s.index}", [*before, dataclasses.replace(s, end=s.end + 1), *after]
+        yield f"one less of {s.index}", [*before, dataclasses.replace(s, end=s.end - 1), *after]
+    if isinstance(s, t.If):
+        negated = t.Expr("==", (s.condition, False), "bool")
+        yield "the other branch", [*before, dataclasses.replace(s, condition=negated), *after]
+    if isinstance(s, t.Multiply):
+        flipped = tuple(dataclasses.replace(p, accumulate=not p.accumulate) for p in s.products)
+        yield "accumulate", [*before, dataclasses.replace(s, products=flipped), *after]
+    if isinstance(s, t.Call):
+        numbers = [j for j, a in enumerate(s.arguments) if isinstance(a, (int, t.Expr)) and j not in s.leaf.results]
+        for a, b in zip(numbers, numbers[1:], strict=False):
+            if repr(s.arguments[a]) != repr(s.arguments[b]) and not _thread(s, a) and not _thread(s, b):
+                swapped = list(s.arguments)
+                swapped[a], swapped[b] = swapped[b], swapped[a]
+                names = f"{s.leaf.parameters[a][0]} and {s.leaf.parameters[b][0]}"
+                yield f"{names} of {label(s)}", [*before, dataclasses.replace(s, arguments=tuple(swapped)), *after]
+
+
+def _thread(call: t.Call, position: int) -> bool:
+    return call.leaf.parameters[position][0] in ("thread", "lane")
+
+
+def mutants(text: t.Text) -> Iterator[Mutant]:
+    parts: dict[str | None, tuple[t.Statement, ...]] = {None: text.start, **text.roles}
+    for role, statements in parts.items():
+        for path, block in blocks(statements):
+            for i in range(len(block)):
+                for name, changed in changes(block, i):
+                    new = tuple(replaced(statements, path, changed))
+                    whole = t.Text(new, text.roles) if role is None else t.Text(text.start, {**text.roles, role: new})
+                    yield Mutant(f"{role or 'start'}: {name}", whole)
+
+
+def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
+    """What a DSL prints of it; None where it does not spell one of its leaves."""
+    arch = get_arch(variant.arch)
+    template = find_template(dsl, variant.op, variant.arch)
+    assert template is not None
+    try:
+        return render(Candidate(program, dsl, arch, dict(variant.knobs), template))
+    except DslKernelError as error:
+        if "leaf" in str(error):
+            return None
+        raise
+
+
+def interpreted(program: TileProgram, variant: Variant, workloads: list[Any], launch: dict[str, int]) -> str | None:
+    """How the interpreter caught a mutant, or None."""
+    original = programs.get
+    try:
+        programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
+        for workload in workloads:
+            result = trial.run(
+                variant, workload, Interpreter(seed=3), case=trial.cached_case(variant.op, workload), launch=launch
+            )
+            if not result.comparison.ok:
+                return result.comparison.failures[0]
+    except (DslKernelError, RuntimeError, IndexError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        programs.get = original  # type: ignore[assignment]
+    return None
+
+
+def emulated(text: str, variant: Variant, workloads: list[Any], launch: dict[str, int], folder: Any) -> str | None:
+    """How the compiler or the emulator caught a mutant of CuTe DSL, or None."""
+    from dsl_kernels.backends import cutedsl
+
+    path = folder / f"{variant.id}.py"
+    path.write_text(text)
+    try:
+        cutedsl.compile_module(path, variant.arch, folder)
+    except DslKernelError as error:
+        return f"does not compile: {error}"
+    ptx = (folder / "kernel.ptx").read_text()
+    for workload in workloads:
+        case = trial.cached_case(variant.op, workload)
+        for schedule in schedules(SCHEDULES):
+            try:
+                result = trial.run(
+                    variant, workload, Emulator(schedule, edit=lambda _: ptx, strict=True), case=case, launch=launch
+                )
+            except EmulatorError as error:
+                return str(error)
+            if not result.comparison.ok:
+                return result.comparison.failures[0]
+    return None
+
+
+def survey(name: str, wanted: tuple[str, ...], splits: int, emulate: Callable[..., str | None] | None, folder: Any) -> tuple[Counter[str], list[str]]:
+    """(mutants by what caught them, those that nothing caught)."""
+    variant = variants.get(name)
+    program, arch = programs.get(variant.op), get_arch(variant.arch)
+    text = program.text(variant.knobs, arch)
+    assert text is not None
+    before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
+    chosen = [w for w in trial.workloads(variant, "tiny", "edge") if w.name.startswith(wanted)]
+    launch = {"splits": splits} if splits else {}
+    caught: Counter[str] = Counter()
+    survivors = []
+    for mutant in mutants(text):
+        broken = written(program, mutant.text)
+        try:
+            after = {dsl: printed(broken, variant, dsl) for dsl in DSLS}
+        except DslKernelError:
+            caught["plan"] += 1
+            continue
+        for dsl in DSLS:
+            assert after[dsl] != before[dsl] or before[dsl] is None, (mutant.name, dsl)
+        if interpreted(broken, variant, chosen, launch) is not None:
+            caught["interpreter"] += 1
+        elif emulate is not None and emulate(after["cutedsl"], variant, chosen, launch, folder) is not None:
+            caught["emulator"] += 1
+        else:
+            survivors.append(mutant.name)
+    return caught, survivors
