@@ -16,7 +16,8 @@ from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Space
 from dsl_kernels.tile.plan import Action, BarrierPlan
 
 INDENT = "    "
-_TIGHTNESS = {"|": 1, "&": 2, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5} | dict.fromkeys(t.COMPARISONS, 3)
+# As Python binds them: a comparison binds less tightly than `|`, and does not chain.
+_TIGHTNESS = {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5} | dict.fromkeys(t.COMPARISONS, 1)
 _ATOM = 9
 
 
@@ -80,7 +81,8 @@ class Printer:
             tightness = _ATOM if text.endswith(")") and text.startswith("T.") else tightness
         else:
             tightness = _TIGHTNESS[value.op]
-            text = f"{self.value(a, tightness)} {value.op} {self.value(b, tightness + 1)}"
+            left = tightness + (value.op in t.COMPARISONS)
+            text = f"{self.value(a, left)} {value.op} {self.value(b, tightness + 1)}"
         return f"({text})" if tightness < outer else text
 
     def _schedule_role(self, name: str) -> SimpleNamespace:
