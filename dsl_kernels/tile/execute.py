@@ -144,10 +144,13 @@ class Executor:
         else:
             stage = self._value(view.use) % buffer.stages if view.use is not None else 0
             whole = self._cta.storage[buffer.name][stage]
-        if view.rows is None:
-            return whole
-        first = self._value(view.first)
-        return whole[first : first + view.rows]
+        if view.rows is not None:
+            first = self._value(view.first)
+            whole = whole[first : first + view.rows]
+        if view.width is not None:
+            column = self._value(view.column)
+            whole = whole[:, column : column + view.width]
+        return whole
 
     def _source(self, source: t.Box | t.Span, target: torch.Tensor) -> torch.Tensor:
         if isinstance(source, t.Span):
