@@ -191,6 +191,12 @@ class Printer:
             yield from self._spell(
                 "copy_box", map=tensor_map, at=at, ranges=ranges, box=box, target=target, barrier=barrier, evict_first=s.evict_first
             )  # fmt: skip
+        elif isinstance(s.source, t.Rows):
+            tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
+            yield from self._spell(
+                "copy_rows", map=tensor_map, rows=self._view(s.source.rows), column=self.value(s.source.column), target=target,
+                full=f"{s.slot.pipeline.name}_full", barrier=barrier,
+            )  # fmt: skip
         else:
             yield from self._spell(
                 "copy_span", source=s.source, row=self.value(s.source.row), target=target, barrier=barrier, evict_first=s.evict_first

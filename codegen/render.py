@@ -23,7 +23,7 @@ from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Buffer, Schedule, Space
 from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan
-from dsl_kernels.tile.text import Box, Bulk, Expr, Slot, Span, Text, View, walk
+from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Text, View, walk
 
 from .printer import Printer, mma_facts, role_facts
 from .sweep import TEMPLATES, Candidate
@@ -306,7 +306,8 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
-        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box)},
+        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
+        "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip
 
@@ -323,7 +324,7 @@ def names_in_text(statements: Any) -> set[str]:
         elif isinstance(value, (tuple, list)):
             for item in value:
                 yield from of(item)
-        elif isinstance(value, (View, Slot, Box, Span)):
+        elif isinstance(value, (View, Slot, Box, Span, Rows)):
             for item in vars(value).values():
                 yield from of(item)
 
@@ -344,7 +345,7 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
     operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
     found = {}
     for s in statements:
-        if not isinstance(s, Bulk):
+        if not isinstance(s, Bulk) or isinstance(s.source, Rows):
             continue
         dtype = schedule.buffer(s.target.buffer).dtype
         if isinstance(s.source, Box):

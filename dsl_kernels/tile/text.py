@@ -234,6 +234,15 @@ class Span:
 
 
 @dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a tensor map by number, which the register buffer `rows` holds, from `column` on; zeros where there is none."""
+
+    map: str
+    rows: View
+    column: Value
+
+
+@dataclass(frozen=True, eq=False)
 class Cluster:
     """A shared buffer as every CTA of the group holds it: leaves read and write it by rank."""
 
@@ -395,7 +404,7 @@ class Bulk:
     """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier."""
 
     target: View
-    source: Box | Span
+    source: Box | Span | Rows
     slot: Slot
     evict_first: bool = False
 
@@ -636,7 +645,7 @@ class Recorder:
         """Reader: done with the slot."""
         self._say(Step("release", slot))
 
-    def bulk(self, target: View, source: Box | Span, slot: Slot, *, evict_first: bool = False) -> None:
+    def bulk(self, target: View, source: Box | Span | Rows, slot: Slot, *, evict_first: bool = False) -> None:
         self._say(Bulk(target, source, slot, evict_first))
 
     def multiply(
