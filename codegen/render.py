@@ -223,23 +223,17 @@ DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
 
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, functions) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
+    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
     paths = sorted((DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem))
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
             continue
         tree = ast.parse(path.read_text())
-        functions = frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
-        found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, functions))
+        names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+        names |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+        found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, frozenset(names)))
     return tuple(found)
-
-
-@lru_cache(maxsize=64)
-def module_names(backend: str, op: str) -> frozenset[str]:
-    """What the module of an operation's leaves defines beside functions."""
-    tree = ast.parse((DEVICE / backend / f"{op}.py").read_text())
-    return frozenset(t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name))
 
 
 def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
@@ -251,11 +245,17 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
 
     used = {"leaf"}
 
-    def leaf_module(name: str) -> str:
-        for alias, _, functions in modules:
-            if name in functions:
+    def home(name: str) -> str | None:
+        for alias, _, names in modules:
+            if name in names:
                 used.add(alias)
                 return alias
+        return None
+
+    def leaf_module(name: str) -> str:
+        found = home(name)
+        if found is not None:
+            return found
         raise TemplateError(
             f"leaf {name} ({candidate.id})",
             expected=f"a function in dsl_kernels/device/{candidate.backend}/" + " or ".join(f"{m}.py" for _, m, _ in modules),
@@ -300,7 +300,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "leaf_names": module_names(candidate.backend, candidate.program.op),
+        "homes": {name: home(name) for name in ("PASS_CONFIGS", "SOURCE")},
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
