@@ -301,6 +301,8 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "units": sorted({m.unit for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
         "homes": {name: home(name) for name in ("PASS_CONFIGS", "SOURCE")},
+        "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
+        "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
