@@ -1,8 +1,6 @@
-"""Templates to module text: one Jinja environment, and pipelines that a template can use but not misspell.
+"""Templates to module text: one Jinja environment, what a template sees of a declaration, and the printed text of a kernel.
 
-A template writes `{{ pipe.kv.wait("mma", "it") }}` where the role waits for the `it`-th use of pipeline kv; the
-actions, counts and parities come from the barrier plan, their spelling from the backend's `_actions.j2`. Rendering
-fails when a declared step is missing from the template or an undeclared one is used.
+Rendering fails when no body takes a step of a declared pipeline.
 """
 
 from __future__ import annotations
@@ -22,14 +20,11 @@ from dsl_kernels.errors import TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Buffer, Schedule, Space
-from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan
+from dsl_kernels.tile.plan import PipelinePlan, barrier_plan
 from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Text, View, walk
 
 from .printer import Printer, mma_facts, role_facts
 from .sweep import TEMPLATES, Candidate
-
-# Marks a line break inside generated text that must repeat the indentation of the line it started on.
-_CONTINUE = "\n\x00"
 
 
 @lru_cache(maxsize=1)
@@ -42,111 +37,6 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-
-
-class PipelineSpelling:
-    """One pipeline inside a template. `use` arguments are expressions for the running number of the use."""
-
-    def __init__(self, plan: PipelinePlan, actions: Any, used: set[tuple[str, ...]]) -> None:
-        self._plan, self._actions, self._used = plan, actions, used
-        self.name, self.stages = plan.pipeline.name, plan.pipeline.stages
-        self.tx_bytes = plan.full.tx_bytes
-
-    def slot(self, use: str) -> str:
-        """Index of the ring slot of a use."""
-        return (
-            "0"
-            if self.stages == 1
-            else f"({use}) % {self.stages}"
-            if not use.isidentifier()
-            else f"{use} % {self.stages}"
-        )
-
-    def full(self, use: str) -> str:
-        """The full barrier of a use, for instructions that complete on it."""
-        return self._barrier(self._plan.full.name, use)
-
-    def empty(self, use: str) -> str:
-        """The empty barrier of a use."""
-        return self._barrier(f"{self.name}_empty", use)
-
-    def _barrier(self, name: str, use: str) -> str:
-        return str(self._actions.barrier(name, self.slot(use))).strip()
-
-    def acquire(self, use: str) -> str:
-        return self._spell("acquire", (), self._plan.acquire, use)
-
-    def commit(self, use: str, tx: str | None = None) -> str:
-        """Producer's hand-over; for bulk copies it announces `tx` bytes (default: the whole slot) before the copies."""
-        return self._spell("commit", (), self._plan.commit, use, tx)
-
-    def wait(self, role: str, use: str) -> str:
-        return self._spell("wait", (role,), self._role(self._plan.wait, role), use)
-
-    def release(self, role: str, use: str) -> str:
-        return self._spell("release", (role,), self._role(self._plan.release, role), use)
-
-    def _role(self, table: dict[str, tuple[Action, ...]], role: str) -> tuple[Action, ...]:
-        if role not in table:
-            raise TemplateError(
-                f"pipeline {self.name}",
-                expected=f"a reader among {', '.join(table)}",
-                got=role,
-                fix="correct the template or the declaration",
-            )
-        return table[role]
-
-    def _spell(
-        self, step: str, role: tuple[str, ...], actions: tuple[Action, ...], use: str, tx: str | None = None
-    ) -> str:
-        self._used.add((self.name, step, *role))
-        phase = use if use.isidentifier() or use.isdigit() else f"({use})"
-        turn = phase if self.stages == 1 else f"({phase} // {self.stages})"
-        values = {
-            "full": self.full(use), "empty": self.empty(use), "tx": tx or str(self.tx_bytes),
-            "full_parity": f"{turn} & 1", "empty_parity": f"({turn} & 1) ^ 1",
-        }  # fmt: skip
-        if self._plan.pipeline.rounds == "once":
-            values["full_parity"] = "0"
-        elect = Action.ELECT in actions
-        lines = []
-        for action in actions:
-            if action is Action.ELECT:
-                continue
-            macro = getattr(self._actions, action.value, None)
-            if macro is None:
-                raise TemplateError(
-                    "_actions.j2",
-                    expected=f"a macro {action.value}",
-                    got="none",
-                    fix=f"spell {action.value} for this backend",
-                )
-            lines.append(str(macro(SimpleNamespace(**values, elect=elect))).strip())
-        return _CONTINUE.join(line for text in lines for line in text.split("\n") if line)
-
-
-class Pipelines:
-    """`pipe.<name>` inside a template."""
-
-    def __init__(self, schedule: Schedule, actions: Any) -> None:
-        self.used: set[tuple[str, ...]] = set()
-        self._plans = barrier_plan(schedule).pipelines
-        self._items = {name: PipelineSpelling(plan, actions, self.used) for name, plan in self._plans.items()}
-
-    def __getattr__(self, name: str) -> PipelineSpelling:
-        items = self.__dict__["_items"]
-        if name not in items:
-            raise TemplateError(
-                f"pipe.{name}",
-                expected="a declared pipeline: " + ", ".join(items),
-                got=name,
-                fix="correct the template or the declaration",
-            )
-        return items[name]
-
-    def missing(self) -> list[str]:
-        """Declared steps that the template never spelled."""
-        return steps_missing(self._plans.values(), self.used)
 
 
 def steps_missing(plans: Iterable[PipelinePlan], used: set[tuple[str, ...]]) -> list[str]:
@@ -184,11 +74,10 @@ def context(candidate: Candidate) -> dict[str, Any]:
     """What a template sees; all of it is read from the declaration.
 
     k: knobs; role: roles with their thread ranges; buf: buffers; mma: tensor-core operations; c: constants;
-    pipe: pipelines; barriers: every mbarrier array; bar: named barriers with id and thread count; operands, dims, maps:
+    barriers: every mbarrier array; bar: named barriers with id and thread count; operands, dims, maps:
     the launch's arguments, the runtime dims that they give, the tensor maps; threads, grid, cluster, tmem_columns.
     """
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
-    actions = environment().get_template(f"{candidate.backend}/_actions.j2").module
     named = {
         name: SimpleNamespace(id=number, threads=sum(schedule.role(r).threads for r in members))
         for number, (name, members) in enumerate(schedule.named_barriers.items(), start=1)
@@ -203,7 +92,6 @@ def context(candidate: Candidate) -> dict[str, Any]:
         "role": SimpleNamespace(**_roles(schedule)),
         "buf": SimpleNamespace(**{b.name: b for b in schedule.buffers}),
         "mma": SimpleNamespace(**{m.name: m for m in schedule.mmas}),
-        "pipe": Pipelines(schedule, actions),
         "operands": operands,
         "maps": schedule.maps,
         "dims": dims_of(operands),
@@ -371,7 +259,7 @@ def render(candidate: Candidate) -> str:
     """The text of one generated module.
 
     Raises:
-        TemplateError: an undefined name, a syntax error, or a template that departs from the declared pipelines.
+        TemplateError: an undefined name, a syntax error, or a declared pipeline step that no body takes.
     """
     name = f"{candidate.backend}/{candidate.template.name}"
     names = context(candidate)
@@ -388,28 +276,7 @@ def render(candidate: Candidate) -> str:
             got=f"{type(error).__name__}: {error.message or error} (variant {candidate.id})",
             fix="use names of codegen.render.context, or declare what is missing",
         ) from error
-    missing = names["pipe"].missing() if text is None else []
-    if missing:
-        raise TemplateError(
-            f"templates/{name}",
-            expected="every declared pipeline step",
-            got=f"no {'; no '.join(missing)} (variant {candidate.id})",
-            fix="spell the step with {{ pipe.<name>.<step>(...) }}, or remove the pipeline from the declaration",
-        )
-    return header(candidate) + "\n".join(_indent(line) for line in _join(body).split("\x01"))
-
-
-def _join(body: str) -> str:
-    """Split into physical lines while keeping generated continuations with the line they belong to."""
-    return re.sub(r"\n(?!\x00)", "\x01", body)
-
-
-def _indent(line: str) -> str:
-    first, *rest = line.split(_CONTINUE)
-    if not rest:
-        return line.rstrip()
-    margin = first[: len(first) - len(first.lstrip())]
-    return "\n".join([first.rstrip(), *(margin + text.rstrip() for text in rest)])
+    return header(candidate) + "\n".join(line.rstrip() for line in body.split("\n"))
 
 
 def header(candidate: Candidate) -> str:
