@@ -16,7 +16,8 @@ from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Space
 from dsl_kernels.tile.plan import Action, BarrierPlan
 
 INDENT = "    "
-_TIGHTNESS = {"|": 1, "&": 2, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5} | dict.fromkeys(t.COMPARISONS, 3)
+# As Python binds them: a comparison binds less tightly than `|`, and does not chain.
+_TIGHTNESS = {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5} | dict.fromkeys(t.COMPARISONS, 1)
 _ATOM = 9
 
 
@@ -80,7 +81,8 @@ class Printer:
             tightness = _ATOM if text.endswith(")") and text.startswith("T.") else tightness
         else:
             tightness = _TIGHTNESS[value.op]
-            text = f"{self.value(a, tightness)} {value.op} {self.value(b, tightness + 1)}"
+            left = tightness + (value.op in t.COMPARISONS)
+            text = f"{self.value(a, left)} {value.op} {self.value(b, tightness + 1)}"
         return f"({text})" if tightness < outer else text
 
     def _schedule_role(self, name: str) -> SimpleNamespace:
@@ -105,6 +107,7 @@ class Printer:
         return SimpleNamespace(
             buffer=buffer, name=self._register(buffer), slot=self._stage(view, buffer), rows=rows,
             first=self.value(first), end=self.value(first + rows), whole=view.rows in (None, buffer.shape[0]),
+            column=self.value(view.column, 4), column_end=self.value(_sum(view.column, view.width)) if view.width else None,
             row_elements=buffer.stage_elements // buffer.shape[0], offset=self._schedule.tensor_offset(buffer.name),
             place=self.value(self._place(view, buffer), 5),
             threads=self._schedule.role(buffer.role).warps * 32 if buffer.role else None,
@@ -188,6 +191,12 @@ class Printer:
             yield from self._spell(
                 "copy_box", map=tensor_map, at=at, ranges=ranges, box=box, target=target, barrier=barrier, evict_first=s.evict_first
             )  # fmt: skip
+        elif isinstance(s.source, t.Rows):
+            tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
+            yield from self._spell(
+                "copy_rows", map=tensor_map, rows=self._view(s.source.rows), column=self.value(s.source.column), target=target,
+                full=f"{s.slot.pipeline.name}_full", barrier=barrier,
+            )  # fmt: skip
         else:
             yield from self._spell(
                 "copy_span", source=s.source, row=self.value(s.source.row), target=target, barrier=barrier, evict_first=s.evict_first
@@ -207,18 +216,18 @@ class Printer:
             mma = mma_facts(self._schedule, p.mma)
             yield from self._spell(
                 f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts,
-                a_tile=self._tile(p.a, mma.rows_a), b_tile=self._tile(p.b, mma.rows_b),
+                a_tile=self._tile(p.a, mma.rows_a, mma.columns_a), b_tile=self._tile(p.b, mma.rows_b, mma.columns_b),
             )  # fmt: skip
         yield from self._spell(f"close_{unit}")
 
-    def _tile(self, view: t.View, rows: int) -> SimpleNamespace:
-        """The stage of a product's operand, and the number of the tile of `rows` rows at which its view begins."""
+    def _tile(self, view: t.View, rows: int, columns: int) -> SimpleNamespace:
+        """The stage of a product's operand, and the number of the tile of `rows` by `columns` at which its view begins."""
         buffer = self._schedule.buffer(view.buffer)
-        tile = _divided(view.first, rows)
+        tile = _divided(view.first, rows) if view.width is None else _divided(view.column, columns)
         stage = self._stage(view, buffer) or "0"
         flat: t.Value = tile
         if buffer.stages > 1 and view.use is not None:
-            each = buffer.shape[0] // rows
+            each = buffer.shape[0] // rows if view.width is None else buffer.shape[1] // columns
             at = t.Expr("%", (view.use, buffer.stages))
             flat = _sum(at * each if each > 1 else at, tile)
         return SimpleNamespace(stage=stage, row=self.value(tile, 4), flat=self.value(flat, 4))
@@ -340,6 +349,7 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
         **{**vars(mma), "m": m, "n": n}, whole=mma, groups=groups, which=which if groups > 1 else None,
         a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
         rows_a=m if mma.a_major == "k" else mma.k, rows_b=n if mma.b_major == "k" else mma.k,
+        columns_a=mma.k if mma.a_major == "k" else m, columns_b=mma.k if mma.b_major == "k" else n,
         policy="FullRow" if mma.shared_out == "m" else "FullCol",
     )  # fmt: skip
 

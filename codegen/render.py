@@ -1,8 +1,6 @@
-"""Templates to module text: one Jinja environment, and pipelines that a template can use but not misspell.
+"""Templates to module text: one Jinja environment, what a template sees of a declaration, and the printed text of a kernel.
 
-A template writes `{{ pipe.kv.wait("mma", "it") }}` where the role waits for the `it`-th use of pipeline kv; the
-actions, counts and parities come from the barrier plan, their spelling from the backend's `_actions.j2`. Rendering
-fails when a declared step is missing from the template or an undeclared one is used.
+Rendering fails when no body takes a step of a declared pipeline.
 """
 
 from __future__ import annotations
@@ -22,14 +20,11 @@ from dsl_kernels.errors import TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Buffer, Schedule, Space
-from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan
-from dsl_kernels.tile.text import Box, Bulk, Expr, Slot, Span, Text, View, walk
+from dsl_kernels.tile.plan import PipelinePlan, barrier_plan
+from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Text, View, walk
 
 from .printer import Printer, mma_facts, role_facts
 from .sweep import TEMPLATES, Candidate
-
-# Marks a line break inside generated text that must repeat the indentation of the line it started on.
-_CONTINUE = "\n\x00"
 
 
 @lru_cache(maxsize=1)
@@ -42,111 +37,6 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-
-
-class PipelineSpelling:
-    """One pipeline inside a template. `use` arguments are expressions for the running number of the use."""
-
-    def __init__(self, plan: PipelinePlan, actions: Any, used: set[tuple[str, ...]]) -> None:
-        self._plan, self._actions, self._used = plan, actions, used
-        self.name, self.stages = plan.pipeline.name, plan.pipeline.stages
-        self.tx_bytes = plan.full.tx_bytes
-
-    def slot(self, use: str) -> str:
-        """Index of the ring slot of a use."""
-        return (
-            "0"
-            if self.stages == 1
-            else f"({use}) % {self.stages}"
-            if not use.isidentifier()
-            else f"{use} % {self.stages}"
-        )
-
-    def full(self, use: str) -> str:
-        """The full barrier of a use, for instructions that complete on it."""
-        return self._barrier(self._plan.full.name, use)
-
-    def empty(self, use: str) -> str:
-        """The empty barrier of a use."""
-        return self._barrier(f"{self.name}_empty", use)
-
-    def _barrier(self, name: str, use: str) -> str:
-        return str(self._actions.barrier(name, self.slot(use))).strip()
-
-    def acquire(self, use: str) -> str:
-        return self._spell("acquire", (), self._plan.acquire, use)
-
-    def commit(self, use: str, tx: str | None = None) -> str:
-        """Producer's hand-over; for bulk copies it announces `tx` bytes (default: the whole slot) before the copies."""
-        return self._spell("commit", (), self._plan.commit, use, tx)
-
-    def wait(self, role: str, use: str) -> str:
-        return self._spell("wait", (role,), self._role(self._plan.wait, role), use)
-
-    def release(self, role: str, use: str) -> str:
-        return self._spell("release", (role,), self._role(self._plan.release, role), use)
-
-    def _role(self, table: dict[str, tuple[Action, ...]], role: str) -> tuple[Action, ...]:
-        if role not in table:
-            raise TemplateError(
-                f"pipeline {self.name}",
-                expected=f"a reader among {', '.join(table)}",
-                got=role,
-                fix="correct the template or the declaration",
-            )
-        return table[role]
-
-    def _spell(
-        self, step: str, role: tuple[str, ...], actions: tuple[Action, ...], use: str, tx: str | None = None
-    ) -> str:
-        self._used.add((self.name, step, *role))
-        phase = use if use.isidentifier() or use.isdigit() else f"({use})"
-        turn = phase if self.stages == 1 else f"({phase} // {self.stages})"
-        values = {
-            "full": self.full(use), "empty": self.empty(use), "tx": tx or str(self.tx_bytes),
-            "full_parity": f"{turn} & 1", "empty_parity": f"({turn} & 1) ^ 1",
-        }  # fmt: skip
-        if self._plan.pipeline.rounds == "once":
-            values["full_parity"] = "0"
-        elect = Action.ELECT in actions
-        lines = []
-        for action in actions:
-            if action is Action.ELECT:
-                continue
-            macro = getattr(self._actions, action.value, None)
-            if macro is None:
-                raise TemplateError(
-                    "_actions.j2",
-                    expected=f"a macro {action.value}",
-                    got="none",
-                    fix=f"spell {action.value} for this backend",
-                )
-            lines.append(str(macro(SimpleNamespace(**values, elect=elect))).strip())
-        return _CONTINUE.join(line for text in lines for line in text.split("\n") if line)
-
-
-class Pipelines:
-    """`pipe.<name>` inside a template."""
-
-    def __init__(self, schedule: Schedule, actions: Any) -> None:
-        self.used: set[tuple[str, ...]] = set()
-        self._plans = barrier_plan(schedule).pipelines
-        self._items = {name: PipelineSpelling(plan, actions, self.used) for name, plan in self._plans.items()}
-
-    def __getattr__(self, name: str) -> PipelineSpelling:
-        items = self.__dict__["_items"]
-        if name not in items:
-            raise TemplateError(
-                f"pipe.{name}",
-                expected="a declared pipeline: " + ", ".join(items),
-                got=name,
-                fix="correct the template or the declaration",
-            )
-        return items[name]
-
-    def missing(self) -> list[str]:
-        """Declared steps that the template never spelled."""
-        return steps_missing(self._plans.values(), self.used)
 
 
 def steps_missing(plans: Iterable[PipelinePlan], used: set[tuple[str, ...]]) -> list[str]:
@@ -184,11 +74,10 @@ def context(candidate: Candidate) -> dict[str, Any]:
     """What a template sees; all of it is read from the declaration.
 
     k: knobs; role: roles with their thread ranges; buf: buffers; mma: tensor-core operations; c: constants;
-    pipe: pipelines; barriers: every mbarrier array; bar: named barriers with id and thread count; operands, dims, maps:
+    barriers: every mbarrier array; bar: named barriers with id and thread count; operands, dims, maps:
     the launch's arguments, the runtime dims that they give, the tensor maps; threads, grid, cluster, tmem_columns.
     """
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
-    actions = environment().get_template(f"{candidate.backend}/_actions.j2").module
     named = {
         name: SimpleNamespace(id=number, threads=sum(schedule.role(r).threads for r in members))
         for number, (name, members) in enumerate(schedule.named_barriers.items(), start=1)
@@ -203,7 +92,6 @@ def context(candidate: Candidate) -> dict[str, Any]:
         "role": SimpleNamespace(**_roles(schedule)),
         "buf": SimpleNamespace(**{b.name: b for b in schedule.buffers}),
         "mma": SimpleNamespace(**{m.name: m for m in schedule.mmas}),
-        "pipe": Pipelines(schedule, actions),
         "operands": operands,
         "maps": schedule.maps,
         "dims": dims_of(operands),
@@ -223,23 +111,17 @@ DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
 
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, functions) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
+    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
     paths = sorted((DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem))
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
             continue
         tree = ast.parse(path.read_text())
-        functions = frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
-        found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, functions))
+        names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+        names |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+        found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, frozenset(names)))
     return tuple(found)
-
-
-@lru_cache(maxsize=64)
-def module_names(backend: str, op: str) -> frozenset[str]:
-    """What the module of an operation's leaves defines beside functions."""
-    tree = ast.parse((DEVICE / backend / f"{op}.py").read_text())
-    return frozenset(t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name))
 
 
 def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
@@ -251,11 +133,17 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
 
     used = {"leaf"}
 
-    def leaf_module(name: str) -> str:
-        for alias, _, functions in modules:
-            if name in functions:
+    def home(name: str) -> str | None:
+        for alias, _, names in modules:
+            if name in names:
                 used.add(alias)
                 return alias
+        return None
+
+    def leaf_module(name: str) -> str:
+        found = home(name)
+        if found is not None:
+            return found
         raise TemplateError(
             f"leaf {name} ({candidate.id})",
             expected=f"a function in dsl_kernels/device/{candidate.backend}/" + " or ".join(f"{m}.py" for _, m, _ in modules),
@@ -300,13 +188,17 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "leaf_names": module_names(candidate.backend, candidate.program.op),
+        "homes": {name: home(name) for name in ("PASS_CONFIGS", "SOURCE")},
+        "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
+        "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
+        "spends_registers": schedule.spends_registers,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
-        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box)},
+        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
+        "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip
 
@@ -323,7 +215,7 @@ def names_in_text(statements: Any) -> set[str]:
         elif isinstance(value, (tuple, list)):
             for item in value:
                 yield from of(item)
-        elif isinstance(value, (View, Slot, Box, Span)):
+        elif isinstance(value, (View, Slot, Box, Span, Rows)):
             for item in vars(value).values():
                 yield from of(item)
 
@@ -344,7 +236,7 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
     operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
     found = {}
     for s in statements:
-        if not isinstance(s, Bulk):
+        if not isinstance(s, Bulk) or isinstance(s.source, Rows):
             continue
         dtype = schedule.buffer(s.target.buffer).dtype
         if isinstance(s.source, Box):
@@ -367,7 +259,7 @@ def render(candidate: Candidate) -> str:
     """The text of one generated module.
 
     Raises:
-        TemplateError: an undefined name, a syntax error, or a template that departs from the declared pipelines.
+        TemplateError: an undefined name, a syntax error, or a declared pipeline step that no body takes.
     """
     name = f"{candidate.backend}/{candidate.template.name}"
     names = context(candidate)
@@ -384,28 +276,7 @@ def render(candidate: Candidate) -> str:
             got=f"{type(error).__name__}: {error.message or error} (variant {candidate.id})",
             fix="use names of codegen.render.context, or declare what is missing",
         ) from error
-    missing = names["pipe"].missing() if text is None else []
-    if missing:
-        raise TemplateError(
-            f"templates/{name}",
-            expected="every declared pipeline step",
-            got=f"no {'; no '.join(missing)} (variant {candidate.id})",
-            fix="spell the step with {{ pipe.<name>.<step>(...) }}, or remove the pipeline from the declaration",
-        )
-    return header(candidate) + "\n".join(_indent(line) for line in _join(body).split("\x01"))
-
-
-def _join(body: str) -> str:
-    """Split into physical lines while keeping generated continuations with the line they belong to."""
-    return re.sub(r"\n(?!\x00)", "\x01", body)
-
-
-def _indent(line: str) -> str:
-    first, *rest = line.split(_CONTINUE)
-    if not rest:
-        return line.rstrip()
-    margin = first[: len(first) - len(first.lstrip())]
-    return "\n".join([first.rstrip(), *(margin + text.rstrip() for text in rest)])
+    return header(candidate) + "\n".join(line.rstrip() for line in body.split("\n"))
 
 
 def header(candidate: Candidate) -> str:

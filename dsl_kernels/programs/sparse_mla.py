@@ -10,17 +10,16 @@ last to arrive merges them, so the operation is one launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import sparse_mla as leaf
-from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, unpack_fp8_tokens
+from ..device.torch import sparse_mla_sm100 as leaf_sm100
+from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     START,
@@ -38,8 +37,7 @@ from ..tile.lang import (
     Space,
     TileProgram,
 )
-from ..tile.machine import Machine, Slot
-from ..tile.text import Expr, Recorder, Value, name
+from ..tile.text import Expr, Recorder, Rows, Value, name
 
 LOG2E = math.log2(math.e)
 MAX_HEAD_BLOCK = 64
@@ -319,7 +317,7 @@ def _hopper(k: SimpleNamespace) -> Schedule:
 def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     hb = head_block(k.heads)
     n = max(hb, BLACKWELL_MIN_N)
-    shared, tensor = Space.SHARED, Space.TENSOR
+    shared, tensor, registers = Space.SHARED, Space.TENSOR, Space.REGISTER
     small = 2 if n <= 32 else 1
     unit_bytes = k.tile * UNIT * 2
     others = (
@@ -327,6 +325,12 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )
     units = min(11, (arch.smem_per_cta - others) // unit_bytes)
     bulk = k.gather == "gather4"
+    # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
+    rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
+    token_words = tuple(
+        Buffer("words", registers, (k.tile, FP8_TOKEN_BYTES // 4), "uint32", role="producer", per_thread=88, private=True, doc="tokens on their way")
+        for _ in range(k.kv == "fp8")
+    )
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -340,11 +344,20 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
             Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
-            Buffer("red_s", shared, (2, 4, n), "float32", doc="maxima across warps, by tile parity"),
+            Buffer("red_s", shared, (4, n), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
             Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
             Buffer("last_s", shared, (1,), "int32"),
-            Buffer("s_t", tensor, (64, n), "float32", 2),
-            Buffer("o_t", tensor, (128, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
+            Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
+            Buffer("s_t", tensor, (k.tile, n), "float32", 2),
+            Buffer("scores", registers, (k.tile, n), "float32", role="softmax", per_thread=n // 2, private=True),
+            *(
+                Buffer(text, registers, (4, n), "float32", role="softmax", per_thread=n // 4, private=True, doc=doc)
+                for text, doc in (("sums", "of each warp's tokens"), ("risen", ""))
+            ),
+            *(Buffer(text, registers, (n,), "float32", role="softmax", per_thread=n // 4, private=True) for text in ("top", "peak")),
+            Buffer("held", registers, (UNIT, 16), "float32", role="softmax", doc="columns of O^T on their way through"),
+            Buffer("rows", registers, (k.tile,), "int32", role="producer", per_thread=rows, private=True, doc="ids of the rows to copy"),
+            *token_words,
         ),
         pipelines=(
             Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), rounds="once"),
@@ -355,16 +368,21 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), returned_by="p", accumulates=True),
         ),
         mmas=(
-            Mma("qk_nope", "tcgen05", "mma", k.tile, n, UNIT, "bfloat16"),
-            Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16"),
-            Mma("pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn"),
+            Mma("qk_nope", "tcgen05", "mma", k.tile, n, UNIT, "bfloat16", a="kv_s", b="q_s", acc="s_t", doc="S^T += K Q^T, a unit of the dims"),
+            Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16", a="pe_s", b="qpe_s", acc="s_t", doc="the rope dims"),
+            Mma(
+                "pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn", a="kv_s", b="p_s", acc="o_t",
+                doc="O^T += K^T P^T, a unit of the dims",
+            ),
         ),
         grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"softmax": ("softmax",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "unit": UNIT, "units": UNITS, "rescale_log2": RESCALE_LOG2},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
+        spends_registers=True,
     )  # fmt: skip
 
 
@@ -393,7 +411,7 @@ class _Walk:
 
 
 def _start(m: Recorder) -> None:
-    """Hopper: where this CTA is, its first ids, and nothing that a kernel before this one has written."""
+    """Where this CTA is and its first ids; on Hopper before that nothing that a kernel before this one has written."""
     blocks, hb, slices = m.c.head_blocks, m.c.head_block, _slices(m)
     if blocks > 1:
         m.let("row", m.block(0) // blocks)
@@ -415,7 +433,8 @@ def _start(m: Recorder) -> None:
     if slices > 1:
         m.comment("The other CTAs' barriers must stand before anything is sent to them.")
         m.cluster_arrive(relaxed=True)
-    m.depend()
+    if not m.arch.tmem_columns:
+        m.depend()
     walk = _Walk.named(m)
     leaf.read_ids(
         m, low, high, m.operand("indices"), m.dim("topk"), walk.row, 0, walk.turns, walk.split, walk.splits, m.lane
@@ -427,7 +446,7 @@ def _live_tiles(m: Recorder, *, more: int = 0) -> Iterator[Expr]:
     walk, low, high = _Walk.named(m), name("low"), name("high")
     for turn in m.loop("turn", walk.turns + more):
         leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high, m.dim("n"))
-        if m.role == "gather":
+        if m.role in ("gather", "producer") and not m.schedule.maps:
             m.let("now_low", low)
             m.let("now_high", high)
         leaf.read_ids(
@@ -688,357 +707,183 @@ def _attend_wide(m: Recorder) -> None:
         )
 
 
-def _place(m: Machine) -> tuple[int, int, int]:
-    """(query, first head, split) of this CTA."""
-    blocks, hb = m.schedule.constants["head_blocks"], m.schedule.constants["head_block"]
-    split = m.block[1] if len(m.block) == 2 else m.block[2] * m.k.cluster + m.block[1]
-    return m.block[0] // blocks, (m.block[0] % blocks) * hb, split // _old_slices(m)
+def _gather_units(m: Recorder) -> None:
+    """Blackwell, 16-byte copies: a tile is four units of 128 latent dims and one of rope."""
+    it, rows = name("it"), m.buffer("rows")
+    for _ in _live_tiles(m):
+        with m.when(name("live", "bool")):
+            leaf_sm100.spread_ids(m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), m.thread)
+            for c in m.loop("c", UNITS):
+                kv = m.acquire("kv", it * UNITS + c)
+                leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows, m.thread)
+                m.commit(kv)
+            pe = m.acquire("pe", it)
+            leaf_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM, rows, m.thread)
+            m.commit(pe)
+            m.set(it, it + 1)
+    _end_of_cluster(m)
 
 
-def _old_slices(m: Machine) -> int:
-    """CTAs that share out the dims of one split; a split's CTAs have consecutive ranks."""
-    return getattr(m.k, "slices", 1)
+def _gather_rows(m: Recorder) -> None:
+    """Blackwell, gather4: the copy engine takes rows by their number; an id that names none gives zeros."""
+    it, rows, walk = name("it"), m.buffer("rows"), _Walk.named(m)
+
+    def read(turn: Value) -> None:
+        leaf_sm100.read_rows(
+            m, rows, m.operand("indices"), m.dim("topk"), walk.row, turn, walk.turns, walk.split, walk.splits, m.lane
+        )
+
+    read(0)
+    for turn in _live_tiles(m):
+        with m.when(name("live", "bool")):
+            for c in m.loop("c", UNITS):
+                kv = m.acquire("kv", it * UNITS + c)
+                m.bulk(kv.kv_s, Rows("ckv_map", rows, c * UNIT), kv)
+                m.commit(kv)
+            pe = m.acquire("pe", it)
+            m.bulk(pe.pe_s, Rows("kpe_map", rows, 0), pe)
+            m.commit(pe)
+            m.set(it, it + 1)
+        read(turn + 1)
+    _end_of_cluster(m)
 
 
-def _old_live_tiles(m: Machine) -> Iterator[torch.Tensor]:
-    """The ids of each tile of this split that has a valid one; every role walks the same tiles."""
-    query, _, split = _place(m)
-    tiles, splits = m.dim("topk") // m.k.tile, m.dim("splits") // _old_slices(m)
-    for turn in m.loop(-(-(tiles - split) // splits)):
-        tile = split + turn * splits
-        ids = m.operand("indices")[query, tile * m.k.tile : (tile + 1) * m.k.tile]
-        ids = torch.where(ids < m.dim("n"), ids, -1)
-        if m.taken((ids >= 0).any()):
-            yield ids
+def _gather_tokens(m: Recorder) -> None:
+    """Blackwell, fp8 tokens: a tile waits in registers, and each unit makes room for the next tile's once the unit behind it is written."""
+    it, rows, words, cache, thread = name("it"), m.buffer("rows"), m.buffer("words"), m.operand("kv_cache"), m.thread
+    for turn in _live_tiles(m, more=1):
+        with m.when(name("live", "bool") | turn.equals(name("turns"))):
+            leaf_sm100.spread_pairs(m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), thread)
+            for c in range(UNITS):
+                with m.when(it > 0):
+                    kv = m.acquire("kv", (it - 1) * UNITS + c)
+                    leaf_sm100.dequantise_unit(m, kv.kv_s, words, c, thread)
+                    m.commit(kv)
+                if c:
+                    leaf_sm100.load_unit(m, words, c - 1, cache, rows, thread)
+            leaf_sm100.load_unit(m, words, UNITS - 1, cache, rows, thread)
+            with m.when(it > 0):
+                pe = m.acquire("pe", it - 1)
+                leaf_sm100.store_rope(m, pe.pe_s, words, thread)
+                m.commit(pe)
+            leaf_sm100.load_rest(m, words, cache, rows, thread)
+            m.set(it, it + 1)
+    _end_of_cluster(m)
 
 
-def _dims(m: Machine) -> tuple[slice, slice]:
-    """The latent and rope dims of this CTA."""
-    slices = _old_slices(m)
-    which, dims, rope = m.block[1] % slices, LATENT_DIM // slices, ROPE_DIM // slices
-    return slice(which * dims, (which + 1) * dims), slice(which * rope, (which + 1) * rope)
-
-
-def _rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The bf16 latent and rope rows of a tile's ids, this CTA's dims of them; padding gives zero rows."""
-    if _old_slices(m) > 1:
-        return _sliced_rows(m, ids)
-    if m.k.kv == "fp8":
-        tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES, dtype=torch.uint8)
-        m.gather(tokens, m.operand("kv_cache"), ids)
-        latent, rope = unpack_fp8_tokens(tokens)
-        return latent.bfloat16(), rope
-    latent = m.zeros(m.k.tile, LATENT_DIM, dtype=torch.bfloat16)
-    rope = m.zeros(m.k.tile, ROPE_DIM, dtype=torch.bfloat16)
-    m.gather(latent, m.operand("ckv"), ids)
-    m.gather(rope, m.operand("kpe"), ids)
-    return latent, rope
-
-
-def _sliced_rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    nope, pe = _dims(m)
-    if m.k.kv == "fp8":
-        tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES // _old_slices(m), dtype=torch.uint8)
-        cache = m.operand("kv_cache")
-        m.gather(tokens, cache[:, : tokens.shape[1]], ids)
-        latent, rope = unpack_fp8_tokens(cache[ids.clamp(min=0).long()])
-        mask = (ids >= 0)[:, None]
-        return (latent[:, nope] * mask).bfloat16(), rope[:, pe] * mask
-    latent = m.zeros(m.k.tile, nope.stop - nope.start, dtype=torch.bfloat16)
-    rope = m.zeros(m.k.tile, pe.stop - pe.start, dtype=torch.bfloat16)
-    m.gather(latent, m.operand("ckv")[:, nope], ids)
-    m.gather(rope, m.operand("kpe")[:, pe], ids)
-    return latent, rope
-
-
-def _old_gather(m: Machine) -> Generator[Any, None, None]:
-    for ids in _old_live_tiles(m):
-        slot = yield from m.acquire("kv")
-        latent, rope = _rows(m, ids)
-        slot.ckv_s.copy_(latent)
-        slot.kpe_s.copy_(rope)
-        m.commit(slot)
-
-
-def _gather_units(m: Machine) -> Generator[Any, None, None]:
-    for ids in _old_live_tiles(m):
-        latent, rope = _rows(m, ids)
-        for unit in range(UNITS):
-            slot = yield from m.acquire("kv")
-            slot.kv_s.copy_(latent[:, unit * UNIT : (unit + 1) * UNIT])
-            m.commit(slot)
-        slot = yield from m.acquire("pe")
-        slot.pe_s.copy_(rope)
-        m.commit(slot)
-
-
-def _issue(m: Machine) -> Generator[Any, None, None]:
-    """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
-    q = yield from m.wait("q")
-    n = m.schedule.constants["n"]
-    held: list[list[Slot]] = []
-
-    def scores() -> Generator[Any, None, None]:
-        out = yield from m.acquire("s")
-        units = []
-        for unit in range(UNITS):
-            slot = yield from m.wait("kv")
-            part = m.mma(
-                "qk_nope", slot.kv_s, q.q_s[:, unit * UNIT : (unit + 1) * UNIT].T, out.s_t if unit else None
-            )
-            out.s_t.copy_(part)
-            units.append(slot)
-        pe = yield from m.wait("pe")
-        out.s_t.copy_(m.mma("qk_pe", pe.pe_s, q.qpe_s.T, out.s_t))
-        m.release(pe)
-        m.commit(out)
-        held.append(units)
-
-    def values(first: bool) -> Generator[Any, None, None]:
-        p = yield from m.wait("p")
-        o = yield from m.acquire("o")
-        for unit, slot in enumerate(held.pop(0)):
-            columns = slice(unit * n, (unit + 1) * n)
-            o.o_t[:, columns] = m.mma("pv", slot.kv_s.T, p.p_s, None if first else o.o_t[:, columns])
-            m.release(slot)
-        m.release(p)
-        m.commit(o)
-
-    issued = 0
-    for _ in _old_live_tiles(m):
-        yield from scores()
-        if issued:
-            yield from values(first=issued == 1)
-        issued += 1
-    if issued:
-        yield from values(first=issued == 1)
-
-
-def _softmax(m: Machine) -> Generator[Any, None, None]:
-    query, head, _ = _place(m)
-    hb, n = m.schedule.constants["head_block"], m.schedule.constants["n"]
-    q = yield from m.acquire("q")
-    for target, name in ((q.q_s, "q_nope"), (q.qpe_s, "q_pe")):
-        target.zero_()
-        m.load(target[:hb], m.operand(name)[query, head : head + hb])
-    m.commit(q)
-    scale = m.scalar("sm_scale") * LOG2E
-    highest, total = m.full((n,), -math.inf), m.zeros(n)
-    tiles = 0
-    for ids in _old_live_tiles(m):
-        slot = yield from m.wait("s")
-        scores = torch.where((ids >= 0)[:, None], slot.s_t * scale, -math.inf)
-        m.release(slot)
-        risen = torch.maximum(highest, scores.amax(dim=0))
-        risen = torch.where(risen - highest > RESCALE_LOG2, risen, highest)
-        decay = torch.exp2(highest - risen)
-        highest = risen
-        weights = torch.exp2(scores - highest)
-        total = total * decay + weights.sum(dim=0)
-        if tiles:
-            o = yield from m.wait("o")
-            o.o_t.mul_(decay.repeat(UNITS))
-            m.release(o)
-        p = yield from m.acquire("p")
-        m.store(p.p_s, weights)
-        m.commit(p)
-        tiles += 1
-    acc = m.zeros(LATENT_DIM, n)
-    if tiles:
-        o = yield from m.wait("o")
-        acc = o.o_t.view(UNIT, UNITS, n).transpose(0, 1).reshape(LATENT_DIM, n)
-        m.release(o)
-    lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
-    out = (acc / torch.where(total > 0, total, 1.0)).T
+def _end_of_cluster(m: Recorder) -> None:
+    """The roles that do not merge come to the cluster's meeting all the same."""
     if m.k.cluster > 1:
-        yield from _finish_cluster(m, out[:hb], lse[:hb])
-    else:
-        _finish(m, out[:hb], lse[:hb])
+        m.cluster_arrive()
+        m.cluster_wait()
 
 
-def _old_attend(m: Machine) -> Generator[Any, None, None]:
-    query, head, _ = _place(m)
-    hb, slices = m.schedule.constants["head_block"], _old_slices(m)
-    q, q_pe, p = m.buffer("q_s"), m.buffer("qpe_s"), m.buffer("p_s")
-    nope, pe = _dims(m)
-    m.load(q, m.operand("q_nope")[query, head : head + hb, nope])
-    m.load(q_pe, m.operand("q_pe")[query, head : head + hb, pe])
-    scale = m.scalar("sm_scale") * LOG2E
-    highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(q.shape[1], hb)
-    for ids in _old_live_tiles(m):
-        slot = yield from m.wait("kv")
-        scores = m.mma("qk_pe", slot.kpe_s, q_pe.T, m.mma("qk_nope", slot.ckv_s, q.T))
-        if slices > 1:
-            others = [m.rank() ^ d for d in range(1, slices)]
-            got = yield from m.exchange("x", dict.fromkeys(others, scores))
-            scores = scores + got[others[0]] + sum(got[rank] for rank in others[1:])
-        scores = torch.where((ids >= 0)[:, None], scores * scale, -math.inf)
-        risen = torch.maximum(highest, scores.amax(dim=0))
-        decay, weights = torch.exp2(highest - risen), torch.exp2(scores - risen)
-        highest, total = risen, total * decay + weights.sum(dim=0)
-        m.store(p, weights if hb > 8 else weights.T)
-        acc = m.mma("pv", slot.ckv_s.T, p if hb > 8 else p.T, acc * decay)
-        m.release(slot)
-    lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
-    out = (acc / torch.where(total > 0, total, 1.0)).T
-    if slices > 1:
-        yield from _finish_slices(m, out, lse)
-    elif m.k.cluster > 1:
-        yield from _finish_cluster(m, out, lse)
-    else:
-        _finish(m, out, lse)
+def _issue(m: Recorder) -> None:
+    """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    it, live, n = name("it"), name("live", "bool"), m.c.n
+    q = m.wait("q", 0)
+    for turn in _live_tiles(m, more=1):
+        m.let("late", it > 0)
+        done = m.let("done", it - 1)
+        with m.when(live):
+            s = m.acquire("s", it)
+            for c in m.loop("c", UNITS):
+                kv = m.wait("kv", it * UNITS + c)
+                m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
+            pe = m.wait("pe", it)
+            m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
+            m.release(pe)
+            m.commit(s)
+            m.set(it, it + 1)
+        m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
+        with m.when(name("late", "bool") & (live | turn.equals(name("turns")))):
+            p = m.wait("p", done)
+            o = m.acquire("o", done)
+            for c in m.loop("c", UNITS):
+                kv = m.slot("kv", done * UNITS + c)
+                m.multiply("pv", o.o_t.columns(c * n, n), kv.kv_s, p.p_s, accumulate=done > 0)
+                m.release(kv)
+            m.release(p)
+            m.commit(o)
+    _end_of_cluster(m)
 
 
-def _old_attend_wide(m: Machine) -> Generator[Any, None, None]:
-    """As `_attend`, with the heads on M."""
-    query, head, _ = _place(m)
-    hb = m.schedule.constants["head_block"]
-    q, q_pe, p = m.buffer("q_s"), m.buffer("qpe_s"), m.buffer("p_s")
-    m.load(q, m.operand("q_nope")[query, head : head + hb])
-    m.load(q_pe, m.operand("q_pe")[query, head : head + hb])
-    scale = m.scalar("sm_scale") * LOG2E
-    highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(hb, LATENT_DIM)
-    for ids in _old_live_tiles(m):
-        slot = yield from m.wait("kv")
-        scores = m.mma("qk_pe", q_pe, slot.kpe_s.T, m.mma("qk_nope", q, slot.ckv_s.T))
-        scores = torch.where((ids >= 0)[None, :], scores * scale, -math.inf)
-        risen = torch.maximum(highest, scores.amax(dim=1))
-        decay, weights = torch.exp2(highest - risen), torch.exp2(scores - risen[:, None])
-        highest, total = risen, total * decay + weights.sum(dim=1)
-        m.store(p, weights)
-        acc = m.mma("pv", p, slot.ckv_s, acc * decay[:, None])
-        m.release(slot)
-    lse = torch.where(total > 0, torch.log2(total) + highest, -math.inf)
-    _finish(m, acc / torch.where(total > 0, total, 1.0)[:, None], lse)
-
-
-def _finish_slices(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> Generator[Any, None, None]:
-    """The CTAs of a cluster that hold one slice trade shares of it, then the clusters of the row meet in memory.
-
-    A share is a run of the slice's [64 dims, 8 heads] quads; partials of O keep the order that the threads hold.
-    """
-    query, head, _ = _place(m)
-    slices, cluster, splits = m.k.slices, m.k.cluster, m.dim("splits")
-    parts, own, hb = m.schedule.constants["parts"], m.schedule.constants["own"], out.shape[0]
-    rank, columns = m.rank(), _dims(m)[0]
-    quads = out.view(hb // 8, 8, -1, 64).permute(2, 0, 3, 1).reshape(-1, 64, 8)
-    pairs = lse.view(1, hb // 8, 8).expand(quads.shape[0] // (hb // 8), -1, -1).reshape(-1, 8)
-    which = rank // slices
-    mine = slice(which * own, (which + 1) * own)
-    values, lses = quads[mine], pairs[mine]
-    if parts > 1:
-        shares = {
-            rank % slices + s * slices: torch.cat(
-                [quads[s * own : (s + 1) * own], pairs[s * own : (s + 1) * own, None]], 1
-            )
-            for s in range(parts)
-        }
-        got = yield from m.exchange("o", shares)
-        both = torch.stack([got[source] for source in sorted(shares)])
-        values, lses = _join(both[:, :, :64], both[:, :, 64])
-    if splits > cluster:
-        part = m.block[2]
-        at = part * cluster + rank
-        room = m.operand("o_partial")[query, at].reshape(-1)[head * LATENT_DIM :][: values.numel()]
-        m.store(room.reshape(values.shape), values)
-        heads_of = [(which * own + u) % (hb // 8) for u in range(own)]
-        for u, j in enumerate(heads_of):
-            m.store(m.operand("lse_partial")[query, at, head + 8 * j : head + 8 * j + 8], lses[u])
-        if not m.arrive_last("arrivals", m.block[0] * cluster + rank, splits // cluster):
-            return
-        ranks = range(rank, splits, cluster)
-        every = torch.stack(
-            [
-                m.operand("o_partial")[query, r]
-                .reshape(-1)[head * LATENT_DIM :][: values.numel()]
-                .reshape(values.shape)
-                for r in ranks
-            ]
-        )
-        every_lse = torch.stack(
-            [
-                torch.stack(
-                    [m.operand("lse_partial")[query, r, head + 8 * j : head + 8 * j + 8] for j in heads_of]
-                )
-                for r in ranks
-            ]
-        )
-        values, lses = _join(every, every_lse)
-    for u in range(own):
-        quad = which * own + u
-        j, panel = quad % (hb // 8), quad // (hb // 8)
-        start = columns.start + panel * 64
-        _write(
-            m, query, slice(head + 8 * j, head + 8 * j + 8), slice(start, start + 64), values[u].T, lses[u]
-        )
-
-
-def _join(values: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Join normalised parts [parts, quads, 64, 8] by their base-2 lse [parts, quads, 8]."""
-    lse = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
-    share = torch.where(lses > -math.inf, torch.exp2(lses - lse), 0.0)[:, :, None]
-    return torch.where(share > 0, share * values, 0.0).sum(dim=0), lse
-
-
-def _finish(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> None:
-    """Write the result of a lone split, or leave a partial and let the last split to arrive merge them all."""
-    query, head, _ = _place(m)
-    heads = slice(head, head + out.shape[0])
-    splits = m.dim("splits")
-    if splits > 1:
-        _leave_partial(m, out, lse)
-        if not m.arrive_last("arrivals", m.block[0], splits):
-            return
-        out, lse = _merge(m.operand("lse_partial")[query, :, heads], m.operand("o_partial")[query, :, heads])
-    _write(m, query, heads, slice(0, LATENT_DIM), out, lse)
-
-
-def _finish_cluster(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> Generator[Any, None, None]:
-    """The splits of a cluster meet, then each of its CTAs merges a share of the row's latent dims."""
-    query, head, _ = _place(m)
-    heads, splits, cluster = slice(head, head + out.shape[0]), m.dim("splits"), m.k.cluster
-    rank = m.block[1]
-    _leave_partial(m, out, lse)
-    yield from m.group_sync()
-    if splits > cluster and not m.arrive_last("arrivals", m.block[0] * cluster + rank, splits // cluster):
-        return
-    columns = slice(rank * LATENT_DIM // cluster, (rank + 1) * LATENT_DIM // cluster)
-    merged, total = _merge(
-        m.operand("lse_partial")[query, :, heads], m.operand("o_partial")[query, :, heads, columns]
+def _softmax(m: Recorder) -> None:
+    """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
+    k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
+    hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("softmax").threads
+    scores, sums, risen, top, peak, held, stat = (
+        m.buffer(text) for text in ("scores", "sums", "risen", "top", "peak", "held", "stat_s")
     )
-    _write(m, query, heads, columns, merged, total)
-
-
-def _leave_partial(m: Machine, out: torch.Tensor, lse: torch.Tensor) -> None:
-    query, head, split = _place(m)
-    heads = slice(head, head + out.shape[0])
-    m.store(m.operand("o_partial")[query, split, heads], out)
-    m.store(m.operand("lse_partial")[query, split, heads], lse)
-
-
-def _merge(partial_lse: torch.Tensor, partial_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Join normalised outputs of splits. An empty split has lse = -inf: weight 0, and its output is not looked at."""
-    lse = torch.logsumexp(partial_lse.double() * math.log(2), dim=0).float() * LOG2E
-    share = torch.where(partial_lse > -math.inf, torch.exp2(partial_lse - lse), 0.0)[..., None]
-    return torch.where(share > 0, share * partial_out, 0.0).sum(dim=0), lse
-
-
-def _write(
-    m: Machine, query: int, heads: slice, columns: slice, out: torch.Tensor, lse: torch.Tensor
-) -> None:
-    """The result of a query's heads in some of the latent dims; the first slice brings the lse."""
-    sink = m.operand("attn_sink")[heads] * LOG2E
-    share = torch.where(lse > -math.inf, 1.0 / (1.0 + torch.exp2(sink - lse)), 0.0)
-    m.store(m.operand("out")[query, heads, columns], share[:, None] * out)
-    if columns.start == 0:
-        m.store(m.operand("lse")[query, heads], lse * m.scalar("lse_scale"))
+    q = m.acquire("q", 0)
+    for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
+        leaf_sm100.load_block(m, target, m.operand(operand), walk.row, walk.head0, k.heads, hb, c.n, width, thread)
+    m.commit(q)
+    m.fill(sums, 0.0)
+    m.fill(peak, -math.inf)
+    grown = m.var("grown", False, "bool")
+    for _ in _live_tiles(m):
+        with m.when(name("live", "bool")):
+            red = m.buffer("red_s", it)
+            s = m.wait("s", it)
+            leaf_sm100.read_scores(m, scores, s.view(), thread)
+            m.release(s)
+            leaf.mask_scores(m, scores, name("in_low"), name("in_high"), m.scalar("sm_scale"), thread)
+            leaf.column_maxima(m, risen, scores, thread)
+            leaf.share_columns(m, red, risen, thread)
+            m.meet("softmax")
+            leaf.join_maxima(m, top, red, thread)
+            leaf_sm100.outgrown(m, grown, top, peak, RESCALE_LOG2)
+            with m.when(grown):
+                leaf_sm100.raise_reference(m, peak, top, sums, stat, thread)
+                m.meet("softmax")
+                with m.when(it > 0):
+                    o = m.wait("o", it - 1)
+                    leaf_sm100.rescale_output(m, o.o_t, held, stat, c.n, thread)
+                    m.release(o)
+            p = m.acquire("p", it)
+            leaf_sm100.weigh_tokens(m, scores, sums, peak)
+            leaf.store_weights(m, p.p_s, scores, c.n, thread)
+            m.comment("Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.")
+            with m.when((it > 0) & grown.equals(False)):
+                m.release(m.wait("o", it - 1))
+            m.commit(p)
+            m.set(it, it + 1)
+    red = m.buffer("red_s", it)
+    leaf.column_sums(m, risen, sums, thread)
+    leaf.share_columns(m, red, risen, thread)
+    m.meet("softmax")
+    leaf.join_sums(m, top, red, thread)
+    alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
+    sink, out, lse = m.operand("attn_sink"), m.operand("out"), m.operand("lse")
+    o_partial, lse_partial = m.operand("o_partial"), m.operand("lse_partial")
+    place = (walk.row, walk.head0, k.heads, hb, splits)
+    leaf_sm100.finish_columns(m, top, peak, stat, sink, lse, lse_partial, *place, walk.split, alone, m.scalar("lse_scale"), thread)
+    m.meet("softmax")
+    o = m.slot("o", it - 1)
+    with m.when(it > 0):
+        m.wait("o", it - 1)
+    leaf_sm100.write_output(m, o.o_t, held, stat, out, o_partial, *place, walk.split, alone, it > 0, thread)
+    last = m.var("last", k.cluster > 1, "bool")
+    if k.cluster > 1:
+        m.comment("The cluster meets once its partials are written; each CTA then merges its share of the latent dims.")
+        _end_of_cluster(m)
+    rank: Value = m.block(1) if k.cluster > 1 else 0
+    with m.when(splits > k.cluster):
+        m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + rank, splits // k.cluster, "softmax")
+    with m.when(last):
+        columns = LATENT_DIM // k.cluster
+        leaf_sm100.merge_columns(
+            m, o_partial, lse_partial, sink, out, lse, *place, m.scalar("lse_scale"), rank * columns, columns, thread, threads
+        )
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if arch.tmem_columns == 0:
         attend = _attend_wide if k.block == 64 else _attend if k.slices > 1 else _attend_whole
         return {START: _start, "gather": _gather, "attend": attend}
-    return {"softmax": _softmax, "producer": _gather_units, "mma": _issue}
+    producer = _gather_rows if k.gather == "gather4" else _gather_units if k.kv == "bf16" else _gather_tokens
+    return {START: _start, "softmax": _softmax, "producer": producer, "mma": _issue}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:

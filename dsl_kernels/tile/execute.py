@@ -144,12 +144,15 @@ class Executor:
         else:
             stage = self._value(view.use) % buffer.stages if view.use is not None else 0
             whole = self._cta.storage[buffer.name][stage]
-        if view.rows is None:
-            return whole
-        first = self._value(view.first)
-        return whole[first : first + view.rows]
+        if view.rows is not None:
+            first = self._value(view.first)
+            whole = whole[first : first + view.rows]
+        if view.width is not None:
+            column = self._value(view.column)
+            whole = whole[:, column : column + view.width]
+        return whole
 
-    def _source(self, source: t.Box | t.Span, target: torch.Tensor) -> torch.Tensor:
+    def _source(self, source: t.Box | t.Span | t.Rows, target: torch.Tensor) -> torch.Tensor:
         if isinstance(source, t.Span):
             flat = self._run.operands[source.operand].reshape(-1).view(torch.uint8)
             words = flat.view(TORCH_DTYPES[source.dtype])
@@ -159,6 +162,11 @@ class Executor:
         extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
         flat = self._run.operands[tensor_map.operand].reshape(-1).view(torch.uint8).view(target.dtype)
         whole = flat.view(*extents)
+        if isinstance(source, t.Rows):
+            ids, column = self._view(source.rows), self._value(source.column)
+            inside = (ids >= 0) & (ids < extents[0])
+            picked = whole[torch.where(inside, ids, 0).long(), column : column + target.shape[1]]
+            return torch.where(inside[:, None], picked, 0)
         box = torch.zeros(target.shape, dtype=target.dtype, device=target.device)
         origin = [self._value(at) for at in source.at]
         ends = [

@@ -75,7 +75,7 @@ class Buffer:
     `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
     storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
     with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
-    thread has a copy of its own, and no two need be alike.
+    thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
     """
 
     name: str
@@ -196,7 +196,8 @@ class Schedule:
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
-    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid.
+    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid. `spends_registers` tells a
+    compiler that would save them that no more than `ctas_per_sm` CTAs share an SM.
     """
 
     roles: tuple[Role, ...]
@@ -212,6 +213,7 @@ class Schedule:
     ctas_per_sm: int = 1
     maps: tuple[TensorMap, ...] = ()
     axes: tuple[str, ...] = ()
+    spends_registers: bool = False
 
     @property
     def threads(self) -> int:

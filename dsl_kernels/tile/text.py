@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -183,17 +183,26 @@ def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Part of a buffer: the stage that use `use` of its ring has (None: it has one), and `rows` of it from `first` on."""
+    """Part of a buffer: the stage that use `use` of its ring has (None: it has one), and `rows` of it from `first` on.
+
+    Of a matrix `width` columns from `column` on; None are all.
+    """
 
     buffer: str
     pipeline: str | None
     use: Value | None
     first: Value = 0
     rows: int | None = None
+    column: Value = 0
+    width: int | None = None
 
     def part(self, first: Value, rows: int) -> View:
         """`rows` rows from `first` on."""
-        return View(self.buffer, self.pipeline, self.use, first, rows)
+        return replace(self, first=first, rows=rows)
+
+    def columns(self, first: Value, count: int) -> View:
+        """`count` columns from `first` on."""
+        return replace(self, column=first, width=count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,6 +231,15 @@ class Span:
     pitch: int
     column: int
     count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a tensor map by number, which the register buffer `rows` holds, from `column` on; zeros where there is none."""
+
+    map: str
+    rows: View
+    column: Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -386,7 +404,7 @@ class Bulk:
     """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier."""
 
     target: View
-    source: Box | Span
+    source: Box | Span | Rows
     slot: Slot
     evict_first: bool = False
 
@@ -532,9 +550,9 @@ class Recorder:
         """In the kernel's start: whether this thread is of `role`."""
         return Expr("in_role", (self.schedule.role(role).name,), "bool")
 
-    def buffer(self, text: str) -> View:
-        """An unstaged buffer."""
-        return View(self.schedule.buffer(text).name, None, None)
+    def buffer(self, text: str, use: Value | None = None) -> View:
+        """An unstaged buffer, or the stage that use `use` of one outside of pipelines has."""
+        return View(self.schedule.buffer(text).name, None, use)
 
     def let(self, text: str, value: Value) -> Value:
         """Name a value."""
@@ -627,7 +645,7 @@ class Recorder:
         """Reader: done with the slot."""
         self._say(Step("release", slot))
 
-    def bulk(self, target: View, source: Box | Span, slot: Slot, *, evict_first: bool = False) -> None:
+    def bulk(self, target: View, source: Box | Span | Rows, slot: Slot, *, evict_first: bool = False) -> None:
         self._say(Bulk(target, source, slot, evict_first))
 
     def multiply(

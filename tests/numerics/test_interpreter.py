@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import replace
+
 import pytest
 
 from codegen.sweep import backends, combinations
@@ -9,7 +12,7 @@ from dsl_kernels import problems, programs, trial
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import ScheduleError
 from dsl_kernels.executors import Interpreter
-from dsl_kernels.tile import machine
+from dsl_kernels.tile.text import Recorder
 from dsl_kernels.variants import Variant
 
 # Each declaration once, whichever DSLs lower it: the interpreter runs none of them.
@@ -59,27 +62,33 @@ def _sparse_mla(arch: str) -> Variant:
 
 @pytest.mark.parametrize(
     "method,message",
-    [("release", "gather at block .* waits for a free slot of kv"), ("commit", "2 slots uncommitted")],
+    [("release", "{filler} at block .* waits for a free slot of kv"), ("commit", "uses uncommitted")],
 )
-def test_a_forgotten_hand_over_is_reported_with_the_role(monkeypatch, method: str, message: str) -> None:
-    original = getattr(machine.Machine, method)
+@pytest.mark.parametrize("arch,filler", [("sm_90a", "gather"), ("sm_100a", "producer")])
+def test_a_forgotten_hand_over_is_reported_with_the_role(
+    monkeypatch, arch: str, filler: str, method: str, message: str
+) -> None:
+    original = getattr(Recorder, method)
 
     def forget(self, slot):
         if slot.pipeline.name != "kv":
             original(self, slot)
 
-    monkeypatch.setattr(machine.Machine, method, forget)
+    monkeypatch.setattr(Recorder, method, forget)
     workload = problems.get("sparse_mla").workload("tiny_h16")
-    with pytest.raises(ScheduleError, match=message):
-        trial.run(_sparse_mla("sm_90a"), workload, Interpreter(), launch={"splits": 1})
+    with pytest.raises(ScheduleError, match=message.format(filler=filler)):
+        trial.run(_sparse_mla(arch), workload, Interpreter(), launch={"splits": 1})
 
 
-def test_reading_a_slot_before_it_is_filled_gives_poison(monkeypatch) -> None:
+@pytest.mark.parametrize(
+    "arch,copy",
+    [("sm_90a", "sparse_mla.copy_rows"), ("sm_100a", "sparse_mla_sm100.gather_columns")],
+)
+def test_reading_a_slot_before_it_is_filled_gives_poison(monkeypatch, arch: str, copy: str) -> None:
     """A gather that never happens must show: slots are poisoned when they are acquired."""
-    monkeypatch.setattr(machine.Machine, "gather", lambda self, target, source, rows: None)
-    monkeypatch.setattr(
-        "dsl_kernels.programs.sparse_mla._rows", lambda m, ids: (m.full((64, 512), float("nan")), 0.0)
-    )
+    module, name = copy.split(".")
+    leaves = importlib.import_module(f"dsl_kernels.device.torch.{module}")
+    monkeypatch.setattr(leaves, name, replace(getattr(leaves, name), torch=lambda *arguments: None))
     workload = problems.get("sparse_mla").workload("tiny_h16")
-    result = trial.run(_sparse_mla("sm_90a"), workload, Interpreter())
+    result = trial.run(_sparse_mla(arch), workload, Interpreter())
     assert not result.comparison.ok

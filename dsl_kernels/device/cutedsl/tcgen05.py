@@ -9,7 +9,7 @@ from cutlass.utils import blackwell_helpers
 
 __all__ = ["Product", "commit"]
 
-TYPES = {"float8_e4m3": cutlass.Float8E4M3FN}
+TYPES = {"float8_e4m3": cutlass.Float8E4M3FN, "bfloat16": cutlass.BFloat16}
 MAJORS = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
 # One instruction multiplies 32 bytes along K.
 K_BYTES = 32
@@ -25,10 +25,12 @@ class Product:
 
     def mma(self):
         """Made anew where it is issued, because it carries its accumulate flag."""
-        op = tcgen05.MmaF8F6F4Op(
-            self.dtype, self.dtype, Float32, (self.m, self.n, self.step), tcgen05.CtaGroup.ONE, tcgen05.OperandSource.SMEM,
-            MAJORS[self.a_major], MAJORS[self.b_major],
-        )  # fmt: skip
+        shape, majors = (self.m, self.n, self.step), (MAJORS[self.a_major], MAJORS[self.b_major])
+        where = (tcgen05.CtaGroup.ONE, tcgen05.OperandSource.SMEM)
+        if self.dtype.width == 8:
+            op = tcgen05.MmaF8F6F4Op(self.dtype, self.dtype, Float32, shape, *where, *majors)
+        else:
+            op = tcgen05.MmaF16BF16Op(self.dtype, Float32, shape, *where, *majors)
         return cute.make_tiled_mma(op)
 
     def operand_a(self, pointer, rows, columns, stages, swizzle):
@@ -50,7 +52,7 @@ class Product:
         mma = self.mma()
         acc = cute.make_tensor(tmem, mma.make_fragment_C(mma.partition_shape_C((self.m, self.n))).layout)
         for step in range(self.k // self.step):
-            mma.set(tcgen05.Field.ACCUMULATE, accumulate or step > 0)
+            mma.set(tcgen05.Field.ACCUMULATE, True if step else accumulate)
             cute.gemm(mma, acc, a[None, None, step], b[None, None, step], acc)
 
     def _swizzled(self, pointer, layout):

@@ -1,6 +1,6 @@
 """sparse_mla__cutedsl_sm100a__h8_fp8_bt64_cl1_cp_async
 
-Generated from templates/cutedsl/sparse_mla.sm_100a.py.j2 by `make generate`: edit the template or the
+Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=8, kv=fp8, tile=64, cluster=1, gather=cp_async.
 
 roles
@@ -13,11 +13,19 @@ buffers
   kv_s       11 stages of 64x128 bfloat16, shared, 128-byte swizzle
   pe_s       2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        2 stages of 64x16 bfloat16, shared, 32-byte swizzle
-  red_s      2x4x16 float32, shared
+  red_s      2 stages of 4x16 float32, shared
   stat_s     16 float32, shared
   last_s     1 int32, shared
-  s_t        2 stages of 64x16 float32, tensor memory
   o_t        128x64 float32, tensor memory
+  s_t        2 stages of 64x16 float32, tensor memory
+  scores     64x16 float32, registers of softmax
+  sums       4x16 float32, registers of softmax
+  risen      4x16 float32, registers of softmax
+  top        16 float32, registers of softmax
+  peak       16 float32, registers of softmax
+  held       128x16 float32, registers of softmax
+  rows       64 int32, registers of producer
+  words      64x164 uint32, registers of producer
 pipelines
   q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
     full  x128: softmax fence.proxy.async, arrive full
@@ -50,11 +58,18 @@ totals: 288 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-m
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass.cute.nvgpu import cpasync, tcgen05
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf
+from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
+from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
+from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
+
+QK_NOPE = tcgen05.Product("bfloat16", 64, 16, 128, "k", "k")
+QK_PE = tcgen05.Product("bfloat16", 64, 16, 64, "k", "k")
+PV = tcgen05.Product("bfloat16", 128, 16, 64, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -77,33 +92,62 @@ LAUNCH = Launch(
 )
 
 
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 8192], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 1024], 1024]
+    kv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 90112], 1024]
+    pe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 8192], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 2048], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
+    stat_s: cute.struct.Align[cute.struct.MemRange[Float32, 16], 128]
+    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
+    q_full: cute.struct.MemRange[Int64, 1]
+    kv_full: cute.struct.MemRange[Int64, 11]
+    kv_empty: cute.struct.MemRange[Int64, 11]
+    pe_full: cute.struct.MemRange[Int64, 2]
+    pe_empty: cute.struct.MemRange[Int64, 2]
+    s_full: cute.struct.MemRange[Int64, 2]
+    s_empty: cute.struct.MemRange[Int64, 2]
+    p_full: cute.struct.MemRange[Int64, 2]
+    p_empty: cute.struct.MemRange[Int64, 2]
+    o_full: cute.struct.MemRange[Int64, 1]
+    tmem: Int32
+
+
 @cute.kernel
 def sparse_mla__cutedsl_sm100a__h8_fp8_bt64_cl1_cp_async(q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    smem = cutlass.memory.SmemAllocator()
-    q_s = smem.allocate_array(cutlass.BFloat16, 8192, byte_alignment=1024)
-    qpe_s = smem.allocate_array(cutlass.BFloat16, 1024, byte_alignment=1024)
-    kv_s = smem.allocate_tensor(cutlass.BFloat16, cute.make_layout((8192, 11)), 1024)
-    pe_s = smem.allocate_tensor(cutlass.BFloat16, cute.make_layout((4096, 2)), 1024)
-    p_s = smem.allocate_tensor(cutlass.BFloat16, cute.make_layout((1024, 2)), 1024)
-    red_s = smem.allocate_tensor(cutlass.Float32, cute.make_layout((16, 4, 2), stride=(4, 1, 64)), 16)
-    stat_s = smem.allocate_tensor(cutlass.Float32, cute.make_layout(16), 16)
-    last_s = smem.allocate_tensor(cutlass.Int32, cute.make_layout(1), 16)
-    tmem_s = smem.allocate_array(cutlass.Int32, 1)
-    q_full = smem.allocate_array(cutlass.Int64, 1)
-    kv_full = smem.allocate_array(cutlass.Int64, 11)
-    kv_empty = smem.allocate_array(cutlass.Int64, 11)
-    pe_full = smem.allocate_array(cutlass.Int64, 2)
-    pe_empty = smem.allocate_array(cutlass.Int64, 2)
-    s_full = smem.allocate_array(cutlass.Int64, 2)
-    s_empty = smem.allocate_array(cutlass.Int64, 2)
-    p_full = smem.allocate_array(cutlass.Int64, 2)
-    p_empty = smem.allocate_array(cutlass.Int64, 2)
-    o_full = smem.allocate_array(cutlass.Int64, 1)
-
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    qpe_s = shared.qpe_s.data_ptr()
+    kv_s = shared.kv_s.data_ptr()
+    pe_s = shared.pe_s.data_ptr()
+    p_s = shared.p_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    stat_s = shared.stat_s.data_ptr()
+    last_s = shared.last_s.data_ptr()
+    q_full = shared.q_full.data_ptr()
+    kv_full = shared.kv_full.data_ptr()
+    kv_empty = shared.kv_empty.data_ptr()
+    pe_full = shared.pe_full.data_ptr()
+    pe_empty = shared.pe_empty.data_ptr()
+    s_full = shared.s_full.data_ptr()
+    s_empty = shared.s_empty.data_ptr()
+    p_full = shared.p_full.data_ptr()
+    p_empty = shared.p_empty.data_ptr()
+    o_full = shared.o_full.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
-    lane = thread % 32
     warp = cute.arch.make_warp_uniform(thread // 32)
-    if warp == 4:
+    lane = cute.arch.lane_idx()
+    bx, split, _ = cute.arch.block_idx()
+    turns = (topk // 64 - split + splits - 1) // splits
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(q_full + i, 128)
@@ -126,65 +170,64 @@ def sparse_mla__cutedsl_sm100a__h8_fp8_bt64_cl1_cp_async(q_nope: cute.Pointer, q
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(o_full + i, 1)
             cute.arch.mbarrier_init_fence()
-    if warp == 8:
-        cute.arch.alloc_tmem(128, tmem_s)
+    if warp == 1:
+        cute.arch.alloc_tmem(128, shared.tmem)
         cute.arch.relinquish_tmem_alloc_permit()
         nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    tmem = cute.arch.retrieve_tmem_ptr(cutlass.Float32, 16, tmem_s)
-    # Columns: four accumulators of O^T, then the stages of S^T.
-    scores_mma = leaf.score_mma(16)
-    values_mma = leaf.value_mma(16)
-
-    bx, rank, part = cute.arch.block_idx()
-    split = rank
-    row = bx
-    head0 = 0
-    ids = cute.make_tensor(indices + cutlass.Int64(row) * cute.assume(topk, divby=64), cute.make_layout(topk))
-    tiles = topk // 64
-    turns = (tiles - split + splits - 1) // splits
-    # Live tiles so far: every role counts the tiles that hold a valid id, on its own reading of the ids.
-    it = cutlass.Int32(0)
-    low, high = leaf.load_ids(ids, split, tiles, lane)
-
+    tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits, lane)
     if warp < 4:
-        first = row * 8 + head0
-        leaf.load_queries(leaf.heads_of(q_nope, first, 8, 512), q_s, 16, thread, 128)
-        leaf.load_queries(leaf.heads_of(q_pe, first, 8, 64), qpe_s, 16, thread, 128)
+        # softmax: queries, online softmax, lazy rescale, epilogue, merge
+        scores = cute.make_rmem_tensor(8, Float32)
+        scores.fill(0)
+        sums = cute.make_rmem_tensor(4, Float32)
+        sums.fill(0)
+        risen = cute.make_rmem_tensor(4, Float32)
+        risen.fill(0)
+        top = cute.make_rmem_tensor(4, Float32)
+        top.fill(0)
+        peak = cute.make_rmem_tensor(4, Float32)
+        peak.fill(0)
+        held = cute.make_rmem_tensor(16, Float32)
+        held.fill(0)
+        worker = thread
+        leaf_sm100.load_block(q_s, q_nope, bx, 0, 8, 8, 16, 512, worker)
+        leaf_sm100.load_block(qpe_s, q_pe, bx, 0, 8, 8, 16, 64, worker)
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.mbarrier_arrive(q_full)
-        scores = cute.make_rmem_tensor(8, cutlass.Float32)
-        peak = cute.make_rmem_tensor(4, cutlass.Float32)
-        reference = cute.make_rmem_tensor(4, cutlass.Float32)
-        total = cute.make_rmem_tensor(4, cutlass.Float32)
-        reference.fill(-cutlass.Float32.inf)
-        total.fill(0.0)
+        sums.fill(0.0)
+        peak.fill(-Float32.inf)
+        grown = Boolean(False)
         for turn in cutlass.range(turns, unroll=1):
-            lows, highs = leaf.vote(low, high, n)
-            low, high = leaf.load_ids(ids, split + (turn + 1) * splits, tiles, lane)
-            if (lows | highs) != 0:
+            in_low, in_high, live = leaf.vote(low, high, n)
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+            if live:
                 cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                leaf.read_scores(scores, leaf.accumulator(scores_mma, 16, 64, tmem, (4 + it % 2) * 16), thread)
+                leaf_sm100.read_scores(scores, tmem + 64 + it % 2 * 16, worker)
                 cute.arch.fence_view_async_tmem_load()
                 nvvm.tcgen05_fence("before_thread_sync")
                 cute.arch.mbarrier_arrive(s_empty + it % 2)
-                leaf.mask_scores(scores, peak, lows, highs, sm_scale * leaf.LOG2E, thread)
-                leaf.share_columns(peak, red_s[None, None, it % 2], thread)
+                leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+                leaf.column_maxima(risen, scores, worker)
+                leaf_sm100.share_columns(red_s + it % 2 * 64, risen, worker)
                 cute.arch.barrier(barrier_id=1, number_of_threads=128)
-                leaf.join_peaks(peak, red_s[None, None, it % 2], thread)
-                if leaf.outgrown(peak, reference, 8):
-                    leaf.raise_reference(peak, reference, total, stat_s, thread)
+                leaf_sm100.join_maxima(top, red_s + it % 2 * 64, worker)
+                grown = leaf_sm100.outgrown(top, peak, 8)
+                if grown:
+                    leaf_sm100.raise_reference(peak, top, sums, stat_s, worker)
                     cute.arch.barrier(barrier_id=1, number_of_threads=128)
                     if it > 0:
                         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                         nvvm.tcgen05_fence("after_thread_sync")
-                        leaf.rescale_output(tmem, 4, stat_s, thread)
+                        leaf_sm100.rescale_output(tmem + 0 + 0 * 64, held, stat_s, 16, worker)
                 cute.arch.mbarrier_wait(p_empty + it % 2, ((it // 2) & 1) ^ 1)
-                leaf.write_weights(p_s[None, it % 2], scores, reference, total, thread)
-                # Waited for in every tile, rescaled or not: a parity can only tell one phase from the next.
-                if it > 0:
+                leaf_sm100.weigh_tokens(scores, sums, peak)
+                leaf.store_weights(p_s + it % 2 * 1024, scores, 16, worker)
+                # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+                if (it > 0) & (grown == False):
                     cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
                 cute.arch.fence_proxy("async.shared", space="cta")
@@ -192,97 +235,118 @@ def sparse_mla__cutedsl_sm100a__h8_fp8_bt64_cl1_cp_async(q_nope: cute.Pointer, q
                 cute.arch.fence_view_async_tmem_store()
                 nvvm.tcgen05_fence("before_thread_sync")
                 cute.arch.mbarrier_arrive(p_full + it % 2)
-                it += 1
-        alone = splits == 1
-        sink = leaf.row_of(attn_sink, head0, 8)
-        mine = (row * splits + split) * 8 + head0
-        out_row = leaf.heads_of(out, first, 8, 512)
-        lse_row = leaf.row_of(lse, first, 8)
-        leaf.share_sums(total, red_s[None, None, it % 2], thread)
+                it = it + 1
+        leaf.column_sums(risen, sums, worker)
+        leaf_sm100.share_columns(red_s + it % 2 * 64, risen, worker)
         cute.arch.barrier(barrier_id=1, number_of_threads=128)
-        leaf.finish_columns(total, red_s[None, None, it % 2], reference, stat_s, lse_row, leaf.row_of(lse_partial, mine, 8), sink, alone, lse_scale, thread)
+        leaf_sm100.join_sums(top, red_s + it % 2 * 64, worker)
+        alone = splits == 1
+        leaf_sm100.finish_columns(top, peak, stat_s, attn_sink, lse, lse_partial, bx, 0, 8, 8, splits, split, alone, lse_scale, worker)
         cute.arch.barrier(barrier_id=1, number_of_threads=128)
         if it > 0:
             cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-        leaf.write_output(tmem, 4, stat_s, out_row, leaf.heads_of(o_partial, mine, 8, 512), alone, it > 0, thread)
-        last = cutlass.Boolean(False)
+        leaf_sm100.write_output(tmem + 0 + 0 * 64, held, stat_s, out, o_partial, bx, 0, 8, 8, splits, split, alone, it > 0, worker)
+        last = Boolean(False)
         if splits > 1:
-            last = leaf.arrive(arrivals + bx, last_s, splits // 1, thread, 1, 128)
+            last = grid.take_ticket(last_s, arrivals + bx, splits, 1, 128, worker)
         if last:
-            parts, lses = leaf.partials(o_partial, lse_partial, row * splits * 8 + head0, 8, 8, splits)
-            leaf.merge_splits(parts, lses, sink, out_row, lse_row, splits, lse_scale, 0, 512, thread, 128)
+            leaf_sm100.merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 8, 8, splits, lse_scale, 0, 512, worker, 128)
     elif warp < 8:
-        worker = thread & 127
-        rows = cute.make_rmem_tensor(2, cutlass.Int32)
-        words = leaf.token_words()
-        quarter = thread % 4 * 16
+        # producer: selected rows into the rings
+        rows = cute.make_rmem_tensor(2, Int32)
+        rows.fill(0)
+        words = cute.make_rmem_tensor(88, cutlass.Uint32)
+        words.fill(0)
+        worker = thread - 128
         for turn in cutlass.range(turns + 1, unroll=1):
-            now_low, now_high = low, high
-            lows, highs = leaf.vote(low, high, n)
-            low, high = leaf.load_ids(ids, split + (turn + 1) * splits, tiles, lane)
-            if ((lows | highs) != 0) | (turn == turns):
-                # Each unit of the tile in registers is replaced by the next tile's once the unit behind it is written.
-                leaf.spread_pairs(rows, now_low, now_high, lows, highs, worker)
-                for c in cutlass.range_constexpr(4):
-                    if it > 0:
-                        cute.arch.mbarrier_wait(kv_empty + ((it - 1) * 4 + c) % 11, ((((it - 1) * 4 + c) // 11) & 1) ^ 1)
-                        leaf.dequantise_unit(kv_s[None, ((it - 1) * 4 + c) % 11], words, c, worker)
-                        cute.arch.fence_proxy("async.shared", space="cta")
-                        cute.arch.mbarrier_arrive(kv_full + ((it - 1) * 4 + c) % 11)
-                    if cutlass.const_expr(c > 0):
-                        leaf.load_pieces(words, c * 2 - 2, kv_cache, rows, (c - 1) * 128 + quarter, 2)
-                leaf.load_pieces(words, 6, kv_cache, rows, 384 + quarter, 2)
+            in_low, in_high, live = leaf.vote(low, high, n)
+            now_low = low
+            now_high = high
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+            if live | (turn == turns):
+                leaf_sm100.spread_pairs(rows, now_low, now_high, in_low, in_high, worker)
+                if it > 0:
+                    cute.arch.mbarrier_wait(kv_empty + (it - 1) * 4 % 11, (((it - 1) * 4 // 11) & 1) ^ 1)
+                    leaf_sm100.dequantise_unit(kv_s + (it - 1) * 4 % 11 * 8192, words, 0, worker)
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.mbarrier_arrive(kv_full + (it - 1) * 4 % 11)
+                if it > 0:
+                    cute.arch.mbarrier_wait(kv_empty + ((it - 1) * 4 + 1) % 11, ((((it - 1) * 4 + 1) // 11) & 1) ^ 1)
+                    leaf_sm100.dequantise_unit(kv_s + ((it - 1) * 4 + 1) % 11 * 8192, words, 1, worker)
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.mbarrier_arrive(kv_full + ((it - 1) * 4 + 1) % 11)
+                leaf_sm100.load_unit(words, 0, kv_cache, rows, worker)
+                if it > 0:
+                    cute.arch.mbarrier_wait(kv_empty + ((it - 1) * 4 + 2) % 11, ((((it - 1) * 4 + 2) // 11) & 1) ^ 1)
+                    leaf_sm100.dequantise_unit(kv_s + ((it - 1) * 4 + 2) % 11 * 8192, words, 2, worker)
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.mbarrier_arrive(kv_full + ((it - 1) * 4 + 2) % 11)
+                leaf_sm100.load_unit(words, 1, kv_cache, rows, worker)
+                if it > 0:
+                    cute.arch.mbarrier_wait(kv_empty + ((it - 1) * 4 + 3) % 11, ((((it - 1) * 4 + 3) // 11) & 1) ^ 1)
+                    leaf_sm100.dequantise_unit(kv_s + ((it - 1) * 4 + 3) % 11 * 8192, words, 3, worker)
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.mbarrier_arrive(kv_full + ((it - 1) * 4 + 3) % 11)
+                leaf_sm100.load_unit(words, 2, kv_cache, rows, worker)
+                leaf_sm100.load_unit(words, 3, kv_cache, rows, worker)
                 if it > 0:
                     cute.arch.mbarrier_wait(pe_empty + (it - 1) % 2, (((it - 1) // 2) & 1) ^ 1)
-                    leaf.store_rope(pe_s[None, (it - 1) % 2], words, worker)
+                    leaf_sm100.store_rope(pe_s + (it - 1) % 2 * 4096, words, worker)
                     cute.arch.fence_proxy("async.shared", space="cta")
                     cute.arch.mbarrier_arrive(pe_full + (it - 1) % 2)
-                leaf.load_pieces(words, 8, kv_cache, rows, 528 + quarter, 2)
-                leaf.load_pieces(words, 10, kv_cache, rows, 512, 1)
-                it += 1
+                leaf_sm100.load_rest(words, kv_cache, rows, worker)
+                it = it + 1
     else:
-        keys, queries = leaf.score_operands(scores_mma, 16, 128, kv_s, q_s, 4)
-        ropes, query_ropes = leaf.score_operands(scores_mma, 16, 64, pe_s, qpe_s, 1)
-        values, weights = leaf.value_operands(values_mma, 16, kv_s, p_s)
+        # mma: issues every tcgen05.mma and commit
+        qk_nope_a = QK_NOPE.operand_a(kv_s, 64, 128, 11, 128)
+        qk_nope_b = QK_NOPE.operand_b(q_s, 16, 512, 1, 128)
+        qk_pe_a = QK_PE.operand_a(pe_s, 64, 64, 2, 128)
+        qk_pe_b = QK_PE.operand_b(qpe_s, 16, 64, 1, 128)
+        pv_a = PV.operand_a(kv_s, 64, 128, 11, 128)
+        pv_b = PV.operand_b(p_s, 64, 16, 2, 32)
         cute.arch.mbarrier_wait(q_full, 0)
         nvvm.tcgen05_fence("after_thread_sync")
         for turn in cutlass.range(turns + 1, unroll=1):
-            lows, highs = leaf.vote(low, high, n)
-            low, high = leaf.load_ids(ids, split + (turn + 1) * splits, tiles, lane)
-            alive = (lows | highs) != 0
-            late, done = it > 0, it - 1
-            if alive:
+            in_low, in_high, live = leaf.vote(low, high, n)
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+            late = it > 0
+            done = it - 1
+            if live:
                 cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                s_t = leaf.accumulator(scores_mma, 16, 64, tmem, (4 + it % 2) * 16)
                 for c in cutlass.range(4, unroll=1):
                     cute.arch.mbarrier_wait(kv_full + (it * 4 + c) % 11, ((it * 4 + c) // 11) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
-                    leaf.issue(scores_mma, s_t, keys[None, None, None, (it * 4 + c) % 11], queries[None, None, None, c], c > 0)
+                    # S^T += K Q^T, a unit of the dims
+                    QK_NOPE.multiply(qk_nope_a[None, None, None, (it * 4 + c) % 11], qk_nope_b[None, None, None, c], tmem + 64 + it % 2 * 16, c > 0)
                 cute.arch.mbarrier_wait(pe_full + it % 2, (it // 2) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
-                leaf.issue(scores_mma, s_t, ropes[None, None, None, it % 2], query_ropes[None, None, None, 0], True)
+                # the rope dims
+                QK_PE.multiply(qk_pe_a[None, None, None, it % 2], qk_pe_b[None, None, None, 0], tmem + 64 + it % 2 * 16, True)
                 with cute.arch.elect_one():
                     tcgen05.commit(pe_empty + it % 2)
+                with cute.arch.elect_one():
                     tcgen05.commit(s_full + it % 2)
-                it += 1
-            # The values of tile i are issued behind the scores of tile i + 1, so that softmax never idles.
-            if late & (alive | (turn == turns)):
+                it = it + 1
+            # The values of a tile follow the scores of the next one, so that softmax never idles.
+            if late & (live | (turn == turns)):
                 cute.arch.mbarrier_wait(p_full + done % 2, (done // 2) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
                 for c in cutlass.range(4, unroll=1):
-                    leaf.issue(values_mma, leaf.accumulator(values_mma, 16, 128, tmem, c * 16), values[None, None, None, (done * 4 + c) % 11], weights[None, None, None, done % 2], done > 0)
+                    # O^T += K^T P^T, a unit of the dims
+                    PV.multiply(pv_a[None, None, None, (done * 4 + c) % 11], pv_b[None, None, None, done % 2], tmem + 0 + 0 * 64 + c * 16, done > 0)
                     with cute.arch.elect_one():
                         tcgen05.commit(kv_empty + (done * 4 + c) % 11)
                 with cute.arch.elect_one():
                     tcgen05.commit(p_empty + done % 2)
+                with cute.arch.elect_one():
                     tcgen05.commit(o_full)
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 8:
+    if warp == 1:
         cute.arch.dealloc_tmem(tmem, 128)
 
 

@@ -1,6 +1,6 @@
 """sparse_mla__tilelang_sm100a__h32_bf16_bt64_cl1_cp_async
 
-Generated from templates/tilelang/sparse_mla.sm_100a.py.j2 by `make generate`: edit the template or the
+Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=32, kv=bf16, tile=64, cluster=1, gather=cp_async.
 
 roles
@@ -13,11 +13,18 @@ buffers
   kv_s       10 stages of 64x128 bfloat16, shared, 128-byte swizzle
   pe_s       2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        2 stages of 64x32 bfloat16, shared, 64-byte swizzle
-  red_s      2x4x32 float32, shared
+  red_s      2 stages of 4x32 float32, shared
   stat_s     32 float32, shared
   last_s     1 int32, shared
-  s_t        2 stages of 64x32 float32, tensor memory
   o_t        128x128 float32, tensor memory
+  s_t        2 stages of 64x32 float32, tensor memory
+  scores     64x32 float32, registers of softmax
+  sums       4x32 float32, registers of softmax
+  risen      4x32 float32, registers of softmax
+  top        32 float32, registers of softmax
+  peak       32 float32, registers of softmax
+  held       128x16 float32, registers of softmax
+  rows       64 int32, registers of producer
 pipelines
   q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
     full  x128: softmax fence.proxy.async, arrive full
@@ -51,54 +58,51 @@ totals: 288 threads, 226708 of 232448 bytes of shared memory, 192 of 512 tensor-
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import sparse_mla_sm100 as device
+from dsl_kernels.device.tilelang import grid, tcgen05
+from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
+from dsl_kernels.device.tilelang import sparse_mla as leaf
 
-PASS_CONFIGS = {
-    "tl.disable_safe_memory_legalize": True,
-    "tl.disable_shared_memory_reuse": True,
-    "tl.disable_thread_storage_sync": True,
-    "tl.disable_warp_specialized": True,
-    "tl.enable_fast_math": True,
-}
+PASS_CONFIGS = leaf_sm100.PASS_CONFIGS
 
 
 def program():
     t = T.dynamic("t")
     n = T.dynamic("n")
+    ckv_stride = T.dynamic("ckv_stride")
+    kpe_stride = T.dynamic("kpe_stride")
     topk = T.dynamic("topk")
     splits = T.dynamic("splits")
     arrival_slots = T.dynamic("arrival_slots")
-    ckv_stride = T.dynamic("ckv_stride")
-    kpe_stride = T.dynamic("kpe_stride")
 
     @T.prim_func
     def sparse_mla__tilelang_sm100a__h32_bf16_bt64_cl1_cp_async(
-        q_nope: T.Tensor((t, 32, 512), "bfloat16"),
-        q_pe: T.Tensor((t, 32, 64), "bfloat16"),
-        ckv: T.StridedTensor((n, 512), (ckv_stride, 1), "bfloat16"),
-        kpe: T.StridedTensor((n, 64), (kpe_stride, 1), "bfloat16"),
-        indices: T.Tensor((t, topk), "int32"),
+        q_nope: T.Tensor((t, 32, 512,), "bfloat16"),
+        q_pe: T.Tensor((t, 32, 64,), "bfloat16"),
+        ckv: T.StridedTensor((n, 512,), (ckv_stride, 1), "bfloat16"),
+        kpe: T.StridedTensor((n, 64,), (kpe_stride, 1), "bfloat16"),
+        indices: T.Tensor((t, topk,), "int32"),
         attn_sink: T.Tensor((32,), "float32"),
-        out: T.Tensor((t, 32, 512), "bfloat16"),
-        lse: T.Tensor((t, 32), "float32"),
-        o_partial: T.Tensor((t, splits, 32, 512), "float32"),
-        lse_partial: T.Tensor((t, splits, 32), "float32"),
+        out: T.Tensor((t, 32, 512,), "bfloat16"),
+        lse: T.Tensor((t, 32,), "float32"),
+        o_partial: T.Tensor((t, splits, 32, 512,), "float32"),
+        lse_partial: T.Tensor((t, splits, 32,), "float32"),
         arrivals: T.Tensor((arrival_slots,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
-        with T.Kernel(t, splits, threads=288) as (bx, split):
-            q_s = T.alloc_shared((32, 512), "bfloat16")
-            qpe_s = T.alloc_shared((32, 64), "bfloat16")
-            red_s = T.alloc_shared((2, 4, 32), "float32")
-            stat_s = T.alloc_shared((32,), "float32")
-            last_s = T.alloc_shared((1,), "int32")
+        with T.Kernel(t * 1, splits, threads=288) as (bx, split):
+            T.import_source(leaf_sm100.SOURCE)
+            q_s = T.alloc_shared((1, 32, 512), "bfloat16")
+            qpe_s = T.alloc_shared((1, 32, 64), "bfloat16")
             kv_s = T.alloc_shared((10, 64, 128), "bfloat16")
             pe_s = T.alloc_shared((2, 64, 64), "bfloat16")
             p_s = T.alloc_shared((2, 64, 32), "bfloat16")
-            # Accumulators 0 to 3 are O^T, the last 2 the stages of S^T: one allocation.
-            tmem = T.alloc_tmem([6, 128, 32], "float32")
-            T.annotate_layout({buffer: make_full_bank_swizzled_layout(buffer) for buffer in (q_s, qpe_s, kv_s, pe_s)})
+            red_s = T.alloc_shared((2, 4, 32), "float32")
+            stat_s = T.alloc_shared((32,), "float32")
+            last_s = T.alloc_shared((1,), "int32")
+            o_t = T.alloc_tmem((1, 128, 128), "float32")
+            s_t = T.alloc_tmem((128, 128), "float32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (kv_s, pe_s, q_s, qpe_s)})
             q_full = T.alloc_barrier([128] * 1)
             kv_full = T.alloc_barrier([128] * 10)
             kv_empty = T.alloc_barrier([1] * 10)
@@ -112,54 +116,58 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            warp = thread // 32
-            row = bx
-            head0 = 0
-            tiles = topk // 64
-            turns = T.alloc_var("int32", init=T.truncdiv(tiles - split + splits - 1, splits))
-            # Live tiles so far: every role counts the tiles that hold a valid id, on its own reading of the ids.
+            turns = T.truncdiv((T.truncdiv(topk, 64) - split + splits - 1), splits)
             it = T.alloc_var("int32", init=0)
-            ids = T.alloc_local((2,), "int32")
-            ahead = T.alloc_local((2,), "int32")
-            valid = T.alloc_local((2,), "uint32")
-            device.load_ids(ahead, indices, row, split, tiles, lane)
-
+            low = T.alloc_var("int32", init=0)
+            high = T.alloc_var("int32", init=0)
+            in_low = T.alloc_var("int32", init=0)
+            in_high = T.alloc_var("int32", init=0)
+            live = T.alloc_var("bool", init=False)
+            leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits, lane)
             if thread < 128:
+                # softmax: queries, online softmax, lazy rescale, epilogue, merge
                 scores = T.alloc_local((16,), "float32")
-                reference = T.alloc_local((8,), "float32")
-                total = T.alloc_local((8,), "float32")
+                sums = T.alloc_local((8,), "float32")
+                risen = T.alloc_local((8,), "float32")
+                top = T.alloc_local((8,), "float32")
                 peak = T.alloc_local((8,), "float32")
                 held = T.alloc_fragment((128, 16), "float32")
-                device.load_queries(q_nope, q_pe, row, head0, 32, q_s, qpe_s, thread, 128)
+                worker = thread - 0
+                leaf_sm100.load_block(q_s, 0, q_nope, bx, 0, 32, 32, 32, 512, worker)
+                leaf_sm100.load_block(qpe_s, 0, q_pe, bx, 0, 32, 32, 32, 64, worker)
                 T.fence_proxy_async()
                 T.mbarrier_arrive(q_full[0])
-                for column in T.unroll(8):
-                    reference[column] = -T.infinity("float32")
-                    total[column] = 0.0
+                T.fill(sums, 0.0)
+                T.fill(peak, -T.infinity("float32"))
+                grown = T.alloc_var("bool", init=False)
                 for turn in T.serial(turns):
-                    device.next_tile(ids, ahead, valid, indices, row, split + (turn + 1) * splits, tiles, n, lane)
-                    if device.alive(valid):
+                    leaf.vote(in_low, in_high, live, low, high, n)
+                    leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+                    if live:
                         T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
                         T.tcgen05_after_thread_sync()
-                        device.read_scores(scores, tmem, 4 + it % 2, warp, 32)
+                        leaf_sm100.read_scores(scores, s_t, it % 2, worker)
                         T.call_extern("handle", "tl::fence_view_async_tmem_load")
                         T.tcgen05_before_thread_sync()
                         T.mbarrier_arrive(s_empty[it % 2])
-                        device.mask_scores(scores, peak, valid, sm_scale, warp, lane, 8)
-                        device.share_columns(peak, red_s, it % 2, warp, lane, 8)
+                        leaf_sm100.mask_scores(scores, in_low, in_high, sm_scale, worker)
+                        leaf_sm100.column_maxima(risen, scores, worker)
+                        leaf_sm100.share_columns(red_s, it % 2, risen, worker)
                         T.sync_threads(1, 128)
-                        device.join_peaks(peak, red_s, it % 2, lane, 8)
-                        if device.outgrown(peak, reference, 8, 8):
-                            device.raise_reference(peak, reference, total, stat_s, lane, warp, 8)
+                        leaf_sm100.join_maxima(top, red_s, it % 2, worker)
+                        leaf_sm100.outgrown(grown, top, peak, 8)
+                        if grown:
+                            leaf_sm100.raise_reference(peak, top, sums, stat_s, worker)
                             T.sync_threads(1, 128)
                             if it > 0:
                                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                                 T.tcgen05_after_thread_sync()
-                                device.rescale_output(tmem, held, stat_s, 32)
+                                leaf_sm100.rescale_output(o_t, 0, held, stat_s, 32, worker)
                         T.mbarrier_wait_parity(p_empty[it % 2], ((it // 2) & 1) ^ 1)
-                        device.write_weights(p_s, it % 2, scores, reference, total, warp, lane, 8)
-                        # Waited for in every tile, rescaled or not: a parity can only tell one phase from the next.
-                        if it > 0:
+                        leaf_sm100.weigh_tokens(scores, sums, peak)
+                        leaf_sm100.store_weights(p_s, it % 2, scores, 32, worker)
+                        # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+                        if (it > 0) & (grown == False):
                             T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                             T.tcgen05_after_thread_sync()
                         T.fence_proxy_async()
@@ -167,69 +175,79 @@ def program():
                         T.call_extern("handle", "tl::fence_view_async_tmem_store")
                         T.tcgen05_before_thread_sync()
                         T.mbarrier_arrive(p_full[it % 2])
-                        it += 1
-                device.sum_rows(total, 8)
-                device.share_columns(total, red_s, it % 2, warp, lane, 8)
+                        it = it + 1
+                leaf_sm100.column_sums(risen, sums, worker)
+                leaf_sm100.share_columns(red_s, it % 2, risen, worker)
                 T.sync_threads(1, 128)
-                device.join_sums(total, red_s, it % 2, lane, 8)
-                device.finish_columns(total, reference, stat_s, lse, lse_partial, attn_sink, row, head0, 32, split, splits == 1, lse_scale, warp, lane, 8)
+                leaf_sm100.join_sums(top, red_s, it % 2, worker)
+                alone = splits == 1
+                leaf_sm100.finish_columns(top, peak, stat_s, attn_sink, lse, lse_partial, bx, 0, 32, 32, splits, split, alone, lse_scale, worker)
                 T.sync_threads(1, 128)
                 if it > 0:
                     T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                     T.tcgen05_after_thread_sync()
-                device.write_output(tmem, held, stat_s, out, o_partial, row, split, splits == 1, head0, 32, 32, it)
+                leaf_sm100.write_output(o_t, 0, held, stat_s, out, o_partial, bx, 0, 32, 32, splits, split, alone, it > 0, worker)
+                last = T.alloc_var("bool", init=False)
                 if splits > 1:
-                    device.arrive(arrivals, bx, last_s, splits, thread, 1, 128)
-                    if last_s[0] == splits - 1:
-                        device.merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, 32, splits, lse_scale, 0, 512, thread, 128)
+                    grid.take_ticket(last, last_s, arrivals, bx, splits, 1, 128, worker)
+                if last:
+                    leaf_sm100.merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 32, 32, splits, lse_scale, 0, 512, worker, 128)
             elif thread < 256:
+                # producer: selected rows into the rings
                 rows = T.alloc_local((8,), "int32")
+                worker = thread - 128
                 for turn in T.serial(turns):
-                    device.next_tile(ids, ahead, valid, indices, row, split + (turn + 1) * splits, tiles, n, lane)
-                    if device.alive(valid):
-                        device.spread_ids(rows, ids, valid, thread - 128)
+                    leaf.vote(in_low, in_high, live, low, high, n)
+                    now_low = low
+                    now_high = high
+                    leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+                    if live:
+                        leaf_sm100.spread_ids(rows, now_low, now_high, in_low, in_high, worker)
                         for c in T.serial(4):
                             T.mbarrier_wait_parity(kv_empty[(it * 4 + c) % 10], (((it * 4 + c) // 10) & 1) ^ 1)
-                            device.gather_unit(kv_s, (it * 4 + c) % 10, ckv, c * 128, rows, thread - 128)
+                            leaf_sm100.gather_columns(kv_s, (it * 4 + c) % 10, ckv, c * 128, 128, rows, worker)
                             T.cp_async_barrier_noinc(kv_full[(it * 4 + c) % 10])
                         T.mbarrier_wait_parity(pe_empty[it % 2], ((it // 2) & 1) ^ 1)
-                        device.gather_rope(pe_s, it % 2, kpe, rows, thread - 128)
+                        leaf_sm100.gather_columns(pe_s, it % 2, kpe, 0, 64, rows, worker)
                         T.cp_async_barrier_noinc(pe_full[it % 2])
-                        it += 1
+                        it = it + 1
             else:
-                alive = T.alloc_var("bool")
-                done = T.alloc_var("int32")
+                # mma: issues every tcgen05.mma and commit
                 T.mbarrier_wait_parity(q_full[0], 0)
                 T.tcgen05_after_thread_sync()
                 for turn in T.serial(turns + 1):
-                    device.next_tile(ids, ahead, valid, indices, row, split + (turn + 1) * splits, tiles, n, lane)
-                    alive = device.alive(valid)
+                    leaf.vote(in_low, in_high, live, low, high, n)
+                    leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+                    late = it > 0
                     done = it - 1
-                    if alive:
+                    if live:
                         T.mbarrier_wait_parity(s_empty[it % 2], ((it // 2) & 1) ^ 1)
                         T.tcgen05_after_thread_sync()
-                        for c in T.unroll(4):
+                        for c in T.serial(4):
                             T.mbarrier_wait_parity(kv_full[(it * 4 + c) % 10], ((it * 4 + c) // 10) & 1)
                             T.fence_proxy_async()
                             T.tcgen05_after_thread_sync()
-                            device.scores_unit(kv_s, (it * 4 + c) % 10, q_s, c * 128, 8, tmem, 4 + it % 2, 32, c == 0)
+                            # S^T += K Q^T, a unit of the dims
+                            tcgen05.multiply_m64(kv_s, (it * 4 + c) % 10, 0, q_s, 0, c * 128, s_t, it % 2, 32, 128, (c > 0) == False)
                         T.mbarrier_wait_parity(pe_full[it % 2], (it // 2) & 1)
                         T.fence_proxy_async()
                         T.tcgen05_after_thread_sync()
-                        device.scores_unit(pe_s, it % 2, qpe_s, 0, 4, tmem, 4 + it % 2, 32, False)
+                        # the rope dims
+                        tcgen05.multiply_m64(pe_s, it % 2, 0, qpe_s, 0, 0, s_t, it % 2, 32, 64, False)
                         T.tcgen05_mma_arrive(pe_empty[it % 2])
                         T.tcgen05_mma_arrive(s_full[it % 2])
-                        it += 1
-                    # The values of tile i are issued behind the scores of tile i + 1, so that softmax never idles.
-                    if (done >= 0) & (alive | (turn == turns)):
+                        it = it + 1
+                    # The values of a tile follow the scores of the next one, so that softmax never idles.
+                    if late & (live | (turn == turns)):
                         T.mbarrier_wait_parity(p_full[done % 2], (done // 2) & 1)
                         T.tcgen05_after_thread_sync()
-                        for c in T.unroll(4):
-                            T.tcgen05_gemm(kv_s[(done * 4 + c) % 10, :, :], p_s[done % 2, :, :], tmem[c, :, :], transpose_A=True, mbar=None, clear_accum=done == 0)
+                        for c in T.serial(4):
+                            # O^T += K^T P^T, a unit of the dims
+                            T.tcgen05_gemm(kv_s[(done * 4 + c) % 10, :, :], p_s[done % 2, :, :], o_t[0, :, c * 32 : c * 32 + 32], transpose_A=True, clear_accum=(done > 0) == False, mbar=None)
                             T.tcgen05_mma_arrive(kv_empty[(done * 4 + c) % 10])
                         T.tcgen05_mma_arrive(p_empty[done % 2])
                         T.tcgen05_mma_arrive(o_full[0])
-            # Tensor memory goes back only when no role can touch it any more.
+            # Tensor memory is freed behind this barrier.
             T.sync_threads()
 
     return sparse_mla__tilelang_sm100a__h32_bf16_bt64_cl1_cp_async

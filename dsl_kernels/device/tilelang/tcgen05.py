@@ -1,0 +1,46 @@
+"""Products of 64 rows, which `T.tcgen05_gemm` does not offer for bf16."""
+
+import tilelang.language as T
+
+SWIZZLE_128B = 2
+"""Layout field of a tcgen05 shared-memory descriptor."""
+
+GROUP_ROWS_16B = 1024 // 16
+"""Descriptor stride, in 16-byte steps, between groups of eight 128-byte rows."""
+
+
+def instruction_descriptor(m: int, n: int) -> int:
+    """kind::f16 descriptor of a bf16 x bf16 -> fp32 MMA with both operands K-major."""
+    float32, bfloat16 = 1, 1
+    return float32 << 4 | bfloat16 << 7 | bfloat16 << 10 | (n >> 3) << 17 | (m >> 4) << 24
+
+
+@T.macro
+def multiply_m64(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, n, k, clear):
+    """Columns acc_slot * n on of acc (+)= a b^T, 64 rows by n over `k` columns from `a_column` and `b_column` on; both are swizzled panels of 64 columns."""
+    a_desc = T.alloc_tcgen05_smem_desc()
+    b_desc = T.alloc_tcgen05_smem_desc()
+    T.initialize_tcgen05_descriptor(
+        a_desc, T.access_ptr(a[a_slot, 0, a_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    )
+    T.initialize_tcgen05_descriptor(
+        b_desc, T.access_ptr(b[b_slot, 0, b_column], "r"), 1, GROUP_ROWS_16B, 0, False, SWIZZLE_128B
+    )
+    for step in T.unroll(k // 16):
+        T.ptx_tcgen05_mma_ss(
+            "bfloat16",
+            a_desc.data,
+            step // 4 * (64 * 128) + step % 4 * 32,
+            b_desc.data,
+            step // 4 * (n * 128) + step % 4 * 32,
+            acc.data,
+            acc_slot * n,
+            instruction_descriptor(64, n),
+            T.Select(step != 0, 1, T.Select(clear, 0, 1)),
+            0,
+            0,
+            0,
+            0,
+            False,
+            False,
+        )
