@@ -8,6 +8,7 @@ that do not wait for one another. What survives all three is listed with the rea
 from __future__ import annotations
 
 import dataclasses
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from dsl_kernels.variants import Variant
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")
 SCHEDULES = 6
+SECONDS = 5.0
 
 # A schedule of each structure, the workloads that its mutants run, and the splits where the call decides.
 STRUCTURES = (
@@ -146,9 +148,19 @@ def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
         raise
 
 
+class TakesTooLong(Exception):
+    """A mutant that goes round for ever."""
+
+
+def _stop(signum: int, frame: Any) -> None:
+    raise TakesTooLong
+
+
 def interpreted(program: TileProgram, variant: Variant, workloads: list[Any], launch: dict[str, int]) -> str | None:
     """How the interpreter caught a mutant, or None."""
     original = programs.get
+    signal.signal(signal.SIGALRM, _stop)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
         for workload in workloads:
@@ -157,9 +169,10 @@ def interpreted(program: TileProgram, variant: Variant, workloads: list[Any], la
             )
             if not result.comparison.ok:
                 return result.comparison.failures[0]
-    except (DslKernelError, RuntimeError, IndexError, ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+    except (DslKernelError, RuntimeError, IndexError, ValueError, TypeError, KeyError, ZeroDivisionError, TakesTooLong) as error:
         return f"{type(error).__name__}: {error}"
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         programs.get = original  # type: ignore[assignment]
     return None
 

@@ -300,15 +300,15 @@ def store_result(
 def load_half(words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any) -> None:
     """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`."""
     latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, high if batch else low, n))
-    held = words[at].view(torch.bfloat16)
-    held[:, :LATENT_DIM] = latent
-    held[:, LATENT_DIM:] = rope
+    words[at] = torch.cat([latent.bfloat16(), rope], dim=1).contiguous().view(torch.int32)
 
 
 @leaf
 def store_half(words: Any, at: int, ckv: Any, kpe: Any, batch: int, thread: Any) -> None:
     """Write what `load_half` read as bf16 rows of the tile."""
-    held, rows = words[at].view(torch.bfloat16), slice(batch * WARP, (batch + 1) * WARP)
+    # 32-bit words are 64-bit integers in torch, which has no complete arithmetic on unsigned ones.
+    held = words[at].int().contiguous().view(torch.bfloat16)
+    rows = slice(batch * WARP, (batch + 1) * WARP)
     ckv[rows] = held[:, :LATENT_DIM]
     kpe[rows] = held[:, LATENT_DIM:]
 
