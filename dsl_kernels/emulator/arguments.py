@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .errors import LaunchError
+from ..arguments import is_plain_tensor, shown
+from .errors import LaunchError, checked, require_64_bits
 from .isa.base import GENERIC_PARAM, TYPES
 from .ptx import Entry, Param
 
@@ -50,8 +51,10 @@ def as_array(x: Any, name: str) -> Array | None:
         return Array(name, x.ctypes.data, lo, hi, (min(rlo, lo), max(rhi, hi)), x.shape, x.strides, x.itemsize,
                      _TYPES.get(x.dtype.name, f"b{8 * x.itemsize}"), x.flags.writeable, x)  # fmt: skip
     if hasattr(x, "untyped_storage"):
-        if x.device.type != "cpu":
-            raise LaunchError(f"argument {name} is on {x.device}; the emulator takes CPU tensors")
+        if not is_plain_tensor(x) or x.device.type != "cpu":
+            raise LaunchError(
+                f"argument {name} is {shown(x)} on {x.device}; the emulator takes dense CPU tensors"
+            )
         st = x.untyped_storage()
         size = x.element_size()
         strides = tuple(s * size for s in x.stride())
@@ -64,6 +67,7 @@ def as_array(x: Any, name: str) -> Array | None:
     return None
 
 
+@checked
 @dataclass(frozen=True)
 class TensorMap:
     """A tiled tensor map (what ``cuTensorMapEncodeTiled`` would be given), over a numpy array or torch CPU tensor.
@@ -83,6 +87,9 @@ class TensorMap:
 
     def row(self, address: int, base: int, a: Array, name: str) -> list[int]:
         """The row that the core takes; checks the limits of the hardware."""
+        require_64_bits("offset", self.offset)
+        for field in ("box", "dims", "strides"):
+            require_64_bits(field, tuple(getattr(self, field) or ()))
         kind = self.dtype or a.type
         size = {"8": 1, "16": 2, "32": 4, "64": 8}.get(
             kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2") else 2
@@ -125,6 +132,7 @@ class TensorMap:
                 *five([], 1), SWIZZLES[self.swizzle], int(self.fill == "nan"), TYPES[kind], 0]  # fmt: skip
 
 
+@checked
 @dataclass(frozen=True)
 class Struct:
     """A by-value parameter made of fields in order, each naturally aligned: tensors (pointers) and numpy scalars."""

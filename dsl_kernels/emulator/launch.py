@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import shown
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
-from .errors import EmulatorError, LaunchError, UnsupportedInstruction
+from .errors import EmulatorError, LaunchError, UnsupportedInstruction, checked, require_64_bits
 from .isa import Program, decode
 from .ptx import Module, parse
 from .report import Finding, Location, Report, WarpCounters
@@ -36,12 +37,13 @@ def _decode(ptx: str, entry: str | None) -> Program:
 
 
 def _three(name: str, v: Sequence[int] | int) -> tuple[int, int, int]:
-    t = (v,) if isinstance(v, int) else tuple(int(x) for x in v)
-    if not 1 <= len(t) <= 3 or any(x < 1 for x in t):
-        raise LaunchError(f"{name} {v} must be one to three positive sizes")
+    t = tuple(int(x) for x in v) if isinstance(v, Sequence) else (int(v),)
+    if not 1 <= len(t) <= 3 or any(not 1 <= x < 1 << 31 for x in t):
+        raise LaunchError(f"{name} must be one to three positive sizes below 2^31, got {shown(v)}")
     return (*t, *(1,) * (3 - len(t)))  # type: ignore[return-value]
 
 
+@checked
 def launch(
     ptx: str,
     grid: Sequence[int] | int,
@@ -77,7 +79,11 @@ def launch(
     ``strict_exits`` for CTAs that end while a bulk store may still read their shared memory.
     """
     if check not in ("raise", "report"):
-        raise ValueError("check must be 'raise' or 'report'")
+        raise LaunchError(f"check {check!r} must be 'raise' or 'report'")
+    require_64_bits("dynamic_smem, registers_per_thread, instruction_limit and max_findings",
+                    (dynamic_smem, registers_per_thread, instruction_limit, max_findings))  # fmt: skip
+    if dynamic_smem < 0:
+        raise LaunchError(f"dynamic_smem {dynamic_smem} must not be negative")
     schedule = schedule or Schedule()
     program = _decode(ptx, entry)
     e = program.entry
@@ -211,6 +217,7 @@ def _report(
                   list(zip(log[::2], log[1::2], strict=True)))  # fmt: skip
 
 
+@checked
 def explore(run: Callable[[Schedule], Report], limit: int = 2000) -> Iterator[Report]:
     """Every interleaving of a tiny program, depth first: ``run`` launches it under the schedule that it is given.
 
@@ -220,6 +227,10 @@ def explore(run: Callable[[Schedule], Report], limit: int = 2000) -> Iterator[Re
     prefix: list[int] = []
     for _ in range(limit):
         report = run(Schedule("replay", choices=tuple(prefix)))
+        if not isinstance(report, Report):
+            raise LaunchError(
+                f"run: expected a function that returns the launch's Report, it returned {shown(report)}"
+            )
         yield report
         log = report.choices
         while log and log[-1][0] + 1 >= log[-1][1]:

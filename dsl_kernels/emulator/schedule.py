@@ -6,10 +6,13 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .errors import LaunchError, checked, require_64_bits
+
 KINDS = ("lockstep", "random", "adversarial", "replay")
 POLICIES = ("random", "early", "late")
 
 
+@checked
 @dataclass(frozen=True)
 class Schedule:
     """How a launch is interleaved.
@@ -31,11 +34,13 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"schedule kind {self.kind!r} is not one of {', '.join(KINDS)}")
+            raise LaunchError(f"schedule kind {self.kind!r} is not one of {', '.join(KINDS)}")
         if self.async_policy not in POLICIES:
-            raise ValueError(f"async policy {self.async_policy!r} is not one of {', '.join(POLICIES)}")
+            raise LaunchError(f"async policy {self.async_policy!r} is not one of {', '.join(POLICIES)}")
         if not 1 <= self.resident <= self.max_resident:
-            raise ValueError("resident must be at least 1 and at most max_resident")
+            raise LaunchError("resident must be at least 1 and at most max_resident")
+        for name in ("seed", "slow_warp", "resident", "max_resident", "choices"):
+            require_64_bits(name, getattr(self, name))
 
     @staticmethod
     def lockstep() -> Schedule:
@@ -66,8 +71,13 @@ class Schedule:
         return f"Schedule({', '.join(parts)})"
 
 
+@checked
 def schedules(count: int, seed: int = 0, warps: int = 4) -> Iterator[Schedule]:
     """The first ``count`` schedules worth trying: lock-step, early and late completion, slow warps, then random ones."""
+
+    require_64_bits("count, seed and warps", (count, seed, warps))
+    if count < 0:
+        raise LaunchError(f"count {count} must not be negative")
 
     def endless() -> Iterator[Schedule]:
         yield Schedule.lockstep()
