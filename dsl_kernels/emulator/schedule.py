@@ -5,9 +5,28 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import index
+
+from ..errors import ArgumentTypeError, InvalidArgumentError
 
 KINDS = ("lockstep", "random", "adversarial", "replay")
 POLICIES = ("random", "early", "late")
+
+
+def _integer(name: str, value: int, low: int, high: int) -> None:
+    try:
+        inside = low <= index(value) <= high
+    except TypeError:
+        raise ArgumentTypeError(
+            f"{name} of a schedule", expected="an integer", got=repr(value), fix="give an integer"
+        ) from None
+    if not inside:
+        raise InvalidArgumentError(
+            f"{name} of a schedule",
+            expected=f"{low} to {high}",
+            got=str(value),
+            fix="give a number within the range",
+        )
 
 
 @dataclass(frozen=True)
@@ -30,12 +49,24 @@ class Schedule:
     choices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"schedule kind {self.kind!r} is not one of {', '.join(KINDS)}")
-        if self.async_policy not in POLICIES:
-            raise ValueError(f"async policy {self.async_policy!r} is not one of {', '.join(POLICIES)}")
-        if not 1 <= self.resident <= self.max_resident:
-            raise ValueError("resident must be at least 1 and at most max_resident")
+        for name, value, known in (
+            ("kind", self.kind, KINDS),
+            ("async_policy", self.async_policy, POLICIES),
+        ):
+            if value not in known:
+                raise InvalidArgumentError(
+                    f"{name} of a schedule",
+                    expected=f"one of {', '.join(known)}",
+                    got=repr(value),
+                    fix="name one of them",
+                )
+        _integer("seed", self.seed, -(1 << 63), (1 << 63) - 1)
+        _integer("max_resident", self.max_resident, 1, 1 << 20)
+        _integer("resident", self.resident, 1, self.max_resident)
+        if self.slow_warp is not None:
+            _integer("slow_warp", self.slow_warp, 0, 31)
+        for choice in self.choices:
+            _integer("choices", choice, 0, (1 << 63) - 1)
 
     @staticmethod
     def lockstep() -> Schedule:

@@ -13,7 +13,7 @@ using u64 = uint64_t;
 using s64 = int64_t;
 
 enum Op : int {
-#define OP(name, pipe) OP_##name,
+#define OP(name, ...) OP_##name,
 #include "ptx_opcodes.h"
 #undef OP
   OP_COUNT
