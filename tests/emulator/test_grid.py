@@ -186,6 +186,32 @@ def test_cluster_bugs_are_caught(old, new, codes):
     assert seen & codes, seen
 
 
+# The same with asynchronous stores, and a start barrier that carries only what fence.mbarrier_init released.
+ASYNC_RING = (
+    RING.replace("[%r5], 32;", "[%r5], 1;")
+    .replace("barrier.cluster.arrive.aligned;", "barrier.cluster.arrive.relaxed.aligned;", 1)
+    .replace(
+        "st.shared::cluster.u32 [%r10], %r11;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8];",
+        "@!%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], 128;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r10], %r11, [%r8];",
+    )
+)
+START = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n"
+
+
+@pytest.mark.parametrize("drop", ["", "fence.mbarrier_init.release.cluster;\n", START])
+def test_the_initialisation_of_an_mbarrier_is_ordered_before_its_use(drop):
+    """Whoever stores through another CTA's mbarrier must know that it was initialised, in whatever order it happened."""
+    assert drop in ASYNC_RING and "st.async" in ASYNC_RING
+    for s in schedules(20):
+        report, out = run_ring(ASYNC_RING.replace(drop, ""), s, "report")
+        codes = {f.code for f in report.errors}
+        if drop:
+            assert codes and codes <= {"race", "mbarrier-uninitialised", "dsmem-after-exit"}, f"{s}: {codes}"
+        else:
+            assert report.ok, str(report)
+
+
 def read_then_written(first, second):
     """CTA 0 loads with one instruction, then CTA 1, which nothing orders after it, stores with the other."""
     return simple(
