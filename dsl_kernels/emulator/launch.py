@@ -99,8 +99,8 @@ def launch(
     on them count as uninitialised. ``strict_fences`` makes missing tcgen05 fences errors instead of warnings;
     ``strict_lapping`` does so for warps that a barrier can overtake by a full phase,
     ``strict_exits`` for CTAs that end while a bulk store may still read their shared memory.
-    ``instruction_limit`` ends a kernel that executes more warp instructions, by default ``INSTRUCTIONS_PER_CTA`` for
-    each CTA of the grid (0: no limit). ``max_findings`` bounds the warnings that the report keeps; errors are all kept.
+    ``instruction_limit`` ends a kernel that executes more warp instructions (0: no limit); by default it ends when the
+    CTAs that run executed ``INSTRUCTIONS_PER_CTA`` each and none ended. ``max_findings`` bounds the warnings that the report keeps; errors are all kept.
 
     Raises:
         PtxSyntaxError: the text is not PTX.
@@ -143,10 +143,9 @@ def launch(
     dynamic_smem = _count("dynamic shared memory", dynamic_smem, MAX_SMEM)
     registers_per_thread = _count("registers_per_thread", registers_per_thread, 256)
     max_findings = _count("max_findings", max_findings, 1 << 20)
-    ctas = math.prod(grid3)
-    limit = min(INSTRUCTIONS_PER_CTA * ctas, 1 << 62)
+    limit, cta_limit = 0, INSTRUCTIONS_PER_CTA
     if instruction_limit is not None:
-        limit = _count("instruction_limit", instruction_limit, 1 << 62)
+        limit, cta_limit = _count("instruction_limit", instruction_limit, 1 << 62), 0
     end = program.static_smem
     if dynamic_smem:
         end = (
@@ -190,7 +189,7 @@ def launch(
          -1 if schedule.slow_warp is None else schedule.slow_warp, schedule.resident,
          max(schedule.resident, min(schedule.max_resident, MEMORY // max(footprint, 1))),
          int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100,
-         registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits))],
+         registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits)), cta_limit],
         np.int64,
     )  # fmt: skip
     raw, seconds = _call(program, config, packed, regions, schedule)

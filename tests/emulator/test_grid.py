@@ -73,9 +73,9 @@ st.global.u32 [%d8], %r7;
 )
 
 
-def run_merge(ptx, schedule, check="raise", ctas=6):
+def run_merge(ptx, schedule, check="raise", ctas=6, **options):
     parts, count, out = np.zeros(ctas, np.uint32), np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    report = launch(ptx, ctas, 1, [parts, count, out], schedule=schedule, check=check)
+    report = launch(ptx, ctas, 1, [parts, count, out], schedule=schedule, check=check, **options)
     return report, out[0]
 
 
@@ -155,9 +155,9 @@ barrier.cluster.wait.aligned;
 )
 
 
-def run_ring(ptx, schedule, check="raise"):
+def run_ring(ptx, schedule, check="raise", **options):
     out = np.zeros((8, 32), np.uint32)
-    report = launch(ptx, 8, 32, [out], cluster=4, schedule=schedule, check=check)
+    report = launch(ptx, 8, 32, [out], cluster=4, schedule=schedule, check=check, **options)
     return report, out
 
 
@@ -204,7 +204,7 @@ def test_the_initialisation_of_an_mbarrier_is_ordered_before_its_use(drop):
     """Whoever stores through another CTA's mbarrier must know that it was initialised, in whatever order it happened."""
     assert drop in ASYNC_RING and "st.async" in ASYNC_RING
     for s in schedules(20):
-        report, out = run_ring(ASYNC_RING.replace(drop, ""), s, "report")
+        report, _ = run_ring(ASYNC_RING.replace(drop, ""), s, "report")
         codes = {f.code for f in report.errors}
         if drop:
             assert codes and codes <= {"race", "mbarrier-uninitialised", "dsmem-after-exit"}, f"{s}: {codes}"

@@ -21,9 +21,7 @@ from dsl_kernels.errors import ArgumentTypeError, DslKernelError, InvalidArgumen
 
 from .kernels import REDUCE, elementwise, simple
 
-COUNT = (
-    "ld.param.u64 %d1, [p0]; mov.u32 %r1, 0;\nLOOP: add.u32 %r1, %r1, 1; st.global.u32 [%d1], %r1; bra LOOP;"
-)
+COUNT = "ld.param.u64 %d1, [p0]; mov.u32 %r1, 0;\nLOOP: add.u32 %r1, %r1, 1; st.relaxed.gpu.global.u32 [%d1], %r1; bra LOOP;"
 
 
 def codes(report):
@@ -214,10 +212,12 @@ def test_tensor_maps_are_checked(fields):
 def test_an_endless_loop_ends_by_default(monkeypatch):
     monkeypatch.setattr(importlib.import_module("dsl_kernels.emulator.launch"), "INSTRUCTIONS_PER_CTA", 5000)
     x = np.zeros(1, np.uint32)
-    with pytest.raises(EmulatorError, match="more than 10000 warp instructions") as raised:
-        launch(simple(COUNT), 2, 1, [x])
+    with pytest.raises(EmulatorError, match="more than 5000 warp instructions for each") as raised:
+        launch(simple(COUNT), (1 << 30, 5), 1, [x])
     assert raised.value.finding.code == "instruction-limit"
-    assert x[0] > 1000
+    assert 1000 < x[0] < 5000
+    ends = COUNT.replace("bra LOOP;", "setp.lt.u32 %p1, %r1, 900; @%p1 bra LOOP;")
+    launch(simple(ends), 3, 1, [x])  # of the CTA, not of the grid
     with pytest.raises(EmulatorError, match="more than 700 warp"):
         launch(simple(COUNT), 1, 1, [x], instruction_limit=700)
     launch(simple(COUNT.replace("bra LOOP;", "setp.lt.u32 %p1, %r1, 9000; @%p1 bra LOOP;")), 1, 1, [x], instruction_limit=0)  # fmt: skip

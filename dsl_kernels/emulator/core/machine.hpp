@@ -280,6 +280,7 @@ class Machine {
   Stats stats;
   std::vector<Finding> findings;
   u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too
+  u64 last_end = 0;  // of a cluster
   std::mt19937_64 rng;
 
   // ---- scheduler

@@ -375,6 +375,7 @@ void Machine::loop() {
           finish_cluster(cl);
         }
         active.erase(active.begin() + long(i));
+        last_end = executed;
         progress();
       } else {
         i++;
@@ -402,9 +403,13 @@ void Machine::loop() {
       }
       if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
     }
-    if (cfg.instruction_limit && executed > u64(cfg.instruction_limit))
+    u64 ctas = active.size() * active[0]->ctas.size();
+    bool endless = cfg.cta_limit && (executed - last_end) / ctas > u64(cfg.cta_limit);
+    if (endless || (cfg.instruction_limit && executed > u64(cfg.instruction_limit)))
       fatal("instruction-limit", can.empty() ? nullptr : can[0], can.empty() ? -1 : can[0]->last_pc,
-            "more than " + std::to_string(cfg.instruction_limit) + " warp instructions were executed");
+            "more than " + (endless ? std::to_string(cfg.cta_limit) + " warp instructions for each of the CTAs that run"
+                                    : std::to_string(cfg.instruction_limit) + " warp instructions") +
+                " were executed: an endless loop, or give a higher instruction_limit");
     if (can.empty() && !asyncs) {
       if (may_start) {
         start_cluster();
