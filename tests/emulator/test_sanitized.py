@@ -16,7 +16,7 @@ RUN = """
 import sys
 import pytest
 from dsl_kernels.emulator import build
-build.FLAGS = (*build.FLAGS, "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+build.FLAGS = (*(flag for flag in build.FLAGS if flag != "-O2"), "-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 from tests.fuzz.ptx import fuzz_ptx
 counts = fuzz_ptx(600, 1)
 assert not counts.untyped, counts.examples
