@@ -7,14 +7,15 @@ import functools
 import hashlib
 import os
 import shutil
-import stat
 import subprocess
 import tempfile
 from pathlib import Path
 
 import filelock
 
+from ..errors import CacheError
 from ..runtime.cache import cache_root
+from ..runtime.storage import distrust, make_folder, require_trusted
 from .errors import BuildError
 
 SOURCES = Path(__file__).parent / "core"
@@ -64,51 +65,23 @@ def _fingerprint(cxx: str) -> str:
     return h.hexdigest()[:24]
 
 
-def distrust(path: Path) -> str | None:
-    """Why code must not be loaded from a file, or from files of a folder; None when it may.
-
-    The file or folder itself, not what a link points at, belongs to the user or to root, and nobody else may write it.
-    """
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode):
-        return f"{path} is a link"
-    if found.st_uid not in (os.geteuid(), 0):
-        return f"{path} belongs to user {found.st_uid}"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"{path} can be written by others (mode {stat.S_IMODE(found.st_mode):o})"
-    return None
-
-
-def _own_folder(folder: Path) -> None:
-    """Make the folder, for the user alone, or refuse the one that is there."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        why = distrust(folder)
-    except OSError as e:
-        raise BuildError(
-            f"the cache folder {folder} cannot be used: {e}",
-            fix="correct its permissions, or set DSL_KERNELS_CACHE_DIR to a folder of your own",
-        ) from e
-    if why:
-        raise BuildError(
-            f"{why}: what lies there might be anybody's code",
-            fix=f"run `chmod go-w {folder}` if it is yours, or set DSL_KERNELS_CACHE_DIR to a folder of your own",
-        )
-
-
 def library_path() -> Path:
     """The built library; compiled now if the cache has none that may be trusted.
 
     One process builds while others wait for it, and the file appears complete, by a rename.
+
+    Raises:
+        BuildError: no compiler, a compile that failed, or a cache folder that cannot be written.
+        CacheError: a cache folder that others may write to.
     """
     cxx = compiler()
     folder = cache_root() / "emulator"
     target = folder / f"core-{_fingerprint(cxx)}.so"
-    _own_folder(folder)
-    if _usable(target):
-        return target
     try:
+        make_folder(folder)
+        require_trusted(folder)
+        if _usable(target):
+            return target
         with filelock.FileLock(target.with_suffix(".lock"), timeout=COMPILE_SECONDS, mode=0o600):
             if not _usable(target):
                 _build(cxx, target)
@@ -117,19 +90,18 @@ def library_path() -> Path:
             f"another process has held {e.lock_file} for {COMPILE_SECONDS} s",
             fix="end that process, or set DSL_KERNELS_CACHE_DIR to another folder",
         ) from e
+    except CacheError:
+        raise
     except OSError as e:
         raise BuildError(
-            f"the cache folder {folder} cannot be written: {e}",
+            f"the cache folder {folder} cannot be used: {e}",
             fix="free space or correct its permissions, or set DSL_KERNELS_CACHE_DIR",
         ) from e
     return target
 
 
 def _usable(target: Path) -> bool:
-    try:
-        return distrust(target) is None
-    except FileNotFoundError:
-        return False
+    return target.exists() and distrust(target) is None
 
 
 def _build(cxx: str, target: Path) -> None:
@@ -151,7 +123,8 @@ def load() -> ctypes.CDLL:
     """The compiled core, loaded once per process.
 
     Raises:
-        BuildError: no compiler, a compile that failed, or a cache folder that cannot be written or trusted.
+        BuildError: no compiler, a compile that failed, or a core that does not load.
+        CacheError: a cache folder that others may write to.
     """
     path = library_path()
     try:

@@ -107,7 +107,8 @@ def launch(
         UnsupportedInstruction: an instruction that the emulator does not execute.
         LaunchError: arguments, sizes or memory that do not fit the kernel or the GPU.
         EmulatorError: a check failed (with ``check="raise"``).
-        BuildError: the compiled core cannot be built or trusted.
+        BuildError: the compiled core cannot be built.
+        CacheError: others may write to the folder of the compiled core.
     """
     if check not in ("raise", "report"):
         raise InvalidArgumentError(
