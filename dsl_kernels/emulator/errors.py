@@ -60,7 +60,7 @@ class UnsupportedInstruction(EmulatorError):
     default_fix = "write it with a supported form, or run the kernel on a GPU"
 
 
-class LaunchError(EmulatorError):
+class LaunchError(EmulatorError, ValueError):
     """Launch arguments do not fit the kernel: count, type, shape, grid, cluster or shared memory."""
 
     default_code = "EMULATOR_LAUNCH"

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentTypeError, InvalidArgumentError
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
 from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction
@@ -111,13 +110,9 @@ def launch(
         CacheError: others may write to the folder of the compiled core.
     """
     if check not in ("raise", "report"):
-        raise InvalidArgumentError(
-            "check", expected="'raise' or 'report'", got=repr(check), fix="pass one of them"
-        )
+        raise LaunchError(f"check {check!r} is neither 'raise' nor 'report'")
     if not isinstance(ptx, str):
-        raise ArgumentTypeError(
-            "ptx", expected="the text of a PTX module", got=type(ptx).__name__, fix="pass a str"
-        )
+        raise LaunchError(f"ptx is a {type(ptx).__name__}, and not the text of a module")
     schedule = schedule or Schedule()
     program = _decode(ptx, entry)
     e = program.entry

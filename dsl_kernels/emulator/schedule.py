@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
 
-from ..errors import ArgumentTypeError, InvalidArgumentError
+from .errors import LaunchError
 
 KINDS = ("lockstep", "random", "adversarial", "replay")
 POLICIES = ("random", "early", "late")
@@ -17,16 +17,9 @@ def _integer(name: str, value: int, low: int, high: int) -> None:
     try:
         inside = low <= index(value) <= high
     except TypeError:
-        raise ArgumentTypeError(
-            f"{name} of a schedule", expected="an integer", got=repr(value), fix="give an integer"
-        ) from None
+        inside = False
     if not inside:
-        raise InvalidArgumentError(
-            f"{name} of a schedule",
-            expected=f"{low} to {high}",
-            got=str(value),
-            fix="give a number within the range",
-        )
+        raise LaunchError(f"{name} {value!r} of a schedule is not an integer from {low} to {high}")
 
 
 @dataclass(frozen=True)
@@ -49,17 +42,9 @@ class Schedule:
     choices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("kind", self.kind, KINDS),
-            ("async_policy", self.async_policy, POLICIES),
-        ):
+        for name, value, known in (("kind", self.kind, KINDS), ("async policy", self.async_policy, POLICIES)):
             if value not in known:
-                raise InvalidArgumentError(
-                    f"{name} of a schedule",
-                    expected=f"one of {', '.join(known)}",
-                    got=repr(value),
-                    fix="name one of them",
-                )
+                raise LaunchError(f"{name} {value!r} of a schedule is not one of {', '.join(known)}")
         _integer("seed", self.seed, -(1 << 63), (1 << 63) - 1)
         _integer("max_resident", self.max_resident, 1, 1 << 20)
         _integer("resident", self.resident, 1, self.max_resident)
