@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import LaunchError
+from .errors import LaunchError, shown
 from .isa.base import GENERIC_PARAM, TYPES
 from .ptx import Entry, Param
 
@@ -113,24 +113,24 @@ class TensorMap:
         if not 1 <= len(dims) <= 5 or len(box) != len(dims) or len(strides) != len(dims) - 1:
             raise bad(f"rank: {len(dims)} dimensions, {len(box)} box sizes, {len(strides)} strides")
         if self.swizzle not in SWIZZLES:
-            raise bad(f"swizzle {self.swizzle!r} is not one of {', '.join(SWIZZLES)}")
+            raise bad(f"swizzle {shown(self.swizzle)} is not one of {', '.join(SWIZZLES)}")
         if self.fill not in ("zero", "nan"):
-            raise bad(f"fill {self.fill!r} is neither zero nor nan")
+            raise bad(f"fill {shown(self.fill)} is neither zero nor nan")
         if any(not 1 <= b <= 256 for b in box):
-            raise bad(f"box {box} is outside 1 to 256")
+            raise bad(f"box {shown(box)} is outside 1 to 256")
         if any(not 0 <= d <= 1 << 32 for d in dims):
-            raise bad(f"dimensions {dims} are outside 0 to 2^32")
+            raise bad(f"dimensions {shown(dims)} are outside 0 to 2^32")
         if box[0] * size % 16:
             raise bad(f"the innermost box extent is {box[0] * size} bytes, not a multiple of 16")
         span = {"32B": 32, "64B": 64, "128B": 128, "128B_atom_32B": 128}.get(self.swizzle)
         if span and box[0] * size > span:
             raise bad(f"the innermost box extent is {box[0] * size} bytes, more than the swizzle span {span}")
         if any(s % 16 or not 0 <= s < 1 << 40 for s in strides):
-            raise bad(f"strides {strides} must be multiples of 16 below 2^40")
+            raise bad(f"strides {shown(strides)} must be multiples of 16 below 2^40")
         if (base + offset) % 16 or not 0 <= base + offset < 1 << 62:
-            raise bad(f"the base address, {offset} bytes into the array, is not a multiple of 16")
+            raise bad(f"the base address, {shown(offset)} bytes into the array, is not a multiple of 16")
         if kind not in _MAP_TYPES:
-            raise bad(f"element type {kind!r} is not one of {', '.join(sorted(_MAP_TYPES))}")
+            raise bad(f"element type {shown(kind)} is not one of {', '.join(sorted(_MAP_TYPES))}")
 
         def five(v: list[int], fill: int) -> list[int]:
             return [*v, *[fill] * (5 - len(v))]
@@ -150,7 +150,7 @@ def _float(p: Param, value: float, name: str) -> bytes:
     try:
         return struct.pack("<f" if p.size == 4 else "<d", value)
     except OverflowError:
-        raise LaunchError(f"argument {name}: {value} does not fit .{p.type}") from None
+        raise LaunchError(f"argument {name}: {shown(value)} does not fit .{p.type}") from None
 
 
 class Arguments:
@@ -261,7 +261,7 @@ class Arguments:
         elif isinstance(a, bool | int | np.integer) and not p.is_array:
             bits = 8 * p.size
             if not -(1 << (bits - 1)) <= int(a) < 1 << bits:
-                raise LaunchError(f"argument {name}: {a} does not fit .{p.type}")
+                raise LaunchError(f"argument {name}: {shown(a)} does not fit .{p.type}")
             if p.type in ("f32", "f64"):
                 raw = _float(p, float(a), name)
             else:

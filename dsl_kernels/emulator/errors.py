@@ -85,3 +85,11 @@ class InternalError(EmulatorError):
     default_subject = "the emulator"
     default_expected = "a finding or a result"
     default_fix = "report the PTX and the launch as a bug of the emulator"
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: short, and also where its own text cannot be had (an integer of 4,301 digits)."""
+    try:
+        return repr(value)[:80]
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"

@@ -17,7 +17,7 @@ import numpy as np
 
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
-from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction
+from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction, shown
 from .isa import Program, decode
 from .ptx import Module, parse
 from .report import Finding, Location, Report, WarpCounters
@@ -47,11 +47,11 @@ def _three(name: str, v: Sequence[int] | int, most: tuple[int, int, int] = MAX_G
     try:
         t = tuple(index(x) for x in (v if isinstance(v, Sequence) else (v,)))
     except TypeError:
-        raise LaunchError(f"{name} {v!r} must be one to three integers") from None
+        raise LaunchError(f"{name} {shown(v)} must be one to three integers") from None
     if not 1 <= len(t) <= 3 or any(x < 1 for x in t):
-        raise LaunchError(f"{name} {v} must be one to three positive sizes")
+        raise LaunchError(f"{name} {shown(v)} must be one to three positive sizes")
     if any(x > limit for x, limit in zip(t, most, strict=False)):
-        raise LaunchError(f"{name} {v} exceeds the GPU's limit of {most}")
+        raise LaunchError(f"{name} {shown(v)} exceeds the GPU's limit of {most}")
     return (*t, *(1,) * (3 - len(t)))  # type: ignore[return-value]
 
 
@@ -59,9 +59,9 @@ def _count(name: str, v: int, most: int) -> int:
     try:
         n = index(v)
     except TypeError:
-        raise LaunchError(f"{name} {v!r} is not an integer") from None
+        raise LaunchError(f"{name} {shown(v)} is not an integer") from None
     if not 0 <= n <= most:
-        raise LaunchError(f"{name} {n} is outside 0 to {most}")
+        raise LaunchError(f"{name} {shown(n)} is outside 0 to {most}")
     return n
 
 
@@ -110,7 +110,7 @@ def launch(
         CacheError: others may write to the folder of the compiled core.
     """
     if check not in ("raise", "report"):
-        raise LaunchError(f"check {check!r} is neither 'raise' nor 'report'")
+        raise LaunchError(f"check {shown(check)} is neither 'raise' nor 'report'")
     if not isinstance(ptx, str):
         raise LaunchError(f"ptx is a {type(ptx).__name__}, and not the text of a module")
     schedule = schedule or Schedule()

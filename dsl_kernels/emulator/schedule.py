@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import index
 
-from .errors import LaunchError
+from .errors import LaunchError, shown
 
 KINDS = ("lockstep", "random", "adversarial", "replay")
 POLICIES = ("random", "early", "late")
@@ -19,7 +19,7 @@ def _integer(name: str, value: int, low: int, high: int) -> None:
     except TypeError:
         inside = False
     if not inside:
-        raise LaunchError(f"{name} {value!r} of a schedule is not an integer from {low} to {high}")
+        raise LaunchError(f"{name} {shown(value)} of a schedule is not an integer from {low} to {high}")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Schedule:
     def __post_init__(self) -> None:
         for name, value, known in (("kind", self.kind, KINDS), ("async policy", self.async_policy, POLICIES)):
             if value not in known:
-                raise LaunchError(f"{name} {value!r} of a schedule is not one of {', '.join(known)}")
+                raise LaunchError(f"{name} {shown(value)} of a schedule is not one of {', '.join(known)}")
         _integer("seed", self.seed, -(1 << 63), (1 << 63) - 1)
         _integer("max_resident", self.max_resident, 1, 1 << 20)
         _integer("resident", self.resident, 1, self.max_resident)
