@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .errors import UnknownNameError, did_you_mean
+from .arguments import require_known
 
 
 def module_names(path: Iterable[str]) -> list[str]:
@@ -20,14 +20,11 @@ def discover(package: str, name: str, names: Callable[[], list[str]], kind: str,
     """`<package>.<name>.<attribute>`.
 
     Raises:
+        ArgumentTypeError: `name` is no string.
         UnknownNameError: `name` is not among `names()`, which is asked only for what is not imported yet.
     """
-    module = sys.modules.get(f"{package}.{name}")
+    module = sys.modules.get(f"{package}.{name}") if isinstance(name, str) else None
     if module is None or not hasattr(module, attribute):
-        known = names()
-        if name not in known:
-            raise UnknownNameError(
-                f"{kind} {name!r}", expected=f"a known {kind}", got=repr(name), fix=did_you_mean(name, known)
-            )
+        require_known(kind, name, names(), kind)
         module = importlib.import_module(f"{package}.{name}")
     return getattr(module, attribute)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from .arguments import checked, shown
 from .errors import UnsupportedArchError, did_you_mean
 
 
@@ -139,6 +140,7 @@ ARCHS: dict[str, ArchSpec] = {
 }
 
 
+@checked
 def get_arch(name: str) -> ArchSpec:
     """The row of `sm_90a` or `sm_100a` (the tag spelling `sm90a` is accepted too).
 
@@ -151,11 +153,12 @@ def get_arch(name: str) -> ArchSpec:
     raise UnsupportedArchError(
         "arch",
         expected=" or ".join(ARCHS),
-        got=repr(name),
+        got=shown(name),
         fix=did_you_mean(name, list(ARCHS)) + " To add one, see docs/extending.md",
     )
 
 
+@checked
 def arch_for_capability(major: int, minor: int) -> ArchSpec:
     """The architecture whose kernels run on a GPU of this compute capability.
 
@@ -172,6 +175,6 @@ def arch_for_capability(major: int, minor: int) -> ArchSpec:
     raise UnsupportedArchError(
         "device",
         expected=known,
-        got=f"compute capability {major}.{minor}",
+        got=f"compute capability {shown(major)}.{shown(minor)}",
         fix="run on a supported GPU, or use executor='interpreter'",
     )

@@ -7,7 +7,6 @@ turn of a rotation uses other inputs; once they together touch `ROTATION_BYTES`,
 from __future__ import annotations
 
 import gc
-import json
 import platform
 import statistics
 import subprocess
@@ -20,7 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .errors import ExecutorUnavailableError, InvalidArgumentError
+from .arguments import as_json, checked, require_range
+from .errors import CacheError, ExecutorUnavailableError, InvalidArgumentError
 
 ROTATION_BYTES = 200 << 20
 MAX_TURNS = 64
@@ -64,15 +64,23 @@ def require_gpu() -> str:
     return torch.cuda.get_device_name(torch.cuda.current_device())
 
 
+@checked
 def turns(touched_bytes: float, limit: int = MAX_TURNS) -> int:
     """Sets of inputs to rotate so that together they pass the L2."""
+    require_range("touched_bytes", touched_bytes, 0, 2**63)
+    require_range("limit", limit, 1, 2**31)
     return max(1, min(limit, -(-ROTATION_BYTES // max(1, int(touched_bytes)))))
 
 
+@checked
 def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
     """Time of one call, where `calls` are turns of a rotation.
 
     Every call runs once before the capture, so that nothing compiles, loads or grows inside it.
+
+    Raises:
+        ExecutorUnavailableError: there is no GPU.
+        InvalidArgumentError: no calls, or no replays.
     """
     import torch
 
@@ -80,6 +88,8 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
         raise InvalidArgumentError(
             "calls", expected="at least one call", got="none", fix="pass the turns of a rotation"
         )
+    require_range("replays", replays, 1, 10_000)
+    require_gpu()
     stream = _stream(torch.cuda.current_device())
     graph, count = _fitting_graph(calls, stream)
     samples = sorted(total / count for total in _replayed(graph, stream, replays))
@@ -234,9 +244,14 @@ def environment() -> dict[str, Any]:
     return facts
 
 
+@checked
 def command(argv: list[str]) -> str:
     """The command that runs, as typed in a checkout; absolute paths are cut to their last part."""
-    program, root = Path(argv[0]).resolve(), checkout()
+    if not argv:
+        raise InvalidArgumentError(
+            "argv", expected="a program and its arguments", got="nothing", fix="pass sys.argv"
+        )
+    program, root = Path(argv[0].replace("\0", "")).absolute(), checkout()
     if program.name == "__main__.py":
         start = f"python -m {program.parent.name}"
     elif root is not None and program.is_relative_to(root):
@@ -246,11 +261,12 @@ def command(argv: list[str]) -> str:
     return " ".join([start, *(Path(arg).name if arg.startswith("/") else arg for arg in argv[1:])])
 
 
+@checked
 def version(package: str) -> str | None:
     """Installed version of a package, without importing it."""
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:
+    except (metadata.PackageNotFoundError, ValueError):
         return None
 
 
@@ -288,19 +304,36 @@ def _output(*command: str) -> str | None:
 
 
 class Records:
-    """JSON lines: one record a measurement, each with the environment it was made in."""
+    """JSON lines: one record a measurement, each with the environment it was made in.
 
+    Raises:
+        CacheError: the file cannot be written.
+    """
+
+    @checked
     def __init__(self, path: Path | None) -> None:
         self.environment = environment()
         self.rows: list[dict[str, Any]] = []
         self._path = path
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._append(path, "")
 
+    @checked
     def add(self, row: dict[str, Any]) -> dict[str, Any]:
         """Keep a record, and append it to the file at once: a run cut short leaves what it measured."""
+        text = as_json("row", {**row, "environment": self.environment})
         self.rows.append(row)
         if self._path is not None:
-            with self._path.open("a") as file:
-                file.write(json.dumps({**row, "environment": self.environment}) + "\n")
+            self._append(self._path, text + "\n")
         return row
+
+    @staticmethod
+    def _append(path: Path, text: str) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(text)
+        except OSError as error:
+            raise CacheError(
+                str(path), expected="a file that can be written", got=str(error), fix="name another file"
+            ) from None

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from .arguments import checked
+from .errors import InvalidArgumentError
 from .profile.ceilings import METHODS, Ceilings, Point
 from .profile.cuda import Module
 
@@ -61,19 +63,36 @@ SETTINGS = (
 )
 
 
+@checked
 def gather(cache: dict[str, torch.Tensor], ids: torch.Tensor, setting: Setting) -> None:
     """Fetch the rows `ids` (int32, -1 skipped) of one or two caches, each [n, width] with its own stride.
 
     Widths and strides are whole 16-byte chunks.
+
+    Raises:
+        InvalidArgumentError: no cache or more than two, another rank or type, or not all on one GPU.
     """
+    if not 1 <= len(cache) <= 2:
+        raise InvalidArgumentError(
+            "cache", expected="one or two tensors", got=str(len(cache)), fix="pass those"
+        )
+    for name, part in cache.items():
+        _require_cuda(name, part, part.dim() == 2, "rows [n, width]")
+    _require_cuda("ids", ids, ids.dtype == torch.int32 and ids.is_contiguous(), "contiguous int32 ids")
     parts = list(cache.values())
     widths = [part.shape[1] * part.element_size() for part in parts]
     strides = [part.stride(0) * part.element_size() for part in parts]
     _launch(setting, parts[0], parts[1] if len(parts) > 1 else None, ids, ids.numel(), widths, strides)
 
 
+@checked
 def read(buffer: torch.Tensor, setting: Setting) -> None:
-    """Read a contiguous buffer from its start to its last whole row of 8 KB."""
+    """Read a contiguous buffer from its start to its last whole row of 8 KB.
+
+    Raises:
+        InvalidArgumentError: not contiguous, or not on a GPU.
+    """
+    _require_cuda("buffer", buffer, buffer.is_contiguous(), "a contiguous buffer")
     rows = buffer.numel() * buffer.element_size() // READ_ROW
     _launch(setting, buffer, None, None, rows, [READ_ROW], [READ_ROW])
 
@@ -167,6 +186,12 @@ def _rate(call: Callable[[], None], moved: float) -> float:
         end.synchronize()
         best = max(best, moved * (LAUNCHES // 2) / begin.elapsed_time(end) / 1e6)
     return best
+
+
+def _require_cuda(name: str, tensor: torch.Tensor, fits: bool, expected: str) -> None:
+    if not (tensor.is_cuda and fits):
+        got = f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}"
+        raise InvalidArgumentError(name, expected=f"{expected} on a GPU", got=got, fix="move or convert it")
 
 
 def _launch(

@@ -7,8 +7,8 @@ in a CUDA graph and replayed with padded rows (length 0) and other lengths.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from .arguments import is_path, shown
 from .errors import InvalidArgumentError, UnknownNameError, did_you_mean
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class EnvVar(Generic[T]):
             raise InvalidArgumentError(
                 self.name,
                 expected=self.expected,
-                got=repr(text),
+                got=shown(text),
                 fix=f"unset {self.name} or give {self.expected}",
             ) from None
 
@@ -66,9 +67,19 @@ def _forced(text: str) -> dict[str, str]:
 
 def _positive(text: str) -> int:
     value = int(text)
-    if value < 1:
+    if not 1 <= value < 2**31:
         raise ValueError(text)
     return value
+
+
+def _folder(text: str) -> Path:
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:  # "~name" of nobody, or no home at all
+        raise ValueError(text) from error
+    if not is_path(str(path)):
+        raise ValueError(text)
+    return path
 
 
 def watch(*variables: EnvVar[Any]) -> Callable[[], tuple[object, ...]]:
@@ -84,21 +95,21 @@ def watch(*variables: EnvVar[Any]) -> Callable[[], tuple[object, ...]]:
 
 CACHE_DIR = EnvVar[Path | None](
     "DSL_KERNELS_CACHE_DIR",
-    lambda text: Path(text).expanduser(),
+    _folder,
     None,
     "Root of every cache (artifacts, the DSLs' own caches, the emulator's core); the platform's user cache by default.",
     "a folder",
 )
 GENERATED_DIR = EnvVar[Path | None](
     "DSL_KERNELS_GENERATED_DIR",
-    lambda text: Path(text).expanduser(),
+    _folder,
     None,
     "Folder with a manifest.json and generated modules, instead of the packaged set.",
     "a folder that holds manifest.json",
 )
 BUNDLE_DIR = EnvVar[Path | None](
     "DSL_KERNELS_BUNDLE_DIR",
-    lambda text: Path(text).expanduser(),
+    _folder,
     None,
     "Folder of compiled variants (`bundle write`) that is looked up before the cache.",
     "a folder that holds bundle.json",

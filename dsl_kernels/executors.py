@@ -10,7 +10,8 @@ import torch
 
 from . import programs
 from .arch import get_arch
-from .errors import ExecutorUnavailableError, UnknownNameError, did_you_mean
+from .arguments import checked, require_known
+from .errors import ExecutorUnavailableError
 from .variants import Variant
 
 
@@ -51,6 +52,7 @@ class Cuda:
 
     name = "cuda"
 
+    @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
         from .runtime import store
 
@@ -66,9 +68,11 @@ class Interpreter:
 
     name = "interpreter"
 
+    @checked
     def __init__(self, seed: int | None = None) -> None:
         self.seed = seed
 
+    @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
         from .tile.machine import Interpreter as Machine
 
@@ -103,6 +107,7 @@ class Emulator:
         self.schedule, self.check, self.edit, self.strict = schedule, check, edit, strict
         self.report: Any = None
 
+    @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
         from . import emulator
         from .expr import evaluate
@@ -193,17 +198,11 @@ def get(name: str) -> Executor:
     Raises:
         UnknownNameError: there is no such executor.
     """
-    _require_known(name)
+    require_known("executor", name, EXECUTORS, "executor")
     return EXECUTORS[name]()
 
 
-def _require_known(name: str) -> None:
-    if name not in EXECUTORS:
-        raise UnknownNameError(
-            "executor", expected="a known executor", got=repr(name), fix=did_you_mean(name, list(EXECUTORS))
-        )
-
-
+@checked
 def for_device(device_type: str, name: str | None) -> str:
     """The executor for tensors of a device type: the one named, or cuda for CUDA tensors.
 
@@ -220,7 +219,7 @@ def for_device(device_type: str, name: str | None) -> str:
             got=f"{device_type} tensors and no executor",
             fix="pass executor='interpreter' (or set DSL_KERNELS_EXECUTOR=interpreter) to run on a CPU",
         )
-    _require_known(name)
+    require_known("executor", name, EXECUTORS, "executor")
     if device_type != ("cuda" if name == "cuda" else "cpu"):
         raise ExecutorUnavailableError(
             "executor",

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from . import bench, ceilings, measure, ops, problems, registry, variants
-from .errors import DslKernelError, UnknownNameError, did_you_mean
+from .arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
+from .errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
 from .problems.lightning_indexer import PAGE
 from .problems.sparse_mla import DATASET_SM_SCALE, draw_indices
 from .problems.topk_selector import draw as draw_scores
@@ -24,6 +25,7 @@ GRIDS = ("core", "serving", "contest", "smoke")
 SPLIT_FACTORS = (0.5, 1.0, 2.0)
 
 
+@checked
 @dataclass(frozen=True)
 class Case:
     """One point of a grid: an op, a form and its sizes."""
@@ -49,16 +51,15 @@ class Prepared:
     baseline: list[dict[str, Any]] = field(default_factory=list)
 
 
+@checked
 def cases(op: str, grid: str) -> list[Case]:
     """The points of a grid for an op.
 
     Raises:
-        UnknownNameError: no such grid.
+        UnknownNameError: no such operation or grid.
     """
-    if grid not in GRIDS:
-        raise UnknownNameError(
-            "grid", expected="a known grid", got=repr(grid), fix=did_you_mean(grid, list(GRIDS))
-        )
+    require_known("operation", op, problems.names(), "operation")
+    require_known("grid", grid, GRIDS, "grid")
     return [Case(op, form, params) for form, params in _points(op, grid)]
 
 
@@ -104,9 +105,17 @@ def _points(op: str, grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
             )
 
 
+@checked
 def prepare(case: Case, seed: int = 0) -> Prepared:
-    """Draw the inputs of a case on the GPU."""
+    """Draw the inputs of a case on the GPU.
+
+    Raises:
+        ExecutorUnavailableError: there is none.
+    """
+    require_device("device", measure.DEVICE)
+    require_range("seed", seed, 0, 2**62)
     makers = {"lightning_indexer": _indexer, "topk_selector": _selector, "sparse_mla": _attention}
+    require_known("operation", case.op, makers, "operation")
     return makers[case.op](case, seed)
 
 
@@ -258,6 +267,7 @@ def _facts(
     )
 
 
+@checked
 def call_of(case: Case, prepared: Prepared) -> registry.Call:
     """The registry's view of a case on the current GPU."""
     arch, gpu = ops._base.device_facts(torch.cuda.current_device())
@@ -265,6 +275,7 @@ def call_of(case: Case, prepared: Prepared) -> registry.Call:
     return registry.Call(case.op, case.form, arch, dims, gpu)
 
 
+@checked
 def time_case(
     case: Case, prepared: Prepared, *, baseline: bool = True, tuned: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -299,6 +310,7 @@ def time_case(
     return record
 
 
+@checked
 def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
     """The tuned entry of a case: every variant that accepts it, timed; None where none could be.
 
@@ -346,25 +358,58 @@ def _split_choices(case: Case, default: int | None, knobs: Mapping[str, Any]) ->
     return [None, *sorted(others)]
 
 
+@checked
 def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a tuned entry is looked up by."""
+    """What a tuned entry is looked up by.
+
+    Raises:
+        InvalidArgumentError: an entry without one of its fields.
+    """
+    if not {"op", "form", "bucket"} <= set(entry) or not isinstance(entry["bucket"], Mapping):
+        raise InvalidArgumentError(
+            "entry",
+            expected="op, form and a bucket of sizes",
+            got=", ".join(map(shown, entry)),
+            fix="see tune_case",
+        )
     return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
 
 
+@checked
 def write_tuned(
     gpu: str, entries: list[dict[str, Any]], environment: Mapping[str, Any], folder: Path | None = None
 ) -> Path:
-    """Merge entries into the GPU's table: a new entry replaces the one of the same op, form and bucket."""
-    path = (folder or registry.TUNED) / f"{registry.slug(gpu)}.json"
-    held = json.loads(path.read_text())["entries"] if path.exists() else []
+    """Merge entries into the GPU's table: a new entry replaces the one of the same op, form and bucket.
 
+    Raises:
+        InvalidArgumentError: a name without a letter, or an entry without one of its fields.
+        ArtifactError: the table that is there is damaged.
+        CacheError: it cannot be written.
+    """
+    path = (folder or registry.TUNED) / f"{registry.slug(gpu)}.json"
+    if not registry.slug(gpu) or not is_path(str(path)):
+        raise InvalidArgumentError(
+            "gpu", expected="a name with a letter, as files have", got=shown(gpu), fix="pass 'NVIDIA H200'"
+        )
+    try:
+        held = json.loads(path.read_text())["entries"] if path.exists() else []
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            str(path), expected="a tuned table", got=str(error), fix="restore or delete it"
+        ) from None
     merged = {bucket_of(entry): entry for entry in [*held, *entries]}
     content = {
         "schema": registry.TUNED_SCHEMA,
         "metadata": dict(environment),
         "entries": [merged[k] for k in sorted(merged)],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    text = as_json("entries", content, indent=1, sort_keys=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise CacheError(
+            str(path), expected="a file that can be written", got=str(error), fix="pass another folder"
+        ) from None
     registry.clear()
     return path

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from . import bench, ceilings, dsa, ops
-from .errors import DslKernelError
+from .arguments import checked, require_device
+from .errors import DslKernelError, InvalidArgumentError
 from .problems.lightning_indexer import PAGE
 from .steps import StepInputs, StepSize, draw
 
@@ -23,29 +24,47 @@ DEVICE = "cuda"
 Ceiling = Callable[[ceilings.Setting], Sequence[bench.Call]]
 
 
+@checked
 def touched_bytes(size: StepSize) -> float:
     """Bytes one decode step reads from the cache it reads least: what a rotation must push out of the L2."""
     row = 656 if size.kv == "fp8" else 1152
     return min(size.batch * size.context * 132.0, float(size.queries * min(size.topk, size.context) * row))
 
 
+@checked
 def pool(size: StepSize) -> StepSize:
     """`size` over a cache larger than its sequences need, so that turns of a rotation use other pages."""
     needed = max(size.pages, size.batch * size.pages_per_sequence, CONTEST_PAGES)
     return replace(size, pages=needed) if size.kind == "decode" else size
 
 
+@checked
 def step_sets(size: StepSize, seed: int = 0) -> list[StepInputs]:
-    """Inputs on the GPU that rotate past the L2."""
+    """Inputs on the GPU that rotate past the L2.
+
+    Raises:
+        ExecutorUnavailableError: there is none.
+    """
+    require_device("device", DEVICE)
     sets = bench.turns(touched_bytes(size)) if size.kind == "decode" else 1
     return draw(pool(size), device=DEVICE, seed=seed, sets=sets)
 
 
+@checked
 def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = True) -> dict[str, Any]:
     """Microseconds of a step under a CUDA graph, of its three ops alone, the baseline and the ceilings.
 
     A figure that cannot be had is None, and `notes` says why.
+
+    Raises:
+        InvalidArgumentError: no inputs.
+        ExecutorUnavailableError: no GPU.
     """
+    require_device("device", DEVICE)
+    if not sets:
+        raise InvalidArgumentError(
+            "sets", expected="inputs of a step", got="none", fix="draw them with step_sets"
+        )
     workspace = ops.Workspace()
     outputs = [inputs.run(workspace=workspace) for inputs in sets]
     torch.cuda.synchronize()
@@ -94,21 +113,34 @@ def time_ceiling(ceiling: Ceiling, figures: dict[str, Any]) -> float | None:
         return None
 
 
+@checked
 def logits(inputs: StepInputs) -> torch.Tensor:
+    """Room on the GPU for the scores of a decode step."""
+    require_device("device", DEVICE)
+    _require_decode(inputs)
     b, next_n = inputs.tensors["seq_lens"].shape
     return torch.empty(
         b, next_n, inputs.tensors["block_table"].shape[1] * PAGE, dtype=torch.float32, device=DEVICE
     )
 
 
+@checked
 def live_pages(sets: list[StepInputs]) -> list[torch.Tensor]:
     """Page ids each step reads, -1 for the rest of its table."""
     found = []
     for inputs in sets:
+        _require_decode(inputs)
         table, lens = inputs.tensors["block_table"], inputs.tensors["seq_lens"]
         live = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
         found.append(torch.where(live, table, -1))
     return found
+
+
+def _require_decode(inputs: StepInputs) -> None:
+    if inputs.kind != "decode":
+        raise InvalidArgumentError(
+            "inputs", expected="a decode step", got=f"a {inputs.kind} step", fix="draw one with steps.draw"
+        )
 
 
 def _parts(
@@ -200,6 +232,7 @@ def _baseline(
 _settings: dict[tuple[int, int, int], list[Any]] = {}
 
 
+@checked
 def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]) -> dict[str, Any] | None:
     """The project's Triton split-K attention at its best setting; None with a note where it cannot run."""
     module = baseline_module()

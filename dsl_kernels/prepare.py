@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import chain
 
-from . import variants
+from . import programs, variants
 from .arch import get_arch
+from .arguments import checked, require_known, require_range
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError
 
 Progress = Callable[[str, int, int], None]
@@ -24,8 +25,9 @@ class Warmed:
     error: DslKernelError | None = None
 
 
+@checked
 def warmup(
-    op: str | Iterable[str] | None = None,
+    op: str | Collection[str] | None = None,
     *,
     arch: str | None = None,
     device: int | None = None,
@@ -46,12 +48,13 @@ def warmup(
         progress: called as (variant, done, total) after each variant.
 
     Raises:
-        InvalidArgumentError: no GPU and no `arch`.
+        UnknownNameError: an operation that does not exist.
+        InvalidArgumentError: no GPU and no `arch`, a device that is not there, or no workers.
         ArtifactError: nothing was generated for what was asked.
         DslKernelError: a variant failed to compile or to load, with `strict`.
     """
     from .runtime import store
-    from .runtime.pool import Outcome, compile_all
+    from .runtime.pool import MOST_JOBS, Outcome, compile_all
 
     index, local = _device(device)
     target = get_arch(arch).name if arch is not None else local
@@ -62,7 +65,11 @@ def warmup(
             got="none",
             fix="pass arch='sm_90a' or 'sm_100a'",
         )
+    if jobs is not None:
+        require_range("jobs", jobs, 1, MOST_JOBS)
     names = {op} if isinstance(op, str) else set(op) if op is not None else None
+    for name in names or ():
+        require_known("op", name, programs.names(), "operation")
     chosen = [v for v in variants.variants(arch=target) if names is None or v.op in names]
     if not chosen:
         raise ArtifactError(
@@ -100,6 +107,7 @@ def _device(device: int | None) -> tuple[int | None, str | None]:
     from .ops._base import device_facts
 
     index = torch.cuda.current_device() if device is None else device
+    require_range("device", index, 0, torch.cuda.device_count() - 1)
     return index, device_facts(index)[0]
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from . import env, programs, variants
 from .arch import get_arch
+from .arguments import checked, is_path, require_range
 from .errors import ArtifactError, InvalidArgumentError, NoVariantError
 from .tile.cost import predict
 from .tile.lang import Schedule
@@ -37,6 +38,7 @@ REFUSALS_SHOWN = 8
 REASONS_SHOWN = 100
 
 
+@checked
 @dataclass(frozen=True)
 class Call:
     """What selection looks at: the operation, its form, the architecture, the GPU and the runtime dims.
@@ -53,6 +55,10 @@ class Call:
     dims: Mapping[str, int]
     gpu: str = ""
     backend: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.dims.items():
+            require_range(name, value, 0, 2**63 - 1)
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -121,6 +127,7 @@ _selected: dict[tuple[Any, ...], Selection] = {}
 SELECTED_LIMIT = 4096
 
 
+@checked
 def select(call: Call, variant: str | None = None) -> Selection:
     """The variant for a call.
 
@@ -159,6 +166,7 @@ def clear() -> None:
     _schedule.cache_clear()
 
 
+@checked
 def explain(
     call: Call, variant: str | None = None, forced_by: str = "argument", *, predict: bool = True
 ) -> Explanation:
@@ -255,6 +263,7 @@ def _rank(row: Candidate) -> tuple[float, str]:
     return math.inf if row.predicted_us is None else row.predicted_us, row.variant.id
 
 
+@checked
 def refusal(call: Call, variant: Variant) -> str | None:
     """Why a variant cannot serve a call; None where it can."""
     if variant.arch != call.arch:
@@ -366,9 +375,20 @@ def _listed(groups: list[Refusals]) -> str:
     return f"{count} refusals:" + "".join(f"\n  {line}" for line in lines)
 
 
+@checked
 def bucket(call: Call) -> dict[str, int]:
     """The sizes that decide, rounded up to powers of two."""
-    sizes = programs.get(call.op).bucket(call.form, call.dims)
+    program = programs.get(call.op)
+    program.problem.operands(call.form)
+    try:
+        sizes = program.bucket(call.form, call.dims)
+    except KeyError as error:
+        raise InvalidArgumentError(
+            "dims",
+            expected=f"every size of {call.op} {call.form}",
+            got=f"no {error.args[0]}",
+            fix="pass the dims that problems.base.bind_dims returns",
+        ) from None
     return {name: 1 << max(0, value - 1).bit_length() for name, value in sizes.items()}
 
 
@@ -419,6 +439,7 @@ def _schedule(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> Sc
     return programs.get(op).declare(SimpleNamespace(**dict(knobs)), get_arch(arch_name))
 
 
+@checked
 def slug(gpu: str) -> str:
     """File stem of a GPU's tuned table."""
     return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_")
@@ -445,10 +466,11 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
         ) from error
 
 
+@checked
 def tuned_table(gpu: str) -> tuple[Mapping[str, Any], ...]:
     """Entries recorded on this GPU; empty when none were."""
     path = TUNED / f"{slug(gpu)}.json"
-    return _table(path) if path.exists() else ()
+    return _table(path) if is_path(str(path)) and path.exists() else ()
 
 
 def _applies(entry: Mapping[str, Any], call: Call, sizes: Mapping[str, int]) -> bool:

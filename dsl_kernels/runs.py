@@ -14,8 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from .arguments import as_json, checked
 from .backends.base import imported_helpers
-from .errors import ArtifactError
+from .errors import ArtifactError, CacheError
 from .variants import Variant
 
 SCHEMA = 2
@@ -59,6 +60,7 @@ def source_of(variant: Variant) -> str:
     return digest.hexdigest()
 
 
+@checked
 def of(variant: Variant, path: Path | None = None) -> list[Run]:
     """The records of a variant, hardware first."""
     path = path or PATH
@@ -80,6 +82,7 @@ def of(variant: Variant, path: Path | None = None) -> list[Run]:
     ]
 
 
+@checked
 def summary(records: list[Run]) -> str:
     """One phrase: hardware by its name, else the best there is; "not run" where nothing ran."""
     current = [r for r in records if r.current]
@@ -88,6 +91,7 @@ def summary(records: list[Run]) -> str:
     return ", ".join(r.where.removeprefix("NVIDIA ") if r.executor == "cuda" else r.executor for r in current)
 
 
+@checked
 def record(
     variant: Variant,
     executor: str,
@@ -97,7 +101,12 @@ def record(
     path: Path | None = None,
     counted: Mapping[str, Any] | None = None,
 ) -> None:
-    """Add or replace one record."""
+    """Add or replace one record.
+
+    Raises:
+        ArtifactError: the records that are there are damaged.
+        CacheError: they cannot be written.
+    """
     path = path or PATH
     held = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
     entry = {"where": where, "date": date, "workloads": workloads, "source": source_of(variant)}
@@ -105,4 +114,10 @@ def record(
         entry["counted"] = dict(counted)
     mine = {**held.get(variant.id, {}), executor: entry}
     content = {"schema": SCHEMA, "runs": {**held, variant.id: mine}}
-    path.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    text = as_json("counted", content, indent=1, sort_keys=True)
+    try:
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise CacheError(
+            str(path), expected="a file that can be written", got=str(error), fix="correct its permissions"
+        ) from None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from . import dsa, problems
+from .arguments import checked
 from .ops import Workspace
 from .problems.base import Comparison
 from .problems.lightning_indexer import PAGE
@@ -23,6 +24,7 @@ SLOT_TOLERANCE = 1e-2
 OUT_TOLERANCE = 3e-3
 
 
+@checked
 def check(
     inputs: StepInputs, output: dsa.StepOutput, workspace: Workspace, sample: int = 4
 ) -> dict[str, Comparison]:

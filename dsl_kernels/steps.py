@@ -6,6 +6,7 @@ A workload file is a safetensors file whose tensors carry the argument names of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,13 @@ from typing import Any
 import torch
 
 from . import dsa, ops, registry
-from .errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
+from .arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
+from .errors import (
+    ArgumentTypeError,
+    CacheError,
+    InvalidArgumentError,
+    ToolchainError,
+)
 from .problems.base import Comparison
 from .problems.layouts import (
     FP8_TOKEN_BYTES,
@@ -33,6 +40,8 @@ HEADS = (8, 16, 32, 64, 128)
 INDEX_HEADS = (32, 64)
 CACHES = ("bf16", "joined", "fp8")
 FORMAT = "dsl_kernels.step"
+MOST_KEYS = 1 << 24
+MOST_PAGES = 1 << 24
 
 ARGUMENTS = {
     "decode": (
@@ -63,8 +72,30 @@ ARGUMENTS = {
 }
 # What a workload file must hold: the rest follows from it or is drawn.
 REQUIRED = {"decode": ("seq_lens", "block_table"), "prefill": ("k_start", "k_end")}
+OPTIONAL = ("kpe", "attn_sink")
+INDEX_CACHE = {"decode": "k_index_cache", "prefill": "k_index"}
+MOST_SETS = 1 << 10
+_BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
+# Types, dimensions and last extents of each argument, as far as a step's sizes are read off it: the ops check the rest.
+TAKEN: dict[str, tuple[tuple[torch.dtype, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "q_index": ((torch.float8_e4m3fn,), (3, 4), (INDEX_DIM,)),
+    "k_index_cache": (_BYTES, (2, 3, 4), ()),
+    "k_index": ((torch.float8_e4m3fn,), (2,), (INDEX_DIM,)),
+    "k_index_scales": ((torch.float32,), (1,), ()),
+    "weights": ((torch.float32,), (2, 3), ()),
+    "seq_lens": ((torch.int32,), (2,), ()),
+    "block_table": ((torch.int32,), (2,), ()),
+    "k_start": ((torch.int32,), (1,), ()),
+    "k_end": ((torch.int32,), (1,), ()),
+    "q_nope": ((torch.bfloat16,), (3,), (LATENT_DIM,)),
+    "q_pe": ((torch.bfloat16,), (3,), (ROPE_DIM,)),
+    "kv": ((torch.bfloat16, *_BYTES), (2, 3, 4), (LATENT_DIM, LATENT_DIM + ROPE_DIM, FP8_TOKEN_BYTES)),
+    "kpe": ((torch.bfloat16,), (2, 3, 4), (ROPE_DIM,)),
+    "attn_sink": ((torch.float32,), (1,), ()),
+}
 
 
+@checked
 @dataclass(frozen=True)
 class StepSize:
     """Sizes of a step.
@@ -100,18 +131,21 @@ class StepSize:
         for name, known in (("kind", KINDS), ("heads", HEADS), ("index_heads", INDEX_HEADS), ("kv", CACHES)):
             value = getattr(self, name)
             if value not in known:
-                raise _bad(name, "one of " + ", ".join(map(str, known)), repr(value), "pass one of these")
+                raise _bad(name, "one of " + ", ".join(map(str, known)), shown(value), "pass one of these")
         for name, low, high in (
             ("batch", 1, 1 << 16),
             ("rows", 1, 1 << 20),
-            ("context", 1, 1 << 24),
+            ("context", 1, MOST_KEYS),
             ("next_n", 1, 8),
+            ("pages", 0, MOST_PAGES),
         ):
-            if not low <= getattr(self, name) <= high:
-                raise _bad(name, f"{low} to {high}", str(getattr(self, name)), "choose a size in that range")
+            require_range(name, getattr(self, name), low, high)
         if self.topk % 64 or not 64 <= self.topk <= 2048:
             raise _bad(
-                "topk", "a multiple of 64 from 64 to 2048", str(self.topk), "round it up; spare slots are -1"
+                "topk",
+                "a multiple of 64 from 64 to 2048",
+                shown(self.topk),
+                "round it up; spare slots are -1",
             )
         if self.kind == "decode" and self.pages and self.pages < self.pages_per_sequence:
             raise _bad(
@@ -123,6 +157,14 @@ class StepSize:
         if self.kind == "prefill" and self.rows > self.context:
             raise _bad("rows", f"at most the {self.context} keys", str(self.rows), "raise --context")
         return self
+
+    def bytes(self, sets: int = 1, *, cache: bool = True, index_cache: bool = True) -> int:
+        """Memory that sets of inputs take, with the caches that they share or without."""
+        row = FP8_TOKEN_BYTES if self.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
+        decode = self.kind == "decode"
+        tokens = PAGE * (self.pages or self.batch * self.pages_per_sequence + 1) if decode else self.context
+        query = 2 * self.heads * (LATENT_DIM + ROPE_DIM) + self.index_heads * (INDEX_DIM + 4)
+        return tokens * (row * cache + (INDEX_DIM + 4) * index_cache) + sets * self.queries * query
 
     @property
     def pages_per_sequence(self) -> int:
@@ -154,32 +196,44 @@ PREFILL_SIZES: dict[str, StepSize] = {
 }
 
 
+@checked
 def named_size(kind: str, name: str) -> StepSize:
     """A size by name.
 
     Raises:
-        UnknownNameError: there is no such size of this kind.
+        UnknownNameError: no such kind of step, or no such size of this kind.
     """
+    require_known("kind", kind, KINDS, "kind of step")
     known = SIZES if kind == "decode" else PREFILL_SIZES
-    if name not in known:
-        raise UnknownNameError(
-            f"size of a {kind} step",
-            expected="a known size",
-            got=repr(name),
-            fix=did_you_mean(name, list(known)),
-        )
+    require_known(f"size of a {kind} step", name, known, "size")
     return known[name]
 
 
+@checked
 @dataclass(frozen=True)
 class StepInputs:
-    """Tensors by argument name and the scalars of one step."""
+    """Tensors by argument name and the scalars of one step.
+
+    Raises:
+        InvalidArgumentError: another kind of step, or a tensor is missing or of another rank.
+        UnknownNameError: a tensor that no argument of the step has.
+    """
 
     kind: str
     tensors: Mapping[str, torch.Tensor]
     topk: int
     sm_scale: float = DATASET_SM_SCALE
     lse_base: str = "2"
+
+    def __post_init__(self) -> None:
+        require_known("kind", self.kind, KINDS, "kind of step")
+        require_known("lse_base", self.lse_base, ("2", "e"), "base")
+        _check_tensors(self.kind, self.tensors)
+        for name in ARGUMENTS[self.kind]:
+            if name not in self.tensors and name not in OPTIONAL:
+                raise _bad(
+                    name, f"a tensor of every {self.kind} step", "none", "add it, or draw it with steps.draw"
+                )
 
     def run(self, **options: Any) -> dsa.StepOutput:
         """The step through `dsa.decode` or `dsa.prefill`; options are theirs, such as executor."""
@@ -222,6 +276,70 @@ class StepInputs:
         )  # fmt: skip
 
 
+def _check_tensors(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Every tensor is an argument of the step, of a type and rank that it takes."""
+    for name, tensor in tensors.items():
+        require_known(f"tensor of a {kind} step", name, ARGUMENTS[kind], f"argument of dsa.{kind}")
+        dtypes, ranks, widths = TAKEN[name]
+        if tensor.dtype not in dtypes:
+            spelled = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+            raise ArgumentTypeError(
+                name, expected=f"dtype {spelled}", got=str(tensor.dtype), fix="convert it with .to(...)"
+            )
+        if tensor.dim() not in ranks or (widths and tensor.shape[-1] not in widths):
+            width = f" with a last one of {' or '.join(map(str, widths))}" if widths else ""
+            expected = f"{' or '.join(map(str, ranks))} dimensions{width}"
+            raise _bad(name, expected, f"shape {tuple(tensor.shape)}", "reshape it with .view(...)")
+
+
+def _check_values(kind: str, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Lengths, pages and windows point at what the tensors hold."""
+
+    def between(name: str, values: torch.Tensor, high: int, what: str) -> None:
+        if values.numel() and (int(values.min()) < 0 or int(values.max()) > high):
+            got = f"{int(values.min())} to {int(values.max())}"
+            raise _bad(name, f"{what} from 0 to {high}", got, "correct the values")
+
+    # Each cache has room for every key; where the file has none, one of that many is drawn.
+    held = [name for name in (INDEX_CACHE[kind], "kv") if name in tensors]
+    if kind == "prefill":
+        starts, ends = tensors["k_start"], tensors["k_end"]
+        keys = min([MOST_KEYS, *(tensors[name].numel() // tensors[name].shape[-1] for name in held)])
+        if starts.shape != ends.shape:
+            raise _bad(
+                "k_end",
+                f"shape {tuple(starts.shape)} like k_start",
+                f"{tuple(ends.shape)}",
+                "give a window a row",
+            )
+        between("k_end", ends, keys, "ends of windows")
+        between("k_start", starts, int(ends.max()) if ends.numel() else 0, "starts of windows")
+        if bool((starts > ends).any()):
+            raise _bad(
+                "k_start", "starts at or before the ends of their rows", "one after it", "correct the values"
+            )
+        return
+    lens, table = tensors["seq_lens"], tensors["block_table"]
+    if lens.shape[0] != table.shape[0]:
+        expected = f"a row for each of the {lens.shape[0]} sequences"
+        raise _bad("block_table", expected, f"shape {tuple(table.shape)}", "make the tensors agree")
+    between("seq_lens", lens, table.shape[1] * PAGE, "lengths within the block table")
+    pages = min([MOST_PAGES, *(_pages(name, tensors[name]) for name in held)])
+    between("block_table", table[_used(lens, table)], pages - 1, "page ids")
+
+
+def _pages(name: str, cache: torch.Tensor) -> int:
+    """Pages of 64 tokens that a cache of a decode step holds."""
+    return cache.shape[0] if name == "k_index_cache" else cache.numel() // cache.shape[-1] // PAGE
+
+
+def _used(lens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """Which entries of a block table the lengths reach."""
+    longest = lens.amax(dim=1, keepdim=True) if lens.shape[1] else lens.new_zeros(lens.shape[0], 1)
+    return torch.arange(table.shape[1], device=table.device) < -(-longest // PAGE)
+
+
+@checked
 def draw(
     size: StepSize,
     *,
@@ -234,11 +352,22 @@ def draw(
 
     Args:
         given: tensors to use as they are instead of drawing them.
+
+    Raises:
+        InvalidArgumentError: a size, seed or number of sets out of range, more than the device's free memory, or a
+            given tensor of another rank.
+        ExecutorUnavailableError: a GPU that is not there.
     """
     size.validate()
-    place = torch.device(device)
-    generator = torch.Generator(place).manual_seed(seed)
+    require_range("seed", seed, *SEEDS)
+    require_range("sets", sets, 1, MOST_SETS)
+    place = require_device("device", device)
     held = dict(given or {})
+    _check_tensors(size.kind, held)
+    wanted = size.bytes(sets, cache="kv" not in held, index_cache=INDEX_CACHE[size.kind] not in held)
+    subject = f"sizes of the {size.kind} step ({size.describe()})"
+    require_memory(subject, wanted, place, "choose a smaller batch, context or number of pages")
+    generator = torch.Generator(place).manual_seed(int(seed))
     make = _decode_caches if size.kind == "decode" else _prefill_caches
     caches = {**make(size, place, generator, held), **held}
     found = []
@@ -367,39 +496,49 @@ def _prefill_queries(
     }
 
 
+@checked
 def save(inputs: StepInputs, path: str | Path) -> None:
-    """Write a step as a workload file."""
+    """Write a step as a workload file.
+
+    Raises:
+        CacheError: the file cannot be written.
+    """
     metadata = {
         "format": FORMAT, "kind": inputs.kind, "topk": str(inputs.topk), "sm_scale": repr(inputs.sm_scale),
         "lse_base": inputs.lse_base,
     }  # fmt: skip
     held = {name: tensor.contiguous().cpu() for name, tensor in inputs.tensors.items()}
-    _safetensors().torch.save_file(held, str(path), metadata=metadata)
+    library = _safetensors()
+    try:
+        library.torch.save_file(held, str(path), metadata=metadata)
+    except (OSError, library.SafetensorError) as error:
+        raise CacheError(
+            str(path),
+            expected="a file that can be written",
+            got=str(error),
+            fix="check the folder and the space on it",
+        ) from None
 
 
+@checked
 def load(
     path: str | Path, size: StepSize, *, device: str | torch.device = "cpu", seed: int = 0
 ) -> StepInputs:
     """The step of a workload file, with what the file lacks drawn at `size`.
 
     Raises:
-        InvalidArgumentError: no such file, not safetensors, another kind of step, or a tensor is missing.
+        InvalidArgumentError: no such file, not safetensors, another kind of step, a tensor is missing or of another
+            rank, or holds lengths, pages or windows that point at nothing.
+        ArgumentTypeError: a tensor of another dtype.
         UnknownNameError: a tensor that no argument of the step has.
     """
+    size.validate()
     tensors, metadata = _read(Path(path))
     kind = metadata.get("kind") or (
         "decode" if "seq_lens" in tensors else "prefill" if "k_start" in tensors else size.kind
     )
     if kind != size.kind:
         raise _bad(str(path), f"a {size.kind} step", f"a {kind} step", f"use `run {kind} --workload`")
-    for name in tensors:
-        if name not in ARGUMENTS[kind]:
-            raise UnknownNameError(
-                f"tensor {name} of {path}",
-                expected=f"an argument of dsa.{kind}",
-                got=repr(name),
-                fix=did_you_mean(name, list(ARGUMENTS[kind])),
-            )
     if missing := [name for name in REQUIRED[kind] if name not in tensors]:
         raise _bad(
             str(path),
@@ -407,13 +546,33 @@ def load(
             f"no {', '.join(missing)}",
             "add them to the file",
         )
-    held = {name: tensor.to(device) for name, tensor in tensors.items()}
-    if held.get("seq_lens") is not None and held["seq_lens"].dim() == 1:
-        held["seq_lens"] = held["seq_lens"][:, None].contiguous()
-    topk = int(metadata.get("topk", size.topk))
+    if "seq_lens" in tensors and tensors["seq_lens"].dim() == 1:
+        tensors["seq_lens"] = tensors["seq_lens"][:, None].contiguous()
+    _check_tensors(kind, tensors)
+    _check_values(kind, tensors)
+    topk = _number(path, metadata, "topk", int, size.topk)
+    scale = _number(path, metadata, "sm_scale", float, DATASET_SM_SCALE)
+    place = require_device("device", device)
+    held = {name: tensor.to(place) for name, tensor in tensors.items()}
     inputs = draw(replace(_size_of(size, held), topk=topk), device=device, seed=seed, given=held)[0]
-    scale = float(metadata.get("sm_scale", DATASET_SM_SCALE))
     return replace(inputs, sm_scale=scale, lse_base=metadata.get("lse_base", "2"))
+
+
+def _number(path: str | Path, metadata: Mapping[str, str], name: str, kind: type, default: Any) -> Any:
+    """A finite number out of a file's metadata."""
+    text = metadata.get(name)
+    try:
+        value = default if text is None else kind(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise _bad(
+            f"{name} in the metadata of {path}",
+            f"a finite {kind.__name__}",
+            shown(text),
+            "correct or leave it out",
+        )
+    return value
 
 
 def _size_of(size: StepSize, held: Mapping[str, torch.Tensor]) -> StepSize:
@@ -421,19 +580,23 @@ def _size_of(size: StepSize, held: Mapping[str, torch.Tensor]) -> StepSize:
     facts: dict[str, Any] = {}
     if size.kind == "decode":
         lens, table = held["seq_lens"], held["block_table"]
+        longest = int(lens.max()) if lens.numel() else 0
         facts = {
             "batch": lens.shape[0],
             "next_n": lens.shape[1],
-            "context": max(1, int(lens.max())),
+            "context": max(1, longest),
             "ragged": False,
         }
-        used = torch.arange(table.shape[1], device=table.device) < -(-lens.amax(dim=1, keepdim=True) // PAGE)
+        used = _used(lens, table)
         needed = int(table[used].max()) + 1 if bool(used.any()) else 1
         facts["pages"] = max(size.pages, needed, -(-facts["context"] // PAGE))
     else:
-        facts = {"rows": held["k_start"].shape[0]}
+        ends = held["k_end"]
+        facts = {"rows": ends.shape[0]}
         facts["context"] = (
-            held["k_index"].shape[0] if "k_index" in held else max(int(held["k_end"].max()), facts["rows"])
+            held["k_index"].shape[0]
+            if "k_index" in held
+            else max(int(ends.max()) if ends.numel() else 0, facts["rows"])
         )
     for name, field, axis in (("q_nope", "heads", 1), ("q_index", "index_heads", -2)):
         if name in held:
@@ -448,7 +611,7 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     try:
         with library.safe_open(str(path), "pt") as file:
             return {name: file.get_tensor(name) for name in list(file.keys())}, file.metadata() or {}
-    except library.SafetensorError as error:
+    except (library.SafetensorError, OSError, ValueError) as error:
         raise _bad(
             str(path),
             "a safetensors file",
@@ -479,6 +642,7 @@ def used() -> list[registry.Selection]:
     return list(chosen.values())
 
 
+@checked
 def run_checked(
     inputs: StepInputs, *, sample: int = 4, **options: Any
 ) -> tuple[dsa.StepOutput, dict[str, Comparison]]:

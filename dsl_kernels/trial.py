@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +13,8 @@ import torch
 
 from . import executors, problems, programs, registry
 from .arch import get_arch
+from .arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
+from .errors import ArgumentTypeError, InvalidArgumentError
 from .problems.base import Comparison, Operand, Workload, bind_dims
 from .variants import Variant
 
@@ -26,6 +29,7 @@ class Trial:
     comparison: Comparison
 
 
+@checked
 def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]:
     """The workloads of a variant's op in these tiers, with the heads and the cache format that it was built for.
 
@@ -62,6 +66,7 @@ def _fitted(variant: Variant, workload: Workload) -> Workload:
 _cases: dict[tuple[str, str], Case] = {}
 
 
+@checked
 def cached_case(op: str, workload: Workload) -> Case:
     """One draw and one reference for all variants of an operation, kept for the process."""
     key = (op, workload.name)
@@ -70,11 +75,13 @@ def cached_case(op: str, workload: Workload) -> Case:
     return _cases[key]
 
 
+@checked
 def call_of(variant: Variant, workload: Workload, inputs: Mapping[str, Any]) -> registry.Call:
     """The registry's view of a workload."""
     return registry.Call(variant.op, workload.form, variant.arch, _dims(variant.op, workload, inputs))
 
 
+@checked
 def accepts(
     variant: Variant, workload: Workload, inputs: Mapping[str, Any], launch: Mapping[str, int] | None = None
 ) -> str | None:
@@ -83,6 +90,7 @@ def accepts(
     return registry.refusal(replace(call, dims={**call.dims, **(launch or {})}), variant)
 
 
+@checked
 @dataclass(frozen=True)
 class Case:
     """Random inputs of a workload, on the CPU, and what every variant must make of them."""
@@ -91,19 +99,24 @@ class Case:
     expected: dict[str, torch.Tensor]
 
 
+@checked
 def make_case(op: str, workload: Workload, seed: int) -> Case:
     """Draw the inputs of a workload and run the reference on them."""
     inputs = draw(op, workload, seed)
     return Case(inputs, problems.get(op).reference(workload.form, inputs))
 
 
+@checked
 def draw(op: str, workload: Workload, seed: int) -> dict[str, Any]:
     """Fresh random inputs of a workload, on the CPU."""
-    return problems.get(op).make(workload, torch.Generator().manual_seed(seed))
+    require_range("seed", seed, *SEEDS)
+    return problems.get(op).make(workload, torch.Generator().manual_seed(int(seed)))
 
 
+@checked
 def to_device(values: Mapping[str, Any], device: str) -> dict[str, Any]:
     """The tensors among the values on `device`; a strided row view keeps its strides."""
+    require_device("device", device)
     return {
         name: _moved(value, device) if isinstance(value, torch.Tensor) else value
         for name, value in values.items()
@@ -118,15 +131,18 @@ def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
     return torch.as_strided(span.to(device), tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
+@checked
 def allocate(
     variant: Variant, workload: Workload, inputs: Mapping[str, Any], launch: Mapping[str, int] | None = None
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Operands with poisoned outputs and workspaces, and the value of every dim."""
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     dims = _dims(variant.op, workload, inputs)
-    if program.launch is not None:
-        dims.update(program.launch(SimpleNamespace(**variant.knobs), dims, arch))
-    dims.update(launch or {})
+    computed = program.launch(SimpleNamespace(**variant.knobs), dims, arch) if program.launch else {}
+    for name, value in (launch or {}).items():
+        require_known("launch", name, computed, "launch dim")
+        require_range(name, value, 1, 2**31 - 1)
+    dims.update({**computed, **(launch or {})})
     device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     operands = dict(inputs)
     for spec in program.problem.operands(workload.form):
@@ -137,16 +153,28 @@ def allocate(
     return operands, dims
 
 
+@checked
 def poison(spec: Operand, dims: Mapping[str, int], device: torch.device) -> torch.Tensor:
     """A tensor that no correct kernel would produce: NaN, or -77; zero where the kernel demands it."""
-    tensor = torch.empty(
-        [e if isinstance(e, int) else dims[e] for e in spec.shape], dtype=spec.torch_dtype, device=device
-    )
+    if missing := [e for e in spec.shape if isinstance(e, str) and e not in dims]:
+        raise InvalidArgumentError(
+            "dims",
+            expected=f"a size for each of {', '.join(map(str, spec.shape))}",
+            got=f"no {missing[0]}",
+            fix="add it",
+        )
+    shape = [e if isinstance(e, int) else dims[e] for e in spec.shape]
+    for extent in shape:
+        require_range(f"extent of {spec.name}", extent, 0, 2**40)
+    place = require_device("device", device)
+    require_memory(spec.name, math.prod(shape) * spec.torch_dtype.itemsize, place, "choose smaller sizes")
+    tensor = torch.empty(shape, dtype=spec.torch_dtype, device=place)
     if spec.zeroed:
         return tensor.zero_()
     return tensor.fill_(float("nan") if tensor.dtype.is_floating_point else -77)
 
 
+@checked
 def run(
     variant: Variant,
     workload: Workload,
@@ -178,6 +206,7 @@ def run(
     return Trial(operands, dims, case.expected, comparison)
 
 
+@checked
 def on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors among the values on the CPU."""
     return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
@@ -185,8 +214,24 @@ def on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dims(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, int]:
     """Dims of the inputs and of the outputs that a caller would allocate for them."""
+    operands = problems.get(op).operands(workload.form)
+    for spec in operands:
+        if spec.kind == "in" and spec.name not in inputs:
+            raise InvalidArgumentError(
+                "inputs",
+                expected=f"every operand of {op} {workload.form}",
+                got=f"no {spec.name}",
+                fix="draw them with trial.draw",
+            )
+        if spec.kind == "scalar" and not isinstance(inputs.get(spec.name, 0), int | float):
+            raise ArgumentTypeError(
+                spec.name,
+                expected="a number",
+                got=shown(inputs[spec.name]),
+                fix="convert it with int(...) or float(...)",
+            )
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
-    dims = bind_dims(problems.get(op).operands(workload.form), inputs, static)
+    dims = bind_dims(operands, inputs, static)
     if op == "lightning_indexer":
         dims["stride"] = -(-dims["skv"] // 4) * 4 if workload.form == "prefill" else dims["max_pages"] * 64
     return dims

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from . import env
-from .errors import ArtifactError, UnknownNameError, did_you_mean
+from .arguments import checked, require_known
+from .errors import ArtifactError
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
@@ -109,6 +110,7 @@ def _read(root: Path, stamp: int) -> tuple[Variant, ...]:
         ) from error
 
 
+@checked
 def variants(
     op: str | None = None, backend: str | None = None, arch: str | None = None
 ) -> tuple[Variant, ...]:
@@ -128,17 +130,11 @@ def get(variant_id: str) -> Variant:
     Raises:
         UnknownNameError: not in the generated set.
     """
-    everything = variants()
-    for variant in everything:
-        if variant.id == variant_id:
-            return variant
-    raise UnknownNameError(
-        "variant",
-        expected="a generated variant",
-        got=repr(variant_id),
-        fix=did_you_mean(variant_id, ids(everything)),
-    )
+    everything = {variant.id: variant for variant in variants()}
+    require_known("variant", variant_id, everything, "generated variant")
+    return everything[variant_id]
 
 
-def ids(of: Iterable[Variant]) -> list[str]:
+@checked
+def ids(of: Sequence[Variant]) -> list[str]:
     return [variant.id for variant in of]

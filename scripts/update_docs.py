@@ -9,6 +9,7 @@ A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, with a func
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections import defaultdict
@@ -35,6 +36,7 @@ from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
+from tests.fuzz.attacks import ATTACKS  # noqa: E402
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 CASES = ROOT / "docs" / "cases"
@@ -463,6 +465,21 @@ def example() -> str:
     return code("text", profile.markdown(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"]))
 
 
+def attack() -> str:
+    """What random input ended in: the recorded counts of scripts/attack.py, and those from before the checks."""
+    held = json.loads((ROOT / "docs" / "attack.json").read_text())
+    rows = []
+    for name, item in ATTACKS.items():
+        then, now = held["before"].get(name), held["now"].get(name)
+        first = f"{then['defects']} of {then['runs']}" if then else "-"
+        numbers = (
+            [now[key] for key in ("runs", "typed", "untyped", "slow", "mismatches")] if now else ["-"] * 5
+        )
+        rows.append((item.about, *numbers, first))
+    columns = ("random", "runs", "refused typed", "untyped", "over their time", "wrong", "defects at first")
+    return table(columns, rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "variant_summary": variant_summary,
     "variant_list": variant_list,
@@ -486,6 +503,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tuned_fingerprints": tuned_fingerprints,
     "ceilings": ceilings,
     "example": example,
+    "attack": attack,
 }
 
 

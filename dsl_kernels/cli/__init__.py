@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import sys
 from typing import Any
 
 import typer
@@ -29,19 +28,6 @@ class _Group(typer.core.TyperGroup):
         except DslKernelError as error:
             show_error(error)
             raise typer.Exit(2) from None
-        except Exception as error:
-            if not _from_emulator(error):
-                raise
-            error_console().print(
-                f"error[{type(error).__name__}] {error}", style="red", markup=False, soft_wrap=True
-            )
-            raise typer.Exit(2) from None
-
-
-def _from_emulator(error: Exception) -> bool:
-    """Whether the emulator raised it: that package stands alone, with errors of its own."""
-    emulator = sys.modules.get("dsl_kernels.emulator.errors")
-    return emulator is not None and isinstance(error, emulator.EmulatorError)
 
 
 def show_error(error: DslKernelError) -> None:

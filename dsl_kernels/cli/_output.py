@@ -13,6 +13,7 @@ import typer
 
 from .. import variants
 from ..arch import get_arch
+from ..arguments import require_known, shown
 from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from ..variants import Variant
 
@@ -171,10 +172,8 @@ def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str,
     from .. import backends, problems
 
     for kind, value, known in (("operation", op, problems.names()), ("backend", backend, backends.names())):
-        if value is not None and value not in known:
-            raise UnknownNameError(
-                kind, expected=f"a known {kind}", got=repr(value), fix=did_you_mean(value, known)
-            )
+        if value is not None:
+            require_known(kind, value, known, kind)
     return {"op": op, "backend": backend, "arch": get_arch(arch).name if arch else None}
 
 
@@ -196,7 +195,7 @@ def variant(name: str) -> Variant:
     raise UnknownNameError(
         "variant",
         expected="a generated variant",
-        got=repr(name),
+        got=shown(name),
         fix=f"{hint} `python -m dsl_kernels list` prints them all",
     )
 
@@ -210,12 +209,15 @@ def dims_of(items: Iterable[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in (part.strip() for item in items for part in item.split(",")):
         name, _, value = part.partition("=")
-        if not name.isidentifier() or not value.lstrip("-").isdigit():
+        try:
+            if not name.isidentifier():
+                raise ValueError(name)
+            found[name] = int(value)
+        except ValueError:
             raise InvalidArgumentError(
                 "--dim",
                 expected="name=integer",
-                got=repr(part),
+                got=shown(part),
                 fix="write, for example, --dim t=16 --dim heads=16",
-            )
-        found[name] = int(value)
+            ) from None
     return found

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from .. import variants
+from ..arguments import require_range
 from ..errors import CacheError, InvalidArgumentError
 from . import _output as out
 from ._machine import interactive
@@ -218,6 +219,8 @@ def cache_prune(
     from ..variants import variants
 
     wanted = {folder for variant in variants() if (folder := cache.lookup(variant)) is not None}
+    if max_size is not None:
+        require_range("--max-size", max_size, 0, 2**40, "leave it out for no limit")
     limit = None if max_size is None else int(max_size * 2**20)
     rows = prune(days * 86400, limit, wanted, dry_run=dry_run)
     gone = [row for row in rows if not row.kept]

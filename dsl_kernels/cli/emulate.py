@@ -20,7 +20,7 @@ app = typer.Typer()
 @app.command()
 def emulate(
     name: Annotated[str, typer.Argument(metavar="VARIANT", help="Variant id.")],
-    schedules: Annotated[int, typer.Option(min=1, help="Schedules to try.")] = 8,
+    schedules: Annotated[int, typer.Option(min=1, max=100_000, help="Schedules to try.")] = 8,
     seed: Annotated[
         int, typer.Option(help="First seed; a failing schedule prints the one that replays it.")
     ] = 0,

@@ -13,6 +13,7 @@ import typer
 
 from .. import env
 from ..arch import get_arch
+from ..arguments import require_known
 from ..errors import DslKernelError, ExecutorUnavailableError, InvalidArgumentError
 from . import _output as out
 
@@ -171,13 +172,7 @@ def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | 
     """The named size, or plain defaults, with the options that were given over it."""
     from .. import steps
 
-    if kind not in steps.KINDS:
-        raise InvalidArgumentError(
-            "kind",
-            expected=" or ".join(steps.KINDS),
-            got=repr(kind),
-            fix="for example `run decode --size demo`",
-        )
+    require_known("kind", kind, steps.KINDS, "kind of step")
     given = {field: value for field, value in fields.items() if value is not None}
     if name is None and "context" not in given and workload is None:
         raise InvalidArgumentError(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import variants
-from ..errors import DslKernelError, InvalidArgumentError, UnknownNameError, did_you_mean
+from ..arguments import require_known
+from ..errors import DslKernelError, InvalidArgumentError
 from . import _output as out
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def verify(
     backend: out.Backend = None,
     arch: out.Arch = None,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Runs of each workload, which must give the same bits.")
+        int, typer.Option(min=1, max=10_000, help="Runs of each workload, which must give the same bits.")
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     record: Annotated[
@@ -59,10 +60,7 @@ def verify(
     """Run variants on their problem's workloads and compare with the reference; status 1 if any differs."""
     tiers = [part.strip() for part in tier.split(",")]
     for part in tiers:
-        if part not in TIERS:
-            raise UnknownNameError(
-                "--tier", expected="tiny, edge or real", got=repr(part), fix=did_you_mean(part, list(TIERS))
-            )
+        require_known("--tier", part, TIERS, "tier")
     filters = out.narrowed(op, backend, arch)
     from .. import runs
     from .run import _device_name, _executor, tile_threads

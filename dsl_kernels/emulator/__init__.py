@@ -19,7 +19,14 @@ It is a verification tool: see docs/emulator.md for what it checks and what it c
 """
 
 from .arguments import Struct, TensorMap
-from .errors import BuildError, EmulatorError, LaunchError, PtxSyntaxError, UnsupportedInstruction
+from .errors import (
+    BuildError,
+    EmulatorError,
+    InternalError,
+    LaunchError,
+    PtxSyntaxError,
+    UnsupportedInstruction,
+)
 from .launch import explore, launch
 from .report import Finding, Location, Report
 from .schedule import Schedule, schedules
@@ -28,6 +35,7 @@ __all__ = [
     "BuildError",
     "EmulatorError",
     "Finding",
+    "InternalError",
     "LaunchError",
     "Location",
     "PtxSyntaxError",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
 
-from .errors import LaunchError
+from ..arguments import is_plain_tensor, shown
+from .errors import LaunchError, checked
 from .isa.base import GENERIC_PARAM, TYPES
 from .ptx import Entry, Param
 
@@ -20,6 +22,7 @@ SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
 _TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "float8_e4m3fn": "e4m3",
           "float8_e5m2": "e5m2", "uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "uint32": "u32",
           "int32": "s32", "uint64": "u64", "int64": "s64", "bool": "u8"}  # fmt: skip
+_MAP_TYPES = {*_TYPES.values(), "tf32", "b8", "b16", "b32", "b64"}
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Array:
 def as_array(x: Any, name: str) -> Array | None:
     """Describe a numpy array or a torch CPU tensor; None for anything else."""
     if isinstance(x, np.ndarray):
+        if x.dtype.hasobject:
+            raise LaunchError(f"argument {name} is an array of Python objects")
         root = x
         while isinstance(root.base, np.ndarray):
             root = root.base
@@ -50,8 +55,10 @@ def as_array(x: Any, name: str) -> Array | None:
         return Array(name, x.ctypes.data, lo, hi, (min(rlo, lo), max(rhi, hi)), x.shape, x.strides, x.itemsize,
                      _TYPES.get(x.dtype.name, f"b{8 * x.itemsize}"), x.flags.writeable, x)  # fmt: skip
     if hasattr(x, "untyped_storage"):
-        if x.device.type != "cpu":
-            raise LaunchError(f"argument {name} is on {x.device}; the emulator takes CPU tensors")
+        if not is_plain_tensor(x) or x.device.type != "cpu":
+            raise LaunchError(
+                f"argument {name} is {shown(x)} on {x.device}; the emulator takes dense CPU tensors"
+            )
         st = x.untyped_storage()
         size = x.element_size()
         strides = tuple(s * size for s in x.stride())
@@ -64,6 +71,7 @@ def as_array(x: Any, name: str) -> Array | None:
     return None
 
 
+@checked
 @dataclass(frozen=True)
 class TensorMap:
     """A tiled tensor map (what ``cuTensorMapEncodeTiled`` would be given), over a numpy array or torch CPU tensor.
@@ -83,53 +91,69 @@ class TensorMap:
 
     def row(self, address: int, base: int, a: Array, name: str) -> list[int]:
         """The row that the core takes; checks the limits of the hardware."""
-        kind = self.dtype or a.type
+        kind = str(self.dtype or a.type)
         size = {"8": 1, "16": 2, "32": 4, "64": 8}.get(
             kind.lstrip("busf"), 1 if kind in ("e4m3", "e5m2") else 2
         )
         if kind in ("tf32",):
             size = 4
-        dims = list(self.dims) if self.dims is not None else list(reversed(a.shape))
-        strides = list(self.strides) if self.strides is not None else list(reversed(a.strides))[1:]
-        if len(strides) == len(dims):  # the innermost stride was given too
-            strides = strides[1:]
-        box = list(self.box)
 
         def bad(why: str) -> LaunchError:
             return LaunchError(f"tensor map {name}: {why}")
 
+        try:
+            dims = [index(n) for n in (reversed(a.shape) if self.dims is None else self.dims)]
+            strides = [
+                index(n) for n in ([*reversed(a.strides)][1:] if self.strides is None else self.strides)
+            ]
+            box = [index(n) for n in self.box]
+            offset = index(self.offset)
+        except TypeError as error:
+            raise bad(f"sizes and strides are integers ({error})") from None
+        if len(strides) == len(dims):  # the innermost stride was given too
+            strides = strides[1:]
         if not 1 <= len(dims) <= 5 or len(box) != len(dims) or len(strides) != len(dims) - 1:
             raise bad(f"rank: {len(dims)} dimensions, {len(box)} box sizes, {len(strides)} strides")
         if self.swizzle not in SWIZZLES:
-            raise bad(f"swizzle {self.swizzle!r} is not one of {', '.join(SWIZZLES)}")
+            raise bad(f"swizzle {shown(self.swizzle)} is not one of {', '.join(SWIZZLES)}")
         if self.fill not in ("zero", "nan"):
-            raise bad(f"fill {self.fill!r} is neither zero nor nan")
+            raise bad(f"fill {shown(self.fill)} is neither zero nor nan")
         if any(not 1 <= b <= 256 for b in box):
-            raise bad(f"box {box} is outside 1 to 256")
+            raise bad(f"box {shown(box)} is outside 1 to 256")
+        if any(not 0 <= d <= 1 << 32 for d in dims):
+            raise bad(f"dimensions {shown(dims)} are outside 0 to 2^32")
         if box[0] * size % 16:
             raise bad(f"the innermost box extent is {box[0] * size} bytes, not a multiple of 16")
         span = {"32B": 32, "64B": 64, "128B": 128, "128B_atom_32B": 128}.get(self.swizzle)
         if span and box[0] * size > span:
             raise bad(f"the innermost box extent is {box[0] * size} bytes, more than the swizzle span {span}")
         if any(s % 16 or not 0 <= s < 1 << 40 for s in strides):
-            raise bad(f"strides {strides} must be multiples of 16 below 2^40")
-        if (base + self.offset) % 16:
-            raise bad("the base address is not a multiple of 16")
-        if kind not in TYPES:
-            raise bad(f"element type {kind!r} is not known")
+            raise bad(f"strides {shown(strides)} must be multiples of 16 below 2^40")
+        if (base + offset) % 16 or not 0 <= base + offset < 1 << 62:
+            raise bad(f"the base address, {shown(offset)} bytes into the array, is not a multiple of 16")
+        if kind not in _MAP_TYPES:
+            raise bad(f"element type {shown(kind)} is not one of {', '.join(sorted(_MAP_TYPES))}")
 
         def five(v: list[int], fill: int) -> list[int]:
             return [*v, *[fill] * (5 - len(v))]
 
-        return [address, base + self.offset, len(dims), size, *five(dims, 1), *five([size, *strides], 0), *five(box, 1),
+        return [address, base + offset, len(dims), size, *five(dims, 1), *five([size, *strides], 0), *five(box, 1),
                 *five([], 1), SWIZZLES[self.swizzle], int(self.fill == "nan"), TYPES[kind], 0]  # fmt: skip
 
 
+@checked
 @dataclass(frozen=True)
 class Struct:
     """A by-value parameter made of fields in order, each naturally aligned: tensors (pointers) and numpy scalars."""
 
     fields: Sequence[Any]
+
+
+def _float(p: Param, value: float, name: str) -> bytes:
+    try:
+        return struct.pack("<f" if p.size == 4 else "<d", value)
+    except OverflowError:
+        raise LaunchError(f"argument {name}: {shown(value)} does not fit .{p.type}") from None
 
 
 class Arguments:
@@ -143,7 +167,9 @@ class Arguments:
             raise LaunchError(
                 f"kernel {entry.name} has {len(entry.params)} parameters ({listing}), {len(args)} arguments given"
             )
-        self.names = list(names) if names else [p.name for p in entry.params]
+        self.names = [str(n) for n in names] if names else [p.name for p in entry.params]
+        if len(self.names) != len(args):
+            raise LaunchError(f"{len(self.names)} names for {len(args)} arguments")
         self.arrays: list[Array] = []
         for a, n in zip(args, self.names, strict=True):
             self._collect(a, n)
@@ -238,13 +264,13 @@ class Arguments:
         elif isinstance(a, bool | int | np.integer) and not p.is_array:
             bits = 8 * p.size
             if not -(1 << (bits - 1)) <= int(a) < 1 << bits:
-                raise LaunchError(f"argument {name}: {a} does not fit .{p.type}")
-            if p.type[0] == "f":
-                raw = struct.pack("<f" if p.size == 4 else "<d", float(a))
+                raise LaunchError(f"argument {name}: {shown(a)} does not fit .{p.type}")
+            if p.type in ("f32", "f64"):
+                raw = _float(p, float(a), name)
             else:
                 raw = (int(a) & ((1 << bits) - 1)).to_bytes(p.size, "little")
         elif isinstance(a, float | np.floating) and p.type in ("f32", "f64", "b32", "b64"):
-            raw = struct.pack("<f" if p.size == 4 else "<d", float(a))
+            raw = _float(p, float(a), name)
         else:
             raw = self._value(a, name)
         if len(raw) > p.size or (not isinstance(a, bytes | bytearray | Struct) and len(raw) != p.size):

@@ -2,35 +2,96 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .. import arguments
+from ..errors import DslKernelError
 
 if TYPE_CHECKING:
     from .report import Finding, Report
 
 
-class EmulatorError(Exception):
+class EmulatorError(DslKernelError, RuntimeError):
     """A kernel failed a check while it was executed.
 
     ``finding`` is the first error found, ``report`` everything known when execution stopped.
     """
 
-    def __init__(self, message: str, finding: Finding | None = None, report: Report | None = None) -> None:
-        super().__init__(message)
+    default_code = "EMULATOR"
+    default_subject = "the emulated kernel"
+    default_expected = "a kernel that passes every check"
+    default_fix = "correct the kernel where the message points; check='report' collects all findings"
+
+    def __init__(
+        self,
+        message: str,
+        finding: Finding | None = None,
+        report: Report | None = None,
+        *,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(
+            self.default_subject, expected=self.default_expected, got=message, fix=fix or self.default_fix
+        )
         self.finding = finding
         self.report = report
+
+    def __reduce__(self):
+        return _rebuild, (type(self), self.got, self.finding, self.report, self.fix)
+
+
+def _rebuild(cls, message, finding, report, fix):
+    return cls(message, finding, report, fix=fix)
 
 
 class PtxSyntaxError(EmulatorError):
     """The PTX text could not be parsed; the message names the line."""
 
+    default_code = "PTX_SYNTAX"
+    default_subject = "the PTX text"
+    default_expected = "PTX as ptxas accepts it"
+    default_fix = "correct the line, or compile the kernel again"
+
 
 class UnsupportedInstruction(EmulatorError):
     """An instruction, or a form of one, that the emulator does not execute. It never guesses."""
 
+    default_code = "PTX_UNSUPPORTED"
+    default_expected = "instructions that the emulator executes (listed in docs/emulator.md)"
+    default_fix = "write it with a supported form, or run the kernel on a GPU"
 
-class LaunchError(EmulatorError):
+
+class LaunchError(EmulatorError, ValueError):
     """Launch arguments do not fit the kernel: count, type, shape, grid, cluster or shared memory."""
+
+    default_code = "EMULATOR_LAUNCH"
+    default_subject = "the emulated launch"
+    default_expected = "arguments that fit the kernel and the GPU's limits"
+    default_fix = "correct the argument that the message names"
 
 
 class BuildError(EmulatorError):
-    """The compiled core of the emulator could not be built on this machine."""
+    """The compiled core of the emulator could not be built or loaded on this machine."""
+
+    default_code = "EMULATOR_BUILD"
+    default_subject = "the emulator's compiled core"
+    default_expected = "a core that this machine's C++17 compiler builds"
+    default_fix = "install g++, or set CXX to a C++17 compiler"
+
+
+class InternalError(EmulatorError):
+    """The emulator itself failed; the kernel may be right."""
+
+    default_code = "EMULATOR_INTERNAL"
+    default_subject = "the emulator"
+    default_expected = "a finding or a result"
+    default_fix = "report the PTX and the launch as a bug of the emulator"
+
+
+def _refused(name: str, expected: str, got: str, fix: str) -> LaunchError:
+    return LaunchError(f"{name}: expected {expected}, got {got}", fix=fix)
+
+
+checked: Any = partial(arguments.checked, error=_refused)
+"""Refuse arguments of other types than a function's annotations name, with a :class:`LaunchError`."""

@@ -5,23 +5,32 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ..arguments import shown
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
-from .errors import EmulatorError, LaunchError, UnsupportedInstruction
+from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction, checked
 from .isa import Program, decode
 from .ptx import Module, parse
 from .report import Finding, Location, Report, WarpCounters
 from .schedule import KINDS, POLICIES, Schedule
 
 MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
+MAX_GRID = (2**31 - 1, 65535, 65535)
+MAX_BLOCK = (1024, 1024, 64)
+MAX_LOCAL = 512 << 10  # bytes of local memory of a thread
+MAX_MODULE_MEMORY = 256 << 20  # bytes of .global and .const variables; a limit of the emulator
+MEMORY = 8 << 30  # bytes that the state of the clusters that run at once may take
+INSTRUCTIONS_PER_CTA = 1 << 24  # the default limit: some hundred times what the project's kernels execute
 _MODULE_BASE = ADDRESS_BASE // 2  # .global and .const variables of the module
 
 
@@ -35,13 +44,29 @@ def _decode(ptx: str, entry: str | None) -> Program:
     return decode(_parse(ptx), entry, _MODULE_BASE)
 
 
-def _three(name: str, v: Sequence[int] | int) -> tuple[int, int, int]:
-    t = (v,) if isinstance(v, int) else tuple(int(x) for x in v)
+def _three(name: str, v: Sequence[int] | int, most: tuple[int, int, int] = MAX_GRID) -> tuple[int, int, int]:
+    try:
+        t = tuple(index(x) for x in (v if isinstance(v, Sequence) else (v,)))
+    except TypeError:
+        raise LaunchError(f"{name} {shown(v)} must be one to three integers") from None
     if not 1 <= len(t) <= 3 or any(x < 1 for x in t):
-        raise LaunchError(f"{name} {v} must be one to three positive sizes")
+        raise LaunchError(f"{name} {shown(v)} must be one to three positive sizes")
+    if any(x > limit for x, limit in zip(t, most, strict=False)):
+        raise LaunchError(f"{name} {shown(v)} exceeds the GPU's limit of {most}")
     return (*t, *(1,) * (3 - len(t)))  # type: ignore[return-value]
 
 
+def _count(name: str, v: int, most: int) -> int:
+    try:
+        n = index(v)
+    except TypeError:
+        raise LaunchError(f"{name} {shown(v)} is not an integer") from None
+    if not 0 <= n <= most:
+        raise LaunchError(f"{name} {shown(n)} is outside 0 to {most}")
+    return n
+
+
+@checked
 def launch(
     ptx: str,
     grid: Sequence[int] | int,
@@ -60,7 +85,7 @@ def launch(
     strict_fences: bool = False,
     strict_lapping: bool = False,
     strict_exits: bool = False,
-    instruction_limit: int = 0,
+    instruction_limit: int | None = None,
     max_findings: int = 50,
 ) -> Report:
     """Execute one kernel of a PTX module on the CPU, with checks; tensors are written in place.
@@ -75,9 +100,21 @@ def launch(
     on them count as uninitialised. ``strict_fences`` makes missing tcgen05 fences errors instead of warnings;
     ``strict_lapping`` does so for warps that a barrier can overtake by a full phase,
     ``strict_exits`` for CTAs that end while a bulk store may still read their shared memory.
+    ``instruction_limit`` ends a kernel that executes more warp instructions (0: no limit); by default it ends when the
+    CTAs that run executed ``INSTRUCTIONS_PER_CTA`` each and none ended. ``max_findings`` bounds the warnings that the report keeps; errors are all kept.
+
+    Raises:
+        PtxSyntaxError: the text is not PTX.
+        UnsupportedInstruction: an instruction that the emulator does not execute.
+        LaunchError: arguments, sizes or memory that do not fit the kernel or the GPU.
+        EmulatorError: a check failed (with ``check="raise"``).
+        BuildError: the compiled core cannot be built.
+        CacheError: others may write to the folder of the compiled core.
     """
     if check not in ("raise", "report"):
-        raise ValueError("check must be 'raise' or 'report'")
+        raise LaunchError(f"check {shown(check)} is neither 'raise' nor 'report'")
+    if not isinstance(ptx, str):
+        raise LaunchError(f"ptx is a {type(ptx).__name__}, and not the text of a module")
     schedule = schedule or Schedule()
     program = _decode(ptx, entry)
     e = program.entry
@@ -86,21 +123,27 @@ def launch(
         if e.reqntid is None:
             raise LaunchError(f"kernel {e.name} has no .reqntid: give block=")
         block = e.reqntid
-    block3 = _three("block", block)
+    block3 = _three("block", block, MAX_BLOCK)
     cluster3 = _three("cluster", cluster if cluster is not None else (e.reqcluster or 1))
     threads = block3[0] * block3[1] * block3[2]
     if threads > 1024:
         raise LaunchError(f"block {block3} has {threads} threads, at most 1024 are possible")
     if e.reqntid and block3 != _three("reqntid", e.reqntid):
         raise LaunchError(f"block {block3} differs from the kernel's .reqntid {e.reqntid}")
-    if e.maxntid and threads > int(np.prod(e.maxntid)):
+    if e.maxntid and threads > math.prod(e.maxntid):
         raise LaunchError(f"block {block3} exceeds the kernel's .maxntid {e.maxntid}")
     if e.reqcluster and cluster3 != _three("reqnctapercluster", e.reqcluster):
         raise LaunchError(f"cluster {cluster3} differs from the kernel's .reqnctapercluster {e.reqcluster}")
     if any(g % c for g, c in zip(grid3, cluster3, strict=True)):
         raise LaunchError(f"grid {grid3} is not a multiple of the cluster {cluster3}")
-    if int(np.prod(cluster3)) > 16:
+    if math.prod(cluster3) > 16:
         raise LaunchError(f"cluster {cluster3} has more than 16 CTAs")
+    dynamic_smem = _count("dynamic shared memory", dynamic_smem, MAX_SMEM)
+    registers_per_thread = _count("registers_per_thread", registers_per_thread, 256)
+    max_findings = _count("max_findings", max_findings, 1 << 20)
+    limit, cta_limit = 0, INSTRUCTIONS_PER_CTA
+    if instruction_limit is not None:
+        limit, cta_limit = _count("instruction_limit", instruction_limit, 1 << 62), 0
     end = program.static_smem
     if dynamic_smem:
         end = (
@@ -109,30 +152,50 @@ def launch(
     if end > MAX_SMEM:
         raise LaunchError(f"{end} bytes of shared memory, static and dynamic, exceed the {MAX_SMEM} of a CTA")
 
+    warps = -(-threads // 32)
+    if program.local_bytes > MAX_LOCAL:
+        raise LaunchError(f"{program.local_bytes} bytes of local memory exceed the {MAX_LOCAL} of a thread")
+    # Registers with their flags, shared memory with its shadow; local memory of all lanes.
+    footprint = math.prod(cluster3) * (
+        warps * (e.registers * (32 * 8 + 9) + 32 * program.local_bytes) + 9 * end
+    )
+    if footprint * schedule.resident > MEMORY:
+        raise LaunchError(
+            f"{schedule.resident} clusters of {math.prod(cluster3)} CTAs need {footprint * schedule.resident >> 20} MiB "
+            f"for {e.registers} registers a thread and {program.local_bytes} bytes of local memory, more than {MEMORY >> 20}"
+        )
+
     packed = Arguments(e, args, names)
     regions, region_names, keep = list(packed.regions), list(packed.region_names), []
-    for v in {**program.module.variables, **e.variables}.values():
-        if v.space in ("global", "const") and v.size > 0:
-            data = np.frombuffer(bytearray(v.init or bytes(v.size)), np.uint8)
-            keep.append(data)
-            regions.append([program.globals[v.name], v.size, data.ctypes.data, int(v.space == "global")])
-            region_names.append(v.name)
+    variables = [
+        v
+        for v in {**program.module.variables, **e.variables}.values()
+        if v.space in ("global", "const") and v.size > 0
+    ]
+    if (size := sum(v.size for v in variables)) > MAX_MODULE_MEMORY:
+        raise LaunchError(f"{size} bytes of module variables exceed the emulator's {MAX_MODULE_MEMORY}")
+    for v in variables:
+        data = np.frombuffer(bytearray(v.init or bytes(v.size)), np.uint8)
+        keep.append(data)
+        regions.append([program.globals[v.name], v.size, data.ctypes.data, int(v.space == "global")])
+        region_names.append(v.name)
 
     sm100 = int(program.module.target.startswith(("sm_10", "sm_11", "sm_12")))
     config = np.array(
         [e.registers, *block3, *grid3, *cluster3, end, dynamic_smem, program.local_bytes,
          KINDS.index(schedule.kind), schedule.seed, POLICIES.index(schedule.async_policy),
-         -1 if schedule.slow_warp is None else schedule.slow_warp, schedule.resident, schedule.max_resident,
-         int(check == "raise"), instruction_limit, 200_000, int(allow_uninit_mma), max_findings, sm100,
-         registers_per_thread, int(strict_fences), int(strict_lapping), int(strict_exits)],
+         -1 if schedule.slow_warp is None else schedule.slow_warp, schedule.resident,
+         max(schedule.resident, min(schedule.max_resident, MEMORY // max(footprint, 1))),
+         int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100,
+         registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits)), cta_limit],
         np.int64,
     )  # fmt: skip
     raw, seconds = _call(program, config, packed, regions, schedule)
     report = _report(program, raw, schedule, seconds, roles or {}, region_names)
-    if raw["status"] == "internal":
-        raise EmulatorError(report.findings[-1].message, report.findings[-1], report)
+    if report.status == "internal":
+        raise InternalError(report.findings[-1].message, report.findings[-1], report)
     if check == "raise" and not report.ok:
-        first = next(f for f in report.findings if f.error)
+        first = report.errors[0]
         message = f"{first}\n  under {schedule}"
         if first.code == "unsupported":
             raise UnsupportedInstruction(message, first, report)
@@ -148,7 +211,7 @@ def _call(
     region_rows = np.array(regions or [[0, 0, 0, 0]], np.int64)
     map_rows = np.array(packed.map_rows or [[0] * row], np.int64)
     if map_rows.shape[1] != row or len(config) != lib.emu_row_sizes(0):
-        raise EmulatorError("internal: the compiled core and the Python side disagree about a layout")
+        raise InternalError("the compiled core and the Python side disagree about a layout")
     params = np.frombuffer(bytes(packed.params) or b"\0", np.uint8)
     choices = np.array(schedule.choices or [0], np.int64)
 
@@ -158,12 +221,12 @@ def _call(
     start = time.perf_counter()
     ptr = lib.emu_launch(
         p(config), len(config), p(program.instructions), len(program.instructions), p(program.operands),
-        p(program.targets), p(params), len(packed.params), p(region_rows), len(regions),
+        len(program.operands), p(program.targets), len(program.targets), p(params), len(packed.params), p(region_rows), len(regions),
         p(map_rows), len(packed.map_rows), p(choices), len(schedule.choices),
     )  # fmt: skip
     seconds = time.perf_counter() - start
     if not ptr:
-        raise EmulatorError("internal: the compiled core refused the launch")
+        raise InternalError("the compiled core refused the launch, or memory ran out")
     try:
         text = ctypes.string_at(ptr).decode()
     finally:
@@ -208,9 +271,10 @@ def _report(
     warps = [WarpCounters(w["instructions"], w["barrier_waits"], w["spins"], w["ops"]) for w in raw["warps"]]
     log = raw["choices"]
     return Report(raw["status"], schedule, raw["instructions"], findings, warps, raw["pipes"], raw["stats"], seconds,
-                  list(zip(log[::2], log[1::2], strict=True)))  # fmt: skip
+                  raw["errors"], raw["warnings"], list(zip(log[::2], log[1::2], strict=True)))  # fmt: skip
 
 
+@checked
 def explore(run: Callable[[Schedule], Report], limit: int = 2000) -> Iterator[Report]:
     """Every interleaving of a tiny program, depth first: ``run`` launches it under the schedule that it is given.
 
@@ -220,6 +284,10 @@ def explore(run: Callable[[Schedule], Report], limit: int = 2000) -> Iterator[Re
     prefix: list[int] = []
     for _ in range(limit):
         report = run(Schedule("replay", choices=tuple(prefix)))
+        if not isinstance(report, Report):
+            raise LaunchError(
+                f"run: expected a function that returns the launch's Report, it returned {shown(report)}"
+            )
         yield report
         log = report.choices
         while log and log[-1][0] + 1 >= log[-1][1]:

@@ -14,6 +14,12 @@ from .errors import PtxSyntaxError
 
 _IDENT = r"[A-Za-z_$%][\w$]*"
 _LABEL = re.compile(rf"\s*({_IDENT})\s*:(?!:)")
+_INTEGER = re.compile(r"(-?)(?:0[xX]([0-9a-fA-F]{1,32})|0[bB]([01]{1,64})|0([0-7]{1,32})|(\d{1,32}))U?")
+#: Limits that ptxas has as well, or that keep a malformed text from taking the machine's memory.
+MAX_REGISTERS = 1 << 17
+MAX_PARAMETER_BYTES = 32764
+MAX_VARIABLE_BYTES = 1 << 40
+MAX_ALIGN = 1 << 20
 _SPECIAL_NAMES = [
     "%tid.x",
     "%tid.y",
@@ -208,31 +214,46 @@ def split_commas(text: str) -> list[str]:
 
 
 def parse_int(text: str) -> int | None:
-    """An integer literal of PTX, or None."""
-    s = text.strip().rstrip("U")
+    """An integer literal of PTX that 64 bits hold, or None."""
+    s = text.strip()
     if s == "WARP_SZ":
         return 32
-    try:
-        if re.fullmatch(r"-?0[0-7]+", s):
-            return int(s, 8)
-        return int(s, 0)
-    except ValueError:
+    m = _INTEGER.fullmatch(s)
+    if not m:
         return None
+    digits, base = next((m[i], base) for i, base in ((2, 16), (3, 2), (4, 8), (5, 10)) if m[i])
+    value = int(digits, base) * (-1 if m[1] else 1)
+    return value if -(1 << 63) <= value < 1 << 64 else None
 
 
 def _strip_comments(text: str) -> str:
     """Blank out comments, keeping newlines so that lines stay true."""
 
-    def blank(m: re.Match[str]) -> str:
-        return "\n" * m.group(0).count("\n") if m.group(0).startswith("/*") else ""
+    def newlines(m: re.Match[str]) -> str:
+        return "\n" * m.group(0).count("\n")
 
-    return re.sub(r"/\*.*?\*/|//[^\n]*", blank, text, flags=re.S)
+    return re.sub(r"/\*.*?\*/|//[^\n]*", newlines, text, flags=re.S)
+
+
+def _blank(m: re.Match[str]) -> str:
+    """What is as long as the match and holds nothing."""
+    return " " * len(m.group(0))
+
+
+class _OperandError(Exception):
+    """An operand that cannot be parsed; the statement around it adds its line."""
 
 
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text = _strip_comments(text)
         self.pos = 0
+        if not self.text.isascii() and (
+            strange := re.search(r"[^\x00-\x7f]", re.sub(r'"[^"\n]*"', _blank, self.text))
+        ):
+            raise PtxSyntaxError(
+                f"PTX line {self.text.count(chr(10), 0, strange.start()) + 1}: {strange[0]!r} is not a character of PTX"
+            )
         self.line_at = 0  # position up to which newlines were counted
         self.line = 1
         self.module = Module({}, {}, {}, "", "")
@@ -286,24 +307,26 @@ class _Parser:
             elif re.match(r"\.file\b", rest):
                 self.file(self.until("\n"))
             elif re.match(r"\.section\b", rest):
-                self.pos = self.matching_brace(self.text.index("{", self.pos)) + 1
+                self.until("{")
+                self.pos = self.matching_brace(self.pos - 1) + 1
             elif re.match(r"(\.visible|\.weak|\.extern|\.common)?\s*\.entry\b", rest):
                 self.kernel()
             elif re.match(r"(\.visible|\.weak|\.extern)?\s*\.func\b", rest):
                 self.function()
             elif re.match(r"(\.visible|\.weak|\.extern|\.common)?\s*\.(global|const|shared)\b", rest):
-                v = self.variable(self.statement())
-                self.module.variables[v.name] = v
+                self.declare(self.module.variables, self.statement())
             elif re.match(r"\.(pragma|loc|alias)\b", rest):
                 self.until("\n")
             else:
                 raise self.error(f"unexpected text {rest.split(chr(10))[0].strip()!r}")
         if not self.module.entries:
             raise self.error("no .entry in the module")
+        if not re.fullmatch(r"sm_\d+[af]?", self.module.target):
+            raise self.error(f"the target {self.module.target!r} is not a GPU's")
         return self.module
 
     def file(self, text: str) -> None:
-        if m := re.match(r'\.file\s+(\d+)\s+"([^"]*)"', text.strip()):
+        if m := re.match(r'\.file\s+(\d{1,9})\s+"([^"]*)"', text.strip()):
             self.module.files[int(m.group(1))] = m.group(2)
 
     def function(self) -> None:
@@ -318,6 +341,18 @@ class _Parser:
     def statement(self) -> str:
         """Text up to the semicolon that ends it (initialisers in braces included)."""
         return self.until(";")
+
+    def declare(self, variables: dict[str, Variable], text: str) -> None:
+        v = self.variable(text)
+        if v.name in variables:
+            raise self.error(f"{v.name} is declared twice")
+        variables[v.name] = v
+
+    def alignment(self, text: str | None, default: int) -> int:
+        align = default if text is None else parse_int(text)
+        if not align or align & (align - 1) or align > MAX_ALIGN:
+            raise self.error(f"the alignment {text} is not a power of two")
+        return align
 
     def variable(self, text: str) -> Variable:
         s = " ".join(text.split())
@@ -337,43 +372,51 @@ class _Parser:
             if d == "":
                 extern = True
             else:
-                size *= int(d)
+                size *= parse_int(d) or 0
+        if size > MAX_VARIABLE_BYTES:
+            raise self.error(f"{m['name']} has {size} bytes")
         init = None
         if m["init"]:
-            values = [parse_int(v) for v in m["init"].strip("{} ").split(",") if v.strip()]
+            words = [w.strip() for w in m["init"].strip("{} ").split(",") if w.strip()]
             if m["type"][0] == "f":
-                parts = [int(v.strip()[2:], 16) for v in m["init"].strip("{} ").split(",")]
-            elif any(v is None for v in values):
-                raise self.error(f"initialiser of {m['name']} is not a list of integers")
+                hexed = [re.fullmatch(r"0[fFdD]([0-9a-fA-F]{1,16})", w) for w in words]
+                values = [int(h[1], 16) if h else None for h in hexed]
             else:
-                parts = [v for v in values if v is not None]
-            init = b"".join((v & ((1 << 8 * item) - 1)).to_bytes(item, "little") for v in parts).ljust(
-                size, b"\0"
-            )
-        return Variable(m["name"], m["space"], int(m["align"] or item), -1 if extern else size, init)
+                values = [parse_int(w) for w in words]
+            if any(v is None for v in values):
+                raise self.error(f"initialiser of {m['name']} is not a list of numbers")
+            init = b"".join(((v or 0) & ((1 << 8 * item) - 1)).to_bytes(item, "little") for v in values)
+            if len(init) > size:
+                raise self.error(f"initialiser of {m['name']} is longer than its {size} bytes")
+            init = init.ljust(size, b"\0") if size <= 1 << 28 else init
+        return Variable(m["name"], m["space"], self.alignment(m["align"], item), -1 if extern else size, init)
 
     # ---- kernels
     def kernel(self) -> None:
         line = self.here()
-        head = (
-            self.until("(") if "(" in self.text[self.pos : self.pos + 4000].split("{")[0] else self.until("{")
-        )
-        m = re.search(rf"\.entry\s+({_IDENT})", head)
+        m = re.compile(rf"(?:\.\w+\s*)*?\.entry\s+({_IDENT})\s*(\(?)").match(self.text, self.pos)
         if not m:
             raise self.error("an .entry without a name")
+        if m.group(1) in self.module.entries:
+            raise self.error(f"the entry {m.group(1)} is there twice")
+        self.pos = m.end()
         params: list[Param] = []
-        if not head.rstrip().endswith("{") and self.text[self.pos - 1] == "(":
+        if m.group(2):
             offset = 0
             for text in split_commas(self.until(")")):
                 p = self.parameter(" ".join(text.split()))
                 p.offset = offset = (offset + p.align - 1) // p.align * p.align
                 offset += p.size
                 params.append(p)
+            if offset > MAX_PARAMETER_BYTES:
+                raise self.error(f"{offset} bytes of parameters, at most {MAX_PARAMETER_BYTES} are possible")
         self.entry = e = Entry(m.group(1), params, line=line)
         directives = self.until("{")
         self.pos -= 1
         for d, values in re.findall(r"\.(\w+)\s*([\d,\s]*)", directives):
-            numbers = tuple(int(v) for v in values.replace(",", " ").split())
+            numbers = tuple(parse_int(v) or 0 for v in values.replace(",", " ").split())
+            if d in ("reqntid", "maxntid", "maxnreg", "reqnctapercluster") and not 1 <= len(numbers) <= 3:
+                raise self.error(f".{d} takes one to three numbers")
             if d == "reqntid":
                 e.reqntid = numbers
             elif d == "maxntid":
@@ -396,12 +439,20 @@ class _Parser:
         )
         if not m:
             raise self.error(f"cannot parse the parameter {s!r}")
-        item = _TYPE_SIZE[m.group(2)]
-        count = int(m.group(4)) if m.group(4) else 1
-        return Param(m.group(3), m.group(2), item * count, int(m.group(1) or item), is_array=bool(m.group(4)))
+        item = _TYPE_SIZE.get(m.group(2))
+        count = parse_int(m.group(4)) if m.group(4) else 1
+        if item is None or count is None:
+            raise self.error(f"cannot parse the parameter {s!r}")
+        return Param(
+            m.group(3),
+            m.group(2),
+            item * count,
+            self.alignment(m.group(1), item),
+            is_array=bool(m.group(4)),
+        )
 
     def body(self, e: Entry) -> None:
-        loc_re = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
+        loc_re = re.compile(r"\.loc\s+(\d{1,9})\s+(\d{1,9})[^\n]*")
         while True:
             if not self.skip():
                 raise self.error("the kernel body does not end")
@@ -424,6 +475,8 @@ class _Parser:
             elif m := _LABEL.match(self.text, self.pos):
                 self.pos = m.end()
                 name = self.label(m.group(1))
+                if name in e.labels:
+                    raise self.error(f"the label {m.group(1)} is there twice")
                 e.labels[name] = len(e.body)
                 self.branch_list(e, name)
             else:
@@ -459,9 +512,8 @@ class _Parser:
             if s.startswith(".reg"):
                 self.registers(e, s)
             elif re.match(r"\.(shared|local|global|const)\b", s):
-                v = self.variable(s)
-                e.variables[v.name] = v
-            elif not s.startswith((".pragma", ".loc")):
+                self.declare(e.variables, s)
+            elif not s.startswith(".pragma"):
                 raise PtxSyntaxError(f"PTX line {line}: directive {s!r} inside a kernel is not known")
             return
         m = re.match(rf"(?:@(!?)\s*({_IDENT})\s+)?(.*)$", s)
@@ -479,8 +531,10 @@ class _Parser:
                 raise PtxSyntaxError(f"PTX line {line}: the guard {guard_name} is not a register")
             guard = Reg(r.slot, r.type, r.name, negate == "!")
         try:
-            operands = [self.operand(x) for x in split_commas(m.group(2))]
-        except PtxSyntaxError as err:
+            # A call is reported where it is executed; what it passes is of no interest.
+            call = re.match(r"call\b", m.group(1))
+            operands = [] if call else [self.operand(x) for x in split_commas(m.group(2))]
+        except _OperandError as err:
             raise PtxSyntaxError(f"PTX line {line}: {err} in {s!r}") from None
         e.body.append(Statement(m.group(1), operands, guard, line, self.loc, s))
 
@@ -488,14 +542,18 @@ class _Parser:
         m = re.match(r"\.reg (?:\.v[24] )?\.(\w+) (.*)$", s)
         if not m:
             raise self.error(f"cannot parse {s!r}")
+        if m.group(1) not in _TYPE_SIZE and m.group(1) not in ("f16x2", "bf16", "bf16x2"):
+            raise self.error(f"registers of the unknown type .{m.group(1)}")
         for name in m.group(2).split(","):
-            r = re.match(rf"\s*({_IDENT})(?:<(\d+)>)?\s*$", name)
+            r = re.match(rf"\s*({_IDENT})(?:<(\d{{1,9}})>)?\s*$", name)
             if not r:
                 raise self.error(f"cannot parse the register {name!r}")
             count = int(r.group(2)) if r.group(2) else 1
             kind = "range" if r.group(2) else "one"
             self.scopes[-1][r.group(1)] = (kind, e.registers, count, m.group(1))
             e.registers += count
+            if e.registers > MAX_REGISTERS:
+                raise self.error(f"more than {MAX_REGISTERS} registers")
 
     def register(self, name: str) -> Reg | None:
         stem = None
@@ -507,7 +565,7 @@ class _Parser:
                 # a prefix may itself end in digits: try the shortest numeric suffix that was declared
                 for cut in range(len(stem.group(1)), len(name)):
                     hit = scope.get(name[:cut])
-                    if hit and hit[0] == "range" and name[cut:].isdigit() and int(name[cut:]) < hit[2]:
+                    if hit and hit[0] == "range" and len(name) - cut < 10 and int(name[cut:]) < hit[2]:
                         return Reg(hit[1] + int(name[cut:]), hit[3], name)
         if name in SPECIALS:
             return Reg(SPECIALS[name], "b32", name)
@@ -515,21 +573,38 @@ class _Parser:
 
     def operand(self, x: str) -> object:
         x = x.strip()
+        if x.startswith("{"):
+            return Vec(tuple(self.scalar(y) for y in self.inside(x, "}")))
+        if x.startswith("["):
+            first, *rest = self.inside(x, "]") or [""]
+            base = self.address(first)
+            extra = (
+                Vec(tuple(map(self.scalar, self.inside(y, "}")))) if y[0] == "{" else self.scalar(y)
+                for y in rest
+            )
+            return Addr(base.base, base.offset, tuple(extra))
+        if "|" in x:
+            a, _, b = x.partition("|")
+            return Pair(self.scalar(a), self.scalar(b))
+        return self.scalar(x)
+
+    @staticmethod
+    def inside(x: str, close: str) -> list[str]:
+        """The items between brackets."""
+        items = split_commas(x[1:-1])
+        if not x.endswith(close) or not all(items):
+            raise _OperandError(f"cannot parse the operand {x!r}")
+        return items
+
+    def scalar(self, x: str) -> object:
+        """A register, an immediate, a variable's address or the sink."""
+        x = x.strip()
         if x == "_":
             return Sink()
-        if x.startswith("{"):
-            return Vec(tuple(self.operand(y) for y in split_commas(x[1:-1])))
-        if x.startswith("["):
-            parts = split_commas(x[1:-1])
-            base = self.address(parts[0])
-            return Addr(base.base, base.offset, tuple(self.operand(y) for y in parts[1:]))
-        if "|" in x:
-            a, b = x.split("|")
-            return Pair(self.operand(a), self.operand(b))
         if x.startswith("!"):
             r = self.register(x[1:].strip())
             if r is None:
-                raise PtxSyntaxError(f"unknown predicate {x!r}")
+                raise _OperandError(f"unknown predicate {x!r}")
             return Reg(r.slot, r.type, r.name, True)
         if m := re.fullmatch(r"(-?)0[fF]([0-9a-fA-F]{8})", x):
             return Imm(int(m.group(2), 16) ^ (0x80000000 if m.group(1) else 0), True)
@@ -547,26 +622,27 @@ class _Parser:
         if (r := self.register(x)) is not None:
             return r
         if x.startswith("%"):
-            raise PtxSyntaxError(f"unknown register {x!r}")
-        if re.fullmatch(_IDENT, x):
-            return Sym(self.label(x))
-        place = self.address(x)
-        if isinstance(place.base, Sym):
-            return Sym(place.base.name, place.offset)
-        raise PtxSyntaxError(f"cannot parse the operand {x!r}")
+            raise _OperandError(f"unknown register {x!r}")
+        if m := re.fullmatch(rf"({_IDENT})(?:\s*([+-])\s*(\w+))?", x):
+            return Sym(self.label(m.group(1)), self.offset(m.group(2), m.group(3), x))
+        raise _OperandError(f"cannot parse the operand {x!r}")
 
     def address(self, x: str) -> Addr:
-        m = re.match(r"\s*(.*?)\s*(?:([+-])\s*(-?(?:0x[0-9a-fA-F]+|\d+)))?\s*$", x)
-        if not m or not m.group(1):
-            base = self.operand(x)
-            if isinstance(base, Imm):
-                return Addr(base)
-            raise PtxSyntaxError(f"cannot parse the address {x!r}")
-        base = self.operand(m.group(1)) if not re.fullmatch(r"-?\d+", x.strip()) else Imm(int(x))
-        if not isinstance(base, Reg | Imm | Sym):
-            raise PtxSyntaxError(f"cannot parse the address {x!r}")
-        offset = int(m.group(3), 0) if m.group(3) else 0
-        return Addr(base, -offset if m.group(2) == "-" else offset)
+        """What stands between square brackets: a base, and maybe a constant that is added."""
+        if (value := parse_int(x)) is not None:
+            return Addr(Imm(value))
+        m = re.fullmatch(r"\s*(.*?)\s*([+-])\s*(-?\w+)\s*", x)
+        base = self.scalar(m.group(1) if m else x)
+        if not isinstance(base, Reg | Imm | Sym) or (isinstance(base, Reg) and base.negated):
+            raise _OperandError(f"cannot parse the address {x!r}")
+        return Addr(base, self.offset(m.group(2), m.group(3), x) if m else 0)
+
+    @staticmethod
+    def offset(sign: str | None, digits: str | None, x: str) -> int:
+        value = parse_int(digits) if digits else 0
+        if value is None or abs(value) >= 1 << 62:
+            raise _OperandError(f"cannot parse the offset in {x!r}")
+        return -value if sign == "-" else value
 
 
 def parse(text: str) -> Module:

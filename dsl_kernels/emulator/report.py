@@ -64,7 +64,11 @@ class WarpCounters:
 
 @dataclass
 class Report:
-    """Outcome of a launch. ``ok`` means that no check failed under this one schedule."""
+    """Outcome of a launch. ``ok`` means that no check failed under this one schedule.
+
+    ``findings`` holds every distinct error, and as many warnings as the launch was told to keep; ``error_count`` and
+    ``warning_count`` count them all.
+    """
 
     status: str
     schedule: Schedule
@@ -74,11 +78,13 @@ class Report:
     pipes: dict[str, int]
     stats: dict[str, int]
     seconds: float
+    error_count: int
+    warning_count: int
     choices: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
-        return self.status == "ok" and not any(f.error for f in self.findings)
+        return self.status == "ok" and not self.error_count
 
     @property
     def errors(self) -> list[Finding]:
@@ -89,6 +95,8 @@ class Report:
             f"{'ok' if self.ok else 'FAILED'} under {self.schedule}: {self.instructions} warp instructions in {self.seconds:.2f} s"
         ]
         lines += [str(f) for f in self.findings]
+        if dropped := self.error_count + self.warning_count - len(self.findings):
+            lines.append(f"({dropped} more warnings)")
         lines.append("pipes: " + ", ".join(f"{k} {v}" for k, v in self.pipes.items()))
         lines.append("memory: " + ", ".join(f"{k} {v}" for k, v in self.stats.items()))
         return "\n".join(lines)

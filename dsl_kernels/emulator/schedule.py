@@ -5,11 +5,25 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import index
+
+from ..arguments import shown
+from .errors import LaunchError, checked
 
 KINDS = ("lockstep", "random", "adversarial", "replay")
 POLICIES = ("random", "early", "late")
 
 
+def _integer(name: str, value: int, low: int, high: int) -> None:
+    try:
+        inside = low <= index(value) <= high
+    except TypeError:
+        inside = False
+    if not inside:
+        raise LaunchError(f"{name} {shown(value)} of a schedule is not an integer from {low} to {high}")
+
+
+@checked
 @dataclass(frozen=True)
 class Schedule:
     """How a launch is interleaved.
@@ -30,12 +44,16 @@ class Schedule:
     choices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"schedule kind {self.kind!r} is not one of {', '.join(KINDS)}")
-        if self.async_policy not in POLICIES:
-            raise ValueError(f"async policy {self.async_policy!r} is not one of {', '.join(POLICIES)}")
-        if not 1 <= self.resident <= self.max_resident:
-            raise ValueError("resident must be at least 1 and at most max_resident")
+        for name, value, known in (("kind", self.kind, KINDS), ("async policy", self.async_policy, POLICIES)):
+            if value not in known:
+                raise LaunchError(f"{name} {shown(value)} of a schedule is not one of {', '.join(known)}")
+        _integer("seed", self.seed, -(1 << 63), (1 << 63) - 1)
+        _integer("max_resident", self.max_resident, 1, 1 << 20)
+        _integer("resident", self.resident, 1, self.max_resident)
+        if self.slow_warp is not None:
+            _integer("slow_warp", self.slow_warp, 0, 31)
+        for choice in self.choices:
+            _integer("choices", choice, 0, (1 << 63) - 1)
 
     @staticmethod
     def lockstep() -> Schedule:
@@ -66,8 +84,13 @@ class Schedule:
         return f"Schedule({', '.join(parts)})"
 
 
+@checked
 def schedules(count: int, seed: int = 0, warps: int = 4) -> Iterator[Schedule]:
     """The first ``count`` schedules worth trying: lock-step, early and late completion, slow warps, then random ones."""
+
+    for name, value in (("count", count), ("warps", warps)):
+        _integer(name, value, 0, (1 << 63) - 1)
+    _integer("seed", seed, -(1 << 63), (1 << 63) - 1)
 
     def endless() -> Iterator[Schedule]:
         yield Schedule.lockstep()

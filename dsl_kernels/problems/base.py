@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentTypeError, InvalidArgumentError, UnknownNameError, did_you_mean
+from ..arguments import checked, is_plain_tensor, require_known, shown
+from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..expr import evaluate, names_in
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class Values:
     otherwise: str = UNDEFINED
 
 
+@checked
 @dataclass(frozen=True)
 class Operand:
     """One argument of the kernel ABI, in order.
@@ -85,6 +87,7 @@ class Operand:
         return getattr(torch, self.torch_name)
 
 
+@checked
 @dataclass(frozen=True)
 class Workload:
     """One concrete instance: a form of the problem, its sizes and how its random inputs are drawn.
@@ -151,28 +154,26 @@ class Problem:
     flops: Callable[[str, Mapping[str, int]], dict[str, float]]
 
     def operands(self, form: str) -> tuple[Operand, ...]:
-        if form not in self.forms:
-            raise UnknownNameError(
-                f"form of {self.op}",
-                expected="a known form",
-                got=repr(form),
-                fix=did_you_mean(form, list(self.forms)),
-            )
+        """The operands of a form, in ABI order.
+
+        Raises:
+            UnknownNameError: no such form.
+        """
+        require_known(f"form of {self.op}", form, self.forms, "form")
         return self.forms[form]
 
     def workload(self, name: str) -> Workload:
-        for workload in self.workloads:
-            if workload.name == name:
-                return workload
-        names = [workload.name for workload in self.workloads]
-        raise UnknownNameError(
-            f"workload of {self.op}",
-            expected="a known workload",
-            got=repr(name),
-            fix=did_you_mean(name, names),
-        )
+        """A workload by its name.
+
+        Raises:
+            UnknownNameError: no such workload.
+        """
+        named = {workload.name: workload for workload in self.workloads}
+        require_known(f"workload of {self.op}", name, named, "workload")
+        return named[name]
 
 
+@checked
 def bind_dims(
     operands: tuple[Operand, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
 ) -> dict[str, int]:
@@ -249,22 +250,14 @@ def require_dense(name: str, tensor: Any) -> None:
     """Refuse what no kernel can read by address and strides.
 
     Raises:
-        ArgumentTypeError: not a tensor, or sparse, nested or lazily negated.
+        ArgumentTypeError: not a tensor, or sparse, nested, quantised or lazily negated.
     """
-    import torch
-
-    if not isinstance(tensor, torch.Tensor):
+    if not is_plain_tensor(tensor):
         raise ArgumentTypeError(
             name,
-            expected="a torch.Tensor",
-            got=type(tensor).__name__,
-            fix="convert it with torch.as_tensor",
-        )
-    negated = not torch.compiler.is_compiling() and tensor.is_neg()
-    if tensor.layout != torch.strided or tensor.is_nested or negated:
-        kind = "nested" if tensor.is_nested else "lazily negated" if negated else str(tensor.layout)
-        raise ArgumentTypeError(
-            name, expected="a dense tensor", got=f"a {kind} one", fix="make a dense copy of it"
+            expected="a dense torch.Tensor",
+            got=shown(tensor),
+            fix="convert it, or make a dense copy of it",
         )
 
 

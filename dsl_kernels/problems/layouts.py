@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from ..errors import InvalidArgumentError
+from ..arguments import checked, require_range
+from ..errors import ArgumentTypeError, InvalidArgumentError
 
 INDEX_DIM = 128
 LATENT_DIM = 512
@@ -16,7 +17,12 @@ ROPE_DIM = 64
 FP8_TOKEN_BYTES = LATENT_DIM + 4 * 4 + 2 * ROPE_DIM
 E4M3_MAX = 448.0
 
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# Tokens and keys are bytes; caches come as any type of one byte.
+_BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 
+
+@checked
 def pack_index_keys(keys: torch.Tensor) -> torch.Tensor:
     """Quantise index keys into the paged cache.
 
@@ -26,51 +32,97 @@ def pack_index_keys(keys: torch.Tensor) -> torch.Tensor:
     Returns:
         [pages, page_size, 1, 132] uint8, block-planar: scale = max(|k|, 1e-4) / 448 per token.
     """
-    if keys.dim() != 3 or keys.shape[2] != INDEX_DIM:
-        raise InvalidArgumentError(
-            "keys",
-            expected="shape [pages, page_size, 128]",
-            got=str(tuple(keys.shape)),
-            fix="reshape the keys to pages",
-        )
+    _require("keys", keys, ("pages", "page_size", INDEX_DIM), _FLOATS)
     pages, page_size, _ = keys.shape
+    keys = keys.contiguous()
     scale = keys.float().abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX
     quantised = (keys.float() * (1.0 / scale)[..., None]).clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn)
     cache = torch.empty(pages, page_size * (INDEX_DIM + 4), dtype=torch.uint8, device=keys.device)
-    cache[:, : page_size * INDEX_DIM] = quantised.view(torch.uint8).view(pages, -1)
-    cache[:, page_size * INDEX_DIM :] = scale.contiguous().view(torch.uint8).view(pages, -1)
+    split = page_size * INDEX_DIM
+    cache[:, :split] = quantised.view(torch.uint8).view(pages, split)
+    cache[:, split:] = scale.contiguous().view(torch.uint8).view(pages, page_size * 4)
     return cache.view(pages, page_size, 1, INDEX_DIM + 4)
 
 
+@checked
 def unpack_index_keys(cache: torch.Tensor, page_size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fp8 values [pages, page_size, 128] and the fp32 scales [pages, page_size] of a paged cache."""
-    flat = cache.reshape(cache.shape[0], page_size * (INDEX_DIM + 4))
-    split = page_size * INDEX_DIM
-    values = flat[:, :split].contiguous().view(torch.float8_e4m3fn).view(-1, page_size, INDEX_DIM)
-    scales = flat[:, split:].contiguous().view(torch.float32).view(-1, page_size)
-    return values, scales
+    """The fp8 values [pages, page_size, 128] and the fp32 scales [pages, page_size] of a paged cache.
+
+    Args:
+        cache: bytes, [pages, page_size, 1, 132] or [pages, page_size * 132].
+    """
+    require_range("page_size", page_size, 1, 1 << 20)
+    width = page_size * (INDEX_DIM + 4)
+    if cache.dim() == 4:
+        _require("cache", cache, ("pages", page_size, 1, INDEX_DIM + 4), _BYTES)
+    else:
+        _require("cache", cache, ("pages", width), _BYTES)
+    pages, split = cache.shape[0], page_size * INDEX_DIM
+    flat = cache.view(torch.uint8).reshape(pages, width)
+    values = flat[:, :split].contiguous().view(torch.float8_e4m3fn)
+    scales = flat[:, split:].contiguous().view(torch.float32)
+    return values.view(pages, page_size, INDEX_DIM), scales.view(pages, page_size)
 
 
+@checked
 def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: bool = False) -> torch.Tensor:
     """Quantise a latent cache [n, 512] and rope [n, 64] into [n, 656] uint8 tokens.
 
     The scale of each 128 dims is rounded up to a power of two, as FlashMLA's reference quantiser does, so that
     dequantising to bf16 is exact. With `raw_scales` it is max(|x|, 1e-4) / 448 as it comes, which vLLM's cache holds.
     """
-    groups = latent.float().view(-1, 4, 128)
+    _require("latent", latent, ("n", LATENT_DIM), _FLOATS)
+    _require("rope", rope, (latent.shape[0], ROPE_DIM), _FLOATS)
+    if rope.device != latent.device:
+        raise InvalidArgumentError(
+            "rope", expected=f"device {latent.device} like latent", got=str(rope.device), fix="move it"
+        )
+    n = latent.shape[0]
+    groups = latent.float().reshape(n, 4, 128)
     scale = groups.abs().amax(dim=2).clamp(min=1e-4) / E4M3_MAX
     if not raw_scales:
         scale = torch.exp2(torch.ceil(torch.log2(scale)))
-    token = torch.empty(latent.shape[0], FP8_TOKEN_BYTES, dtype=torch.uint8, device=latent.device)
+    token = torch.empty(n, FP8_TOKEN_BYTES, dtype=torch.uint8, device=latent.device)
     values = (groups / scale[..., None]).clamp(-E4M3_MAX, E4M3_MAX)
-    token[:, :512] = values.to(torch.float8_e4m3fn).view(torch.uint8).view(-1, 512)
+    token[:, :512] = values.to(torch.float8_e4m3fn).view(torch.uint8).view(n, LATENT_DIM)
     token[:, 512:528] = scale.contiguous().view(torch.uint8)
     token[:, 528:] = rope.to(torch.bfloat16).contiguous().view(torch.uint8)
     return token
 
 
+@checked
 def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The latent [n, 512] in float32 (fp8 value times scale) and the rope [n, 64] in bf16 of 656-byte tokens."""
-    values = tokens[:, :512].contiguous().view(torch.float8_e4m3fn).float().view(-1, 4, 128)
+    _require("tokens", tokens, ("n", FP8_TOKEN_BYTES), _BYTES)
+    n, tokens = tokens.shape[0], tokens.view(torch.uint8)
+    values = tokens[:, :512].contiguous().view(torch.float8_e4m3fn).float().view(n, 4, 128)
     scale = tokens[:, 512:528].contiguous().view(torch.float32)
-    return (values * scale[..., None]).view(-1, 512), tokens[:, 528:].contiguous().view(torch.bfloat16)
+    return (values * scale[..., None]).view(n, LATENT_DIM), tokens[:, 528:].contiguous().view(torch.bfloat16)
+
+
+def _require(
+    name: str, tensor: torch.Tensor, shape: tuple[str | int, ...], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """The tensor has one of these types, this shape (a string is any extent) and an element of memory for each."""
+    if tensor.dtype not in dtypes:
+        raise ArgumentTypeError(
+            name,
+            expected="dtype " + " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes),
+            got=str(tensor.dtype),
+            fix="convert it with .to(...), or .view(...) where the bits are meant",
+        )
+    fits = all(isinstance(e, str) or e == a for e, a in zip(shape, tensor.shape, strict=False))
+    if tensor.dim() != len(shape) or not fits:
+        raise InvalidArgumentError(
+            name,
+            expected=f"shape [{', '.join(map(str, shape))}]",
+            got=f"shape {tuple(tensor.shape)}",
+            fix="reshape it with .view(...)",
+        )
+    if any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise InvalidArgumentError(
+            name,
+            expected="an element of memory for each",
+            got=f"an expanded tensor of shape {tuple(tensor.shape)}",
+            fix="call .contiguous()",
+        )

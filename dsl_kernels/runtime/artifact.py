@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArtifactError
 from dsl_kernels.expr import names_in
 
@@ -202,6 +203,7 @@ class Artifact:
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
     @classmethod
+    @checked
     def from_json(cls, text: str, where: str = META) -> Artifact:
         """Read `meta.json`, refusing whatever a launcher could not trust."""
         try:
@@ -236,11 +238,12 @@ class Artifact:
         return sealed
 
 
+@checked
 def read(folder: Path, *, verify: bool = True) -> Artifact:
     """The artifact in `folder`; `verify` compares every code file with its recorded hash."""
     try:
         text = (folder / META).read_bytes().decode(errors="replace")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(
             str(folder),
             expected=f"a compiled variant with {META}",

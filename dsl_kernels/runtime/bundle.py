@@ -23,17 +23,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import dsl_kernels
 from dsl_kernels import env
+from dsl_kernels.arguments import checked, require_known
 from dsl_kernels.errors import BundleError, CacheError, InvalidArgumentError
+from dsl_kernels.variants import Variant
 
 from . import storage
 from .artifact import CODE_FILES, META, Artifact, read, sha256
-
-if TYPE_CHECKING:
-    from dsl_kernels.variants import Variant
 
 SCHEMA = 1
 INDEX = "bundle.json"
@@ -156,6 +155,7 @@ class Bundle:
 _override: Path | None = None
 
 
+@checked
 def use(path: str | Path | None) -> Bundle | None:
     """Serve launches of this process from the bundle at `path`, before the cache; None ends that.
 
@@ -186,6 +186,7 @@ def holding(path: Path) -> Path | None:
     return next((folder for folder in path.absolute().parents if (folder / INDEX).is_file()), None)
 
 
+@checked
 def open_bundle(path: str | Path) -> Bundle:
     """The bundle at `path`, its index compared with this version of the library.
 
@@ -254,6 +255,7 @@ def _inside(root: Path, path: Path) -> Path:
     return path
 
 
+@checked
 def write(
     target: str | Path,
     chosen: Sequence[Variant],
@@ -278,6 +280,8 @@ def write(
         CacheError: the folder cannot be written.
     """
     target = Path(target).absolute()
+    for variant in chosen:
+        require_known("folders", variant.id, folders, "compiled variant")
     archs = sorted({variant.arch for variant in chosen})
     if len(archs) != 1:
         raise InvalidArgumentError(
@@ -323,6 +327,7 @@ def write(
     return open_bundle(target)
 
 
+@checked
 def require_free(target: str | Path, *, replace: bool) -> None:
     """Refuse a target that a bundle must not be written to, before anything is compiled for it.
 
@@ -330,8 +335,13 @@ def require_free(target: str | Path, *, replace: bool) -> None:
         InvalidArgumentError: it holds something, and not a bundle that may be replaced.
     """
     target = Path(target)
-    if not target.exists():
-        return
+    try:
+        if not target.exists():
+            return
+    except OSError as error:
+        raise InvalidArgumentError(
+            str(target), expected="a folder that can be made", got=str(error), fix="choose another folder"
+        ) from None
     bundled = (target / INDEX).is_file()
     if not (bundled and replace) and (not target.is_dir() or any(target.iterdir())):
         raise InvalidArgumentError(

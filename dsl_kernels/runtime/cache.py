@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 import dsl_kernels
 from dsl_kernels import backends, env
+from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArtifactError, CacheError, CompileError, MissingArtifactError, ToolchainError
 
 from . import bundle, sources, storage, toolkit
@@ -139,6 +140,7 @@ def _content(module: Module, digest: Callable[[Path], str]) -> str:
     return content.hexdigest()
 
 
+@checked
 def lookup(module: Module) -> Path | None:
     """The folder of the compiled variant, if it is there and intact. Never compiles.
 
@@ -151,6 +153,7 @@ def lookup(module: Module) -> Path | None:
     return _find(module, key_of(module))
 
 
+@checked
 def artifact_for(module: Module, *, build: bool = True, retry: bool = False) -> Path:
     """The folder of the compiled variant; compiles it when it is missing.
 

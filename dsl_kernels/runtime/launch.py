@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dsl_kernels.arch import get_arch
+from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
 from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
@@ -31,6 +32,7 @@ _PORTABLE_CLUSTER = 8
 _DEFAULT_DYNAMIC_SMEM = 48 * 1024
 
 
+@checked
 def load(folder: str | Path, *, verify: bool = True) -> LoadedKernel:
     """The kernel compiled into `folder`. `verify` compares the code with the recorded hashes."""
     folder = Path(folder)

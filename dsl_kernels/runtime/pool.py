@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from dsl_kernels import env
+from dsl_kernels.arguments import checked, require_range
 from dsl_kernels.errors import CompileError, DslKernelError
 
 from . import cache, toolkit
@@ -36,6 +37,7 @@ from .artifact import Artifact, read
 UNKNOWN_SECONDS = 10.0
 # Peak resident memory of one worker: the DSL with torch, and the vendor's compiler on a large kernel.
 WORKER_BYTES = 2 << 30
+MOST_JOBS = 1024
 TIMEOUT = "COMPILE_TIMEOUT"
 _TAIL = 2000
 
@@ -52,6 +54,7 @@ class Outcome:
     error: DslKernelError | None = None
 
 
+@checked
 def compile_all(
     modules: Iterable[cache.Module],
     *,
@@ -68,8 +71,14 @@ def compile_all(
         timeout: Seconds one variant may take; by default DSL_KERNELS_COMPILE_TIMEOUT.
         retry: Compile again what is recorded as failed.
         started: Called with the variant's id when a worker takes it, for a progress display.
+
+    Raises:
+        InvalidArgumentError: no workers, or a time that is negative or no number.
     """
+    if jobs is not None:
+        require_range("jobs", jobs, 1, MOST_JOBS)
     seconds = timeout if timeout is not None else env.COMPILE_TIMEOUT.get()
+    require_range("timeout", seconds, 0, 2**31)
     missing: deque[cache.Module] = deque()
     for module in modules:
         begin = time.perf_counter()

@@ -7,12 +7,14 @@ had looked it up a moment before misses it and looks again (`store.fetch`), whic
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from dsl_kernels.arguments import checked, require_range
 from dsl_kernels.errors import CacheError
 
 from . import cache, storage
@@ -36,6 +38,7 @@ def last_used(folder: Path) -> float:
     return max(max(s.st_atime, s.st_mtime) for s in (p.stat() for p in folder.glob("kernel.*")))
 
 
+@checked
 def prune(
     unused_for: float | None,
     max_bytes: int | None = None,
@@ -55,8 +58,12 @@ def prune(
         What went or would go, and what was to go and is in use.
 
     Raises:
+        InvalidArgumentError: an age or a size that is negative or no number.
         CacheError: a folder cannot be deleted.
     """
+    for name, value in (("unused_for", unused_for), ("max_bytes", max_bytes)):
+        if value is not None:
+            require_range(name, value, 0, math.inf)
     now = time.time()
     entries = []
     for entry in cache.entries():

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dsl_kernels.arguments import checked
 from dsl_kernels.errors import ArtifactError, MissingArtifactError
+from dsl_kernels.variants import Variant
 
 from . import bundle
 from .artifact import Artifact
 from .launch import LoadedKernel
 
-if TYPE_CHECKING:
-    from dsl_kernels.variants import Variant
 
-
+@checked
 def load(variant: Variant) -> LoadedKernel:
     """The kernel of a variant, ready to launch.
 
@@ -27,6 +26,7 @@ def load(variant: Variant) -> LoadedKernel:
     return LoadedKernel(*fetch(variant, bundle.CUBIN))
 
 
+@checked
 def fetch(variant: Variant, file: str) -> tuple[Artifact, bytes]:
     """The launch description and one code file of a variant; errors as `load`."""
     held = bundle.active()
@@ -43,6 +43,7 @@ def fetch(variant: Variant, file: str) -> tuple[Artifact, bytes]:
         return cache.fetch(_cached(variant, held), file)
 
 
+@checked
 def lookup(variant: Variant) -> Path | None:
     """The folder of a compiled variant, in the bundle in use or in the cache; None where it has to be compiled."""
     from . import cache

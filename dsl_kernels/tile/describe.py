@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..arch import ArchSpec
+from ..arguments import checked
 from .lang import Schedule, Space
 from .plan import Action, barrier_plan
 
@@ -30,6 +31,7 @@ def steps(actions: tuple[Action, ...]) -> str:
     return ", ".join(_SHORT[action] for action in actions) or "-"
 
 
+@checked
 def describe(schedule: Schedule, arch: ArchSpec) -> str:
     """Roles, buffers, pipelines and totals of `schedule`, at most about 110 columns wide."""
     lines = ["roles"]

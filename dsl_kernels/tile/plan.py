@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from ..arguments import checked
 from ..errors import DeclarationError
 from .lang import ASYNC_PROXY, Engine, Pipeline, Reader, Role, Schedule, Space
 
@@ -162,6 +163,7 @@ def _release(reader: Reader) -> tuple[Action, ...]:
     return (*steps, Action.ARRIVE_EMPTY)
 
 
+@checked
 def barrier_plan(schedule: Schedule) -> BarrierPlan:
     """Derive the plan of every pipeline of `schedule`.
 

@@ -1,9 +1,10 @@
 """Small TileLang modules, as a template would render them, and a cache of their own for each test."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
+
+from dsl_kernels.variants import Variant
 
 pytest.importorskip("tilelang")
 
@@ -47,7 +48,7 @@ def make_module(tmp_path):
         path = tmp_path / "generated" / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text if text is not None else SCALE.format(id=name, prelude=prelude))
-        return SimpleNamespace(id=name, backend="tilelang", arch=arch, path=path)
+        return Variant(name, "scale", "tilelang", arch, {}, path)
 
     return make
 

@@ -3,6 +3,7 @@
 import os
 import time
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -126,8 +127,7 @@ def test_this_machine_has_cores_and_memory():
 def test_a_worker_takes_jobs_of_one_backend_and_long_ones_go_first(make_module, monkeypatch):
     seconds = {"a": 1.0, "b": 7.0, "c": 3.0, "d": None, "e": 2.0, "f": 4.0}
     modules = [make_module(f"{name}__tilelang_sm90a__t") for name in seconds]
-    for module in modules[3:]:
-        module.backend = "cutedsl"
+    modules[3:] = [replace(module, backend="cutedsl") for module in modules[3:]]
     monkeypatch.setattr(cache, "seconds_before", lambda module: seconds[module.id[0]])
     given: list[tuple[str, str]] = []
     monkeypatch.setattr(pool, "_Worker", lambda module: Recorded(module, given))

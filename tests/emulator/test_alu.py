@@ -189,6 +189,30 @@ def test_directed_rounding():
     assert (near == 1).all()
 
 
+@pytest.mark.parametrize(("narrow", "dtype"), [("f16", torch.float16), ("bf16", torch.bfloat16)])
+def test_mixed_precision(narrow, dtype):
+    """16-bit sources, taken to f32 without loss, and one f32 source; one rounding."""
+
+    def values(seed):
+        x = torch.from_numpy(np.random.default_rng(seed).normal(size=128).astype(np.float32)).to(dtype)
+        return x, x.view(torch.uint16).numpy().astype(np.uint32)
+
+    (a, a_bits), (b, b_bits) = values(7), values(8)
+    c = np.random.default_rng(9).normal(size=128).astype(np.float32)
+    wide = torch.from_numpy(c).double()
+    halves = "cvt.u16.u32 %h1, %r10; cvt.u16.u32 %h2, %r11;"
+    for body, expect in [
+        (f"add.rn.f32.{narrow} %r20, %h1, %r12;", a.double() + wide),
+        (f"sub.rn.f32.{narrow} %r20, %h1, %r12;", a.double() - wide),
+        (f"fma.rn.f32.{narrow} %r20, %h1, %h2, %r12;", a.double() * b.double() + wide),
+        (f"fma.rn.sat.f32.{narrow} %r20, %h1, %h2, %r12;", (a.double() * b.double() + wide).clamp(0, 1)),
+    ]:
+        got = run(halves + body, a_bits, b_bits, c.view(np.uint32)).view(np.float32)
+        np.testing.assert_array_equal(got, expect.float().numpy(), err_msg=body)
+    up = run(f"{halves}add.rp.f32.{narrow} %r20, %h1, %r12;", a_bits, b_bits, c.view(np.uint32))
+    assert (up.view(np.float32).astype(np.float64) >= (a.double() + wide).numpy()).all()
+
+
 def test_packed_f32x2():
     a, b = floats(5, 128).view(np.uint64), floats(6, 128).view(np.uint64)
     got = run("fma.rn.f32x2 %d20, %d10, %d11, %d10;", a, b, width=64).view(np.float32)

@@ -73,9 +73,9 @@ st.global.u32 [%d8], %r7;
 )
 
 
-def run_merge(ptx, schedule, check="raise", ctas=6):
+def run_merge(ptx, schedule, check="raise", ctas=6, **options):
     parts, count, out = np.zeros(ctas, np.uint32), np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    report = launch(ptx, ctas, 1, [parts, count, out], schedule=schedule, check=check)
+    report = launch(ptx, ctas, 1, [parts, count, out], schedule=schedule, check=check, **options)
     return report, out[0]
 
 
@@ -155,9 +155,9 @@ barrier.cluster.wait.aligned;
 )
 
 
-def run_ring(ptx, schedule, check="raise"):
+def run_ring(ptx, schedule, check="raise", **options):
     out = np.zeros((8, 32), np.uint32)
-    report = launch(ptx, 8, 32, [out], cluster=4, schedule=schedule, check=check)
+    report = launch(ptx, 8, 32, [out], cluster=4, schedule=schedule, check=check, **options)
     return report, out
 
 
@@ -184,6 +184,32 @@ def test_cluster_bugs_are_caught(old, new, codes):
     assert old in RING
     seen = {f.code for s in schedules(20) for f in run_ring(RING.replace(old, new), s, "report")[0].errors}
     assert seen & codes, seen
+
+
+# The same with asynchronous stores, and a start barrier that carries only what fence.mbarrier_init released.
+ASYNC_RING = (
+    RING.replace("[%r5], 32;", "[%r5], 1;")
+    .replace("barrier.cluster.arrive.aligned;", "barrier.cluster.arrive.relaxed.aligned;", 1)
+    .replace(
+        "st.shared::cluster.u32 [%r10], %r11;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r8];",
+        "@!%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5], 128;\n"
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r10], %r11, [%r8];",
+    )
+)
+START = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\n"
+
+
+@pytest.mark.parametrize("drop", ["", "fence.mbarrier_init.release.cluster;\n", START])
+def test_the_initialisation_of_an_mbarrier_is_ordered_before_its_use(drop):
+    """Whoever stores through another CTA's mbarrier must know that it was initialised, in whatever order it happened."""
+    assert drop in ASYNC_RING and "st.async" in ASYNC_RING
+    for s in schedules(20):
+        report, _ = run_ring(ASYNC_RING.replace(drop, ""), s, "report")
+        codes = {f.code for f in report.errors}
+        if drop:
+            assert codes and codes <= {"race", "mbarrier-uninitialised", "dsmem-after-exit"}, f"{s}: {codes}"
+        else:
+            assert report.ok, str(report)
 
 
 def read_then_written(first, second):

@@ -102,7 +102,7 @@ st.global.v4.u32 [%d3], {{%r10, %r11, %r12, %r13}};
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_matrices_of_bytes(count):
-    """ldmatrix transposes 16x16 bytes; the pair of its registers, stored as 16x8 matrices, transposes them back."""
+    """ldmatrix gives a lane four rows of one column, stmatrix takes two rows of two columns from it."""
     n = 2 * count
     mats = np.arange(256 * count, dtype=np.uint32).astype(np.uint8).reshape(count, 16, 16)
     if count == 2:
@@ -135,14 +135,13 @@ DONE:
         head=HEAD,
     )
     launch(ptx, 1, 32, [mats, out, back], dynamic_smem=1024)
-    t = np.arange(32)
+    g, q = np.divmod(np.arange(32), 4)
+    row, col = np.mgrid[:8, :16]
     for i in range(n):
-        parts = [
-            mats[i // 2][4 * (t % 4) + 2 * (i % 2) + j, t // 4 + 8 * h] for h in range(2) for j in range(2)
-        ]
+        matrix, column = mats[i // 2], 8 * (i % 2)
+        parts = [matrix[4 * q + byte, g + column] for byte in range(4)]
         assert (out[i].view(np.uint8).reshape(32, 4) == np.stack(parts, -1)).all()
-        rows = [4 * (r // 2) + 2 * (i % 2) + r % 2 for r in range(8)]
-        assert (back[i] == mats[i // 2][rows]).all()
+        assert (back[i] == matrix[4 * (row // 2) + 2 * (col // 8) + row % 2, col % 8 + column]).all()
 
 
 # --------------------------------------------------------------------------------------- shared-memory operands
@@ -282,6 +281,7 @@ def sm100_desc(sbo, span, lbo):
 @pytest.mark.parametrize(
     ("m", "n", "ws"),
     [
+        (128, 8, ""),
         (128, 16, ""),
         (128, 256, ""),
         (64, 8, ""),

@@ -72,6 +72,7 @@ BYTES = Mutation(
     r"\1, 48;",
 )
 CLUSTER = Mutation("dropped cluster barriers", r"barrier\.cluster\.(arrive|wait)[^;]*;", "", "all")
+INIT = Mutation("mbarriers that are not published to the cluster", r"fence\.mbarrier_init[^;]*;")
 ALL_BYTES = replace(BYTES, sites="all")
 RANK = Mutation(
     "peers that read their own counts",
@@ -91,8 +92,8 @@ CASES = (
     ("sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, COMMIT, WAIT, PROXY, LOADED, STORED, FENCED, FREED)),
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4", "tiny", 8, (WAIT, CLUSTER)),
     ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
-    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK)),
-    ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl16_sl2", "tiny", 16, (WAIT, BYTES, RANK)),
+    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK, CLUSTER, INIT)),
+    ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl16_sl2", "tiny", 16, (WAIT, BYTES, RANK, CLUSTER, INIT)),
     ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
     ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES, LOADED, MEET)),

@@ -461,11 +461,7 @@ def test_a_finding_of_the_emulator_is_an_error_without_a_traceback(monkeypatch):
 
     monkeypatch.setattr(steps.StepInputs, "run", racing)
     result = invoke("run", "decode", "--size", "tiny", "--executor", "interpreter")
-    assert (
-        result.exit_code == 2
-        and "error[EmulatorError] [race] warp 2" in result.stderr
-        and result.exception.code == 2
-    )
+    assert result.exit_code == 2 and "got:      [race] warp 2" in result.stderr and result.exception.code == 2
 
 
 def test_verify_compares_and_records():
@@ -777,3 +773,12 @@ def test_bundle_is_not_written_when_a_variant_does_not_compile(tmp_path, monkeyp
     monkeypatch.setattr(pool, "compile_all", compile_all)
     assert "expected: a compile" in refused("bundle", "write", str(tmp_path / "b"), "--arch", "sm_90a")
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("dim", ["t=--5", "t=²", "t", "=1", "t=1=2", "t=" + "9" * 5000])
+def test_a_size_that_is_no_number_is_refused(dim):
+    assert "name=integer" in refused("explain", "sparse_mla", "--dim", dim)
+
+
+def test_a_cache_of_endless_size_is_refused():
+    assert "--max-size" in refused("cache", "prune", "--max-size", "inf")

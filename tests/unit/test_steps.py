@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from codegen.check import check as check_resources
 from codegen.emit import entry, relative_path
 from codegen.sweep import Candidate, combinations
 from dsl_kernels import ops, programs, steps, variants
 from dsl_kernels.arch import get_arch
-from dsl_kernels.errors import InvalidArgumentError
+from dsl_kernels.errors import DslKernelError, InvalidArgumentError
 from dsl_kernels.step_check import check
 
 SIZE = steps.StepSize(batch=3, context=300, topk=64, heads=8, index_heads=32, next_n=2, ragged=True)
@@ -143,3 +144,45 @@ def test_more_sequences_than_the_check_samples():
     output.lse[1] += 1
     assert check(inputs, output, workspace, sample=2)["sparse_mla"].ok
     assert not check(inputs, output, workspace, sample=9)["sparse_mla"].ok
+
+
+def altered(path: Path, edit, **metadata: str) -> Path:
+    """A workload file of SIZE, edited."""
+    inputs = steps.draw(SIZE)[0]
+    tensors = {name: tensor.clone() for name, tensor in inputs.tensors.items()}
+    edit(tensors)
+    save_file(tensors, path, metadata={"kind": "decode", "topk": "64", **metadata})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("subject", "edit"),
+    [
+        ("seq_lens", lambda t: t["seq_lens"].fill_(10_000)),
+        ("seq_lens", lambda t: t["seq_lens"].fill_(-1)),
+        ("block_table", lambda t: t["block_table"].fill_(10_000)),
+        ("block_table", lambda t: t["block_table"].fill_(-1)),
+        ("block_table", lambda t: t.update(block_table=t["block_table"][:1].clone())),
+        ("weights", lambda t: t.update(weights=t["weights"].double())),
+        ("q_nope", lambda t: t.update(q_nope=t["q_nope"][..., :500].clone())),
+    ],
+)
+def test_a_workload_file_whose_values_point_at_nothing_is_refused(tmp_path, subject, edit):
+    with pytest.raises(DslKernelError) as caught:
+        steps.load(altered(tmp_path / "step", edit), SIZE)
+    assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"topk": "x"}, {"topk": "63"}, {"sm_scale": "nan"}, {"lse_base": "10"}, {"kind": "train"}]
+)
+def test_metadata_that_says_nothing_is_refused(tmp_path, metadata):
+    with pytest.raises(DslKernelError):
+        steps.load(altered(tmp_path / "step", lambda tensors: None, **metadata), SIZE)
+
+
+def test_sizes_beyond_the_memory_are_refused_before_they_are_drawn():
+    with pytest.raises(InvalidArgumentError, match="free on cpu"):
+        steps.draw(steps.StepSize(batch=1 << 16, context=1 << 24))
+    with pytest.raises(InvalidArgumentError, match="seed"):
+        steps.draw(SIZE, seed=10**30)

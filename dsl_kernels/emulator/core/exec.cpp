@@ -44,7 +44,7 @@ void Exec::get(int i, Val& out, bool must, const char* what) {
       out.valid = w.init[x.a];
       break;
     }
-    default: fill(0);
+    default: unsupported("a source operand is missing");
   }
   if (must) need(out.valid, what, i);
 }
@@ -83,6 +83,7 @@ u64 Exec::uniform(int i, const char* what) {
 u64* Exec::dst(int i, u32 valid) {
   const Operand& x = o[i];
   if (x.kind == K_NONE) return nullptr;
+  if (x.kind != K_REG) unsupported("a destination is not a register");
   if (w.busy[x.a])
     M.find(w.busy[x.a] == 1 ? "tmem-load-not-waited" : "wgmma-register-in-flight", true, &w, pc,
            "a register that an asynchronous operation in flight owns is overwritten");
@@ -91,15 +92,6 @@ u64* Exec::dst(int i, u32 valid) {
   // Compilers copy the result of tcgen05.ld before the wait: the copy is as little usable as the original.
   if (pending) w.busy[x.a] = 1, w.tld_regs.push_back(int(x.a));
   return w.regs + x.a * 32;
-}
-
-void Exec::set(int i, int lane, u64 v, bool valid) {
-  const Operand& x = o[i];
-  if (x.kind == K_NONE) return;
-  if (valid) w.init[x.a] |= 1u << lane;
-  else w.init[x.a] &= ~(1u << lane);
-  w.written[x.a] = w.icount;
-  w.regs[x.a * 32 + lane] = v;
 }
 
 void Exec::aligned() {

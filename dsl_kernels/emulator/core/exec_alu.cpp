@@ -137,7 +137,8 @@ void Exec::floats() {
     }
     float x[3] = {};
     for (int i = 0; i < n; i++) {
-      x[i] = as_f32(a[i][l]);
+      // Mixed precision: every source but the last is of a 16-bit type.
+      x[i] = in.ty2 != TY_none && i < n - 1 ? to_f32(a[i][l], int(in.ty2)) : as_f32(a[i][l]);
       if (ftz) x[i] = flush(x[i]);
     }
     float r = apply<float>(int(in.op), x, in.m, n);
@@ -376,9 +377,9 @@ void Exec::ints() {
       return;
     case OP_sad:
       each([&](u32 l) {
-        if (sgn) return low(u64(std::llabs(sx(a[l]) - sx(b[l]))) + e[l], n);
         u64 x = low(a[l], n), y = low(b[l], n);
-        return low((x > y ? x - y : y - x) + e[l], n);
+        bool more = sgn ? sx(x) > sx(y) : x > y;
+        return low((more ? x - y : y - x) + e[l], n);
       });
       return;
     case OP_selp: {

@@ -46,13 +46,13 @@ std::vector<Row> rows_of(const TensorMapRow& t, int dims, const s64* coord, bool
           off += u64(pitch_of(t));
           s64 idx[5] = {0, i1, i2, i3, i4};
           bool in = to > from;
-          s64 g = t.base + coord[0] * es;
+          u64 g = u64(t.base) + u64(coord[0] * es);
           for (int d = 1; d < dims; d++) {
             s64 k = gather ? coord[1 + i1] : coord[d] + idx[d];
             in &= k >= 0 && k < t.dims[d];
-            g += k * t.strides[d];
+            g += u64(k) * u64(t.strides[d]);
           }
-          r.global = u64(g);
+          r.global = g;
           if (in) r.inside_from = u64(from * es), r.inside_to = u64(to * es);
           out.push_back(r);
         }
@@ -149,7 +149,7 @@ Flow Exec::bulk() {
       } else {
         to.push_back({M.shared_at(w, pc, dst_addr, n, 16, "bulk copy"), bar_addr});
       }
-      for (auto& x : to) M.mbar(w, pc, x.second, "bulk copy");
+      for (auto& x : to) M.use_mbar(w, pc, x.second, "bulk copy");
       Loc src = load ? M.resolve(w, pc, s[l], n, 1, 16, "bulk copy") : M.shared_at(w, pc, generic_shared(s[l]), n, 16, "bulk copy");
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"bulk copy to shared memory", &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
@@ -258,6 +258,12 @@ void Exec::tma() {
       M.fatal("tensor-coordinate", &w, pc, "the innermost coordinate " + std::to_string(coord[0]) + " is no multiple of 16 bytes for elements of " + std::to_string(t->elem_bytes));
     for (int i = 0; i < nc && !load && !gather; i++)
       if (coord[i] < 0) M.fatal("tensor-coordinate", &w, pc, "a tensor store starts at the negative coordinate " + std::to_string(coord[i]));
+    u64 box = gather ? 4 : 1;
+    for (int i = 1; i < dims && !gather; i++) box *= u64(t->box[i]);
+    if (box * u64(pitch_of(*t)) > u64(M.cfg.smem_end)) {
+      M.fatal("out-of-bounds-shared", &w, pc, "the box of the tensor map has " + std::to_string(box) + " rows of " + std::to_string(pitch_of(*t)) +
+              " bytes, more than the CTA's shared memory");
+    }
     s64 row_bytes;
     auto rows = std::make_shared<std::vector<Row>>(rows_of(*t, dims, coord, gather, row_bytes));
     u64 n = u64(row_bytes), total = n * rows->size(), extent = rows->back().offset + n, sa = a[l] >= WIN_SHARED ? a[l] - WIN_SHARED : a[l];
@@ -278,7 +284,7 @@ void Exec::tma() {
       }
       for (auto& x : to) {
         M.shared_at(w, pc, x.first, extent, 128, "tensor copy");
-        M.mbar(w, pc, x.second, "tensor copy");
+        M.use_mbar(w, pc, x.second, "tensor copy");
       }
       M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"tensor copy to shared memory", &w, pc, at, [=] {
         Access acc = m->async_access(*wp, slot, clk, p, *at);
@@ -385,12 +391,12 @@ void Exec::launch_control() {
         to.push_back({(shared(a[l]) & 0xFFFFFF) | r << RANK_SHIFT, (shared(bar[l]) & 0xFFFFFF) | r << RANK_SHIFT});
     else to.push_back({shared(a[l]), shared(bar[l])});
     u32 clk, slot = M.take_slot(*c.cluster, clk);
-    for (auto& x : to) M.shared_at(w, pc, x.first, 16, 16, "try_cancel"), M.mbar(w, pc, x.second, "try_cancel");
+    for (auto& x : to) M.shared_at(w, pc, x.first, 16, 16, "try_cancel"), M.use_mbar(w, pc, x.second, "try_cancel");
     M.launch_pool(*c.cluster, std::make_shared<AsyncOp>(AsyncOp{"try_cancel", &w, pc, at, [=] {
       s64 index = m->cancel_cluster(), id[3] = {};
       u64 answer[2] = {};
       if (index >= 0) {
-        m->cluster_origin(int(index), id);
+        m->cluster_origin(index, id);
         for (int i = 0; i < 3; i++) id[i] *= m->cfg.cluster[i];
         answer[0] = u64(1) << 63 | u64(id[0]) | u64(id[1]) << 31 | u64(id[2]) << 47;
       }

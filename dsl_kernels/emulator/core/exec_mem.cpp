@@ -38,6 +38,15 @@ static bool local_access(int space, u64& addr) {
   return false;
 }
 
+u8* Exec::local_at(u32 lane, u64 addr, u64 size) {
+  u64 each = u64(M.cfg.local_bytes);
+  if (!within(addr, size, each))
+    M.fatal("out-of-bounds-local", &w, pc, "local address " + hex(addr) + " and " + std::to_string(size) + " bytes, of " + std::to_string(each));
+  if (addr & (size - 1)) M.fatal("misaligned", &w, pc, "local address " + hex(addr) + " needs alignment " + std::to_string(size));
+  if (w.local.empty()) w.local.assign(size_t(each) * 32, 0xCD);
+  return w.local.data() + lane * each + addr;
+}
+
 void Exec::load() {
   int n = int(in.m[1]), bits1 = TYPE_BITS[in.ty], bytes = bits1 / 8, total = n * bytes;
   if (bits1 == 128) unsupported("128-bit registers are not supported");
@@ -55,8 +64,7 @@ void Exec::load() {
     u64 x = addr[l];
     const u8* p;
     if (local_access(space, x)) {
-      if (x + total > u64(M.cfg.local_bytes)) M.fatal("out-of-bounds-local", &w, pc, "local address " + std::to_string(x));
-      p = w.local.data() + l * M.cfg.local_bytes + x;
+      p = local_at(l, x, u64(total));
     } else {
       Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "load");
       M.note_read(loc, u64(total), acc, w, pc, "load");
@@ -130,8 +138,7 @@ void Exec::store() {
     for (int i = 0; i < n; i++) std::memcpy(raw + i * bytes, &v[i].v[l], bytes);
     u64 x = addr[l];
     if (local_access(space, x)) {
-      if (x + total > u64(M.cfg.local_bytes)) M.fatal("out-of-bounds-local", &w, pc, "local address " + std::to_string(x));
-      std::memcpy(w.local.data() + l * M.cfg.local_bytes + x, raw, total);
+      std::memcpy(local_at(l, x, u64(total)), raw, size_t(total));
       continue;
     }
     Loc loc = M.resolve(w, pc, x, u64(total), space, u32(total), "store");
@@ -154,7 +161,7 @@ void Exec::store() {
       else if (!w.fenced.empty()) M.sync_release(Machine::sync_key(w, loc), w, w.fenced);
     }
     if (remote_async) {
-      MBar& b = M.mbar(w, pc, bar[l], "st.async");
+      MBar& b = M.use_mbar(w, pc, bar[l], "st.async");
       M.mbar_tx(b, -s64(total), &w.clock);
     }
   }
@@ -256,8 +263,9 @@ void Exec::cp_async() {
     std::vector<u64> bars;
     LANES(mask, l) bars.push_back(a[l]);
     bool noinc = in.m[0];
-    for (u64 x : bars) {
-      MBar& b = M.mbar(w, pc, x, "cp.async.mbarrier.arrive");
+    for (size_t i = 0; i < bars.size(); i++) {
+      bool again = i && bars[i] == bars[0];
+      MBar& b = again ? M.mbar(w, pc, bars[i], "cp.async.mbarrier.arrive") : M.use_mbar(w, pc, bars[i], "cp.async.mbarrier.arrive");
       if (!noinc) b.pending++;
     }
     auto at = M.fork(w);
@@ -368,9 +376,9 @@ void Exec::matrix() {
         }
 }
 
-// Matrices of bytes, always transposed. A register holds rows k, k + 1 of columns g and g + 8, g being the lane / 4.
-// Loaded: 16 rows of 16 bytes at the lanes' addresses, k = 4 (lane % 4) and, in the second register, two more.
-// Stored: 8 rows of 16 bytes to every register, k = 2 (lane % 4).
+// Matrices of bytes, always transposed; with g = lane / 4 and q = lane % 4:
+// Loaded, 16 rows of 16 bytes: the first register holds rows 4q to 4q + 3 of column g, the second those of column g + 8.
+// Stored, 8 rows of 16 bytes: a register holds rows 2q and 2q + 1 of column g, then of column g + 8.
 void Exec::matrix8() {
   bool load = in.op == OP_ldmatrix;
   int n = int(in.m[0]) * (load ? 2 : 1), rows = 8 * n;
@@ -381,7 +389,6 @@ void Exec::matrix8() {
   std::copy(a.v, a.v + 32, addr);
   u8 mat[32][16];
   const char* what = load ? "ldmatrix" : "stmatrix";
-  auto row_of = [&](int i, int q, int j) { return load ? 16 * (i / 2) + 4 * q + 2 * (i & 1) + j : 8 * i + 2 * q + j; };
   auto move = [&](bool to_memory) {
     for (int r = 0; r < rows; r++) {
       Loc l = M.shared_at(w, pc, addr[r], 16, 16, what);
@@ -403,13 +410,11 @@ void Exec::matrix8() {
     else get(1 + i, v, true, "matrix fragment");
     for (int t = 0; t < 32; t++) {
       u64 out = 0;
-      for (int j = 0; j < 2; j++)
-        for (int h = 0; h < 2; h++) {
-          u8& cell = mat[row_of(i, t % 4, j)][t / 4 + 8 * h];
-          int shift = 8 * (j + 2 * h);
-          if (load) out |= u64(cell) << shift;
-          else cell = u8(v[t] >> shift);
-        }
+      for (int b = 0; b < 4; b++) {
+        u8& cell = load ? mat[16 * (i / 2) + 4 * (t % 4) + b][t / 4 + 8 * (i % 2)] : mat[8 * i + 2 * (t % 4) + b % 2][t / 4 + 8 * (b / 2)];
+        if (load) out |= u64(cell) << 8 * b;
+        else cell = u8(v[t] >> 8 * b);
+      }
       if (d) d[t] = out;
     }
   }

@@ -8,12 +8,14 @@ void Exec::mma() {
   int M_ = int(in.m[0]), N = int(in.m[1]), K = int(in.m[2]), acc = int(in.m[3]);
   int nd = int(in.m[4]), na = int(in.m[5]), nb = int(in.m[6]), ta = int(in.ty), tb = int(in.ty2);
   int width = TYPE_BITS[ta], E = 32 / width;
+  if (M_ != 16 || N != 8 || K * width > 256 || na != K * width / 64 || nb != K * width / 128 || nd != (acc == 1 ? 2 : 4))
+    unsupported("mma with fragments of " + std::to_string(nd) + ", " + std::to_string(na) + " and " + std::to_string(nb) + " registers");
   std::vector<Val> a(na), b(nb), cc(nd);
   for (int i = 0; i < na; i++) get(nd + i, a[i], true, "A fragment");
   for (int i = 0; i < nb; i++) get(nd + na + i, b[i], true, "B fragment");
   for (int i = 0; i < nd; i++) get(nd + na + nb + i, cc[i], true, "C fragment");
-  float A[16 * 32], B[32 * 8], C[16][8];
-  s64 CI[16][8];
+  float A[16 * 32], B[32 * 8], C[16 * 8];
+  s64 CI[16 * 8];
   for (int t = 0; t < 32; t++) {
     int g4 = t / 4, q = t % 4;
     for (int r = 0; r < na; r++)
@@ -22,18 +24,18 @@ void Exec::mma() {
       for (int e = 0; e < E; e++) B[(E * q + e + 4 * E * r) * 8 + g4] = element(u32(low(b[r][t] >> (width * e), width)), tb);
     for (int i = 0; i < 4; i++) {
       int row = g4 + 8 * (i >> 1), col = 2 * q + (i & 1);
-      if (acc == 0) C[row][col] = as_f32(cc[i][t]);
-      else if (acc == 1) C[row][col] = f16_f32(u32(cc[i >> 1][t] >> (16 * (i & 1))));
-      else CI[row][col] = sign_extend(cc[i][t], 32);
+      if (acc == 0) C[row * 8 + col] = as_f32(cc[i][t]);
+      else if (acc == 1) C[row * 8 + col] = f16_f32(u32(cc[i >> 1][t] >> (16 * (i & 1))));
+      else CI[row * 8 + col] = sign_extend(cc[i][t], 32);
     }
   }
   bool fp8 = ta == TY_e4m3 || ta == TY_e5m2;
   if (acc == 2) {
     for (int m = 0; m < M_; m++)
       for (int n = 0; n < N; n++)
-        for (int k = 0; k < K; k++) CI[m][n] += s64(A[m * K + k]) * s64(B[k * N + n]);
+        for (int k = 0; k < K; k++) CI[m * 8 + n] += s64(A[m * K + k]) * s64(B[k * N + n]);
   } else if (!fp8) {
-    hopper_multiply(A, ta, B, tb, C[0], M_, N, K, hopper_sums(ta, acc == 1));
+    hopper_multiply(A, ta, B, tb, C, M_, N, K, hopper_sums(ta, acc == 1));
   } else {
     // Hopper multiplies 8-bit floats as f16: the first two of every four of K, then the others, and C is added at the end.
     float sum[16 * 8] = {}, half_a[16 * 16], half_b[16 * 8];
@@ -46,8 +48,8 @@ void Exec::mma() {
       hopper_multiply(half_a, TY_f16, half_b, TY_f16, sum, M_, N, K / 2, hopper_sums(TY_f16, acc == 1));
     }
     for (int i = 0; i < M_ * N; i++) {
-      float x = canonical(sum[i] + C[0][i]);
-      C[0][i] = acc == 1 ? f16_f32(encode(x, F16)) : x;
+      float x = canonical(sum[i] + C[i]);
+      C[i] = acc == 1 ? f16_f32(encode(x, F16)) : x;
     }
   }
   M.stats.mma_flops += u64(2) * M_ * N * K;
@@ -56,9 +58,9 @@ void Exec::mma() {
     if (!d) continue;
     for (int t = 0; t < 32; t++) {
       int g4 = t / 4, q = t % 4;
-      if (acc == 1) d[t] = u64(encode(C[g4 + 8 * i][2 * q], F16)) | u64(encode(C[g4 + 8 * i][2 * q + 1], F16)) << 16;
-      else if (acc == 0) d[t] = bits(C[g4 + 8 * (i >> 1)][2 * q + (i & 1)]);
-      else d[t] = low(u64(CI[g4 + 8 * (i >> 1)][2 * q + (i & 1)]), 32);
+      if (acc == 1) d[t] = u64(encode(C[(g4 + 8 * i) * 8 + 2 * q], F16)) | u64(encode(C[(g4 + 8 * i) * 8 + 2 * q + 1], F16)) << 16;
+      else if (acc == 0) d[t] = bits(C[(g4 + 8 * (i >> 1)) * 8 + 2 * q + (i & 1)]);
+      else d[t] = low(u64(CI[(g4 + 8 * (i >> 1)) * 8 + 2 * q + (i & 1)]), 32);
     }
   }
 }

@@ -115,6 +115,21 @@ MBar& Machine::mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset, Ct
   return it->second;
 }
 
+// The same for an operation that a thread issues on it. It counts as a read: the barrier's initialisation must be ordered
+// before it, and another one after it.
+MBar& Machine::use_mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset, Cta** owner) {
+  u32 at;
+  Cta* cta;
+  MBar& b = mbar(w, pc, addr, what, &at, &cta);
+  if (offset) *offset = at;
+  if (owner) *owner = cta;
+  size_t where = 0;
+  u32 other = 0;
+  Conflict k = shadows.read(cta->shadow.data() + at, 8, access(w, pc, EV_ATOMIC), where, other);
+  if (k == Conflict::race) conflict(k, w, pc, std::string(what) + " of the mbarrier at shared offset " + std::to_string(at), other, false);
+  return b;
+}
+
 void Machine::mbar_settle(MBar& b) {
   if (b.pending || b.tx) return;
   b.phase++;
@@ -194,13 +209,8 @@ Flow Exec::mbarrier() {
       bool drop = in.m[0], expect = in.m[1];
       std::vector<u64> state(32);
       LANES(mask, l) {
-        u32 off;
-        Cta* owner;
-        MBar& b = M.mbar(w, pc, a[l], "mbarrier.arrive", &off, &owner);
-        // The barrier's own initialisation must be ordered before its use.
-        Access acc = M.access(w, pc, EV_ATOMIC);
-        Conflict k = M.shadows.order(owner->shadow[off].w, acc);
-        if (k == Conflict::race) M.conflict(k, w, pc, "use of the mbarrier at shared offset " + std::to_string(off), owner->shadow[off].w, false);
+        bool again = l != u32(first()) && a[l] == a[first()];  // lanes that share a barrier use it once
+        MBar& b = again ? M.mbar(w, pc, a[l], "mbarrier.arrive") : M.use_mbar(w, pc, a[l], "mbarrier.arrive");
         state[l] = b.phase;
         u32 count = has(2) && !expect ? u32(n[l]) : 1;
         if (expect) b.tx += s64(low(n[l], 32));
@@ -216,7 +226,7 @@ Flow Exec::mbarrier() {
       get(0, a, true, "mbarrier address");
       get(1, n, true, "transaction bytes");
       LANES(mask, l) {
-        MBar& b = M.mbar(w, pc, a[l], "mbarrier.expect_tx");
+        MBar& b = M.use_mbar(w, pc, a[l], "mbarrier.expect_tx");
         s64 bytes = s64(low(n[l], 32));
         // expect_tx is not an arrival: it never completes a phase by itself.
         if (in.m[0] == 0) b.tx += bytes;
@@ -278,12 +288,13 @@ Flow Exec::mbarrier() {
       g.wait = {};
       g.timed_out = g.lapped = g.overtaken = false;
       if (blocker >= 0) w.count.spins++;
+      last_addr = ~u64(0);
       LANES(done, l) {
+        if (a[l] == last_addr) continue;
+        last_addr = a[l];
         u32 off;
         Cta* owner;
-        MBar& b = M.mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
-        Conflict k = M.shadows.order(owner->shadow[off].w, M.access(w, pc, EV_ATOMIC));
-        if (k == Conflict::race) M.conflict(k, w, pc, "use of the mbarrier at shared offset " + std::to_string(off), owner->shadow[off].w, false);
+        MBar& b = M.use_mbar(w, pc, a[l], "mbarrier wait", &off, &owner);
         if (!in.m[2]) M.acquire(w, b.done);
         else w.pending_acquire[{u64(1) << 62 | u64(owner->rank) << 32 | off, c.cluster->index}].join(b.done);
       }

@@ -181,7 +181,7 @@ Flow Exec::tcgen() {
 void Exec::tc_ldst() {
   aligned();
   bool load = in.op == OP_tc_ld, packed = in.m[2];
-  int shape = int(in.m[0]), repeat = int(in.m[1]), n = int(in.m[3]), split = int(in.m[4]);
+  int shape = int(in.m[0]), repeat = int(in.m[1]), n = int(in.m[3]), split = int(std::clamp<s64>(in.m[4], -TMEM_COLS, TMEM_COLS));
   const char* what = load ? "tcgen05.ld" : "tcgen05.st";
   u64 addr = uniform(0, "TMEM address");
   int quarter = 32 * (w.index % 4), lane = int(addr >> 16 & 0xFFFF), col = int(addr & 0xFFFF);
@@ -261,7 +261,7 @@ void Exec::tc_commit() {
     } else {
       to.push_back(addr);
     }
-    for (u64 x : to) M.mbar(w, pc, x, "tcgen05.commit");
+    for (u64 x : to) M.use_mbar(w, pc, x, "tcgen05.commit");
     M.launch_async(w.tc_queue[group], std::make_shared<AsyncOp>(AsyncOp{"tcgen05.commit", &w, pc, at, [=] {
       Clock k = *at;
       k.hb[actor] = std::max(k.hb[actor], clk);
@@ -281,6 +281,7 @@ void Exec::tc_copy() {
   u64 taddr = lead(0, "TMEM address"), sdesc = lead(1, "shared-memory descriptor");
   int col = int(taddr & 0xFFFF), first_rank = group == 2 ? c.rank & ~1 : c.rank;
   if (taddr >> 16) M.fatal("tmem-lane", &w, pc, "tcgen05.cp to lane " + std::to_string(taddr >> 16));
+  if (group == 2 && c.cluster->ctas.size() % 2) M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
   // Lanes that receive row r.
   auto lanes = [shape](int r) -> std::vector<int> {
     switch (shape) {
@@ -347,8 +348,8 @@ void Exec::tc_mma() {
   if (cf > 1) bad("accumulator format " + std::to_string(cf));
   if (cf == 0 && kind == 1) bad("tf32 accumulates in f32 only");
   bool shape_ok = ws ? group == 1 && (Mt == 32 || Mt == 64 || Mt == 128) && (N == 64 || N == 128 || N == 256)
-                     : group == 1 ? (Mt == 64 && N >= 8 && N <= 256) || (Mt == 128 && N >= 16 && N <= 256 && N % 16 == 0)
-                                  : (Mt == 128 || Mt == 256) && N >= 32 && N <= 256 && N % 32 == 0;
+                     : group == 1 ? (Mt == 64 || Mt == 128) && N >= 8 && N <= 256
+                                  : (Mt == 128 || Mt == 256) && N >= 16 && N <= 256 && N % 16 == 0;
   if (!shape_ok) bad("M = " + std::to_string(Mt) + ", N = " + std::to_string(N) + " is not a shape of " + (ws ? ".ws" : "cta_group::" + std::to_string(group)));
   int rows = group == 2 ? Mt / 2 : Mt, brows = group == 2 ? N / 2 : N, first_rank = group == 2 ? c.rank & ~1 : c.rank;
   if (group == 2 && c.cluster->ctas.size() % 2) M.fatal("cta-pair", &w, pc, "cta_group::2 in a cluster with an odd number of CTAs");
@@ -357,6 +358,8 @@ void Exec::tc_mma() {
   int dcols = rows == 128 ? N : ws || group == 2 ? (rows == 64 ? N / 2 : N / 4) : N;
   int dcol = int(daddr & 0xFFFF), dlane = int(daddr >> 16);
   if (dlane && !(rows == 64 && !ws && group == 1 && dlane == 16)) M.fatal("tmem-lane", &w, pc, "D of tcgen05.mma at lane " + std::to_string(dlane));
+  if (a_tmem && adesc >> 16 && (adesc >> 16 != 16 || rows == 128 || ws || group == 2))
+    M.fatal("tmem-lane", &w, pc, "A of tcgen05.mma at lane " + std::to_string(adesc >> 16));
   auto at = M.fork(w);
   auto ta_at = std::make_shared<VC>(w.ta);
   Machine* m = &M;

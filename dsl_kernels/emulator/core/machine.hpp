@@ -84,7 +84,7 @@ struct Warp {
   std::vector<u8> busy;       // 1: tcgen05.ld pending, 2: accumulator of a wgmma in flight, 3: its A
   std::vector<u32> written;   // instruction count of the last write by an instruction
   std::vector<Group> groups;
-  std::vector<u8> local;
+  std::vector<u8> local;  // of all lanes; empty until the first access
   u32 exited = 0, present = 0;
   Clock clock;
   VC ta;
@@ -259,6 +259,7 @@ class Machine {
 
   // ---- barriers
   MBar& mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
+  MBar& use_mbar(Warp& w, int pc, u64 addr, const char* what, u32* offset = nullptr, Cta** owner = nullptr);
   void mbar_arrive(MBar& b, Warp& w, int pc, u32 n, const Clock* c);
   void mbar_tx(MBar& b, s64 delta, const Clock* c);
   void mbar_settle(MBar& b);
@@ -279,11 +280,12 @@ class Machine {
   Stats stats;
   std::vector<Finding> findings;
   u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too
+  u64 last_end = 0;  // of a cluster
   std::mt19937_64 rng;
 
   // ---- scheduler
   s64 cancel_cluster();  // take the next cluster that has not started; -1: there is none
-  void cluster_origin(int index, s64* id) const;
+  void cluster_origin(s64 index, s64* id) const;
   std::vector<std::unique_ptr<Cluster>> active;
   std::vector<s64> choices, choice_log;
   u64 clock_now() const { return executed; }
@@ -305,11 +307,11 @@ class Machine {
   void deadlock();
   std::string report_json(const std::string& status);
   u64 choose(u64 n);
-  int next_cluster = 0, total_clusters = 0;
+  s64 next_cluster = 0, total_clusters = 0;
   GlobalRegion* last_region = nullptr;
   std::map<std::string, int> seen;
   std::vector<Counters> warp_totals;
-  bool failed = false;
+  s64 errors = 0, warnings = 0;  // distinct findings, whether kept or not
   int idle_rounds = 0;
   u64 idle_progress = 0;
 };
@@ -350,7 +352,6 @@ struct Exec {
   u64 uniform(int i, const char* what);  // value of the first executing lane; all lanes must agree
   u64 lead(int i, const char* what);     // value of the first executing lane
   u64* dst(int i, u32 valid);            // null for the sink; marks lanes written
-  void set(int i, int lane, u64 v, bool valid = true);
   bool has(int i) const { return i < in.count && o[i].kind != K_NONE; }
   void need(u32 valid, const char* what, int i);
   int first() const { return __builtin_ctz(mask); }
@@ -369,6 +370,7 @@ struct Exec {
   Flow warp_op();
   void load();
   void store();
+  u8* local_at(u32 lane, u64 addr, u64 size);
   void lanes_agree(const u64* addr, const std::vector<Val>& v, int space);
   void atomic();
   void cp_async();
@@ -388,6 +390,9 @@ struct Exec {
   void tc_commit();
   void tc_copy();
 };
+
+// Does [at, at + size) lie below end? Addresses come from the program: the sum may wrap around.
+inline bool within(u64 at, u64 size, u64 end) { return at <= end && size <= end - at; }
 
 #define LANES(mask, l) for (u32 m_ = (mask), l = 0; m_ && (l = u32(__builtin_ctz(m_)), true); m_ &= m_ - 1)
 

@@ -13,7 +13,7 @@ GlobalRegion* Machine::region_of(u64 addr) {
 
 Loc Machine::global_at(Warp& w, int pc, u64 addr, u64 size, const char* what, bool write) {
   GlobalRegion* r = region_of(addr);
-  if (!r || addr + size > u64(r->r.base + r->r.size)) {
+  if (!r || size > u64(r->r.base + r->r.size) - addr) {
     std::string near;
     for (auto& x : regions) {
       if (addr + size > u64(x->r.base) && addr < u64(x->r.base + x->r.size) + 65536 && addr + 65536 > u64(x->r.base))
@@ -37,7 +37,7 @@ Loc Machine::shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const cha
   if (addr >> 32 || rank >= cl.ctas.size())
     fatal("out-of-bounds-shared", &w, pc, std::string(what) + " at shared address " + hex(addr) + ": no such CTA in the cluster");
   Cta* c = cl.ctas[rank].get();
-  if (off < SMEM_RESERVED || off + size > u64(cfg.smem_end))
+  if (off < SMEM_RESERVED || !within(off, size, u64(cfg.smem_end)))
     fatal("out-of-bounds-shared", &w, pc,
           std::string(what) + " of " + std::to_string(size) + " bytes at shared offset " + std::to_string(off) +
               " is outside the CTA's shared memory [" + std::to_string(SMEM_RESERVED) + ", " + std::to_string(cfg.smem_end) + ")");
@@ -66,7 +66,7 @@ Loc Machine::resolve(Warp& w, int pc, u64 addr, u64 size, int space, u32 align, 
   if (space == 1) return global_at(w, pc, addr, size, what, false);
   Loc l;
   if (space == 3) {
-    if (addr + size > params.size())
+    if (!within(addr, size, params.size()))
       fatal("out-of-bounds-param", &w, pc, std::string(what) + " at parameter offset " + std::to_string(addr) + " of " + std::to_string(params.size()));
     l.p = params.data() + addr;
   } else {

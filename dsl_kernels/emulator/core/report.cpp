@@ -6,12 +6,12 @@
 namespace emu {
 
 static const char* OP_NAMES[] = {
-#define OP(name, pipe) #name,
+#define OP(name, ...) #name,
 #include "ptx_opcodes.h"
 #undef OP
 };
 static const char* OP_PIPES[] = {
-#define OP(name, pipe) #pipe,
+#define OP(name, pipe, ...) #pipe,
 #include "ptx_opcodes.h"
 #undef OP
 };
@@ -44,9 +44,11 @@ void Machine::find(const char* code, bool error, const Warp* w, int pc, const st
   }
   std::string key = std::string(code) + ":" + std::to_string(pc) + (error ? ":" + std::to_string(other_pc) : "");
   if (seen[key]++) return;
-  if (findings.size() < size_t(cfg.max_findings))
+  // An error is always kept; max_findings bounds the warnings.
+  if (error || warnings < cfg.max_findings) {
     findings.push_back({code, msg, error, w ? w->cta->linear : -1, w ? w->index : -1, pc, other_warp, other_pc});
-  failed |= error;
+  }
+  (error ? errors : warnings)++;
   if (error && cfg.stop_first) throw Stop{code};
 }
 
@@ -145,21 +147,22 @@ std::string Machine::run() {
         }
   } catch (const std::exception& e) {
     status = "internal";
-    find("internal-error", false, nullptr, -1, std::string("the emulator itself failed: ") + e.what());
-    failed = true;
+    findings.push_back({"internal-error", std::string("the emulator itself failed: ") + e.what(), true, -1, -1, -1, -1, -1});
+    errors++;
   }
   return report_json(status);
 }
 
 std::string Machine::report_json(const std::string& status) {
   std::ostringstream s;
-  s << "{\"status\":\"" << status << "\",\"instructions\":" << executed - retries << ",\"findings\":[";
+  s << "{\"status\":\"" << status << "\",\"instructions\":" << executed - retries << ",\"errors\":" << errors << ",\"warnings\":" << warnings
+    << ",\"findings\":[";
   for (size_t i = 0; i < findings.size(); i++) {
     auto& f = findings[i];
     std::string key = f.code + ":" + std::to_string(f.pc) + (f.error ? ":" + std::to_string(f.other_pc) : "");
     s << (i ? "," : "") << "{\"code\":\"" << f.code << "\",\"error\":" << (f.error ? "true" : "false") << ",\"message\":\""
       << json_escape(f.message) << "\",\"cta\":" << f.cta << ",\"warp\":" << f.warp << ",\"pc\":" << f.pc << ",\"other_warp\":" << f.other_warp
-      << ",\"other_pc\":" << f.other_pc << ",\"times\":" << seen[key] << "}";
+      << ",\"other_pc\":" << f.other_pc << ",\"times\":" << std::max(seen[key], 1) << "}";
   }
   s << "],\"warps\":[";
   for (size_t i = 0; i < warp_totals.size(); i++) {
@@ -194,19 +197,41 @@ std::string Machine::report_json(const std::string& status) {
   return s.str();
 }
 
+// Does every index in the program lie within what it indexes?
+static bool well_formed(const Program& p, const Config& cfg, s64 operand_count, s64 target_count) {
+  auto below = [](s64 i, s64 end) { return i >= 0 && i < end; };
+  for (s64 i = 0; i < p.size; i++) {
+    const Instr& in = p.code[i];
+    if (!below(in.op, OP_COUNT) || !below(in.ty, TY_COUNT) || !below(in.ty2, TY_COUNT)) return false;
+    if (in.guard >= cfg.registers || in.count < 0 || !below(in.first, operand_count + 1) || in.count > operand_count - in.first) return false;
+    if (in.op == OP_bra && !below(in.m[0], p.size + 1)) return false;
+    if (in.op == OP_brx && (!below(in.m[0], target_count) || !below(in.m[1], target_count - in.m[0] + 1))) return false;
+    for (s64 k = 0; k < in.count; k++) {
+      const Operand& x = p.ops(in)[k];
+      bool slot = x.kind == K_REG || x.kind == K_NOTPRED || x.kind == K_ADDR32 || x.kind == K_ADDR64;
+      if (slot && !below(x.a, cfg.registers)) return false;
+    }
+  }
+  for (s64 i = 0; i < target_count; i++)
+    if (!below(p.targets[i], p.size + 1)) return false;
+  return p.size > 0 && cfg.registers >= SR_COUNT && below(cfg.smem_end, 1 << RANK_SHIFT) && cfg.local_bytes >= 0;
+}
+
 }  // namespace emu
 
 extern "C" {
 
-// Run one launch. Returns the report as JSON, to be released with emu_free.
+// Run one launch. Returns the report as JSON, to be released with emu_free; null when the program or the configuration is
+// not one that the decoder makes, or when memory for the report is lacking. Nothing is thrown across this border.
 char* emu_launch(const int64_t* config, int64_t config_len, const int64_t* code, int64_t code_len, const int64_t* operands,
-                 const int64_t* targets, const uint8_t* params, int64_t params_len, const int64_t* regions, int64_t region_count,
-                 const int64_t* maps, int64_t map_count, const int64_t* choices, int64_t choice_count) {
+                 int64_t operand_count, const int64_t* targets, int64_t target_count, const uint8_t* params, int64_t params_len, const int64_t* regions, int64_t region_count,
+                 const int64_t* maps, int64_t map_count, const int64_t* choices, int64_t choice_count) try {
   using namespace emu;
   Config cfg;
   if (config_len != int64_t(sizeof(Config) / 8)) return nullptr;
   std::memcpy(&cfg, config, sizeof cfg);
   Program prog{reinterpret_cast<const Instr*>(code), code_len, reinterpret_cast<const Operand*>(operands), targets};
+  if (!well_formed(prog, cfg, operand_count, target_count)) return nullptr;
   auto* r = reinterpret_cast<const Region*>(regions);
   auto* t = reinterpret_cast<const TensorMapRow*>(maps);
   Machine m(cfg, prog, std::vector<u8>(params, params + params_len), std::vector<Region>(r, r + region_count),
@@ -215,6 +240,8 @@ char* emu_launch(const int64_t* config, int64_t config_len, const int64_t* code,
   char* out = static_cast<char*>(std::malloc(s.size() + 1));
   if (out) std::memcpy(out, s.c_str(), s.size() + 1);
   return out;
+} catch (...) {
+  return nullptr;
 }
 
 void emu_free(char* p) { std::free(p); }

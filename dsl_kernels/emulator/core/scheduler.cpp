@@ -12,9 +12,8 @@ Machine::Machine(const Config& cfg_, const Program& prog_, std::vector<u8> param
     regions.back()->name = "@region" + std::to_string(regions.size() - 1) + "@";  // Python knows the name
   }
   for (auto& t : maps_) maps[u64(t.address)] = t;
-  s64 n = 1;
-  for (int i = 0; i < 3; i++) n *= cfg.grid[i] / cfg.cluster[i];
-  total_clusters = int(n);
+  total_clusters = 1;
+  for (int i = 0; i < 3; i++) total_clusters *= cfg.grid[i] / cfg.cluster[i];
   warp_totals.resize(size_t((cfg.block[0] * cfg.block[1] * cfg.block[2] + 31) / 32));
 }
 
@@ -28,7 +27,7 @@ u64 Machine::choose(u64 n) {
   return pick;
 }
 
-void Machine::cluster_origin(int index, s64* id) const {
+void Machine::cluster_origin(s64 index, s64* id) const {
   s64 x = cfg.grid[0] / cfg.cluster[0], y = cfg.grid[1] / cfg.cluster[1];
   id[0] = index % x, id[1] = index / x % y, id[2] = index / (x * y);
 }
@@ -58,6 +57,7 @@ void Machine::start_cluster() {
     c->shadow.assign(size_t(cfg.smem_end), Shadow());
     size_t per_warp = size_t(cfg.registers) * 32;
     c->registers.reset(static_cast<u64*>(std::calloc(per_warp * size_t(warps), 8)));
+    if (!c->registers) throw std::bad_alloc();
     c->warps.resize(size_t(warps));
     for (s64 k = 0; k < warps; k++) {
       Warp& w = c->warps[size_t(k)];
@@ -68,7 +68,6 @@ void Machine::start_cluster() {
       w.init.assign(size_t(cfg.registers), 0);
       w.busy.assign(size_t(cfg.registers), 0);
       w.written.assign(size_t(cfg.registers), 0);
-      w.local.assign(size_t(cfg.local_bytes) * 32, 0xCD);
       w.clock = Clock(cl->actors);
       w.clock.hb[w.actor] = 1;
       w.ta.assign(cl->actors, 0);
@@ -376,6 +375,7 @@ void Machine::loop() {
           finish_cluster(cl);
         }
         active.erase(active.begin() + long(i));
+        last_end = executed;
         progress();
       } else {
         i++;
@@ -403,9 +403,13 @@ void Machine::loop() {
       }
       if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
     }
-    if (cfg.instruction_limit && executed > u64(cfg.instruction_limit))
+    u64 ctas = active.size() * active[0]->ctas.size();
+    bool endless = cfg.cta_limit && (executed - last_end) / ctas > u64(cfg.cta_limit);
+    if (endless || (cfg.instruction_limit && executed > u64(cfg.instruction_limit)))
       fatal("instruction-limit", can.empty() ? nullptr : can[0], can.empty() ? -1 : can[0]->last_pc,
-            "more than " + std::to_string(cfg.instruction_limit) + " warp instructions were executed");
+            "more than " + (endless ? std::to_string(cfg.cta_limit) + " warp instructions for each of the CTAs that run"
+                                    : std::to_string(cfg.instruction_limit) + " warp instructions") +
+                " were executed: an endless loop, or give a higher instruction_limit");
     if (can.empty() && !asyncs) {
       if (may_start) {
         start_cluster();

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from ..ptx import Clock, Pair, Reg, Sink, Vec
+from ..ptx import Clock, Pair, Reg, Sink, Sym, Vec
 from .base import BITS, SPACES, Ctx, decoder
 
 ROUND = {"rn": 0, "rz": 1, "rm": 2, "rp": 3, "rna": 4, "rni": 5, "rzi": 6, "rmi": 7, "rpi": 8}
 INTS = "u16 s16 b16 u32 s32 b32 u64 s64 b64"
 FLOATS = "f32 f64 f16 bf16 f16x2 bf16x2 f32x2"
+CONVERTED = "u8 s8 u16 s16 u32 s32 u64 s64 f16 bf16 f32 f64 tf32 f16x2 bf16x2 e4m3x2 e5m2x2 ue8m0x2"
 COMPARE = (
     "eq",
     "ne",
@@ -42,12 +43,15 @@ def _mov(c: Ctx) -> None:
     c.done()
     c.count(2)
     d, s = c.ops
+    parts = next((len(x.items) for x in (d, s) if isinstance(x, Vec)), 0)
+    if parts and (parts not in (2, 4) or BITS[t] // parts < 8):
+        raise c.fail(f".{t} is not made of {parts} parts")
     if isinstance(s, Clock):
         c.emit("clock", t, ops=[d])
     elif isinstance(d, Vec):
-        c.emit("unpack", t, m=[len(d.items)], ops=[*d.items, s])
+        c.emit("unpack", t, m=[parts], ops=[*d.items, s], writes=range(parts))
     elif isinstance(s, Vec):
-        c.emit("pack", t, m=[len(s.items)], ops=[d, *s.items])
+        c.emit("pack", t, m=[parts], ops=[d, *s.items])
     else:
         c.emit("mov", t, ops=[d, s])
 
@@ -57,13 +61,30 @@ def _add(c: Ctx) -> None:
     if "cc" in c.tokens:
         _carry(c)
         return
-    if len(c.tokens) >= 2 and c.tokens[-1] in ("f16", "bf16", "f32") and c.tokens[-2] == "f32":
-        raise c.fail("mixed-precision add is not supported")
+    if _mixed(c):
+        return
     t = c.type(INTS + " u16x2 s16x2 " + FLOATS)
     m = _float_mods(c)
     c.done()
     c.count(3)
     c.emit_all(c.base, t, m=m)
+
+
+def _mixed(c: Ctx) -> bool:
+    """Mixed precision: the result and the last source are f32, the other sources of the 16-bit type in ty2."""
+    if c.tokens[-2:] not in (["f32", "f16"], ["f32", "bf16"]):
+        return False
+    narrow, wide = c.type(), c.type()
+    m = [
+        c.choose({k: ROUND[k] for k in ("rn", "rz", "rm", "rp")}, 0, "rounding mode"),
+        0,
+        int(c.take("sat")),
+        0,
+    ]
+    c.done()
+    c.count(4 if c.base == "fma" else 3)
+    c.emit_all(c.base, wide, narrow, m=m)
+    return True
 
 
 @decoder("addc", "subc", "madc")
@@ -93,6 +114,8 @@ def _mul(c: Ctx) -> None:
         return
     part = c.choose({"lo": 0, "hi": 1, "wide": 2}, what="half")
     c.done()
+    if part == 2 and BITS[t] > 32:
+        raise c.fail("the wide product of 64-bit numbers has no register")
     c.emit_all(c.base + ("", "_hi", "_wide")[part], t, m=[0, 0, 0, 0])
 
 
@@ -103,6 +126,8 @@ def _mul24(c: Ctx) -> None:
 
 @decoder("fma")
 def _fma(c: Ctx) -> None:
+    if _mixed(c):
+        return
     t = c.type(FLOATS)
     m = _float_mods(c)
     c.done()
@@ -238,7 +263,7 @@ def _cvt(c: Ctx) -> None:
 
     A signed result fills a wider register with its sign.
     """
-    src, dst = c.type(), c.type()
+    src, dst = c.type(CONVERTED), c.type(CONVERTED)
     m = [c.choose(ROUND, -1, "rounding mode"), int(c.take("ftz")), int(c.take("sat")), int(c.take("relu")),
          int(c.take("satfinite"))]  # fmt: skip
     if "scaled" in " ".join(c.tokens):
@@ -341,7 +366,7 @@ def _brx(c: Ctx) -> None:
     if not names:
         raise c.fail("the list of branch targets is missing")
     start = len(c.build.targets)
-    c.build.targets += [c.build.entry.labels[n] for n in names]
+    c.build.targets += [c.build.label(c, Sym(n)) for n in names]
     c.emit("brx", m=[start, len(names)], ops=[c.ops[0]])
 
 

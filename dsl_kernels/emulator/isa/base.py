@@ -13,7 +13,10 @@ from ..errors import LaunchError, PtxSyntaxError, UnsupportedInstruction
 from ..ptx import SMEM_RESERVED, Addr, Clock, Entry, Imm, Module, Pair, Reg, Sink, Statement, Sym, Vec
 
 CORE = Path(__file__).parent.parent / "core"
-OPS = {m: i for i, m in enumerate(re.findall(r"^OP\((\w+),", (CORE / "ptx_opcodes.h").read_text(), re.M))}
+_OP_ROWS = re.findall(r"^OP\((\w+), \w+, (-?\d+), (\d+), (\d+)\)", (CORE / "ptx_opcodes.h").read_text(), re.M)
+OPS = {name: i for i, (name, *_) in enumerate(_OP_ROWS)}
+#: operation -> leading operands that it writes (-1: the decoder says which), fewest and most operands
+SHAPES = {name: (int(writes), int(least), int(most)) for name, writes, least, most in _OP_ROWS}
 _TYPE_ROWS = re.findall(r"^TY\((\w+), (\d+), (\w)\)", (CORE / "ptx_types.h").read_text(), re.M)
 TYPES = {name: i for i, (name, _, _) in enumerate(_TYPE_ROWS)}
 BITS = {name: int(bits) for name, bits, _ in _TYPE_ROWS}
@@ -85,7 +88,7 @@ class Ctx:
 
     def type(self, allowed: str = "", anywhere: bool = False) -> str:
         """Consume the last token, which must be a type; some opcodes have their only type elsewhere."""
-        at = [i for i, t in enumerate(self.tokens) if t in TYPES]
+        at = [i for i, t in enumerate(self.tokens) if t in TYPES and t != "none"]
         if not at or (at != [at[-1]] if anywhere else at[-1] != len(self.tokens) - 1):
             raise self.fail(
                 "expected a type in the opcode" if anywhere else "expected a type at the end of the opcode"
@@ -117,13 +120,34 @@ class Ctx:
             )
 
     def emit(
-        self, op: str, ty: str = "none", ty2: str = "none", m: Iterable[int] = (), ops: Iterable[object] = ()
+        self,
+        op: str,
+        ty: str = "none",
+        ty2: str = "none",
+        m: Iterable[int] = (),
+        ops: Iterable[object] = (),
+        writes: range | None = None,
     ) -> None:
-        self.build.emit(self, op, ty, ty2, list(m), list(ops))
+        """Add one operation of the core; ``writes`` are the destinations where the opcode table leaves them open."""
+        self.build.emit(self, op, ty, ty2, list(m), list(ops), writes)
 
-    def emit_all(self, op: str, ty: str = "none", ty2: str = "none", m: Iterable[int] = ()) -> None:
+    def emit_all(
+        self,
+        op: str,
+        ty: str = "none",
+        ty2: str = "none",
+        m: Iterable[int] = (),
+        writes: range | None = None,
+    ) -> None:
         """Emit with the statement's operands in their order, vectors and pairs flattened."""
-        self.emit(op, ty, ty2, m, self.flat(self.ops))
+        self.emit(op, ty, ty2, m, self.flat(self.ops), writes)
+
+    def vector(self, o: object, count: int, what: str = "operand") -> list[object]:
+        """The ``count`` items of a vector operand; one item may stand without braces."""
+        items = self.flat([o])
+        if len(items) != count or (isinstance(o, Vec) and not items):
+            raise self.fail(f"the {what} has {len(items)} items, expected {count}")
+        return items
 
     def flat(self, ops: Iterable[object]) -> list[object]:
         out: list[object] = []
@@ -181,6 +205,8 @@ class _Builder:
                 offset = (offset + v.align - 1) // v.align * v.align
                 self.smem[v.name] = offset
                 offset += v.size
+            elif v.size < 0 and v.space == "local":
+                raise PtxSyntaxError(f"the local variable {v.name} has no size")
             elif v.space == "local":
                 local = (local + v.align - 1) // v.align * v.align
                 self.local[v.name] = local
@@ -236,9 +262,21 @@ class _Builder:
                 raise c.fail("a clock register can only be read by mov")
         raise c.fail(f"operand {o} has an unexpected form")
 
-    def emit(self, c: Ctx, op: str, ty: str, ty2: str, m: list[int], ops: list[object]) -> None:
+    def emit(
+        self, c: Ctx, op: str, ty: str, ty2: str, m: list[int], ops: list[object], writes: range | None
+    ) -> None:
+        leading, least, most = SHAPES[op]
+        if not least <= len(ops) <= most:
+            raise c.fail(
+                f"{len(ops)} operands, expected {least}{'' if least == most else f' to {most}'}, vectors taken apart"
+            )
+        written = range(leading) if writes is None else writes
         start = len(self.flat_ops)
-        for o in ops:
+        for i, o in enumerate(ops):
+            if i in written and (not isinstance(o, Reg | Sink) or (isinstance(o, Reg) and o.negated)):
+                raise c.fail(f"operand {i + 1} is written, and is not a register")
+            if i not in written and isinstance(o, Sink):
+                raise c.fail(f"operand {i + 1} is read, and is a sink")
             kind, a, b = self.operand(c, o)
             if kind == IMM and isinstance(o, Imm) and o.is_float:
                 b = self.float_bits(o, ty)

@@ -22,7 +22,10 @@ ATOM_OPS = {
     "inc": 8,
     "dec": 9,
 }
-SCOPES = ("cta", "cluster", "gpu", "sys")
+#: Types of loads and stores
+MOVED = "b8 u8 s8 b16 u16 s16 f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64 b128"
+#: Types of bulk reductions
+REDUCED = "f16 bf16 b32 u32 s32 f32 b64 u64 s64 f64"
 
 
 def _scope(c: Ctx) -> int:
@@ -35,7 +38,7 @@ def _ld(c: Ctx) -> None:
 
     A signed value fills a wider register with its sign. A cache policy operand is dropped.
     """
-    t = c.type()
+    t = c.type(MOVED)
     policy = "L2::cache_hint" in c.tokens
     nc = int("nc" in c.tokens)
     c.memory_tokens()
@@ -48,14 +51,14 @@ def _ld(c: Ctx) -> None:
     c.count(3 if policy else 2)
     if policy:
         c.ops.pop()
-    dst = c.flat(c.ops[:1])[0]
+    dst = c.vector(c.ops[0], n, "destination")[0]
     width = BITS.get(dst.type, 0) if isinstance(dst, Reg) else 0
-    c.emit_all("ld", t, m=[space, n, sem, scope, nc, width])
+    c.emit_all("ld", t, m=[space, n, sem, scope, nc, width], writes=range(n))
 
 
 @decoder("st")
 def _st(c: Ctx) -> None:
-    t = c.type()
+    t = c.type(MOVED)
     if "async" in c.tokens:
         _st_async(c, t)
         return
@@ -71,6 +74,7 @@ def _st(c: Ctx) -> None:
     c.count(3 if policy else 2)
     if policy:
         c.ops.pop()
+    c.vector(c.ops[1], n, "source")
     c.emit_all("st", t, m=[space, n, sem, scope])
 
 
@@ -82,6 +86,7 @@ def _st_async(c: Ctx, t: str) -> None:
         raise c.fail("expected .mbarrier::complete_tx::bytes")
     c.done()
     c.count(3)
+    c.vector(c.ops[1], n, "source")
     c.emit_all("st_async", t, m=[5, n])
 
 
@@ -100,18 +105,26 @@ def _atom(c: Ctx) -> None:
     sem = c.choose(SEM, 1, "ordering")
     scope = c.choose({"cta": 0, "cluster": 1, "gpu": 2, "sys": 3}, 2, "scope")
     c.done()
-    if policy:
+    if policy and c.ops:
         c.ops.pop()
-    ops = c.ops if c.base == "atom" else [Vec((Sink(),) * n), *c.ops]
-    c.ops = ops
+    c.ops = c.ops if c.base == "atom" else [Vec((Sink(),) * n), *c.ops]
     c.count(4 if op == 7 else 3)
-    c.emit_all("atom", t, m=[space, op, sem, scope, n])
+    if n * BITS[t] > 128 or (n > 1 and op == 7):
+        raise c.fail("this atomic form is not supported")
+    for o, what in ((c.ops[0], "destination"), *((o, "source") for o in c.ops[2:])):
+        if not isinstance(o, Sink):
+            c.vector(o, n, what)
+    if n > 1 and isinstance(c.ops[0], Sink):
+        c.ops[0] = Vec((Sink(),) * n)
+    c.emit_all("atom", t, m=[space, op, sem, scope, n], writes=range(n))
 
 
 @decoder("prefetch", "prefetchu", "applypriority", "discard", "createpolicy")
 def _prefetch(c: Ctx) -> None:
     """Hints have no effect; createpolicy still defines its destination (an opaque zero)."""
     if c.base == "createpolicy":
+        if not c.ops:
+            raise c.fail("the destination is missing")
         c.emit("mov", "b64", ops=[c.ops[0], 0])
     elif c.base == "discard":
         raise c.fail("discard is not supported")
@@ -155,7 +168,7 @@ def _cp_async(c: Ctx) -> None:
         if not (c.take("global") and (c.take("shared") or c.take("shared::cta"))):
             raise c.fail("expected .shared.global")
         c.done()
-        if hint:
+        if hint and c.ops:
             c.ops.pop()
         c.count(3, 4)
         if len(c.ops) == 4 and getattr(c.ops[3], "type", "") == "pred":
@@ -179,8 +192,7 @@ def _bulk(c: Ctx, reduce: bool) -> None:
         c.done()
         c.emit_all("bulk_wait", m=[read])
         return
-    hint = c.take("L2::cache_hint")
-    if hint:
+    if c.take("L2::cache_hint") and c.ops:
         c.ops.pop()
     tensor = c.take("tensor")
     if c.take("prefetch"):
@@ -192,7 +204,7 @@ def _bulk(c: Ctx, reduce: bool) -> None:
     multicast = c.take("multicast::cluster")
     red = c.choose(RED, what="reduction") if reduce else -1
     c.drop("noftz")
-    ty = c.type() if reduce else "none"
+    ty = c.type(REDUCED) if reduce else "none"
     if c.take("mbarrier::complete_tx::bytes"):
         if "global" in c.tokens:
             c.drop("global", "shared::cluster", "shared::cta")
@@ -270,6 +282,6 @@ def _ldmatrix(c: Ctx) -> None:
         raise c.fail("matrices of bytes are moved with .trans")
     c.done()
     c.count(2)
-    if len(c.flat(c.ops)) != 1 + n * (2 if byte and c.base == "ldmatrix" else 1):
-        raise c.fail("wrong number of registers")
-    c.emit_all(c.base, m=[n, trans, int(byte)])
+    load = c.base == "ldmatrix"
+    registers = c.vector(c.ops[0 if load else 1], n * (2 if byte and load else 1), "matrix fragment")
+    c.emit_all(c.base, m=[n, trans, int(byte)], writes=range(len(registers) if load else 0))

@@ -29,12 +29,17 @@ def _bar(c: Ctx) -> None:
         c.count(3, 4)
         dst, ident, *rest = c.ops
         count = rest[0] if len(rest) == 2 else None
-        c.emit("bar", m=[2, op, aligned], ops=[ident, count, dst, rest[-1]])
+        c.emit("bar", m=[2, op, aligned], ops=[ident, count, dst, rest[-1]], writes=range(2, 3))
         return
     mode = c.choose({"sync": 0, "arrive": 1}, what="mode")
     c.done()
     c.count(1, 2)
-    c.emit("bar", m=[mode, 0, aligned], ops=[c.ops[0], c.ops[1] if len(c.ops) > 1 else None])
+    c.emit(
+        "bar",
+        m=[mode, 0, aligned],
+        ops=[c.ops[0], c.ops[1] if len(c.ops) > 1 else None],
+        writes=range(0),
+    )
 
 
 def _cluster(c: Ctx) -> None:
@@ -71,6 +76,7 @@ def _mbarrier(c: Ctx) -> None:
         no_complete = int(c.take("noComplete"))
         c.done()
         # Forms: [addr]{, n} and state, [addr]{, n}; the state may be the sink.
+        c.count(1, 3)
         state = Sink() if isinstance(c.ops[0], Addr) else c.ops.pop(0)
         c.count(1, 2)
         count = c.ops[1] if len(c.ops) > 1 else None
@@ -162,4 +168,7 @@ def _launch_control(c: Ctx) -> None:
     c.drop("pred", "b32", "v4")
     c.done()
     c.count(2)
-    c.emit_all("clc_query", m=[what])
+    answers = c.flat(c.ops[:1])
+    if len(answers) != (4 if what == 4 else 1):
+        raise c.fail(f"{len(answers)} destinations, expected {4 if what == 4 else 1}")
+    c.emit_all("clc_query", m=[what], writes=range(len(answers)))

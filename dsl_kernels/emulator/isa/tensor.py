@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..ptx import Addr, Imm, Vec
+from ..ptx import Addr, Imm, Reg, Vec
 from .base import Ctx, decoder
 
 INPUTS = "bf16 f16 tf32 e4m3 e5m2 s8 u8"
@@ -39,9 +39,16 @@ def _mma(c: Ctx) -> None:
     bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(ta, 8)
     if (m, n) != (16, 8) or k * bits not in (128, 256) or (ta != tb and bits != 8):
         raise c.fail("this shape or type of mma is not supported (m16n8 with 128 or 256 bits of K is)")
+    if (td == "s32") != (ta in ("s8", "u8")) or (td == "s32") != (tb in ("s8", "u8")):
+        raise c.fail("integers are summed in s32, and only they")
     c.count(4)
-    sizes = [len(v.items) if isinstance(v, Vec) else 1 for v in c.ops]
-    c.emit_all("mma", ta, tb, m=[m, n, k, {"f32": 0, "f16": 1, "s32": 2}[td], *sizes[:3]])
+    accumulators = 2 if td == "f16" else 4
+    sizes = [accumulators, k * bits // 64, k * bits // 128, accumulators]
+    for o, size in zip(c.ops, sizes, strict=True):
+        c.vector(o, size, "matrix fragment")
+    c.emit_all(
+        "mma", ta, tb, m=[m, n, k, {"f32": 0, "f16": 1, "s32": 2}[td], *sizes[:3]], writes=range(accumulators)
+    )
 
 
 @decoder("wgmma")
@@ -71,10 +78,16 @@ def _wgmma(c: Ctx) -> None:
         bits = {"bf16": 16, "f16": 16, "tf32": 32}.get(ta, 8)
         if m != 64 or n % 8 or not 8 <= n <= 256 or k * bits != 256:
             raise c.fail("this shape of wgmma is not supported")
+        c.count(6, 8)
         d, a, b, scale, *signs = c.ops
         in_regs = isinstance(a, Vec)
         if not isinstance(d, Vec):
             raise c.fail("expected a vector of accumulators")
+        c.vector(d, n // (4 if td == "f16" else 2), "accumulator")
+        c.vector(a, 4 if in_regs else 1, "A operand")
+        fragments = [*d.items, *(a.items if isinstance(a, Vec) else ())]
+        if not all(isinstance(x, Reg) for x in fragments):
+            raise c.fail("the accumulator and an A of several items are registers")
         values = []
         for s in signs:
             if not isinstance(s, Imm):
@@ -87,7 +100,7 @@ def _wgmma(c: Ctx) -> None:
         trans_b = values[-1] if bits == 16 else 0
         neg = (1 if values[0] < 0 else 0) | (2 if values[1] < 0 else 0)
         c.emit("wgmma", ta, tb, m=[n, k, int(td == "f16"), int(in_regs), trans_a | trans_b << 1, neg, len(d.items)],
-               ops=c.flat([d, a, b, scale]))  # fmt: skip
+               ops=c.flat([d, a, b, scale]), writes=range(len(d.items)))  # fmt: skip
     else:
         raise c.fail("unknown form of wgmma")
 
@@ -95,7 +108,11 @@ def _wgmma(c: Ctx) -> None:
 @decoder("tcgen05")
 def _tcgen05(c: Ctx) -> None:
     group = c.choose({"cta_group::1": 1, "cta_group::2": 2}, 0)
+    if not c.tokens:
+        raise c.fail("unknown form of tcgen05")
     head = c.tokens.pop(0)
+    if not group and head in ("alloc", "dealloc", "relinquish_alloc_permit", "commit", "mma", "cp"):
+        raise c.fail("expected .cta_group::1 or .cta_group::2")
     match head:
         case "alloc" | "dealloc":
             c.drop("sync", "aligned", "shared::cta", "b32")
@@ -139,21 +156,26 @@ def _ldst(c: Ctx, head: str) -> None:
     repeat = c.choose({f"x{1 << i}": 1 << i for i in range(8)}, what="repeat count")
     packed = int(c.take("pack::16b") or c.take("unpack::16b"))
     c.done()
+    c.count(3 if shape == 4 else 2)
     addr, regs = (c.ops[1], c.ops[0]) if head == "ld" else (c.ops[0], c.ops[-1])
     split = 0
     if shape == 4:
-        c.count(3)
         imm = c.ops[2] if head == "ld" else c.ops[1]
         if not isinstance(imm, Imm):
             raise c.fail("the half split offset must be an immediate")
         split = imm.value
-    else:
-        c.count(2)
+        if not -512 <= split <= 512:
+            raise c.fail(f"the half split offset {split} is outside tensor memory")
     items = c.flat([regs])
     per = {0: 1, 1: 1, 2: 2, 3: 4, 4: 1}[shape]
     if len(items) != repeat * per:
         raise c.fail(f"{len(items)} registers, expected {repeat * per}")
-    c.emit("tc_" + head, m=[shape, repeat, packed, len(items), split], ops=[addr, *items])
+    c.emit(
+        "tc_" + head,
+        m=[shape, repeat, packed, len(items), split],
+        ops=[addr, *items],
+        writes=range(1, 1 + len(items)) if head == "ld" else range(0),
+    )
 
 
 def _tc_mma(c: Ctx, group: int) -> None:
@@ -166,6 +188,7 @@ def _tc_mma(c: Ctx, group: int) -> None:
     if c.take("ashift"):
         raise c.fail(".ashift is not supported")
     c.done()
+    c.count(5, 7)
     d, a, b, idesc, *rest = c.ops
     mask = [x for r in rest if isinstance(r, Vec) for x in r.items]
     rest = [r for r in rest if not isinstance(r, Vec)]

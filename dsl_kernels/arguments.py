@@ -1,0 +1,353 @@
+"""Arguments at the border: their types read off signatures, their ranges and names, each mistake one typed error.
+
+`@checked` stands above what a user calls. A function so marked says in its annotations what it takes; it need not
+say it again in its body, and what reaches the body is of that type.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from .errors import (
+    ArgumentTypeError,
+    ExecutorUnavailableError,
+    InvalidArgumentError,
+    UnknownNameError,
+    did_you_mean,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+Refusal = Callable[[str, str, str, str], Exception]
+
+SEEDS = (-(2**63), 2**64 - 1)
+"""What torch's generators take."""
+
+NEVER_SCARCE = 1 << 28
+"""Bytes that are asked for without a look at what is free."""
+
+_SHOWN = 60
+
+
+@overload
+def checked(target: F) -> F: ...
+
+
+@overload
+def checked(*, error: Refusal) -> Callable[[F], F]: ...
+
+
+def checked(target: Any = None, *, error: Refusal | None = None) -> Any:
+    """Refuse arguments of other types than the annotations of a function, or of a dataclass's fields, name.
+
+    An `int` is any integer but a bool, a `float` any real number, a `torch.Tensor` one with strides and memory of
+    its own (not sparse, nested or quantised), a path one that a file system can hold. Elements of sequences and mappings are checked,
+    those of an iterator are not.
+
+    Args:
+        error: makes the error of (argument, expected, got, fix); by default an `ArgumentTypeError`.
+
+    Raises:
+        ArgumentTypeError: when called, for the first argument of another type.
+    """
+    if target is None:
+        return functools.partial(checked, error=error)
+    if isinstance(target, type):
+        made: Any = target
+        made.__init__ = _guarded(made.__init__, error or _type_error)
+        return target
+    return _guarded(target, error or _type_error)
+
+
+def _guarded(function: Callable[..., Any], error: Refusal) -> Callable[..., Any]:
+    parameters = inspect.signature(function).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = repeat(next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), ""))
+    rules: dict[str, _Rule] = {}
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        if not rules:
+            # At the first call: the modules that annotations name may import one another.
+            rules.update({name: _rule(hint) for name, hint in _hints(function).items()})
+        for name, value in chain(zip(chain(names, rest), args, strict=False), kwargs.items()):
+            rule = rules.get(name)
+            if rule is not None and not rule.holds(value):
+                raise error(name, rule.expected, shown(value), rule.fix or f"pass {rule.expected}")
+        return function(*args, **kwargs)
+
+    return guarded
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    return {"return": None, **typing.get_type_hints(inspect.unwrap(function))}
+
+
+def _type_error(name: str, expected: str, got: str, fix: str) -> Exception:
+    return ArgumentTypeError(name, expected=expected, got=got, fix=fix)
+
+
+def shown(value: Any) -> str:
+    """A value as an error names it: what was typed, cut short, or the type of anything larger."""
+    kind = type(value).__name__
+    if value is None or type(value) is bool:
+        return str(value)
+    if type(value) is int and value.bit_length() > 256:
+        # Python itself refuses to spell the longest ones.
+        return f"an integer of {value.bit_length()} bits"
+    if type(value) in (str, bytes, int, float, complex):
+        text = repr(value)
+        return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({kind})"
+    if type(value) in (list, tuple) and 0 < len(value) <= 3:
+        # Not what they hold in turn: a list may hold itself.
+        held = (f"a {type(v).__name__}" if isinstance(v, list | tuple) else shown(v) for v in value)
+        return f"a {kind} of {', '.join(held)}"
+    layout = getattr(value, "layout", None)
+    if layout is not None and hasattr(value, "is_nested"):
+        how = "nested" if value.is_nested else "lazily negated" if value.is_neg() else str(layout)
+        return f"a {value.dtype} tensor ({how})"
+    return f"{'an' if kind[0] in 'AEIOUaeiou' else 'a'} {kind}"
+
+
+def require_range(name: str, value: int | float, low: int | float, high: int | float, fix: str = "") -> None:
+    """A number lies from `low` to `high`; NaN does not.
+
+    Raises:
+        InvalidArgumentError: it does not.
+    """
+    if not low <= value <= high:
+        raise InvalidArgumentError(
+            name, expected=f"{low} to {high}", got=shown(value), fix=fix or "choose a value in that range"
+        )
+
+
+def require_device(name: str, device: Any) -> Any:
+    """The `torch.device` that is meant: the CPU, or a GPU that is here.
+
+    Raises:
+        InvalidArgumentError: neither.
+        ExecutorUnavailableError: a GPU that is not there.
+    """
+    import torch
+
+    try:
+        place = torch.device(device)
+    except (RuntimeError, TypeError, ValueError):
+        place = torch.device("meta")
+    if place.type not in ("cpu", "cuda"):
+        raise InvalidArgumentError(
+            name, expected="'cpu', 'cuda' or 'cuda:<index>'", got=shown(device), fix="name one of these"
+        )
+    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
+        raise ExecutorUnavailableError(
+            name, expected="a GPU that torch sees", got=str(place), fix="pass device='cpu', or another index"
+        )
+    return place
+
+
+def require_memory(subject: str, wanted: int, device: Any, fix: str) -> None:
+    """So many bytes are free on a device: a system that overcommits would kill the process later.
+
+    Raises:
+        InvalidArgumentError: they are not.
+    """
+    if wanted < NEVER_SCARCE:
+        return
+    import torch
+
+    from .runtime.pool import available_memory
+
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    if wanted > free:
+        raise InvalidArgumentError(
+            subject,
+            expected=f"tensors within the {free / 2**30:.1f} GiB that are free on {device}",
+            got=f"{wanted / 2**30:.1f} GiB" if wanted < 2**60 else shown(wanted),
+            fix=fix,
+        )
+
+
+def as_json(name: str, content: Any, **options: Any) -> str:
+    """Content as JSON.
+
+    Raises:
+        ArgumentTypeError: something in it that JSON cannot spell.
+    """
+    try:
+        return json.dumps(content, **options)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArgumentTypeError(
+            name,
+            expected="what JSON can spell",
+            got=str(error),
+            fix="pass strings, numbers, lists and mappings",
+        ) from None
+
+
+def require_known(subject: str, name: str, known: Iterable[str], kind: str = "name") -> None:
+    """A name is among the known ones.
+
+    Args:
+        kind: what the name names, such as "executor".
+
+    Raises:
+        ArgumentTypeError: not a string.
+        UnknownNameError: lists the near misses.
+    """
+    if not isinstance(name, str):
+        raise _type_error(subject, f"the name of a {kind}", shown(name), "pass a string")
+    held = list(known)
+    if name not in held:
+        # Few are listed, of many those that are near.
+        expected = f"a known {kind}" if len(held) > 6 else f"{kind} {' or '.join(held)}"
+        raise UnknownNameError(
+            subject, expected=expected, got=shown(name), fix=did_you_mean(name[:200], held)
+        )
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What a parameter takes, as a test and in words."""
+
+    expected: str
+    holds: Callable[[Any], bool]
+    fix: str = ""
+
+
+_ANYTHING = _Rule("anything", lambda value: True)
+_SIMPLE: dict[Any, _Rule] = {
+    type(None): _Rule("None", lambda value: value is None),
+    bool: _Rule("True or False", lambda value: isinstance(value, bool)),
+    int: _Rule(
+        "an integer",
+        lambda value: isinstance(value, numbers.Integral) and not isinstance(value, bool),
+        "convert it with int(...)",
+    ),
+    float: _Rule(
+        "a number",
+        lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool),
+        "convert it with float(...)",
+    ),
+    str: _Rule("a string", lambda value: isinstance(value, str)),
+    Path: _Rule("a path", lambda value: isinstance(value, Path) and is_path(str(value))),
+    object: _ANYTHING,
+    Any: _ANYTHING,
+}
+
+
+def _rule(hint: Any) -> _Rule:
+    """The rule that an annotation states."""
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    if isinstance(hint, TypeVar | str):
+        return _ANYTHING
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return _one_of([_rule(argument) for argument in arguments], arguments)
+    if origin is None or not arguments:
+        return _instance(origin or hint)
+    if origin is Callable or not isinstance(origin, type):
+        return _instance(Callable)
+    if issubclass(origin, Mapping):
+        key, item = map(_rule, arguments)
+        return _Rule(
+            f"a mapping from {_plural(key)} to {_plural(item)}",
+            lambda v: isinstance(v, origin) and all(map(key.holds, v)) and all(map(item.holds, v.values())),
+        )
+    if issubclass(origin, tuple) and Ellipsis not in arguments:
+        each = list(map(_rule, arguments))
+        return _Rule(
+            f"a tuple of {len(each)}",
+            lambda v: (
+                isinstance(v, tuple)
+                and len(v) == len(each)
+                and all(r.holds(x) for r, x in zip(each, v, strict=True))
+            ),
+        )
+    if issubclass(origin, Iterable):
+        return _elements(origin, _rule(arguments[0]))
+    return _instance(origin)
+
+
+def _elements(origin: type, item: _Rule) -> _Rule:
+    spelled: dict[Any, str] = {list: "a list", tuple: "a tuple", Sequence: "a sequence"}
+    name = spelled.get(origin, "an iterable")
+
+    def holds(value: Any) -> bool:
+        # Tensors and arrays count as iterables, of tensors and of numbers.
+        if isinstance(value, str | bytes) or not isinstance(value, origin) or hasattr(value, "dtype"):
+            return False
+        return not isinstance(value, Sequence | AbstractSet) or all(map(item.holds, value))
+
+    return _Rule(f"{name} of {_plural(item)}", holds)
+
+
+def _one_of(rules: Sequence[_Rule], hints: Sequence[Any]) -> _Rule:
+    if Path in hints and str in hints:
+        # A string that is to be a path is held to what a path is.
+        return _one_of(
+            [_PATH, *(r for r, h in zip(rules, hints, strict=True) if h not in (Path, str))], (_PATH,)
+        )
+    return _Rule(" or ".join(r.expected for r in rules), lambda value: any(r.holds(value) for r in rules))
+
+
+_PATH = _Rule("a path", lambda value: isinstance(value, str | Path) and is_path(str(value)))
+
+
+def _instance(hint: Any) -> _Rule:
+    if hint is Callable:
+        return _Rule("a function", callable)
+    if not isinstance(hint, type):
+        return _ANYTHING
+    if (hint.__module__, hint.__name__) == ("torch", "Tensor"):
+        return _Rule(
+            "a torch.Tensor",
+            is_plain_tensor,
+            "pass a dense torch.Tensor: torch.as_tensor(...), .to_dense(), .dequantize()",
+        )
+    if getattr(hint, "_is_protocol", False):
+        members = {name for name in (*vars(hint), *inspect.get_annotations(hint)) if not name.startswith("_")}
+        return _Rule(
+            hint.__name__,
+            lambda value: not isinstance(value, type) and all(hasattr(value, m) for m in members),
+        )
+    article = "an" if hint.__name__[0] in "AEIOUaeiou" else "a"
+    return _Rule(f"{article} {hint.__name__}", lambda value: isinstance(value, hint))
+
+
+def is_path(text: str) -> bool:
+    """Whether a file system can hold that name: no NUL, nothing that has no bytes, no part of more than 255."""
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return b"\0" not in encoded and len(encoded) < 4096 and max(map(len, encoded.split(b"/"))) < 256
+
+
+def is_plain_tensor(value: object) -> bool:
+    """Whether a value is a torch tensor as its memory says: not sparse, nested, quantised or lazily negated."""
+    import torch
+
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not value.is_nested
+        and not value.is_quantized
+        and (torch.compiler.is_compiling() or not value.is_neg())
+    )
+
+
+def _plural(rule: _Rule) -> str:
+    words = rule.expected.split()
+    return f"{words[1]}s" if len(words) == 2 and words[0] in ("a", "an") else rule.expected
