@@ -77,7 +77,12 @@ class Printer:
         if value.op in ("min", "max", "ceildiv"):
             return self._phrase(value.op, a=self.value(a), b=self.value(b))
         if value.op in ("//", "%"):
-            text, tightness = self._phrase("quotient" if value.op == "//" else "remainder", a=self.value(a, 5), b=self.value(b, 6)), 5
+            text, tightness = (
+                self._phrase(
+                    "quotient" if value.op == "//" else "remainder", a=self.value(a, 5), b=self.value(b, 6)
+                ),
+                5,
+            )
             tightness = _ATOM if text.endswith(")") and text.startswith("T.") else tightness
         else:
             tightness = _TIGHTNESS[value.op]
@@ -147,7 +152,9 @@ class Printer:
         yield from self._spell("variable", name=s.name, dtype=s.dtype, value=self.value(s.initial))
 
     def _assign(self, s: t.Assign) -> Iterator[str]:
-        yield from self._spell("assign", name=s.name, value=self.value(s.value), constant=not isinstance(s.value, t.Expr))
+        yield from self._spell(
+            "assign", name=s.name, value=self.value(s.value), constant=not isinstance(s.value, t.Expr)
+        )
 
     def _comment(self, s: t.Comment) -> Iterator[str]:
         yield f"# {s.text}"
@@ -187,7 +194,10 @@ class Printer:
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
             box = tuple(reversed(tensor_map.box))
             at = [self.value(place) for place in s.source.at]
-            ranges = [f"{first} : {self.value(p + size)}" for first, p, size in zip(at, s.source.at, box, strict=True)]
+            ranges = [
+                f"{first} : {self.value(p + size)}"
+                for first, p, size in zip(at, s.source.at, box, strict=True)
+            ]
             yield from self._spell(
                 "copy_box", map=tensor_map, at=at, ranges=ranges, box=box, target=target, barrier=barrier, evict_first=s.evict_first
             )  # fmt: skip
@@ -278,7 +288,9 @@ class Printer:
         yield from self._spell("barriers_stand", barriers=self._plan.barriers, schedule=self._schedule)
 
     def _barrier(self, slot: t.Slot, side: str) -> str:
-        return self._phrase("barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages))
+        return self._phrase(
+            "barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages)
+        )
 
     def _step(self, s: t.Step) -> Iterator[str]:
         pipe, kind = s.slot.pipeline, s.kind

@@ -112,14 +112,18 @@ DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
     """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
-    paths = sorted((DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem))
+    paths = sorted(
+        (DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem)
+    )
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
             continue
         tree = ast.parse(path.read_text())
         names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
-        names |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+        names |= {
+            t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
+        }
         found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, frozenset(names)))
     return tuple(found)
 
@@ -128,7 +132,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
     """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
     plan = barrier_plan(schedule)
-    spelling = environment().get_template(f"{candidate.backend}/_spelling.j2").module
+    spelling: Any = environment().get_template(f"{candidate.backend}/_spelling.j2").module
     modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
 
     used = {"leaf"}
@@ -146,7 +150,8 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
             return found
         raise TemplateError(
             f"leaf {name} ({candidate.id})",
-            expected=f"a function in dsl_kernels/device/{candidate.backend}/" + " or ".join(f"{m}.py" for _, m, _ in modules),
+            expected=f"a function in dsl_kernels/device/{candidate.backend}/"
+            + " or ".join(f"{m}.py" for _, m, _ in modules),
             got="none",
             fix="spell the leaf for this DSL",
         )
@@ -158,12 +163,18 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         facts = role_facts(schedule, role)
         spread = role.replicas if spelling.one_text_a_replica else 1
         for replica in range(spread):
-            lines = printer.lines(text.roles[role.name], role, replica if role.replicas > 1 and spread > 1 else None)
+            lines = printer.lines(
+                text.roles[role.name], role, replica if role.replicas > 1 and spread > 1 else None
+            )
             named = names_in_text(text.roles[role.name])
             first = facts.first + replica * facts.threads
             roles.append(
                 SimpleNamespace(
-                    **{**vars(facts), "first": first, "end": first + facts.threads * (role.replicas // spread)},
+                    **{
+                        **vars(facts),
+                        "first": first,
+                        "end": first + facts.threads * (role.replicas // spread),
+                    },
                     title=f"{role.name} {replica}" if spread > 1 else role.name,
                     suffix=f"_{replica}" if spread > 1 else "",
                     text="\n".join(lines),
@@ -223,7 +234,7 @@ def names_in_text(statements: Any) -> set[str]:
 
 
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
-    threads = schedule.role(buffer.role).warps * 32
+    threads = schedule.role(buffer.role or "").warps * 32
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
     return SimpleNamespace(
         name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
@@ -248,9 +259,16 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
         else:
             operand = operands[s.source.operand]
             leading = [extent for extent in operand.shape if not extent.isdigit()]
-            found[f"{operand.name}_words"] = (operand.name, (" * ".join(leading), str(s.source.pitch)), dtype, None)
+            found[f"{operand.name}_words"] = (
+                operand.name,
+                (" * ".join(leading), str(s.source.pitch)),
+                dtype,
+                None,
+            )
     return [
-        SimpleNamespace(name=name, operand=operand, shape=f"({', '.join(shape)})", dtype=dtype, strides=strides)
+        SimpleNamespace(
+            name=name, operand=operand, shape=f"({', '.join(shape)})", dtype=dtype, strides=strides
+        )
         for name, (operand, shape, dtype, strides) in found.items()
     ]
 

@@ -107,7 +107,17 @@ def _prefill_maps(k: SimpleNamespace) -> tuple[TensorMap, ...]:
 def _product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
     """S = K Q^T of a tile."""
     return Mma(
-        "score", unit, role, m, n, INDEX_DIM, FP8, a="keys", b="queries", acc=acc, doc="S[keys, heads] = K Q^T"
+        "score",
+        unit,
+        role,
+        m,
+        n,
+        INDEX_DIM,
+        FP8,
+        a="keys",
+        b="queries",
+        acc=acc,
+        doc="S[keys, heads] = K Q^T",
     )
 
 
@@ -270,7 +280,8 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
             *(b for role in scorers for b in _blackwell_registers(k, role, k.queries // groups)),
             *(
                 Buffer(f"{what}_{g}", REGISTER, (k.queries // groups,), "int32", role=role, private=True)
-                for what in ("begin", "size") for g, role in enumerate(scorers)
+                for what in ("begin", "size")
+                for g, role in enumerate(scorers)
             ),
         ),
         pipelines=(
@@ -313,8 +324,8 @@ class _Share:
 
 
 def _share() -> _Share:
-    names = ("seq", "tile", "step", "need", "turns", "turn")
-    return _Share(*(name(text) for text in names), name("fresh", "bool"))
+    seq, tile, step, need, turns, turn = (name(text) for text in ("seq", "tile", "step", "need", "turns", "turn"))
+    return _Share(seq, tile, step, need, turns, turn, name("fresh", "bool"))
 
 
 def _batch(m: Recorder) -> tuple[Global, Expr, Value, Expr]:
@@ -332,7 +343,14 @@ def _start_decode(m: Recorder) -> None:
     share = _share()
     lens, b, next_n, skip_below = _batch(m)
     cta = m.block(0)
-    for variable, initial in ((share.seq, 0), (share.tile, 0), (share.step, 1), (share.need, 0), (share.turns, 0), (share.turn, -1)):
+    for variable, initial in (
+        (share.seq, 0),
+        (share.tile, 0),
+        (share.step, 1),
+        (share.need, 0),
+        (share.turns, 0),
+        (share.turn, -1),
+    ):
         m.var(variable.args[0], initial)
     m.var("fresh", False, "bool")
     if m.k.queries == 1:
@@ -344,14 +362,38 @@ def _start_decode(m: Recorder) -> None:
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
         row = m.let("row", minimum(share.seq, b - 1))
         for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m) * share.step)):
-            leaf.table_entries(m, to, m.operand("block_table"), m.dim("max_pages"), row, tile, share.step, m.c.pages, m.dim("max_pages") - 1, m.lane)
+            leaf.table_entries(
+                m,
+                to,
+                m.operand("block_table"),
+                m.dim("max_pages"),
+                row,
+                tile,
+                share.step,
+                m.c.pages,
+                m.dim("max_pages") - 1,
+                m.lane,
+            )
     m.barriers_stand()
     if m.k.queries == 1:
         leaf.lengths_to_score(m, share.need, length, b, skip_below, m.lane)
     else:
         leaf.keys_to_score(m, share.need, lens, b, next_n, skip_below, m.lane)
     leaf.find_share(
-        m, share.seq, share.tile, share.need, share.turns, share.step, lens, b, next_n, skip_below, m.k.tile, cta, m.c.ctas, m.lane
+        m,
+        share.seq,
+        share.tile,
+        share.need,
+        share.turns,
+        share.step,
+        lens,
+        b,
+        next_n,
+        skip_below,
+        m.k.tile,
+        cta,
+        m.c.ctas,
+        m.lane,
     )
 
 
@@ -360,7 +402,9 @@ def _tiles(m: Recorder) -> Iterator[tuple[_Share, Expr]]:
     share = _share()
     lens, b, next_n, skip_below = _batch(m)
     for it in m.loop("it", share.turns):
-        leaf.next_tile(m, share.fresh, it, share.seq, share.tile, share.need, lens, b, next_n, skip_below, m.k.tile)
+        leaf.next_tile(
+            m, share.fresh, it, share.seq, share.tile, share.need, lens, b, next_n, skip_below, m.k.tile
+        )
         yield share, it
         m.set(share.tile, share.tile + share.step)
 
@@ -375,7 +419,9 @@ def _load_decode(m: Recorder) -> None:
             m.set(held, 0)
             with m.when(share.step.equals(1)):
                 for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m))):
-                    leaf.table_entries(m, to, table, m.dim("max_pages"), share.seq, tile, 1, pages, last, m.lane)
+                    leaf.table_entries(
+                        m, to, table, m.dim("max_pages"), share.seq, tile, 1, pages, last, m.lane
+                    )
             count: Value = 1
             if k.queries > 1:
                 m.comment("The last product of an odd count scores its last query twice.")
@@ -383,21 +429,45 @@ def _load_decode(m: Recorder) -> None:
                 count = m.let("count", ceildiv(m.dim("next_n"), each) * each)
             queries = m.acquire("queries", share.turn, bytes=count * (heads * (INDEX_DIM + 4)))
             for i in m.loop("i", count):
-                query = share.seq
+                query: Value = share.seq
                 if k.queries > 1:
                     query = m.let("query", share.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1))
                 m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
-                m.bulk(queries.head_weights.part(i * heads, heads), Span("weights", "float32", query, heads, 0, heads), queries)
+                m.bulk(
+                    queries.head_weights.part(i * heads, heads),
+                    Span("weights", "float32", query, heads, 0, heads),
+                    queries,
+                )
             m.commit(queries)
         with m.when(held.equals(_pages_of_warp(m))):
             m.set(held, 0)
             m.set(entry, ahead)
-            leaf.table_entries(m, ahead, table, m.dim("max_pages"), share.seq, share.tile + _pages_of_warp(m) * share.step, share.step, pages, last, m.lane)
+            leaf.table_entries(
+                m,
+                ahead,
+                table,
+                m.dim("max_pages"),
+                share.seq,
+                share.tile + _pages_of_warp(m) * share.step,
+                share.step,
+                pages,
+                last,
+                m.lane,
+            )
         keys = m.acquire("keys", it)
         for p in m.loop("p", pages, unrolled=True):
             leaf.entry_of(m, page, entry, held * pages + minimum(p, last - share.tile * pages))
-            m.bulk(keys.keys.part(p * PAGE, PAGE), Box("key_map", (page * PAGE_ROWS, 0)), keys, evict_first=bool(k.evict))
-            m.bulk(keys.key_scales.part(p * PAGE, PAGE), Span("k_cache", "float32", page, PAGE_WORDS, SCALE_WORD, PAGE), keys)
+            m.bulk(
+                keys.keys.part(p * PAGE, PAGE),
+                Box("key_map", (page * PAGE_ROWS, 0)),
+                keys,
+                evict_first=bool(k.evict),
+            )
+            m.bulk(
+                keys.key_scales.part(p * PAGE, PAGE),
+                Span("k_cache", "float32", page, PAGE_WORDS, SCALE_WORD, PAGE),
+                keys,
+            )
         m.commit(keys)
         m.set(held, held + 1)
 
@@ -428,18 +498,51 @@ def _score_decode(m: Recorder) -> None:
             m.release(keys)
             leaf.weigh(m, logit, acc, weight, each, m.thread)
             leaf.one_length(m, length, share.need)
-            leaf.store_logits(m, m.operand("logits"), logit, scale, length, share.seq, 0, 1, 1, m.dim("stride"), share.tile * m.k.tile, m.thread)
+            leaf.store_logits(
+                m,
+                m.operand("logits"),
+                logit,
+                scale,
+                length,
+                share.seq,
+                0,
+                1,
+                1,
+                m.dim("stride"),
+                share.tile * m.k.tile,
+                m.thread,
+            )
             continue
         leaf.read_scales(m, scale, keys.key_scales, 0, each, m.thread)
         for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
             m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
-            leaf.read_query_lengths(m, length, m.operand("seq_lens"), share.seq, product * each, each, m.dim("next_n"), m.dim("skip_below"), m.thread)
+            leaf.read_query_lengths(
+                m,
+                length,
+                m.operand("seq_lens"),
+                share.seq,
+                product * each,
+                each,
+                m.dim("next_n"),
+                m.dim("skip_below"),
+                m.thread,
+            )
             m.await_products()
             leaf.read_weights(m, weight, queries.head_weights, product * n, each, m.thread)
             leaf.weigh(m, logit, acc, weight, each, m.thread)
             leaf.store_logits(
-                m, m.operand("logits"), logit, scale, length, share.seq, product * each, each, m.dim("next_n"), m.dim("stride"),
-                share.tile * m.k.tile, m.thread,
+                m,
+                m.operand("logits"),
+                logit,
+                scale,
+                length,
+                share.seq,
+                product * each,
+                each,
+                m.dim("next_n"),
+                m.dim("stride"),
+                share.tile * m.k.tile,
+                m.thread,
             )
         m.release(keys)
 
@@ -474,14 +577,26 @@ def _issue_decode(m: Recorder) -> None:
 def _epilogue_decode(g: int) -> Body:
     def body(m: Recorder) -> None:
         heads, each, one = m.k.heads, m.c.rows_per_product, m.k.queries == 1
-        dots, weight, scale, logit, length = (m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length"))
+        dots, weight, scale, logit, length = (
+            m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
+        )
         queries, use = m.slot("queries", name("turn")), m.var("use")
         for share, it in _tiles(m):
             with m.when(share.fresh):
                 _follow(m, share, it)
                 if one:
                     leaf.read_weights(m, weight, queries.head_weights, 0, 1, m.thread)
-                leaf.read_query_lengths(m, length, m.operand("seq_lens"), share.seq, 0, m.k.queries, m.dim("next_n"), m.dim("skip_below"), m.thread)
+                leaf.read_query_lengths(
+                    m,
+                    length,
+                    m.operand("seq_lens"),
+                    share.seq,
+                    0,
+                    m.k.queries,
+                    m.dim("next_n"),
+                    m.dim("skip_below"),
+                    m.thread,
+                )
             keys = m.wait("keys", it)
             leaf.read_scales(m, scale, keys.key_scales, 0, 1, m.thread)
             m.release(keys)
@@ -497,8 +612,17 @@ def _epilogue_decode(g: int) -> Body:
                         leaf.read_weights(m, weight, queries.head_weights, query * heads, 1, m.thread)
                     leaf.weigh_one(m, logit, dots, j, weight, m.thread)
                     leaf.store_query(
-                        m, m.operand("logits"), logit, scale, length, share.seq, query, m.dim("next_n"), m.dim("stride"),
-                        share.tile * m.k.tile, m.thread,
+                        m,
+                        m.operand("logits"),
+                        logit,
+                        scale,
+                        length,
+                        share.seq,
+                        query,
+                        m.dim("next_n"),
+                        m.dim("stride"),
+                        share.tile * m.k.tile,
+                        m.thread,
                     )
 
     return body
@@ -509,8 +633,19 @@ def _start_prefill(m: Recorder) -> None:
     m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
     m.set(row, (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries)
     leaf.find_tiles(
-        m, first, turns, m.operand("k_start"), m.operand("k_end"), row, m.k.queries, m.dim("s"), m.dim("skv"), m.dim("skip_below"),
-        m.k.tile, m.block(1), m.dim("splits"),
+        m,
+        first,
+        turns,
+        m.operand("k_start"),
+        m.operand("k_end"),
+        row,
+        m.k.queries,
+        m.dim("s"),
+        m.dim("skv"),
+        m.dim("skip_below"),
+        m.k.tile,
+        m.block(1),
+        m.dim("splits"),
     )
     m.barriers_stand()
 
@@ -537,10 +672,24 @@ def _load_prefill(m: Recorder) -> None:
 def _score_prefill(m: Recorder) -> None:
     """Hopper: each replica scores its own rows against every key tile."""
     each, n, block = m.c.rows_per_product, m.c.rows_per_product * m.k.heads, m.c.block
-    acc, weight, scale, logit, begin, size = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "begin", "size"))
+    acc, weight, scale, logit, begin, size = (
+        m.buffer(x) for x in ("acc", "weight", "scale", "logit", "begin", "size")
+    )
     queries, turns = m.slot("queries", 0), name("turns")
     own = m.let("own", name("row") + m.replica * each)
-    leaf.read_windows(m, begin, size, m.operand("k_start"), m.operand("k_end"), own, each, m.dim("s"), m.dim("skv"), m.dim("skip_below"), m.thread)
+    leaf.read_windows(
+        m,
+        begin,
+        size,
+        m.operand("k_start"),
+        m.operand("k_end"),
+        own,
+        each,
+        m.dim("s"),
+        m.dim("skv"),
+        m.dim("skip_below"),
+        m.thread,
+    )
     with m.when(turns > 0):
         m.wait("queries", 0)
         leaf.read_weights(m, weight, queries.head_weights, m.replica * n, each, m.thread)
@@ -557,7 +706,19 @@ def _score_prefill(m: Recorder) -> None:
             else:
                 m.release(keys)
             leaf.weigh(m, logit, acc, weight, each, m.thread)
-            leaf.store_window(m, m.operand("logits"), logit, scale, begin, size, own, each, m.dim("stride"), (name("first") + it) * m.k.tile + at, m.thread)
+            leaf.store_window(
+                m,
+                m.operand("logits"),
+                logit,
+                scale,
+                begin,
+                size,
+                own,
+                each,
+                m.dim("stride"),
+                (name("first") + it) * m.k.tile + at,
+                m.thread,
+            )
 
 
 def _issue_prefill(m: Recorder) -> None:
@@ -578,7 +739,19 @@ def _epilogue_prefill(g: int) -> Body:
             m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
         )
         queries, turns, own = m.slot("queries", 0), name("turns"), name("row") + g * each
-        leaf.read_windows(m, begin, size, m.operand("k_start"), m.operand("k_end"), own, each, m.dim("s"), m.dim("skv"), m.dim("skip_below"), m.thread)
+        leaf.read_windows(
+            m,
+            begin,
+            size,
+            m.operand("k_start"),
+            m.operand("k_end"),
+            own,
+            each,
+            m.dim("s"),
+            m.dim("skv"),
+            m.dim("skip_below"),
+            m.thread,
+        )
         with m.when(turns > 0):
             m.wait("queries", 0)
         for it in m.loop("it", turns):
@@ -592,7 +765,17 @@ def _epilogue_prefill(g: int) -> Body:
                 leaf.read_weights(m, weight, queries.head_weights, (g * each + j) * heads, 1, m.thread)
                 leaf.weigh_one(m, logit, dots, j, weight, m.thread)
                 leaf.store_row(
-                    m, m.operand("logits"), logit, scale, begin, size, j, own + j, m.dim("stride"), (name("first") + it) * m.k.tile, m.thread
+                    m,
+                    m.operand("logits"),
+                    logit,
+                    scale,
+                    begin,
+                    size,
+                    j,
+                    own + j,
+                    m.dim("stride"),
+                    (name("first") + it) * m.k.tile,
+                    m.thread,
                 )
 
     return body
@@ -645,9 +828,12 @@ def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, i
     columns = min(keys, tiles * k.tile)
     products = k.tile // schedule.mmas[0].m
     return Counts(
-        loaded=8 * rows * sum(role.replicas for role in schedule.roles) + (rows * k.heads + columns) * (INDEX_DIM + 4),
+        loaded=8 * rows * sum(role.replicas for role in schedule.roles)
+        + (rows * k.heads + columns) * (INDEX_DIM + 4),
         stored=4 * rows * columns,
-        flops={FP8: tiles * products * sum(mma.flops * schedule.role(mma.role).replicas for mma in schedule.mmas)},
+        flops={
+            FP8: tiles * products * sum(mma.flops * schedule.role(mma.role).replicas for mma in schedule.mmas)
+        },
         steps=max(1, tiles),
     )
 
@@ -662,13 +848,23 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool
         return level > 0 or (k.queries, k.stages, k.evict) in ((1, 8, 0), (8, 6, 0))
     if k.mode == "prefill":
         groups, block = _hopper_groups(k)
-        fits = k.tile % block == 0 and k.queries * k.heads == HOPPER_N * groups and k.resident == 1 and not k.evict
+        fits = (
+            k.tile % block == 0
+            and k.queries * k.heads == HOPPER_N * groups
+            and k.resident == 1
+            and not k.evict
+        )
         # Four queries of 32 heads a product leave no registers for the addresses of two blocks of keys.
-        return fits and (level > 0 or (groups, k.tile, k.stages) == ((4, 128, 4) if k.heads == 64 else (4, 64, 6)))
+        return fits and (
+            level > 0 or (groups, k.tile, k.stages) == ((4, 128, 4) if k.heads == 64 else (4, 64, 6))
+        )
     if k.queries == 16:
         return False
     # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.
-    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in ((1, 64, 3, 4, 1), (8, 256, 4, 1, 0))
+    return level > 0 or (k.queries, k.tile, k.stages, k.resident, k.evict) in (
+        (1, 64, 3, 4, 1),
+        (8, 256, 4, 1, 0),
+    )
 
 
 def _heads(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:

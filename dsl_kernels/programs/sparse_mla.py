@@ -167,7 +167,15 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     quads = dims // 64 * (hb // 8)
     own = quads // parts
     token_words = tuple(
-        Buffer(name, registers, (k.tile, (dims + rope) // 2), "int32", role="gather", per_thread=dims * 11 // 64, doc=doc)
+        Buffer(
+            name,
+            registers,
+            (k.tile, (dims + rope) // 2),
+            "int32",
+            role="gather",
+            per_thread=dims * 11 // 64,
+            doc=doc,
+        )
         for name, doc in (("words", "tokens on their way"), ("held", "tokens of the tile before"))
         if k.kv == "fp8"
     )
@@ -272,7 +280,16 @@ def _hopper(k: SimpleNamespace) -> Schedule:
     budgets = (None, None) if groups == 1 else (216, 72) if k.kv == "bf16" else (208, 88)
     batch = 2 if groups == 1 else 1
     token_words = tuple(
-        Buffer("words", Space.REGISTER, (batch, 32, 288), "uint32", role="gather", per_thread=44 * batch, private=True, doc="tokens on their way")
+        Buffer(
+            "words",
+            Space.REGISTER,
+            (batch, 32, 288),
+            "uint32",
+            role="gather",
+            per_thread=44 * batch,
+            private=True,
+            doc="tokens on their way",
+        )
         for _ in range(k.kv == "fp8")
     )
     attend = Role("attend", 4 * groups, budgets[0], "queries, both products, softmax, merge, output")
@@ -328,7 +345,16 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
     rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
     token_words = tuple(
-        Buffer("words", registers, (k.tile, FP8_TOKEN_BYTES // 4), "uint32", role="producer", per_thread=88, private=True, doc="tokens on their way")
+        Buffer(
+            "words",
+            registers,
+            (k.tile, FP8_TOKEN_BYTES // 4),
+            "uint32",
+            role="producer",
+            per_thread=88,
+            private=True,
+            doc="tokens on their way",
+        )
         for _ in range(k.kv == "fp8")
     )
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
@@ -407,7 +433,9 @@ class _Walk:
         row = name("row") if blocks > 1 else m.block(0)
         head0: Value = name("head0") if blocks > 1 else 0
         whole = len(m.schedule.axes) == 2
-        return cls(row, head0, name("split"), m.dim("splits") if whole else name("splits_of_row"), name("turns"))
+        return cls(
+            row, head0, name("split"), m.dim("splits") if whole else name("splits_of_row"), name("turns")
+        )
 
 
 def _start(m: Recorder) -> None:
@@ -437,7 +465,17 @@ def _start(m: Recorder) -> None:
         m.depend()
     walk = _Walk.named(m)
     leaf.read_ids(
-        m, low, high, m.operand("indices"), m.dim("topk"), walk.row, 0, walk.turns, walk.split, walk.splits, m.lane
+        m,
+        low,
+        high,
+        m.operand("indices"),
+        m.dim("topk"),
+        walk.row,
+        0,
+        walk.turns,
+        walk.split,
+        walk.splits,
+        m.lane,
     )
 
 
@@ -450,7 +488,17 @@ def _live_tiles(m: Recorder, *, more: int = 0) -> Iterator[Expr]:
             m.let("now_low", low)
             m.let("now_high", high)
         leaf.read_ids(
-            m, low, high, m.operand("indices"), m.dim("topk"), walk.row, turn + 1, walk.turns, walk.split, walk.splits, m.lane
+            m,
+            low,
+            high,
+            m.operand("indices"),
+            m.dim("topk"),
+            walk.row,
+            turn + 1,
+            walk.turns,
+            walk.split,
+            walk.splits,
+            m.lane,
         )
         yield turn
 
@@ -472,7 +520,17 @@ def _gather(m: Recorder) -> None:
             with m.when(live):
                 kv = m.acquire("kv", it)
                 for target, cache, columns in ((kv.ckv_s, "ckv", dims), (kv.kpe_s, "kpe", rope)):
-                    leaf.copy_rows(m, target, m.operand(cache, f"{cache}_stride"), which * columns, columns, low, high, m.dim("n"), m.thread)
+                    leaf.copy_rows(
+                        m,
+                        target,
+                        m.operand(cache, f"{cache}_stride"),
+                        which * columns,
+                        columns,
+                        low,
+                        high,
+                        m.dim("n"),
+                        m.thread,
+                    )
                 m.commit(kv)
                 m.set(it, it + 1)
     else:
@@ -481,7 +539,9 @@ def _gather(m: Recorder) -> None:
         for turn in _live_tiles(m, more=1):
             with m.when(live | turn.equals(name("turns"))):
                 with m.when(live):
-                    leaf.load_tokens(m, words, m.operand("kv_cache"), which, dims, low, high, m.dim("n"), m.thread)
+                    leaf.load_tokens(
+                        m, words, m.operand("kv_cache"), which, dims, low, high, m.dim("n"), m.thread
+                    )
                 with m.when(holds):
                     kv = m.acquire("kv", it)
                     leaf.store_tokens(m, held, kv.ckv_s, kv.kpe_s, dims, m.thread)
@@ -529,11 +589,11 @@ def _attend_whole(m: Recorder) -> None:
     """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
     k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
     hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("attend").threads
-    scores, acc, sums, risen, top, peak, red = (
-        m.buffer(text) for text in ("scores", "acc", "sums", "risen", "top", "peak", "red_s")
-    )
+    scores, acc, sums, top, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak"))
     for target, q, width in (("q_s", "q_nope", LATENT_DIM), ("qpe_s", "q_pe", ROPE_DIM)):
-        leaf.load_queries(m, m.buffer(target), m.operand(q), walk.row, walk.head0, k.heads, hb, width, 0, width, thread)
+        leaf.load_queries(
+            m, m.buffer(target), m.operand(q), walk.row, walk.head0, k.heads, hb, width, 0, width, thread
+        )
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
@@ -555,17 +615,33 @@ def _attend_whole(m: Recorder) -> None:
 
     def merge(rank: Value, count: int) -> None:
         leaf.merge_splits(
-            m, *scratch, *result, walk.row, walk.head0, hb, k.heads, splits, m.scalar("lse_scale"), rank * count, count, thread, threads
+            m,
+            *scratch,
+            *result,
+            walk.row,
+            walk.head0,
+            hb,
+            k.heads,
+            splits,
+            m.scalar("lse_scale"),
+            rank * count,
+            count,
+            thread,
+            threads,
         )
 
     last = m.var("last", True, "bool")
     if k.cluster > 1:
-        m.comment("The cluster meets once its partials are written; each CTA then merges its share of the row.")
+        m.comment(
+            "The cluster meets once its partials are written; each CTA then merges its share of the row."
+        )
         leaf.write_partial(m, acc, top, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, thread)
         m.cluster_arrive()
         m.cluster_wait()
         with m.when(splits > k.cluster):
-            m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + m.block(1), splits // k.cluster, "attend")
+            m.take_ticket(
+                last, "last_s", "arrivals", m.block(0) * k.cluster + m.block(1), splits // k.cluster, "attend"
+            )
         with m.when(last):
             merge(m.block(1), hb * 128 // k.cluster)
         return
@@ -594,7 +670,9 @@ def _softmax_of_tile(m: Recorder, hb: int) -> None:
 
 def _total(m: Recorder) -> None:
     """O normalised, and its lse in `top`."""
-    acc, sums, risen, top, peak, red = (m.buffer(text) for text in ("acc", "sums", "risen", "top", "peak", "red_s"))
+    acc, sums, risen, top, peak, red = (
+        m.buffer(text) for text in ("acc", "sums", "risen", "top", "peak", "red_s")
+    )
     leaf.column_sums(m, risen, sums, m.thread)
     leaf.share_columns(m, red, risen, m.thread)
     m.meet("attend")
@@ -605,7 +683,7 @@ def _total(m: Recorder) -> None:
 def _attend(m: Recorder) -> None:
     """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
     k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
-    hb, dims, rope, slices, thread, n = c.head_block, c.dims, c.rope, k.slices, m.thread, m.dim("n")
+    hb, dims, rope, slices, thread = c.head_block, c.dims, c.rope, k.slices, m.thread
     scores, acc, sums, top, peak, quads, lses, sinks = (
         m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak", "quads", "lses", "sinks")
     )
@@ -615,8 +693,32 @@ def _attend(m: Recorder) -> None:
         parts = m.slot("o", 0)
         m.commit(parts)
     leaf.load_sinks(m, sinks, m.operand("attn_sink"), walk.head0, hb, share, thread)
-    leaf.load_queries(m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, k.heads, hb, LATENT_DIM, which * dims, dims, thread)
-    leaf.load_queries(m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, k.heads, hb, ROPE_DIM, which * rope, rope, thread)
+    leaf.load_queries(
+        m,
+        m.buffer("q_s"),
+        m.operand("q_nope"),
+        walk.row,
+        walk.head0,
+        k.heads,
+        hb,
+        LATENT_DIM,
+        which * dims,
+        dims,
+        thread,
+    )
+    leaf.load_queries(
+        m,
+        m.buffer("qpe_s"),
+        m.operand("q_pe"),
+        walk.row,
+        walk.head0,
+        k.heads,
+        hb,
+        ROPE_DIM,
+        which * rope,
+        rope,
+        thread,
+    )
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
@@ -650,14 +752,55 @@ def _attend(m: Recorder) -> None:
     last = m.var("last", True, "bool")
     scratch = (m.operand("o_partial"), m.operand("lse_partial"))
     with m.when(clusters > 1):
-        leaf.leave_part(m, quads, lses, *scratch, walk.row, m.dim("splits"), m.block(2) * k.cluster + rank, walk.head0, share, k.heads, hb, thread)
+        leaf.leave_part(
+            m,
+            quads,
+            lses,
+            *scratch,
+            walk.row,
+            m.dim("splits"),
+            m.block(2) * k.cluster + rank,
+            walk.head0,
+            share,
+            k.heads,
+            hb,
+            thread,
+        )
         m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + rank, clusters, "attend")
     with m.when(last):
         with m.when(clusters > 1):
-            leaf.merge_parts(m, quads, lses, *scratch, walk.row, m.dim("splits"), rank, k.cluster, clusters, walk.head0, share, k.heads, hb, thread)
+            leaf.merge_parts(
+                m,
+                quads,
+                lses,
+                *scratch,
+                walk.row,
+                m.dim("splits"),
+                rank,
+                k.cluster,
+                clusters,
+                walk.head0,
+                share,
+                k.heads,
+                hb,
+                thread,
+            )
         leaf.store_result(
-            m, m.operand("out"), m.operand("lse"), quads, lses, sinks, walk.row, walk.head0, k.heads, share, which, dims, hb,
-            m.scalar("lse_scale"), thread,
+            m,
+            m.operand("out"),
+            m.operand("lse"),
+            quads,
+            lses,
+            sinks,
+            walk.row,
+            walk.head0,
+            k.heads,
+            share,
+            which,
+            dims,
+            hb,
+            m.scalar("lse_scale"),
+            thread,
         )
 
 
@@ -667,8 +810,12 @@ def _attend_wide(m: Recorder) -> None:
     scores, acc, sums, rows, peak, sinks, red = (
         m.buffer(text) for text in ("scores", "acc", "sums", "rows", "peak", "sinks", "red_s")
     )
-    leaf.load_query_rows(m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, k.heads, LATENT_DIM, thread)
-    leaf.load_query_rows(m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, k.heads, ROPE_DIM, thread)
+    leaf.load_query_rows(
+        m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, k.heads, LATENT_DIM, thread
+    )
+    leaf.load_query_rows(
+        m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, k.heads, ROPE_DIM, thread
+    )
     leaf.load_row_sinks(m, sinks, m.operand("attn_sink"), walk.head0, thread)
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
@@ -702,8 +849,18 @@ def _attend_wide(m: Recorder) -> None:
         with m.when(splits > 1):
             leaf.merge_rows(m, acc, sums, *scratch, walk.row, splits, walk.head0, k.heads, thread)
         leaf.store_result_rows(
-            m, m.operand("out"), m.operand("lse"), acc, sums, sinks, walk.row, walk.head0, k.heads, m.slot("kv", 0).ckv_s,
-            m.scalar("lse_scale"), thread,
+            m,
+            m.operand("out"),
+            m.operand("lse"),
+            acc,
+            sums,
+            sinks,
+            walk.row,
+            walk.head0,
+            k.heads,
+            m.slot("kv", 0).ckv_s,
+            m.scalar("lse_scale"),
+            thread,
         )
 
 
@@ -712,10 +869,14 @@ def _gather_units(m: Recorder) -> None:
     it, rows = name("it"), m.buffer("rows")
     for _ in _live_tiles(m):
         with m.when(name("live", "bool")):
-            leaf_sm100.spread_ids(m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), m.thread)
+            leaf_sm100.spread_ids(
+                m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), m.thread
+            )
             for c in m.loop("c", UNITS):
                 kv = m.acquire("kv", it * UNITS + c)
-                leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows, m.thread)
+                leaf_sm100.gather_columns(
+                    m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows, m.thread
+                )
                 m.commit(kv)
             pe = m.acquire("pe", it)
             leaf_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM, rows, m.thread)
@@ -730,7 +891,16 @@ def _gather_rows(m: Recorder) -> None:
 
     def read(turn: Value) -> None:
         leaf_sm100.read_rows(
-            m, rows, m.operand("indices"), m.dim("topk"), walk.row, turn, walk.turns, walk.split, walk.splits, m.lane
+            m,
+            rows,
+            m.operand("indices"),
+            m.dim("topk"),
+            walk.row,
+            turn,
+            walk.turns,
+            walk.split,
+            walk.splits,
+            m.lane,
         )
 
     read(0)
@@ -750,10 +920,18 @@ def _gather_rows(m: Recorder) -> None:
 
 def _gather_tokens(m: Recorder) -> None:
     """Blackwell, fp8 tokens: a tile waits in registers, and each unit makes room for the next tile's once the unit behind it is written."""
-    it, rows, words, cache, thread = name("it"), m.buffer("rows"), m.buffer("words"), m.operand("kv_cache"), m.thread
+    it, rows, words, cache, thread = (
+        name("it"),
+        m.buffer("rows"),
+        m.buffer("words"),
+        m.operand("kv_cache"),
+        m.thread,
+    )
     for turn in _live_tiles(m, more=1):
         with m.when(name("live", "bool") | turn.equals(name("turns"))):
-            leaf_sm100.spread_pairs(m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), thread)
+            leaf_sm100.spread_pairs(
+                m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), thread
+            )
             for c in range(UNITS):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
@@ -817,7 +995,9 @@ def _softmax(m: Recorder) -> None:
     )
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        leaf_sm100.load_block(m, target, m.operand(operand), walk.row, walk.head0, k.heads, hb, c.n, width, thread)
+        leaf_sm100.load_block(
+            m, target, m.operand(operand), walk.row, walk.head0, k.heads, hb, c.n, width, thread
+        )
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
@@ -844,7 +1024,9 @@ def _softmax(m: Recorder) -> None:
             p = m.acquire("p", it)
             leaf_sm100.weigh_tokens(m, scores, sums, peak)
             leaf.store_weights(m, p.p_s, scores, c.n, thread)
-            m.comment("Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.")
+            m.comment(
+                "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
+            )
             with m.when((it > 0) & grown.equals(False)):
                 m.release(m.wait("o", it - 1))
             m.commit(p)
@@ -858,7 +1040,9 @@ def _softmax(m: Recorder) -> None:
     sink, out, lse = m.operand("attn_sink"), m.operand("out"), m.operand("lse")
     o_partial, lse_partial = m.operand("o_partial"), m.operand("lse_partial")
     place = (walk.row, walk.head0, k.heads, hb, splits)
-    leaf_sm100.finish_columns(m, top, peak, stat, sink, lse, lse_partial, *place, walk.split, alone, m.scalar("lse_scale"), thread)
+    leaf_sm100.finish_columns(
+        m, top, peak, stat, sink, lse, lse_partial, *place, walk.split, alone, m.scalar("lse_scale"), thread
+    )
     m.meet("softmax")
     o = m.slot("o", it - 1)
     with m.when(it > 0):
@@ -866,15 +1050,30 @@ def _softmax(m: Recorder) -> None:
     leaf_sm100.write_output(m, o.o_t, held, stat, out, o_partial, *place, walk.split, alone, it > 0, thread)
     last = m.var("last", k.cluster > 1, "bool")
     if k.cluster > 1:
-        m.comment("The cluster meets once its partials are written; each CTA then merges its share of the latent dims.")
+        m.comment(
+            "The cluster meets once its partials are written; each CTA then merges its share of the latent dims."
+        )
         _end_of_cluster(m)
     rank: Value = m.block(1) if k.cluster > 1 else 0
     with m.when(splits > k.cluster):
-        m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + rank, splits // k.cluster, "softmax")
+        m.take_ticket(
+            last, "last_s", "arrivals", m.block(0) * k.cluster + rank, splits // k.cluster, "softmax"
+        )
     with m.when(last):
         columns = LATENT_DIM // k.cluster
         leaf_sm100.merge_columns(
-            m, o_partial, lse_partial, sink, out, lse, *place, m.scalar("lse_scale"), rank * columns, columns, thread, threads
+            m,
+            o_partial,
+            lse_partial,
+            sink,
+            out,
+            lse,
+            *place,
+            m.scalar("lse_scale"),
+            rank * columns,
+            columns,
+            thread,
+            threads,
         )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ..expr import evaluate as evaluate_extent
 from . import text as t
 from .lang import Engine, Role, Space
-from ..expr import evaluate as evaluate_extent
 from .machine import TORCH_DTYPES, Wait, _Cta, _poison, _Run, poisoned
 
 
@@ -39,9 +39,7 @@ class Executor:
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
             if isinstance(statement, t.Loop):
-                for index in range(
-                    self._value(statement.begin), self._value(statement.end), statement.step
-                ):
+                for index in range(self._value(statement.begin), self._value(statement.end), statement.step):
                     self._scope[statement.index] = index
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Repeat):
@@ -241,7 +239,9 @@ class Executor:
             yield Wait(f"use {use} of {pipe.name} from the other CTAs", lambda: ring.received[use] >= wanted)
         elif step.kind == "wait":
             ring.waited[self._key] += 1
-            yield Wait(f"slot {use} of {pipe.name} to be filled by {pipe.producer}", lambda: ring.committed > use)
+            yield Wait(
+                f"slot {use} of {pipe.name} to be filled by {pipe.producer}", lambda: ring.committed > use
+            )
         else:
             ring.released[self._key] += 1
 

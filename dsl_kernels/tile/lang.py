@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..arch import ArchSpec
     from ..problems.base import Problem
     from .machine import Machine
-    from .text import Text
+    from .text import Recorder, Text
 
 DTYPE_BYTES = {
     "float32": 4,
@@ -188,7 +188,6 @@ class Mma:
         return 2 * self.m * self.n * self.k
 
 
-
 @dataclass(frozen=True)
 class Schedule:
     """A tile program at fixed knobs on one architecture.
@@ -333,7 +332,7 @@ class Guard:
     refuse: Callable[[Mapping[str, Any], Mapping[str, Any]], str | None]
 
 
-Body = Callable[["Machine"], Iterator[Any]]
+Body = Callable[["Recorder"], None]
 # The body, among those of the roles, of what every thread does first; programs that have one are written as text.
 START = "start"
 
@@ -400,7 +399,10 @@ class TileProgram:
         for role in schedule.roles:
             if role.name not in bodies:
                 raise DeclarationError(
-                    f"program {self.op}, role {role.name}", expected="a body", got="none", fix="name one in bodies"
+                    f"program {self.op}, role {role.name}",
+                    expected="a body",
+                    got="none",
+                    fix="name one in bodies",
                 )
         return Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
 

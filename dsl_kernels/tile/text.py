@@ -14,12 +14,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import DeclarationError
-from .lang import Mma, Pipeline, Schedule, Space
+from .lang import Mma, Pipeline, Schedule
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -91,7 +91,7 @@ class Expr:
             fix="branch on it with `with m.when(condition):`",
         )
 
-    __index__ = __iter__ = None  # type: ignore[assignment]
+    __index__ = __iter__ = None
 
 
 Value = int | float | bool | Expr
@@ -120,7 +120,9 @@ def maximum(a: Value, b: Value) -> Value:
 
 def ceildiv(a: Value, b: Value) -> Value:
     """a / b rounded up, both positive or zero."""
-    return -(-a // b) if _known(a, b) else Expr("ceildiv", (a, b))
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        return Expr("ceildiv", (a, b))
+    return -(-a // b)
 
 
 def _known(*values: Value) -> bool:
@@ -649,7 +651,14 @@ class Recorder:
         self._say(Bulk(target, source, slot, evict_first))
 
     def multiply(
-        self, mma: str, acc: View, a: View, b: View, *, accumulate: Value = False, before: Multiply | None = None
+        self,
+        mma: str,
+        acc: View,
+        a: View,
+        b: View,
+        *,
+        accumulate: Value = False,
+        before: Multiply | None = None,
     ) -> Multiply:
         """Issue one tensor-core operation; `await_products` or a commit says when it is done.
 
@@ -663,7 +672,7 @@ class Recorder:
                     f"product {mma} of {self.role}", expected="the group written just before", got="another statement", fix="write the products of a group one behind the other"
                 )  # fmt: skip
             self._blocks[-1].pop()
-        joined = Multiply(((before.products if before else ()) + (product,)))
+        joined = Multiply((before.products if before else ()) + (product,))
         self._say(joined)
         return joined
 

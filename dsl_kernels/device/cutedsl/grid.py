@@ -7,7 +7,12 @@ from cutlass import Int32
 
 @cute.jit
 def take_ticket(
-    flag: cute.Pointer, counter: cute.Pointer, total: Int32, barrier: cutlass.Constexpr, threads: cutlass.Constexpr, thread: Int32
+    flag: cute.Pointer,
+    counter: cute.Pointer,
+    total: Int32,
+    barrier: cutlass.Constexpr,
+    threads: cutlass.Constexpr,
+    thread: Int32,
 ):
     """True in the last of `total` arrivals, which sees what all of them wrote and resets the counter."""
     cute.arch.barrier(barrier_id=barrier, number_of_threads=threads)

@@ -151,7 +151,9 @@ def table_entries(block_table, max_pages, row, tile, step, pages, last, lane):
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    return block_table[row * max_pages + cutlass.min((tile + lane // pages * step) * pages + lane % pages, last)]
+    return block_table[
+        row * max_pages + cutlass.min((tile + lane // pages * step) * pages + lane % pages, last)
+    ]
 
 
 def entry_of(entry, place):

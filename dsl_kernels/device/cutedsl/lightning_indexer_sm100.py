@@ -51,7 +51,14 @@ def weigh_one(logit, dots, query, weight, thread):
 
 @cute.jit
 def read_query_lengths(
-    length: cute.Tensor, seq_lens: cute.Pointer, seq, query, queries: cutlass.Constexpr, next_n, skip_below, thread
+    length: cute.Tensor,
+    seq_lens: cute.Pointer,
+    seq,
+    query,
+    queries: cutlass.Constexpr,
+    next_n,
+    skip_below,
+    thread,
 ):
     """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
     own = query + thread % 32
@@ -65,7 +72,16 @@ def read_query_lengths(
 
 @cute.jit
 def store_query(
-    logits: cute.Pointer, logit: cute.Tensor, scale: cute.Tensor, length: cute.Tensor, seq, query, next_n, stride, key, thread
+    logits: cute.Pointer,
+    logit: cute.Tensor,
+    scale: cute.Tensor,
+    length: cute.Tensor,
+    seq,
+    query,
+    next_n,
+    stride,
+    key,
+    thread,
 ):
     """Store this thread's logit of one query if that query has its key."""
     at = key + thread

@@ -85,7 +85,14 @@ def one_length(length, need):
 
 @cute.jit
 def read_query_lengths(
-    length: cute.Tensor, seq_lens: cute.Pointer, seq, query, queries: cutlass.Constexpr, next_n, skip_below, thread
+    length: cute.Tensor,
+    seq_lens: cute.Pointer,
+    seq,
+    query,
+    queries: cutlass.Constexpr,
+    next_n,
+    skip_below,
+    thread,
 ):
     """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes whole."""
     own = query + _query(thread, queries)

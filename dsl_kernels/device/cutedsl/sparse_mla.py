@@ -19,6 +19,8 @@ TILE = 64
 CONSUMERS = 128
 # The 656-byte token: 512 fp8 values, four scales, 64 bf16 rope values.
 TOKEN_BYTES, SCALES_AT, ROPE_AT = 656, 512, 528
+
+
 def piece(row, chunk, row_bytes, rows):
     """Byte offset of 16-byte piece `chunk` of a row in `k_major(rows, dims)`, with row_bytes = min(dims, 64) * 2."""
     pieces = row_bytes // 16
@@ -50,7 +52,16 @@ def copy16(to, source, valid):
 
 
 @cute.jit
-def read_ids(indices: cute.Pointer, topk: Int32, row: Int32, turn: Int32, turns: Int32, split: Int32, splits: Int32, lane: Int32):
+def read_ids(
+    indices: cute.Pointer,
+    topk: Int32,
+    row: Int32,
+    turn: Int32,
+    turns: Int32,
+    split: Int32,
+    splits: Int32,
+    lane: Int32,
+):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
@@ -553,7 +564,9 @@ def leave_part(
         if cutlass.const_expr(u < block // 8):
             head, _ = place(share + u, 0, block, thread)
             if thread < 4:
-                store_lse(lse_partial + (mine * heads + head0 + head), [lses[2 * u], lses[2 * u + 1]], Float32(1.0))
+                store_lse(
+                    lse_partial + (mine * heads + head0 + head), [lses[2 * u], lses[2 * u + 1]], Float32(1.0)
+                )
 
 
 def load_sinks(sinks, attn_sink, head0, block, share, thread):

@@ -262,7 +262,13 @@ def load_row_sinks(sinks, attn_sink, head0, thread):
 
 @cute.jit
 def load_query_rows(
-    target: cute.Pointer, q: cute.Pointer, row: Int32, head0: Int32, heads: cutlass.Constexpr, columns: cutlass.Constexpr, thread: Int32
+    target: cute.Pointer,
+    q: cute.Pointer,
+    row: Int32,
+    head0: Int32,
+    heads: cutlass.Constexpr,
+    columns: cutlass.Constexpr,
+    thread: Int32,
 ):
     """Copy the rows of 64 heads of one query, by both warpgroups."""
     to, row_bytes = target.toint(), cutlass.const_expr(columns * 2)

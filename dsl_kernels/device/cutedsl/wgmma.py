@@ -69,7 +69,9 @@ class Product:
 
     def _tiles(self, pointer, rows, columns, stages, swizzle, major, tile):
         """The buffer in tiles of `tile` by k. Read along M or N, the same bytes are [columns, rows]."""
-        shape, order = ((rows, columns, stages), (0, 1, 2)) if major == "k" else ((columns, rows, stages), (1, 0, 2))
+        shape, order = (
+            ((rows, columns, stages), (0, 1, 2)) if major == "k" else ((columns, rows, stages), (1, 0, 2))
+        )
         atom = warpgroup.make_smem_layout_atom(ATOMS[major, swizzle], self.dtype)
         layout = cute.tile_to_shape(atom, shape, order)
         whole = cute.make_tensor(cute.recast_ptr(pointer, layout.inner, self.dtype), layout.outer)

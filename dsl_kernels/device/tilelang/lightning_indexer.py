@@ -85,7 +85,19 @@ def warp_prefix_sum(value, lane):
 
 @T.macro
 def find_share(
-    seq: T.Ref, tile: T.Ref, need: T.Ref, turns: T.Ref, step: T.Ref, seq_lens, b, next_n, skip_below, keys, cta, ctas, lane
+    seq: T.Ref,
+    tile: T.Ref,
+    need: T.Ref,
+    turns: T.Ref,
+    step: T.Ref,
+    seq_lens,
+    b,
+    next_n,
+    skip_below,
+    keys,
+    cta,
+    ctas,
+    lane,
 ):
     """Which key tiles this CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
 
@@ -115,7 +127,7 @@ def find_share(
     else:
         begin = share_begin(total, cta, ctas)
         turns = share_size(total, cta, ctas)
-        step = 1  # noqa: F841
+        step = 1
         if turns > 0:
             for c in T.serial(T.ceildiv(b, 32)):
                 if c > 0:

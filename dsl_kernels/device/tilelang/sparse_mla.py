@@ -172,7 +172,9 @@ def store_half(words, at, ckv, slot, kpe, pe_slot, batch, thread):
 def mask_scores(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf in the rows (tokens) without a valid id."""
     for j, h in T.Parallel(scores.shape[0], scores.shape[1]):
-        scores[j, h] = T.if_then_else(bit(low, high, j), scores[j, h] * (sm_scale * LOG2E), -T.infinity("float32"))
+        scores[j, h] = T.if_then_else(
+            bit(low, high, j), scores[j, h] * (sm_scale * LOG2E), -T.infinity("float32")
+        )
 
 
 @T.macro
@@ -282,20 +284,60 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, h
 
 @T.macro
 def merge_splits(
-    o_partial, lse_partial, attn_sink, out, lse, row, head0, block, heads, splits, lse_scale, first, count, thread, threads
+    o_partial,
+    lse_partial,
+    attn_sink,
+    out,
+    lse,
+    row,
+    head0,
+    block,
+    heads,
+    splits,
+    lse_scale,
+    first,
+    count,
+    thread,
+    threads,
 ):
     """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim."""
     # Runs of 1024 quads (8 heads each); how many of a run a thread takes, and how many splits it has in flight.
     quads = max(min(count, 1024) // threads, 1)
     if count >= threads:
         merge_runs(
-            o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, first, max(count // 1024, 1), quads,
-            min(16 // quads, 8), thread, threads,
+            o_partial,
+            lse_partial,
+            attn_sink,
+            out,
+            lse,
+            row,
+            head0,
+            splits,
+            lse_scale,
+            first,
+            max(count // 1024, 1),
+            quads,
+            min(16 // quads, 8),
+            thread,
+            threads,
         )
     elif thread < count:
         merge_runs(
-            o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, first, 1, quads, min(16 // quads, 8),
-            thread, threads,
+            o_partial,
+            lse_partial,
+            attn_sink,
+            out,
+            lse,
+            row,
+            head0,
+            splits,
+            lse_scale,
+            first,
+            1,
+            quads,
+            min(16 // quads, 8),
+            thread,
+            threads,
         )
 
 

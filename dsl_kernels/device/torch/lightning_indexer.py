@@ -195,7 +195,17 @@ def one_length(length: Any, need: int) -> None:
 
 @leaf
 def store_logits(
-    logits: Any, logit: Any, scale: Any, length: Any, seq: int, query: int, queries: int, next_n: int, stride: int, key: int, thread: Any
+    logits: Any,
+    logit: Any,
+    scale: Any,
+    length: Any,
+    seq: int,
+    query: int,
+    queries: int,
+    next_n: int,
+    stride: int,
+    key: int,
+    thread: Any,
 ) -> None:
     """Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as each has keys."""
     for i, upto in enumerate(length.tolist()):
@@ -239,7 +249,16 @@ def find_tiles(
 
 @leaf
 def read_windows(
-    begin: Any, size: Any, k_start: Any, k_end: Any, row: int, queries: int, s: int, skv: int, skip_below: int, thread: Any
+    begin: Any,
+    size: Any,
+    k_start: Any,
+    k_end: Any,
+    row: int,
+    queries: int,
+    s: int,
+    skv: int,
+    skip_below: int,
+    thread: Any,
 ) -> None:
     """First keys and sizes of the windows of the rows from `row` on."""
     for i in range(begin.numel()):
@@ -249,7 +268,16 @@ def read_windows(
 
 @leaf
 def store_window(
-    logits: Any, logit: Any, scale: Any, begin: Any, size: Any, row: int, queries: int, stride: int, key: int, thread: Any
+    logits: Any,
+    logit: Any,
+    scale: Any,
+    begin: Any,
+    size: Any,
+    row: int,
+    queries: int,
+    stride: int,
+    key: int,
+    thread: Any,
 ) -> None:
     """Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's window."""
     for i, (low, count) in enumerate(zip(begin.tolist(), size.tolist(), strict=True)):
@@ -273,7 +301,16 @@ def weigh_one(logit: Any, dots: Any, query: int, weight: Any, thread: Any) -> No
 
 @leaf
 def store_query(
-    logits: Any, logit: Any, scale: Any, length: Any, seq: int, query: int, next_n: int, stride: int, key: int, thread: Any
+    logits: Any,
+    logit: Any,
+    scale: Any,
+    length: Any,
+    seq: int,
+    query: int,
+    next_n: int,
+    stride: int,
+    key: int,
+    thread: Any,
 ) -> None:
     """Logits of one query and the keys from `key` on, times their scales: as many as the query has keys."""
     count = min(logit.shape[0], int(length[query]) - key) if query < next_n else 0
@@ -283,7 +320,16 @@ def store_query(
 
 @leaf
 def store_row(
-    logits: Any, logit: Any, scale: Any, begin: Any, size: Any, j: int, row: int, stride: int, key: int, thread: Any
+    logits: Any,
+    logit: Any,
+    scale: Any,
+    begin: Any,
+    size: Any,
+    j: int,
+    row: int,
+    stride: int,
+    key: int,
+    thread: Any,
 ) -> None:
     """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
     low, high = int(begin[j]), int(begin[j]) + int(size[j])

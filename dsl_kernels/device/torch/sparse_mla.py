@@ -67,7 +67,16 @@ def share_of(lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
 
 @leaf
 def read_ids(
-    low: Sets, high: Sets, indices: Any, topk: int, row: int, turn: int, turns: int, split: int, splits: int, lane: Any
+    low: Sets,
+    high: Sets,
+    indices: Any,
+    topk: int,
+    row: int,
+    turn: int,
+    turns: int,
+    split: int,
+    splits: int,
+    lane: Any,
 ) -> Any:
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     if turn >= turns:
@@ -86,7 +95,16 @@ def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -
 
 @leaf
 def load_queries(
-    target: Any, q: Any, row: int, head0: int, heads: int, block: int, width: int, first: int, columns: int, thread: Any
+    target: Any,
+    q: Any,
+    row: int,
+    head0: int,
+    heads: int,
+    block: int,
+    width: int,
+    first: int,
+    columns: int,
+    thread: Any,
 ) -> None:
     """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
     target.copy_(q[row, head0 : head0 + block, first : first + columns])
@@ -107,7 +125,9 @@ def copy_rows(
 
 
 @leaf
-def load_tokens(words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any) -> None:
+def load_tokens(
+    words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
+) -> None:
     """Read a slice of a tile's 656-byte tokens into registers: its latent and rope dims, in bf16 once unpacked."""
     latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
     held = words.view(torch.bfloat16)
@@ -212,7 +232,9 @@ def normalise(acc: Any, top: Any, peak: Any) -> None:
 
 
 @leaf
-def send_parts(acc: Any, lses: Any, send: Any, rank: int, slices: int, parts: int, heads: int, thread: Any) -> None:
+def send_parts(
+    acc: Any, lses: Any, send: Any, rank: int, slices: int, parts: int, heads: int, thread: Any
+) -> None:
     """Send each CTA of the cluster that holds this slice its share of the quads of O and their lses, this one included."""
     quads = quads_of(acc)
     own = len(quads) // parts
@@ -271,7 +293,9 @@ def merge_parts(
         at = cluster_of_row * cluster + rank
         room = o_partial[row, at].reshape(-1)[head0 * LATENT_DIM :][: own * 512].view(own, THREADS, 4)
         values.append(torch.stack([from_threads(piece) for piece in room]))
-        parts.append(torch.stack([lse_partial[row, at, _heads_of(share + u, block, head0)] for u in range(own)]))
+        parts.append(
+            torch.stack([lse_partial[row, at, _heads_of(share + u, block, head0)] for u in range(own)])
+        )
     merged, lse = join(torch.stack(values), torch.stack(parts))
     quads.copy_(merged)
     lses.copy_(lse)
@@ -297,7 +321,9 @@ def store_result(
 
 
 @leaf
-def load_half(words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any) -> None:
+def load_half(
+    words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any
+) -> None:
     """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`."""
     latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, high if batch else low, n))
     words[at] = torch.cat([latent.bfloat16(), rope], dim=1).contiguous().view(torch.int32)
@@ -415,7 +441,9 @@ def _rows_by_thread(acc: torch.Tensor) -> torch.Tensor:
 
 
 def _rows_from_threads(values: torch.Tensor) -> torch.Tensor:
-    pieces = [torch.cat([from_threads(piece) for piece in half], dim=1) for half in values.view(2, 32, THREADS, 4)]
+    pieces = [
+        torch.cat([from_threads(piece) for piece in half], dim=1) for half in values.view(2, 32, THREADS, 4)
+    ]
     return torch.cat(pieces, dim=1)
 
 
@@ -435,7 +463,8 @@ def merge_rows(
 ) -> None:  # fmt: skip
     """Replace O and its lses by those of all splits."""
     parts = [
-        _rows_from_threads(o_partial[row, s].reshape(-1)[head0 * LATENT_DIM :][: acc.numel()]) for s in range(splits)
+        _rows_from_threads(o_partial[row, s].reshape(-1)[head0 * LATENT_DIM :][: acc.numel()])
+        for s in range(splits)
     ]
     values = torch.stack(parts)[:, None].transpose(2, 3)
     merged, lse = join(values, lse_partial[row, :splits, None, head0 : head0 + len(acc)])
