@@ -72,35 +72,42 @@ _PROGRAM = '''"""{title} as a tile program."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec
-from ..tile.lang import Body, Buffer, Counts, Knob, Role, Schedule, Space, TileProgram
-from ..tile.machine import Machine
+from ..device.torch import {op} as leaf
+from ..tile.lang import START, Body, Buffer, Counts, Knob, Role, Schedule, Space, TileProgram
+from ..tile.text import Recorder
 
 KNOBS = (Knob("threads", "t", ((128,), (256,)), "threads a CTA"),)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return Schedule(
-        roles=(Role("work", k.threads // 32),),
-        buffers=(Buffer("row", Space.SHARED, (256,), "float32"),),
+        roles=(Role("work", k.threads // 32, doc="a row"),),
+        buffers=(Buffer("row_s", Space.SHARED, (256,), "float32"),),
         pipelines=(),
         mmas=(),
         grid=("rows",),
+        axes=("row",),
     )
 
 
-def _work(m: Machine) -> Generator[Any, None, None]:
-    raise NotImplementedError("write the body of {op} in dsl_kernels/programs/{op}.py")
-    yield
+def _start(m: Recorder) -> None:
+    """What every thread does first."""
+    m.barriers_stand()
+
+
+def _work(m: Recorder) -> None:
+    leaf.read_row(m, m.buffer("row_s"), m.operand("x"), m.block(0), m.dim("columns"), m.k.threads, m.thread)
+    m.meet()
+    leaf.write_row(m, m.operand("y"), m.buffer("row_s"), m.block(0), m.dim("columns"), m.k.threads, m.thread)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {{"work": _work}}
+    return {{START: _start, "work": _work}}
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -118,21 +125,68 @@ PROGRAM = TileProgram(
 )
 '''
 
-_TEMPLATE = """import tilelang.language as T
+_TORCH = '''"""Leaf maths of {op}, by name: what each leaf means, in torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...tile.text import leaf
+
+
+@leaf
+def read_row(target: Any, x: Any, row: int, columns: int, threads: int, thread: Any) -> None:
+    """A row into shared memory."""
+    target[:columns] = x[row]
+
+
+@leaf
+def write_row(y: Any, source: Any, row: int, columns: int, threads: int, thread: Any) -> None:
+    """The result of a row."""
+    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/torch/{op}.py")
+'''
+
+_TILELANG = '''"""Leaf maths of {op} in TileLang."""
+
+import tilelang.language as T
 
 PASS_CONFIGS: dict = {{}}
 
 
-def program():
-    rows, columns = T.dynamic("rows"), T.dynamic("columns")
+@T.macro
+def read_row(target, x, row, columns, threads, thread):
+    """A row into shared memory."""
+    for i in T.serial(T.ceildiv(columns, threads)):
+        if i * threads + thread < columns:
+            target[i * threads + thread] = x[row, i * threads + thread]
 
-    @T.prim_func
-    def {{{{ id }}}}(x: T.Tensor((rows, columns), "float32"), y: T.Tensor((rows, columns), "float32")):
-        with T.Kernel(rows, threads={{{{ threads }}}}) as row:
-            raise NotImplementedError("write the kernel in templates/tilelang/{op}.py.j2")
 
-    return {{{{ id }}}}
-"""
+@T.macro
+def write_row(y, source, row, columns, threads, thread):
+    """The result of a row."""
+    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/tilelang/{op}.py")
+'''
+
+_CUTEDSL = '''"""Leaf maths of {op} in CuTe DSL."""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+
+
+@cute.jit
+def read_row(target: cute.Pointer, x: cute.Pointer, row: Int32, columns: Int32, threads: cutlass.Constexpr, thread: Int32):
+    """A row into shared memory."""
+    source = x + Int64(row) * columns
+    for i in cutlass.range(thread, columns, threads, unroll=1):
+        target[i] = source[i]
+
+
+@cute.jit
+def write_row(y: cute.Pointer, source: cute.Pointer, row: Int32, columns: Int32, threads: cutlass.Constexpr, thread: Int32):
+    """The result of a row."""
+    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/cutedsl/{op}.py")
+'''
 
 _TEST = '''"""{title}: every workload on every executor that can run here. The shared tests cover its variants too."""
 
@@ -155,7 +209,7 @@ def test_reference_is_written_and_finite(workload) -> None:
 
 
 def scaffold(op: str, root: Path = ROOT) -> list[Path]:
-    """Write the four files of a new operation below `root` and return their paths.
+    """Write the files of a new operation below `root` and return their paths.
 
     Raises:
         InvalidArgumentError: not a usable name, or a file is already there.
@@ -171,7 +225,9 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
     files = {
         root / "dsl_kernels" / "problems" / f"{op}.py": _PROBLEM,
         root / "dsl_kernels" / "programs" / f"{op}.py": _PROGRAM,
-        root / "templates" / "tilelang" / f"{op}.py.j2": _TEMPLATE,
+        root / "dsl_kernels" / "device" / "torch" / f"{op}.py": _TORCH,
+        root / "dsl_kernels" / "device" / "tilelang" / f"{op}.py": _TILELANG,
+        root / "dsl_kernels" / "device" / "cutedsl" / f"{op}.py": _CUTEDSL,
         root / "tests" / "numerics" / f"test_{op}.py": _TEST,
     }
     taken = [path for path in files if path.exists()]
