@@ -16,7 +16,7 @@ from dsl_kernels.tile.lang import Buffer, Engine, Role, Schedule, Space
 from dsl_kernels.tile.plan import Action, BarrierPlan
 
 INDENT = "    "
-_TIGHTNESS = {"|": 1, "&": 2, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5} | dict.fromkeys(t.COMPARISONS, 3)
+_TIGHTNESS = dict.fromkeys(t.COMPARISONS, 1) | {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5}
 _ATOM = 9
 
 

@@ -223,13 +223,15 @@ DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
 
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, functions) of the modules that spell an operation's leaves in a DSL: of one architecture, and of all."""
+    """(alias, module, names) of the modules that spell an operation's leaves in a DSL: of one architecture, and of all."""
     found = []
     for alias, name in ((f"leaf_{tag}", f"{op}_{tag}"), ("leaf", op)):
         path = DEVICE / backend / f"{name}.py"
         if path.exists():
             tree = ast.parse(path.read_text())
-            found.append((alias, name, frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))))
+            names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
+            names += [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
+            found.append((alias, name, frozenset(names)))
     return tuple(found)
 
 
@@ -241,8 +243,8 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
     modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
 
     def leaf_module(name: str) -> str:
-        for alias, _, functions in modules:
-            if name in functions:
+        for alias, _, names in modules:
+            if name in names:
                 return alias
         raise TemplateError(
             f"leaf {name} ({candidate.id})",
@@ -292,6 +294,8 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
         "leaf_modules": [(alias, name) for alias, name, _ in modules],
+        "leaf_sources": [alias for alias, _, names in modules if "SOURCE" in names],
+        "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box)},
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip
@@ -323,8 +327,9 @@ def mma_facts(mma: Mma) -> SimpleNamespace:
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     threads = schedule.role(buffer.role).warps * 32
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
+    own = buffer.private and buffer.per_thread is not None
     return SimpleNamespace(
-        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
+        name=buffer.name, shape=(buffer.per_thread,) if own else buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
     )  # fmt: skip
 

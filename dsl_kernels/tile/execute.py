@@ -27,6 +27,8 @@ class Executor:
             **dict(zip(run.schedule.axes, cta.block, strict=True)),
             "lane": None,
             "worker": None,
+            # A value that each warp has for itself is a tensor over the warps.
+            "warp": run.schedule.first_thread(role.name) // 32 + replica * role.warps + torch.arange(role.warps),
             "replica": replica,
             "role": role.name,
         }

@@ -75,7 +75,7 @@ class Buffer:
     `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
     storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
     with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
-    thread has a copy of its own, and no two need be alike.
+    thread has a copy of its own, and no two need be alike: with `per_thread` its shape is (threads, per_thread).
     """
 
     name: str
