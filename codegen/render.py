@@ -329,7 +329,7 @@ def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
     own = buffer.private and buffer.per_thread is not None
     return SimpleNamespace(
-        name=buffer.name, shape=(buffer.per_thread,) if own else buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
+        name=buffer.name, shape=(buffer.per_thread,) if own else buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private, own=own,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
     )  # fmt: skip
 
