@@ -36,11 +36,23 @@ SPAN = 81920
 KNOBS = (
     Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
     Knob("threads", "t", ((1024, 512), (), (256,)), "threads a CTA"),
-    Knob("keep", "r", ((4, 8, 16), (32,)), "keys a thread keeps in registers; longer rows are read again in every pass"),
+    Knob(
+        "keep",
+        "r",
+        ((4, 8, 16), (32,)),
+        "keys a thread keeps in registers; longer rows are read again in every pass",
+    ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
 )
 # (group, threads, keep, resident) of the committed set: short rows, a few long rows, many rows.
-COMMITTED = ((1, 512, 8, 1), (8, 512, 8, 1), (16, 512, 16, 1), (4, 1024, 16, 1), (2, 1024, 16, 1), (1, 512, 16, 2))
+COMMITTED = (
+    (1, 512, 8, 1),
+    (8, 512, 8, 1),
+    (16, 512, 16, 1),
+    (4, 1024, 16, 1),
+    (2, 1024, 16, 1),
+    (1, 512, 16, 2),
+)
 
 
 def _stashed(k: SimpleNamespace) -> int:
@@ -56,7 +68,14 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
     def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
         return Buffer(
-            buffer, Space.REGISTER, (k.threads, each), dtype, role="select", private=True, per_thread=each, doc=doc
+            buffer,
+            Space.REGISTER,
+            (k.threads, each),
+            dtype,
+            role="select",
+            private=True,
+            per_thread=each,
+            doc=doc,
         )
 
     return Schedule(
@@ -126,7 +145,9 @@ def _held(m: Recorder) -> int:
 
 def _select(m: Recorder) -> None:
     row, rank, group, stride, k = m.block(0), m.block(1), m.k.group, m.dim("stride"), m.dim("k")
-    leaf.load_ahead(m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane)
+    leaf.load_ahead(
+        m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
+    )
     start, last = m.var("start"), m.var("last")
     leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
     leaf.clear(m, m.buffer("hist"), 0, 2 * BINS, m.thread, m.k.threads)
@@ -137,7 +158,9 @@ def _select(m: Recorder) -> None:
     leaf.page_row(m, inverse, line, row, m.dim("next_n"), m.dim("page_size"))
     m.meet()
     with m.when(last - start <= k):
-        leaf.take_all(m, m.operand("indices"), row, k, last - start, rank, group, *_table(m), m.thread, m.k.threads)
+        leaf.take_all(
+            m, m.operand("indices"), row, k, last - start, rank, group, *_table(m), m.thread, m.k.threads
+        )
         if group > 1:
             m.cluster_wait()
     with m.otherwise():
@@ -146,7 +169,13 @@ def _select(m: Recorder) -> None:
 
 def _table(m: Recorder) -> tuple[Any, ...]:
     """What maps a position to a token: the row of the page table, the page size and its inverse."""
-    return m.operand("block_table"), m.dim("max_pages"), name("line"), m.dim("page_size"), name("inverse", "uint32")
+    return (
+        m.operand("block_table"),
+        m.dim("max_pages"),
+        name("line"),
+        m.dim("page_size"),
+        name("inverse", "uint32"),
+    )
 
 
 @dataclass(frozen=True)
@@ -169,15 +198,21 @@ def _share(m: Recorder) -> _Share:
     base = m.let("base", origin + name("owner") * run * WORD)
     limit, lo, hi = m.var("limit"), m.var("lo"), m.var("hi")
     leaf.bound_warp(m, limit, lo, hi, base, run, start, last, stride)
-    m.comment("The page-table entries that this CTA may need, one a thread: on their way while the keys are counted.")
+    m.comment(
+        "The page-table entries that this CTA may need, one a thread: on their way while the keys are counted."
+    )
     first_page, near, entry = m.var("first_page"), m.var("near", False, "bool"), m.var("entry")
     own = run * (WORD * m.c.warps)
-    leaf.fetch_pages(m, first_page, near, entry, origin + m.block(1) * own, own, start, last, *_table(m), m.thread, m.k.threads)
+    leaf.fetch_pages(
+        m, first_page, near, entry, origin + m.block(1) * own, own, start, last, *_table(m), m.thread, m.k.threads,
+    )  # fmt: skip
     return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
 
 
 def _load(m: Recorder, share: _Share, column: Value) -> None:
-    leaf.load_words(m, m.buffer("keys"), m.operand("logits"), m.block(0), m.dim("stride"), column, share.limit, m.lane)
+    leaf.load_words(
+        m, m.buffer("keys"), m.operand("logits"), m.block(0), m.dim("stride"), column, share.limit, m.lane
+    )
 
 
 def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
@@ -219,7 +254,9 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
     if first:
         m.comment("A peer's shared memory may be written only once the peer runs.")
         m.cluster_wait()
-    leaf.send_sums(m, m.cluster("coarse"), sums, m.buffer("hist"), bins, m.k.group, m.block(1), m.warp, m.c.warps, m.lane)
+    leaf.send_sums(
+        m, m.cluster("coarse"), sums, m.buffer("hist"), bins, m.k.group, m.block(1), m.warp, m.c.warps, m.lane
+    )
     m.cluster_arrive()
     m.cluster_wait()
     if not first:
@@ -258,14 +295,16 @@ def _select_some(m: Recorder) -> None:
         leaf.count_first(m, hist, m.buffer("digits"), column, share.lo, share.hi)
         if c.stashed:
             with m.when(step < minimum(c.stashed, share.batches - 1)):
-                leaf.stash(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"), m.thread, k.threads)
+                leaf.stash(
+                    m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"), m.thread, k.threads
+                )
     settle(m, r, first=True)
     m.set(r.rounds, r.rounds + 1)
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
     for _ in _undecided(m, r, LISTED):
         for step in m.loop("step", share.batches):
-            with m.when(share.batches > 1):  # type: ignore[arg-type, operator]
+            with m.when(share.batches > 1):
                 _load_again(m, share, step)
             leaf.count_keys(m, hist, r.bins, m.buffer("keys"), r.end, r.span)
         settle(m, r)
@@ -275,9 +314,13 @@ def _select_some(m: Recorder) -> None:
 def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     """Mark what is above the range and list what is in it; the last batch is still in registers."""
     k, c = m.k, m.c
-    above, equal, entries, counts, counters = (m.buffer(x) for x in ("above", "equal", "entries", "counts", "counters"))
+    above, equal, entries, counts, counters = (
+        m.buffer(x) for x in ("above", "equal", "entries", "counts", "counters")
+    )
     rank, words = m.block(1), m.let("words", share.batches * k.keep)
-    m.comment("One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held.")
+    m.comment(
+        "One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held."
+    )
     listing = m.let("listing", (r.inside > 0) & (r.inside <= LISTED))
     count = m.var("count")
     for step in m.loop("step", share.batches):
@@ -305,7 +348,9 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
         with m.when(r.inside > RANKED):
             total = m.var("total", r.inside)
             for _ in _undecided(m, r, RANKED):
-                leaf.count_listed(m, m.buffer("hist"), r.bins, entries, total, r.end, r.span, m.thread, k.threads)
+                leaf.count_listed(
+                    m, m.buffer("hist"), r.bins, entries, total, r.end, r.span, m.thread, k.threads
+                )
                 _settle(m, r)
             with m.when(r.inside > RANKED):
                 leaf.clear_run(m, equal, first, words, m.lane)
@@ -317,7 +362,9 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             m.set(ranked, LISTED)
             m.meet()
         with m.when(r.inside <= RANKED):
-            leaf.rank_entries(m, entries, ranked, r.inside, r.need, above, counts, counters, rank, c.warps, words, m.warp, m.lane)
+            leaf.rank_entries(
+                m, entries, ranked, r.inside, r.need, above, counts, counters, rank, c.warps, words, m.warp, m.lane,
+            )  # fmt: skip
         m.meet()
         leaf.read_marked(m, ties, skip, counters, r.need, r.inside, r.lower, RANKED)
     with m.when(ties > 0):
@@ -339,8 +386,9 @@ def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -
     with m.otherwise():
         for batch in m.loop("batch", share.batches):
             leaf.emit(
-                m, slot, *to, (m.warp * share.batches + batch) * m.k.keep, m.k.keep, share.base + batch * m.c.batch - start, *page, m.lane
-            )
+                m, slot, *to, (m.warp * share.batches + batch) * m.k.keep, m.k.keep, share.base + batch * m.c.batch - start, *page,
+                m.lane,
+            )  # fmt: skip
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
@@ -361,8 +409,8 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
 
 def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     """A CTA's bitmaps hold whole batches of every warp."""
-    warps = knobs["group"] * knobs["threads"] // 32
-    batches = -(-(-(-call["stride"] // WORD)) // (warps * knobs["keep"]))
+    warps, words = knobs["group"] * knobs["threads"] // 32, -(-call["stride"] // WORD)
+    batches = -(-words // (warps * knobs["keep"]))
     columns = batches * knobs["keep"] * knobs["threads"]
     if columns <= SPAN:
         return None

@@ -45,7 +45,7 @@ def warp_sum(value):
 
 
 @cute.jit
-def load_words(bits, logits: cute.Pointer, row, stride, column, limit, lane):
+def load_words(bits, logits, row, stride, column, limit, lane):
     """Bit patterns of columns `column + 32 * j + lane`; a column at or past `limit` is not read and gives 0."""
     address = logits + row.to(Int64) * stride + (column + lane)
     left = limit - (column + lane)
@@ -58,12 +58,12 @@ def load_words(bits, logits: cute.Pointer, row, stride, column, limit, lane):
         )
 
 
-def load_ahead(bits, logits: cute.Pointer, row, stride, column, columns, lane):
+def load_ahead(bits, logits, row, stride, column, columns, lane):
     """load_words of a row of at most `columns`; of a longer one nothing is read."""
     load_words(bits, logits, row, stride, column, cutlass.select_(stride <= columns, stride, 0), lane)
 
 
-def read_bounds(row_starts: cute.Pointer, row_ends: cute.Pointer, row, stride):
+def read_bounds(row_starts, row_ends, row, stride):
     """The columns of a row, [start, last)."""
     return cutlass.max(row_starts[row], 0), cutlass.min(row_ends[row], stride)
 
@@ -92,8 +92,8 @@ def bound_warp(base, run, start, last, stride):
 
 @cute.jit
 def fetch_pages(
-    first, columns, start, last, block_table: cute.Pointer, max_pages, line, page_size, inverse, thread, threads: cutlass.Constexpr
-):
+    first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread, threads: cutlass.Constexpr,
+):  # fmt: skip
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
     Returns (first_page, near, entry); `near` tells whether the threads hold them all.
@@ -165,21 +165,21 @@ def make_keys_again(bits, column, lo, hi, lane):
 
 
 @cute.jit
-def stash(words: cute.Pointer, first, bits, thread, threads: cutlass.Constexpr):
+def stash(words, first, bits, thread, threads: cutlass.Constexpr):
     """Keep a batch of keys in shared memory."""
     for j in cutlass.range_constexpr(cute.size(bits)):
         words[first + (j * threads + thread)] = bits[j].bitcast(Int32)
 
 
 @cute.jit
-def unstash(bits, words: cute.Pointer, first, thread, threads: cutlass.Constexpr):
+def unstash(bits, words, first, thread, threads: cutlass.Constexpr):
     """Take a batch of keys back."""
     for j in cutlass.range_constexpr(cute.size(bits)):
         bits[j] = words[first + (j * threads + thread)].bitcast(Uint32)
 
 
 @cute.jit
-def count_first(hist: cute.Pointer, digits, column, lo, hi):
+def count_first(hist, digits, column, lo, hi):
     """Count the first digits of a batch that has columns of the row."""
     if (column < hi) & (column + 64 * cute.size(digits) > lo):
         for j in cutlass.range_constexpr(cute.size(digits)):
@@ -188,7 +188,7 @@ def count_first(hist: cute.Pointer, digits, column, lo, hi):
 
 
 @cute.jit
-def count_keys(hist: cute.Pointer, first, bits, end, span):
+def count_keys(hist, first, bits, end, span):
     """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
     shift = digit_shift(span)
     for j in cutlass.range_constexpr(cute.size(bits)):
@@ -196,7 +196,7 @@ def count_keys(hist: cute.Pointer, first, bits, end, span):
 
 
 @cute.jit
-def count_listed(hist: cute.Pointer, first, entries: cute.Pointer, total, end, span, thread, threads: cutlass.Constexpr):
+def count_listed(hist, first, entries, total, end, span, thread, threads: cutlass.Constexpr):
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = digit_shift(span)
     for i in cutlass.range(thread, total, threads, unroll=1):
@@ -256,7 +256,7 @@ def narrow(digit, need, inside, end, span, half: cutlass.Constexpr):
 
 
 @cute.jit
-def clear(words: cute.Pointer, first, count: cutlass.Constexpr, thread, threads: cutlass.Constexpr):
+def clear(words, first, count: cutlass.Constexpr, thread, threads: cutlass.Constexpr):
     """Zero `count` words of shared memory, 16 bytes a store."""
     quads = cute.make_tensor(_aligned(words + first), cute.make_layout((4, count // 4)))
     zero = cute.make_rmem_tensor(cute.make_layout(4), Int32)
@@ -275,7 +275,7 @@ def _aligned(words):
 
 
 @cute.jit
-def clear_run(bitmap: cute.Pointer, first, words, lane):
+def clear_run(bitmap, first, words, lane):
     """Zero the warp's words of a bitmap."""
     for i in cutlass.range(lane, words, 32, unroll=1):
         bitmap[first + i] = Int32(0)
@@ -300,14 +300,14 @@ def read_state(state):
 
 
 @cute.jit
-def read_group_state(state: cute.Pointer):
+def read_group_state(state):
     """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
     end, span, need, inside = read_state(state)
     return end, span, need, inside, state[4], state[5]
 
 
 @cute.jit
-def sum_bins(mine, hist: cute.Pointer, first, sums: cute.Pointer, thread, warp, lane):
+def sum_bins(mine, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; returns its warp's sum up to and with them. `sums` get the warps' totals."""
     share = cutlass.const_expr(cute.size(mine))
     bins = cute.make_tensor(_aligned(hist + first), cute.make_layout((share, BINS // share)))
@@ -323,8 +323,8 @@ def sum_bins(mine, hist: cute.Pointer, first, sums: cute.Pointer, thread, warp, 
 
 @cute.jit
 def pick_bin(
-    state: cute.Pointer, mine, through, sums: cute.Pointer, need, end, span, first: cutlass.Constexpr, thread, warp, lane
-):
+    state, mine, through, sums, need, end, span, first: cutlass.Constexpr, thread, warp, lane,
+):  # fmt: skip
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`."""
     share = cutlass.const_expr(cute.size(mine))
     partial = cute.make_rmem_tensor(cute.make_layout(share), Int32)
@@ -351,8 +351,8 @@ def pick_bin(
 
 @cute.jit
 def send_sums(
-    coarse: cute.Pointer, at, hist: cute.Pointer, first, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane
-):
+    coarse, at, hist, first, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane,
+):  # fmt: skip
     """Send every CTA of the group the sums of this one's coarse bins."""
     fine = cutlass.const_expr(BINS // COARSE)
     pairs = cute.make_tensor(_aligned(hist + first), cute.make_layout((2, BINS // 2)))
@@ -367,21 +367,9 @@ def send_sums(
 
 @cute.jit
 def pick_bin_of_group(
-    state: cute.Pointer,
-    hist: cute.Pointer,
-    bins,
-    coarse: cute.Pointer,
-    at,
-    need,
-    lower,
-    end,
-    span,
-    first: cutlass.Constexpr,
-    group: cutlass.Constexpr,
-    rank,
-    warp,
-    lane,
-):
+    state, hist, bins, coarse, at, need, lower, end, span, first: cutlass.Constexpr,
+    group: cutlass.Constexpr, rank, warp, lane,
+):  # fmt: skip
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
 
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range.
@@ -469,21 +457,9 @@ def load_peer_pair(pointer, rank):
 
 @cute.jit
 def collect(
-    count,
-    bits,
-    above: cute.Pointer,
-    equal: cute.Pointer,
-    word,
-    counters: cute.Pointer,
-    entries: cute.Pointer,
-    first,
-    end,
-    span,
-    listing,
-    owner,
-    offset,
-    lane,
-):
+    count, bits, above, equal, word, counters, entries, first, end, span,
+    listing, owner, offset, lane,
+):  # fmt: skip
     """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
 
     `word` is the batch's place in the bitmaps. Returns `count` and how many keys this lane's word marks as above.
@@ -528,7 +504,7 @@ def collect(
 
 
 @cute.jit
-def keep_count(counts: cute.Pointer, count, warp, lane):
+def keep_count(counts, count, warp, lane):
     """The keys above the range of each warp, for all threads."""
     total = warp_sum(count)
     if lane == 0:
@@ -536,15 +512,15 @@ def keep_count(counts: cute.Pointer, count, warp, lane):
 
 
 @cute.jit
-def keep_entry(pages: cute.Pointer, entry, thread):
+def keep_entry(pages, entry, thread):
     """The threads' page-table entries, for all threads."""
     pages[thread] = entry
 
 
 @cute.jit
 def send_entries(
-    entries: cute.Pointer, first, counters: cute.Pointer, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane
-):
+    entries, first, counters, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane,
+):  # fmt: skip
     """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
     count = counters[LISTED]
     entries = entries + first
@@ -574,23 +550,10 @@ def mark(entry, bitmap, counts, counters, which: cutlass.Constexpr, rank, warps:
 
 @cute.jit
 def sift(
-    entries: cute.Pointer,
-    total,
-    target: cutlass.Constexpr,
-    above: cute.Pointer,
-    equal: cute.Pointer,
-    counts: cute.Pointer,
-    counters: cute.Pointer,
-    end,
-    span,
-    inside,
-    ranked: cutlass.Constexpr,
-    rank,
-    warps: cutlass.Constexpr,
-    words,
-    thread,
+    entries, total, target: cutlass.Constexpr, above, equal, counts,
+    counters, end, span, inside, ranked: cutlass.Constexpr, rank, warps: cutlass.Constexpr, words, thread,
     threads: cutlass.Constexpr,
-):
+):  # fmt: skip
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
     `ranked` are left to rank, else mark them as equal."""
     for i in cutlass.range(thread, total, threads, unroll=1):
@@ -608,19 +571,9 @@ def sift(
 
 @cute.jit
 def rank_entries(
-    entries: cute.Pointer,
-    first,
-    count,
-    need,
-    above: cute.Pointer,
-    counts: cute.Pointer,
-    counters: cute.Pointer,
-    rank,
-    warps: cutlass.Constexpr,
-    words,
-    warp,
-    lane,
-):
+    entries, first, count, need, above, counts, counters, rank,
+    warps: cutlass.Constexpr, words, warp, lane,
+):  # fmt: skip
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
     entries = entries + first
     low = Uint64(0)
@@ -638,7 +591,7 @@ def rank_entries(
             mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
 
 
-def read_marked(counters: cute.Pointer, need, inside, lower, ranked):
+def read_marked(counters, need, inside, lower, ranked):
     """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the list."""
     above, equal = counters[LOWER_ABOVE], counters[LOWER_EQUAL]
     ties = cutlass.select_(inside > ranked, cutlass.max(need - equal, 0), Int32(0))
@@ -646,7 +599,7 @@ def read_marked(counters: cute.Pointer, need, inside, lower, ranked):
 
 
 @cute.jit
-def count_equal(equal: cute.Pointer, sums: cute.Pointer, first, words, warp, lane):
+def count_equal(equal, sums, first, words, warp, lane):
     """Columns of each warp that are marked as equal."""
     found = Int32(0)
     for i in cutlass.range(lane, words, 32, unroll=1):
@@ -658,8 +611,8 @@ def count_equal(equal: cute.Pointer, sums: cute.Pointer, first, words, warp, lan
 
 @cute.jit
 def take_ties(
-    above: cute.Pointer, equal: cute.Pointer, counts: cute.Pointer, sums: cute.Pointer, take, first, words, warp, lane
-):
+    above, equal, counts, sums, take, first, words, warp, lane,
+):  # fmt: skip
     """Select the first `take` columns marked as equal, in order of position."""
     other = Int32(0)
     if lane < warp:
@@ -680,7 +633,7 @@ def take_ties(
 
 
 @cute.jit
-def first_slot(counts: cute.Pointer, skip, warp, lane):
+def first_slot(counts, skip, warp, lane):
     """Slot of this warp's first column: behind lower ranks' and lower warps'."""
     before = Int32(0)
     if lane < warp:
@@ -695,20 +648,9 @@ def entry_key(entry):
 
 @cute.jit
 def take_all(
-    indices: cute.Pointer,
-    row,
-    k,
-    length,
-    rank,
-    group: cutlass.Constexpr,
-    block_table: cute.Pointer,
-    max_pages,
-    line,
-    page_size,
-    inverse,
-    thread,
-    threads: cutlass.Constexpr,
-):
+    indices, row, k, length, rank, group: cutlass.Constexpr, block_table, max_pages, line, page_size,
+    inverse, thread, threads: cutlass.Constexpr,
+):  # fmt: skip
     """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take slots in turn."""
     out = indices + row.to(Int64) * k
     table = table_line(block_table, max_pages, line)
@@ -742,24 +684,9 @@ def _load_marked(pointer, word, bit, state_space):
 
 @cute.jit
 def emit_sparse(
-    slot,
-    indices: cute.Pointer,
-    row,
-    k,
-    above: cute.Pointer,
-    first,
-    count,
-    position,
-    block_table: cute.Pointer,
-    max_pages,
-    line,
-    page_size,
-    inverse,
-    pages: cute.Pointer,
-    first_page,
-    near,
-    lane,
-):
+    slot, indices, row, k, above, first, count, position, block_table, max_pages, line,
+    page_size, inverse, pages, first_page, near, lane,
+):  # fmt: skip
     """`emit` for bitmaps with few marks: `count` words, one a lane, whose marks the lane takes one by one."""
     out = indices + row.to(Int64) * k
     table = table_line(block_table, max_pages, line)
@@ -790,24 +717,9 @@ def emit_sparse(
 
 @cute.jit
 def emit(
-    slot,
-    indices: cute.Pointer,
-    row,
-    k,
-    above: cute.Pointer,
-    word,
-    size: cutlass.Constexpr,
-    position,
-    block_table: cute.Pointer,
-    max_pages,
-    line,
-    page_size,
-    inverse,
-    pages: cute.Pointer,
-    first_page,
-    near,
-    lane,
-):
+    slot, indices, row, k, above, word, size: cutlass.Constexpr, position, block_table,
+    max_pages, line, page_size, inverse, pages, first_page, near, lane,
+):  # fmt: skip
     """Write the ids of a batch's marked columns, ascending, from `slot` on; returns the slot after them.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.

@@ -196,7 +196,10 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     """Bit patterns of columns `column + 32 * j + lane`; a column at or past `limit` is not read and gives 0."""
     for j in T.unroll(bits.shape[0]):
         bits[j] = T.call_extern(
-            "uint32", "dk::load_bits", T.address_of(logits[row, column + lane + 32 * j]), column + lane + 32 * j < limit
+            "uint32",
+            "dk::load_bits",
+            T.address_of(logits[row, column + lane + 32 * j]),
+            column + lane + 32 * j < limit,
         )
 
 
@@ -223,7 +226,8 @@ def clear(words, first, count, thread, threads):
     for i in T.unroll(T.ceildiv(count // 4, threads)):
         if i * threads + thread < count // 4:
             for j in T.vectorized(4):
-                words[0, first + (i * threads + thread) * 4 + j] = 0
+                # A multiple of four that TileLang can see.
+                words[0, (T.truncdiv(first, 4) + i * threads + thread) * 4 + j] = 0
 
 
 @T.macro
@@ -262,21 +266,9 @@ def bound_warp(limit: T.Ref, lo: T.Ref, hi: T.Ref, base, run, start, last, strid
 
 @T.macro
 def fetch_pages(
-    first_page: T.Ref,
-    near: T.Ref,
-    entry: T.Ref,
-    first,
-    columns,
-    start,
-    last,
-    block_table,
-    max_pages,
-    line,
-    page_size,
-    inverse,
-    thread,
-    threads,
-):
+    first_page: T.Ref, near: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line, page_size, inverse,
+    thread, threads,
+):  # fmt: skip
     """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
 
     `near` tells whether the threads hold them all.
@@ -422,9 +414,7 @@ def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
 
 
 @T.macro
-def read_group_state(
-    end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state
-):
+def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
     """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
     end = T.cast(state[0, 0], "uint32")
     span = T.cast(state[0, 1], "uint32")
@@ -438,8 +428,9 @@ def read_group_state(
 def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
     own = T.alloc_var("int32", init=0)
+    for i in T.vectorized(mine.shape[0]):
+        mine[i] = hist[0, (T.truncdiv(first, mine.shape[0]) + thread) * mine.shape[0] + i]
     for i in T.unroll(mine.shape[0]):
-        mine[i] = hist[0, first + thread * mine.shape[0] + i]
         own = own + mine[i]
     through = scan(own)
     if lane == 31:
@@ -479,14 +470,16 @@ def send_sums(coarse, at, hist, first, group, rank, warp, warps, lane):
         )
         if lane < group:
             T.call_extern(
-                "handle", "dk::peer_store", T.address_of(coarse[0, at + rank * COARSE + i * warps + warp]), lane, total
+                "handle",
+                "dk::peer_store",
+                T.address_of(coarse[0, at + rank * COARSE + i * warps + warp]),
+                lane,
+                total,
             )
 
 
 @T.macro
-def pick_bin_of_group(
-    state, hist, bins, coarse, at, need, lower, end, span, first, group, rank, warp, lane
-):
+def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, first, group, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
 
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range.
@@ -600,7 +593,9 @@ def send_entries(entries, first, counters, group, rank, warp, warps, lane):
         at = T.truncdiv(i * warps + warp, group) * 32 + lane
         to = T.truncmod(i * warps + warp, group)
         if (at < counters[0, LISTED]) & (to != rank):
-            T.call_extern("handle", "dk::peer_store", T.address_of(entries[0, first + at]), to, entries[0, first + at])
+            T.call_extern(
+                "handle", "dk::peer_store", T.address_of(entries[0, first + at]), to, entries[0, first + at]
+            )
 
 
 @T.macro
@@ -625,23 +620,8 @@ def mark(entry, bitmap, counts, counters, which, rank, warps, words):
 
 @T.macro
 def sift(
-    entries,
-    total,
-    target,
-    above,
-    equal,
-    counts,
-    counters,
-    end,
-    span,
-    inside,
-    ranked,
-    rank,
-    warps,
-    words,
-    thread,
-    threads,
-):
+    entries, total, target, above, equal, counts, counters, end, span, inside, ranked, rank, warps, words, thread, threads,
+):  # fmt: skip
     """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
     `ranked` are left to rank, else mark them as equal."""
     entry = T.alloc_var("int64", init=0)
@@ -660,9 +640,7 @@ def sift(
 
 
 @T.macro
-def rank_entries(
-    entries, first, count, need, above, counts, counters, rank, warps, words, warp, lane
-):
+def rank_entries(entries, first, count, need, above, counts, counters, rank, warps, words, warp, lane):
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
     low = T.alloc_var("int64", init=0)
     high = T.alloc_var("int64", init=0)
@@ -714,7 +692,8 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
         if left > 0:
             word = T.cast(equal[0, first + i], "uint32")
             taken = ballot(
-                (((word >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0)) & (popc(word & bits_below(lane)) < left)
+                (((word >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0))
+                & (popc(word & bits_below(lane)) < left)
             )
             if lane == 0:
                 above[0, first + i] = above[0, first + i] | T.cast(taken, "int32")
@@ -749,24 +728,9 @@ def store_id(indices, row, slot, position, block_table, line, page_size, inverse
 
 @T.macro
 def emit_sparse(
-    slot,
-    indices,
-    row,
-    k,
-    above,
-    first,
-    words,
-    position,
-    block_table,
-    max_pages,
-    line,
-    page_size,
-    inverse,
-    pages,
-    first_page,
-    near,
+    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse, pages, first_page, near,
     lane,
-):
+):  # fmt: skip
     """`emit` for bitmaps with few marks: a word a lane, whose marks the lane takes one by one."""
     at = T.alloc_var("int32", init=slot)
     word = T.alloc_var("uint32", init=0)
@@ -780,18 +744,9 @@ def emit_sparse(
         place = at + through - popc(word)
         while word != T.uint32(0):
             store_id(
-                indices,
-                row,
-                place,
-                position + (i * 32 + lane) * 32 + T.call_extern("int32", "__ffs", T.cast(word, "int32")) - 1,
-                block_table,
-                line,
-                page_size,
-                inverse,
-                pages,
-                first_page,
-                near,
-            )
+                indices, row, place, position + (i * 32 + lane) * 32 + T.call_extern("int32", "__ffs", T.cast(word, "int32")) - 1,
+                block_table, line, page_size, inverse, pages, first_page, near,
+            )  # fmt: skip
             place = place + 1
             word = word & (word - T.uint32(1))
         at = at + shuffle(through, 31)
@@ -799,24 +754,9 @@ def emit_sparse(
 
 @T.macro
 def emit(
-    slot: T.Ref,
-    indices,
-    row,
-    k,
-    above,
-    word,
-    size,
-    position,
-    block_table,
-    max_pages,
-    line,
-    page_size,
-    inverse,
-    pages,
-    first_page,
-    near,
-    lane,
-):
+    slot: T.Ref, indices, row, k, above, word, size, position, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    near, lane,
+):  # fmt: skip
     """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
@@ -833,16 +773,7 @@ def emit(
         marks = T.cast(above[0, word + j], "uint32")
         if ((marks >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0):
             store_id(
-                indices,
-                row,
-                first + popc(marks & bits_below(lane)),
-                position + 32 * j + lane,
-                block_table,
-                line,
-                page_size,
-                inverse,
-                pages,
-                first_page,
-                near,
-            )
+                indices, row, first + popc(marks & bits_below(lane)), position + 32 * j + lane, block_table, line, page_size,
+                inverse, pages, first_page, near,
+            )  # fmt: skip
     slot = slot + shuffle(through, 31)

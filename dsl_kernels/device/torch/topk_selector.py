@@ -102,7 +102,9 @@ def _half_edge(bin: int) -> int:
     return (1 << 31) + (bits if bin >= middle else -bits)
 
 
-def _narrow(digit: int, need: int, inside: int, end: int, span: int, first: bool) -> tuple[int, int, int, int]:
+def _narrow(
+    digit: int, need: int, inside: int, end: int, span: int, first: bool
+) -> tuple[int, int, int, int]:
     """The undecided range after a round: its end, span, the keys still needed of it and the keys in it.
 
     Where all of it is needed, nothing stays undecided and every key above the new end is selected.
@@ -188,7 +190,9 @@ def share_row(origin: Changes, run: Changes, start: int, last: int, warps: int) 
 
 
 @leaf
-def bound_warp(limit: Sets, lo: Sets, hi: Sets, base: Any, run: int, start: int, last: int, stride: int) -> Any:
+def bound_warp(
+    limit: Sets, lo: Sets, hi: Sets, base: Any, run: int, start: int, last: int, stride: int
+) -> Any:
     """Where a warp's columns end, and those of the row among them, [lo, hi)."""
     limit = (base + run * WORD).clamp(max=stride)
     return limit, base.clamp(min=start), limit.clamp(max=last)
@@ -265,13 +269,17 @@ def count_keys(hist: Any, first: int, bits: Any, end: int, span: int) -> None:
 
 
 @leaf
-def count_listed(hist: Any, first: int, entries: Any, total: int, end: int, span: int, thread: Any, threads: int) -> None:
+def count_listed(
+    hist: Any, first: int, entries: Any, total: int, end: int, span: int, thread: Any, threads: int
+) -> None:
     """Count the next digit of the undecided ones of the first `total` list entries."""
     count_keys.torch(hist, first, entries[:total] >> 32 & UINT32, end, span)
 
 
 @leaf
-def sum_bins(mine: Any, through: Sets, hist: Any, first: int, sums: Any, thread: Any, warp: Any, lane: Any) -> Any:
+def sum_bins(
+    mine: Any, through: Sets, hist: Any, first: int, sums: Any, thread: Any, warp: Any, lane: Any
+) -> Any:
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
     mine.copy_(hist[first : first + BINS].view(mine.shape))
     through = mine.sum(dim=1).view(-1, WORD).cumsum(dim=1)
@@ -281,8 +289,8 @@ def sum_bins(mine: Any, through: Sets, hist: Any, first: int, sums: Any, thread:
 
 @leaf
 def pick_bin(
-    state: Any, mine: Any, through: Any, sums: Any, need: int, end: int, span: int, first: bool, thread: Any, warp: Any, lane: Any
-) -> None:
+    state: Any, mine: Any, through: Any, sums: Any, need: int, end: int, span: int, first: bool, thread: Any, warp: Any, lane: Any,
+) -> None:  # fmt: skip
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`."""
     warps = len(through) // WORD
     before = (sums[:warps].cumsum(dim=0) - sums[:warps]).repeat_interleave(WORD) + through - mine.sum(dim=1)
@@ -395,7 +403,9 @@ def send_entries(
         peer[first : first + count] = entries[rank][first : first + count]
 
 
-def _mark(entry: torch.Tensor, bitmap: Any, counts: Any, counters: Any, which: int, rank: int, warps: int, words: int) -> None:
+def _mark(
+    entry: torch.Tensor, bitmap: Any, counts: Any, counters: Any, which: int, rank: int, warps: int, words: int,
+) -> None:  # fmt: skip
     """Set list entries' bits where this CTA owns them, and count those that a CTA of lower rank does."""
     place = ~entry & UINT32
     warp, offset = (place >> OFFSET_BITS) - rank * warps, place & ((1 << OFFSET_BITS) - 1)
@@ -443,7 +453,9 @@ def read_marked(
 ) -> Any:
     """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the list."""
     equal = int(counters[LOWER_EQUAL])
-    return max(need - equal, 0) if inside > ranked else 0, lower + int(counters[LOWER_ABOVE]) + min(equal, need)
+    return max(need - equal, 0) if inside > ranked else 0, lower + int(counters[LOWER_ABOVE]) + min(
+        equal, need
+    )
 
 
 @leaf
@@ -497,7 +509,9 @@ def emit_sparse(
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
-    _emit(slot, indices, row, above[_run(first, words)], position, block_table, line, page_size, pages, first_page, near)
+    _emit(
+        slot, indices, row, above[_run(first, words)], position, block_table, line, page_size, pages, first_page, near,
+    )  # fmt: skip
 
 
 @leaf
@@ -506,4 +520,16 @@ def emit(
     line: int, page_size: int, inverse: int, pages: Any, first_page: int, near: bool, lane: Any,
 ) -> Any:  # fmt: skip
     """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them."""
-    return _emit(slot, indices, row, above[_run(word, size)], position, block_table, line, page_size, pages, first_page, near)
+    return _emit(
+        slot,
+        indices,
+        row,
+        above[_run(word, size)],
+        position,
+        block_table,
+        line,
+        page_size,
+        pages,
+        first_page,
+        near,
+    )
