@@ -6,16 +6,20 @@ STAMP  := $(VENV)/.dsl_kernels
 LEVEL  ?= 0
 ARCHS  ?= sm_90a sm_100a
 AOT    ?= build/aot
+UV     ?= uv
+# What torch's build for CUDA brings, which its CPU build does without: requirements-torch.lock alone has it.
+CUDA_OF_TORCH = torch triton cuda-toolkit $(addprefix nvidia-,cublas cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 \
+	cufft cufile curand cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup generate check compile test test-gpu lint docs bench aot clean
+.PHONY: help setup generate check compile test test-gpu lint docs bench aot lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## virtual environment and locked dependencies
 
-$(STAMP): requirements.lock pyproject.toml scripts/setup.py
+$(STAMP): requirements.lock requirements-torch.lock requirements-toolkit.lock pyproject.toml scripts/setup.py
 	$(PYTHON) scripts/setup.py $(VENV)
 	@touch $@
 
@@ -49,6 +53,13 @@ bench: $(STAMP) ## time every operation on the GPU that is present
 
 aot: $(STAMP) ## bundles that run without a DSL or a compiler, one an architecture, in build/aot
 	@for arch in $(ARCHS); do $(PY) -m dsl_kernels bundle write $(AOT)/$$arch --arch $$arch --force || exit 1; done
+
+lock: ## pin and hash what setup installs (needs uv); versions stay unless UPGRADE=--upgrade is given
+	@$(UV) pip compile --quiet $(UPGRADE) --group torch -o requirements-torch.lock
+	@$(UV) pip compile --quiet $(UPGRADE) pyproject.toml -c requirements-torch.lock \
+		$(addprefix --extra ,tilelang cutedsl inspect emulator profile dev) \
+		$(addprefix --no-emit-package ,$(CUDA_OF_TORCH)) -o requirements.lock
+	@$(UV) pip compile --quiet $(UPGRADE) --group toolkit -c requirements-torch.lock -o requirements-toolkit.lock
 
 clean: ## remove the virtual environment, caches of the tools and untracked output
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache build *.egg-info

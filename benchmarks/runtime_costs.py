@@ -196,6 +196,20 @@ def launch_rows() -> list[dict[str, Any]]:
     return rows
 
 
+def _cold_calls(attention: Any) -> list[Any]:
+    """A call of each operation and architecture, all of whose candidates a selection ranks."""
+    from dataclasses import replace
+
+    decode = {"b": 4, "next_n": 1, "heads": 64, "pages": 4096, "max_pages": 512, "stride": 32768}
+    rows = {"rows": 4, "stride": 32768, "b": 4, "max_pages": 512, "k": 2048, "next_n": 1, "page_size": 64}
+    calls = [
+        attention,
+        replace(attention, op="lightning_indexer", form="decode", dims=decode),
+        replace(attention, op="topk_selector", form="default", dims=rows),
+    ]
+    return [replace(call, arch=arch) for call in calls for arch in ("sm_90a", "sm_100a")]
+
+
 def selection_rows() -> list[dict[str, Any]]:
     """Repeated selection, and rendering the committed set."""
     from codegen.render import render
@@ -212,6 +226,15 @@ def selection_rows() -> list[dict[str, Any]]:
             "unit": "us",
             "budget": 5.0,
         },
+        *(
+            {
+                "what": f"rank the candidates of {cold.op} on {cold.arch}, nothing cached",
+                "value": median_us(lambda cold=cold: (registry.clear(), registry.select(cold)), 20),
+                "unit": "us",
+                "budget": 1000.0,
+            }
+            for cold in _cold_calls(call)
+        ),
         {
             "what": f"render the committed set ({len(kept)} variants)",
             "value": _ms(lambda: [render(candidate) for candidate in kept]) / 1e3,

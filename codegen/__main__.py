@@ -85,12 +85,26 @@ def generate(
     rows = _rows(found, compiled)
     if as_json:
         typer.echo(
-            json.dumps({"rows": rows, "written": emission.written, "removed": emission.removed}, indent=1)
+            json.dumps(
+                {
+                    "rows": rows,
+                    "written": emission.written,
+                    "removed": emission.removed,
+                    "foreign": emission.foreign,
+                },
+                indent=1,
+            )
         )
     else:
         _show(rows, with_compile=compile)
         changed = f"{len(emission.written)} written, {len(emission.removed)} removed, {len(emission.unchanged)} unchanged"
         Console().print(f"{root.name}: {changed}")
+        if emission.foreign:
+            Console(stderr=True).print(
+                f"left alone, as no manifest lists them: {', '.join(emission.foreign[:4])}"
+                f"{' ...' if len(emission.foreign) > 4 else ''}; move them away",
+                soft_wrap=True,
+            )
     failures = {variant: outcome for variant, outcome in compiled.items() if outcome.error is not None}
     for variant, outcome in failures.items():
         Console(stderr=True).print(f"[red]{variant}[/]: {outcome.error}", soft_wrap=True)
@@ -180,7 +194,8 @@ def check(as_json: Json = False) -> None:
         typer.echo(json.dumps({"drifted": emission.drifted}))
     elif emission.drifted:
         Console(stderr=True).print(
-            "generated/ is out of step; run `make generate`:\n  " + "\n  ".join(emission.drifted)
+            "generated/ is out of step; run `make generate`, and move away what it does not list:\n  "
+            + "\n  ".join(emission.drifted)
         )
     else:
         Console().print(f"generated/ is in step: {len(emission.unchanged)} files")

@@ -1,4 +1,8 @@
-"""Write, compare and clean the generated set: one module a variant and a manifest that lists them all."""
+"""Write, compare and clean the generated set: one module a variant and a manifest that lists them all.
+
+The manifest says what in a folder is ours. A folder that holds anything without a manifest is refused, and only what a
+manifest lists is ever deleted.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dsl_kernels.errors import CacheError, InvalidArgumentError
+from dsl_kernels.runtime import storage
 from dsl_kernels.tile.plan import barrier_plan
 
 from .render import render
@@ -18,19 +24,25 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "generated"
 MANIFEST = "manifest.json"
 SCHEMA = 1
+# What the head of each generated module says, whatever the manifest of a run that was killed says.
+_MARK = "Generated from templates/"
 
 
 @dataclass
 class Emission:
-    """What a run did to the output folder; paths are relative to it."""
+    """What a run did to the output folder; paths are relative to it.
+
+    `foreign` are modules there that no manifest lists: they are left alone, and yet the folder is out of step.
+    """
 
     written: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
 
     @property
     def drifted(self) -> list[str]:
-        return sorted([*self.written, *self.removed])
+        return sorted([*self.written, *self.removed, *self.foreign])
 
 
 def relative_path(candidate: Candidate) -> str:
@@ -68,7 +80,7 @@ def _render_all(
         text = render(candidate)
         texts[relative_path(candidate)] = text
         records.append(entry(candidate, text))
-    texts[MANIFEST] = json.dumps({"schema": SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
+    texts[MANIFEST] = _manifest(records)
     return texts
 
 
@@ -82,48 +94,127 @@ def emit(
 ) -> Emission:
     """Render every candidate below `root`, touching only files whose content changes.
 
+    Each file is replaced whole, and the manifest last: a run that is killed leaves the old manifest, and the next run
+    completes it.
+
     Args:
         only: the filter that `candidates` passed; files and manifest records outside it are kept as they are, those
             inside it that no candidate makes any more are removed.
         dry_run: compare only.
         progress: called before each variant is rendered.
+
+    Raises:
+        InvalidArgumentError: `root` is no folder, holds files and no manifest of this project, or holds a file of
+            somebody else where a module belongs. Nothing was written or deleted.
+        CacheError: `root` cannot be written.
     """
+    listed = _listed(root)
     texts = _render_all(candidates, progress)
-    outside = _outside(root, only)
+    outside = [r for r in listed if only != Filter() and not only.matches_record(r)]
     if outside:
         texts[MANIFEST] = _merged(outside, texts[MANIFEST])
     kept = {record["file"] for record in outside}
+    ours = {record["file"] for record in listed}
     result = Emission()
     for relative, text in sorted(texts.items()):
-        path = root / relative
-        if path.exists() and path.read_text() == text:
-            result.unchanged.append(relative)
-            continue
-        result.written.append(relative)
-        if not dry_run:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+        held = _text(root / relative)
+        (result.unchanged if held == text else result.written).append(relative)
+        if held is not None and relative not in ours and relative != MANIFEST and _MARK not in held:
+            raise InvalidArgumentError(
+                str(root / relative),
+                expected="a generated module, or nothing",
+                got="a file that no manifest lists",
+                fix="move it away, or write into another folder with --out",
+            )
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root).as_posix()
         if relative not in texts and relative not in kept:
-            result.removed.append(relative)
-            if not dry_run:
-                path.unlink()
+            (result.removed if relative in ours else result.foreign).append(relative)
+    if not dry_run:
+        _apply(root, texts, result)
     return result
 
 
-def _outside(root: Path, only: Filter) -> list[dict[str, Any]]:
-    """Manifest records that a filtered run must leave alone."""
-    path = root / MANIFEST
-    if only == Filter() or not path.exists():
+def _apply(root: Path, texts: dict[str, str], result: Emission) -> None:
+    try:
+        if not (root / MANIFEST).exists():
+            # From here on the folder is ours, whenever this run is killed.
+            storage.make_folder(root)
+            _write(root / MANIFEST, _manifest([]))
+        for relative in (name for name in result.written if name != MANIFEST):
+            storage.make_folder((root / relative).parent)
+            _write(root / relative, texts[relative])
+        for relative in result.removed:
+            (root / relative).unlink(missing_ok=True)
+        if MANIFEST in result.written:
+            _write(root / MANIFEST, texts[MANIFEST])
+    except OSError as error:
+        raise CacheError(
+            str(error.filename or root),
+            expected="a folder that can be written",
+            got=error.strerror or str(error),
+            fix="free space there, correct its permissions, or name another folder with --out",
+        ) from error
+
+
+def _write(path: Path, text: str) -> None:
+    storage.write_atomically(path, text.encode())
+
+
+def _text(path: Path) -> str | None:
+    """What a file holds; None where there is none, nothing where it cannot be read."""
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return ""
+
+
+def _listed(root: Path) -> list[dict[str, Any]]:
+    """Records of the manifest in `root`; none where there is nothing yet.
+
+    Raises:
+        InvalidArgumentError: `root` is no folder, or holds something and no manifest of this project.
+    """
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
         return []
-    records = json.loads(path.read_text())["variants"]
-    return [
-        r for r in records if not (only.accepts(r["op"], r["backend"], r["arch"]) and only.matches(r["id"]))
-    ]
+    got = "a file"
+    if root.is_dir():
+        try:
+            records: list[dict[str, Any]] = json.loads((root / MANIFEST).read_bytes())["variants"]
+            if all(_confined(root, record["file"]) and set(record) >= _FILTERED for record in records):
+                return records
+            got = f"a {MANIFEST} that lists files elsewhere, or variants of another kind"
+        except FileNotFoundError:
+            got = f"other files and no {MANIFEST}"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            got = f"an unreadable {MANIFEST}: {type(error).__name__}: {error}"
+    raise InvalidArgumentError(
+        str(root),
+        expected=f"a folder that is new, empty, or holds a {MANIFEST} of generated variants",
+        got=got,
+        fix="choose another folder with --out; if it is a generated set, restore its manifest or delete the folder",
+    )
+
+
+_FILTERED = {"id", "op", "backend", "arch"}
+
+
+def _confined(root: Path, file: str) -> bool:
+    """Whether a manifest's entry is a module below its folder, symbolic links followed."""
+    path = root / file
+    return (
+        path.suffix == ".py"
+        and path.parent.resolve().is_relative_to(root.resolve())
+        and ".." not in path.parts
+    )
 
 
 def _merged(outside: list[dict[str, Any]], fresh: str) -> str:
-    new = json.loads(fresh)
-    new["variants"] = sorted([*outside, *new["variants"]], key=lambda record: (record["arch"], record["id"]))
-    return json.dumps(new, indent=1, sort_keys=True) + "\n"
+    new = json.loads(fresh)["variants"]
+    return _manifest(sorted([*outside, *new], key=lambda record: (record["arch"], record["id"])))
+
+
+def _manifest(records: list[dict[str, Any]]) -> str:
+    return json.dumps({"schema": SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 from dsl_kernels.errors import TemplateError
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Buffer, Engine, Role, Schedule, Space
+from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Space
 from dsl_kernels.tile.plan import Action, BarrierPlan
 
 INDENT = "    "
@@ -90,7 +90,7 @@ class Printer:
         if isinstance(argument, t.View):
             return self._view(argument)
         if isinstance(argument, t.Global):
-            return argument.name
+            return self._phrase("operand", name=argument.name, pitch=argument.pitch)
         if isinstance(argument, t.Cluster):
             return argument.buffer
         if isinstance(argument, t.Sender):
@@ -203,21 +203,25 @@ class Printer:
         for p in s.products:
             if unit == "wgmma":
                 self._in_flight.append(p.acc)
-            a, b = self._schedule.buffer(p.a.buffer), self._schedule.buffer(p.b.buffer)
             facts = {name: self._facts(view) for name, view in (("acc", p.acc), ("a", p.a), ("b", p.b))}
+            mma = mma_facts(self._schedule, p.mma)
             yield from self._spell(
-                f"multiply_{unit}", mma=p.mma, accumulate=self.value(p.accumulate), role=self._schedule_role(p.mma.role), **facts,
-                a_tile=self._tile(p.a, a, p.mma.tile_m), b_tile=self._tile(p.b, b, p.mma.n),
+                f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts,
+                a_tile=self._tile(p.a, mma.rows_a), b_tile=self._tile(p.b, mma.rows_b),
             )  # fmt: skip
         yield from self._spell(f"close_{unit}")
 
-    def _tile(self, view: t.View, buffer: Buffer, rows: int) -> str:
-        """Number of the tile of `rows` rows at which a view begins, over all stages of its buffer."""
-        each, tile = buffer.shape[0] // rows, _divided(view.first, rows)
+    def _tile(self, view: t.View, rows: int) -> SimpleNamespace:
+        """The stage of a product's operand, and the number of the tile of `rows` rows at which its view begins."""
+        buffer = self._schedule.buffer(view.buffer)
+        tile = _divided(view.first, rows)
+        stage = self._stage(view, buffer) or "0"
+        flat: t.Value = tile
         if buffer.stages > 1 and view.use is not None:
-            stage = t.Expr("%", (view.use, buffer.stages))
-            tile = _sum(stage * each if each > 1 else stage, tile)
-        return self.value(tile, 4)
+            each = buffer.shape[0] // rows
+            at = t.Expr("%", (view.use, buffer.stages))
+            flat = _sum(at * each if each > 1 else at, tile)
+        return SimpleNamespace(stage=stage, row=self.value(tile, 4), flat=self.value(flat, 4))
 
     def _awaitproducts(self, s: t.AwaitProducts) -> Iterator[str]:
         yield from self._products_done(s.pending)
@@ -288,6 +292,7 @@ class Printer:
         values = {
             "full": self._barrier(s.slot, "full"), "empty": self._barrier(s.slot, "empty"), "full_parity": full_parity,
             "empty_parity": f"({phase} & 1) ^ 1", "elect": Action.ELECT in actions,
+            "lone_warp": (self._role.active or self._role.warps) == 1 if self._role else True,
             "tx": self.value(s.bytes if s.bytes is not None else plan.full.tx_bytes),
         }  # fmt: skip
         for action in actions:
@@ -318,6 +323,24 @@ def _divided(value: t.Value, by: int) -> t.Value:
             return a if b == by else a * (b // by)
     raise TemplateError(
         "a product's operand", expected=f"a first row that is a multiple of {by}", got=str(value), fix="multiply an index by the rows of a tile"
+    )  # fmt: skip
+
+
+def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
+    """What templates and macros see of a tensor-core operation: it, and what one warpgroup takes of it."""
+    role = schedule.role(mma.role)
+    groups = role.warps // 4 if mma.unit == "wgmma" else 1
+    m = mma.m // groups if mma.shared_out == "m" else mma.m
+    n = mma.n // groups if mma.shared_out == "n" else mma.n
+    first = schedule.first_thread(role.name) // 32
+    which = f"(warp - {first}) // 4" if first else "warp // 4"
+    if role.replicas > 1:
+        which += f" % {groups}"
+    return SimpleNamespace(
+        **{**vars(mma), "m": m, "n": n}, whole=mma, groups=groups, which=which if groups > 1 else None,
+        a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
+        rows_a=m if mma.a_major == "k" else mma.k, rows_b=n if mma.b_major == "k" else mma.k,
+        policy="FullRow" if mma.shared_out == "m" else "FullCol",
     )  # fmt: skip
 
 

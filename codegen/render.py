@@ -21,11 +21,11 @@ import dsl_kernels
 from dsl_kernels.errors import TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
-from dsl_kernels.tile.lang import DTYPE_BYTES, Buffer, Mma, Schedule, Space
+from dsl_kernels.tile.lang import Buffer, Schedule, Space
 from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan
 from dsl_kernels.tile.text import Box, Bulk, Expr, Slot, Span, Text, View, walk
 
-from .printer import Printer, role_facts
+from .printer import Printer, mma_facts, role_facts
 from .sweep import TEMPLATES, Candidate
 
 # Marks a line break inside generated text that must repeat the indentation of the line it started on.
@@ -223,16 +223,23 @@ DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
 
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, names) of the modules that spell an operation's leaves in a DSL: of one architecture, and of all."""
+    """(alias, module, functions) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
+    paths = sorted((DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem))
     found = []
-    for alias, name in ((f"leaf_{tag}", f"{op}_{tag}"), ("leaf", op)):
-        path = DEVICE / backend / f"{name}.py"
-        if path.exists():
-            tree = ast.parse(path.read_text())
-            names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef)]
-            names += [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)]
-            found.append((alias, name, frozenset(names)))
+    for path in paths:
+        if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
+            continue
+        tree = ast.parse(path.read_text())
+        functions = frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
+        found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, functions))
     return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def module_names(backend: str, op: str) -> frozenset[str]:
+    """What the module of an operation's leaves defines beside functions."""
+    tree = ast.parse((DEVICE / backend / f"{op}.py").read_text())
+    return frozenset(t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name))
 
 
 def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
@@ -242,9 +249,12 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
     spelling = environment().get_template(f"{candidate.backend}/_spelling.j2").module
     modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
 
+    used = {"leaf"}
+
     def leaf_module(name: str) -> str:
-        for alias, _, names in modules:
-            if name in names:
+        for alias, _, functions in modules:
+            if name in functions:
+                used.add(alias)
                 return alias
         raise TemplateError(
             f"leaf {name} ({candidate.id})",
@@ -271,7 +281,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
                     text="\n".join(lines),
                     worker="worker" in named,
                     replica="replica" in named and spread == 1,
-                    mmas=[mma_facts(m) for m in schedule.mmas if m.role == role.name],
+                    mmas=[mma_facts(schedule, m) for m in schedule.mmas if m.role == role.name],
                     fragments=[fragment_facts(b, schedule) for b in schedule.buffers if b.role == role.name],
                 )
             )
@@ -287,14 +297,15 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "roles": roles,
         "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED),
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
-        "mmas": [mma_facts(m) for m in schedule.mmas],
+        "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas}),
+        "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
+        "leaf_names": module_names(candidate.backend, candidate.program.op),
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
-        "leaf_modules": [(alias, name) for alias, name, _ in modules],
-        "leaf_sources": [alias for alias, _, names in modules if "SOURCE" in names],
+        "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
         "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box)},
         "views": operand_views(candidate, schedule, statements),
@@ -320,16 +331,12 @@ def names_in_text(statements: Any) -> set[str]:
     return {name for s in walk(statements) for item in vars(s).values() for name in of(item)}
 
 
-def mma_facts(mma: Mma) -> SimpleNamespace:
-    return SimpleNamespace(**vars(mma), tile_m=mma.tile_m, dtype_bytes=DTYPE_BYTES[mma.dtype])
-
-
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     threads = schedule.role(buffer.role).warps * 32
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
     own = buffer.private and buffer.per_thread is not None
     return SimpleNamespace(
-        name=buffer.name, shape=(buffer.per_thread,) if own else buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private, own=own,
+        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private, own=own,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
     )  # fmt: skip
 

@@ -78,7 +78,7 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec
-from ..tile.lang import Body, Buffer, Knob, Role, Schedule, Space, TileProgram
+from ..tile.lang import Body, Buffer, Counts, Knob, Role, Schedule, Space, TileProgram
 from ..tile.machine import Machine
 
 KNOBS = (Knob("threads", "t", ((128,), (256,)), "threads a CTA"),)
@@ -108,8 +108,13 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {{"rows": dims["rows"], "columns": dims["columns"]}}
 
 
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """A row in, a row out."""
+    return Counts(loaded=4 * dims["columns"], stored=4 * dims["columns"])
+
+
 PROGRAM = TileProgram(
-    op="{op}", problem=problems.get("{op}"), knobs=KNOBS, declare=declare, bodies=bodies, bucket=bucket
+    op="{op}", problem=problems.get("{op}"), knobs=KNOBS, declare=declare, bodies=bodies, bucket=bucket, counts=counts
 )
 '''
 

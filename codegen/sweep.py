@@ -12,7 +12,7 @@ from typing import Any
 
 from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS, ArchSpec
-from dsl_kernels.errors import UnknownNameError, did_you_mean
+from dsl_kernels.errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from dsl_kernels.tile.lang import TileProgram
 
 from .check import Violation, check
@@ -60,8 +60,21 @@ class Filter:
     def matches(self, variant: str) -> bool:
         return self.name is None or re.search(self.name, variant) is not None
 
+    def matches_record(self, record: dict[str, Any]) -> bool:
+        """Whether a record of the manifest passes."""
+        return self.accepts(record["op"], record["backend"], record["arch"]) and self.matches(record["id"])
+
     def validate(self) -> None:
-        """Raise UnknownNameError for a field that can match nothing."""
+        """Raise UnknownNameError for a field that can match nothing, InvalidArgumentError for a malformed name."""
+        try:
+            re.compile(self.name or "")
+        except re.error as error:
+            raise InvalidArgumentError(
+                "--filter",
+                expected="a regular expression",
+                got=f"{self.name!r}: {error}",
+                fix="escape what is meant literally",
+            ) from None
         known = {"op": programs.names(), "backend": backends(), "arch": list(ARCHS)}
         for key, names in known.items():
             value = getattr(self, key)

@@ -81,6 +81,80 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
             "calls", expected="at least one call", got="none", fix="pass the turns of a rotation"
         )
     stream = _stream(torch.cuda.current_device())
+    graph, count = _fitting_graph(calls, stream)
+    samples = sorted(total / count for total in _replayed(graph, stream, replays))
+    return Timing(
+        statistics.median(samples),
+        samples[len(samples) // 10],
+        samples[-1 - len(samples) // 10],
+        count,
+        replays,
+    )
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Two calls timed in turns: microseconds of each, b over a, and the band in which that ratio is noise.
+
+    `verdict` is "differs" when the ratio lies outside 1 +- noise, else "within noise".
+    """
+
+    a_us: float
+    b_us: float
+    ratio: float
+    noise: float
+    verdict: str
+    rounds: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def paired(a: Sequence[Call], b: Sequence[Call], *, rounds: int = 21) -> Paired:
+    """Time two calls against each other, where each is given as the turns of a rotation.
+
+    Three graphs take turns within a round: a, b, and a captured once more. How far the two graphs of a lie apart is
+    what capture, placement and clocks do to a time here; a difference of b within that says nothing.
+    """
+    import torch
+
+    if not a or not b:
+        raise InvalidArgumentError(
+            "calls", expected="at least one call each", got="none", fix="pass the turns of a rotation"
+        )
+    stream = _stream(torch.cuda.current_device())
+    graphs = [_fitting_graph(calls, stream) for calls in (a, b, a)]
+    samples: list[list[float]] = [[], [], []]
+    for turn in range(rounds):
+        for place in range(3):
+            which = (place + turn) % 3
+            graph, count = graphs[which]
+            samples[which].append(_replayed(graph, stream, 1)[0] / count)
+    return compared(*samples)
+
+
+def compared(a: Sequence[float], b: Sequence[float], again: Sequence[float]) -> Paired:
+    """The comparison of times that were taken in the same rounds; `again` is a second series of a."""
+    ratios = sorted(y / x for x, y in zip(a, b, strict=True))
+    null = sorted(z / x for x, z in zip(a, again, strict=True))
+    ratio = statistics.median(ratios)
+    noise = abs(statistics.median(null) - 1) + _half_width(ratios) + _half_width(null)
+    verdict = "differs" if abs(ratio - 1) > noise else "within noise"
+    return Paired(statistics.median(a), statistics.median(b), ratio, noise, verdict, len(ratios))
+
+
+def _half_width(ordered: Sequence[float]) -> float:
+    """Half of the 95 % confidence interval of the median, from the ranks."""
+    count = len(ordered)
+    reach = 0.98 * count**0.5
+    low, high = max(0, int(count / 2 - reach)), min(count - 1, int(count / 2 + reach))
+    return (ordered[high] - ordered[low]) / 2
+
+
+def _fitting_graph(calls: Sequence[Call], stream: Any) -> tuple[Any, int]:
+    """A graph of the calls that is long enough to time, and how many calls it holds; each has run before."""
+    import torch
+
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for call in calls:
@@ -92,15 +166,7 @@ def graph_time(calls: Sequence[Call], *, replays: int = REPLAYS) -> Timing:
     if once < GRAPH_US:
         copies = min(MAX_COPIES, max(copies, int(copies * GRAPH_US / max(once, 1.0)) + 1))
         graph = _captured(calls, copies, stream)
-    count = len(calls) * copies
-    samples = sorted(total / count for total in _replayed(graph, stream, replays))
-    return Timing(
-        statistics.median(samples),
-        samples[len(samples) // 10],
-        samples[-1 - len(samples) // 10],
-        count,
-        replays,
-    )
+    return graph, len(calls) * copies
 
 
 @lru_cache(maxsize=8)

@@ -1,89 +1,176 @@
-"""What the memory of this GPU allows: rows fetched at random by bulk copies, and a sequential read.
+"""What the memory of this GPU allows: rows fetched by every way the GPU has, of which the fastest is the ceiling.
 
-The kernel does nothing but copy rows into shared memory. It is compiled by NVRTC when it is first measured,
-so that every run compares its kernels with the ceiling of the same card on the same day.
+The kernels (`ceilings.cu`) do nothing but fetch rows. They are compiled by NVRTC when they are first measured, so that
+every run compares its kernels with the ceiling of the same card on the same day. `calibrate` records the curve of a
+card: row bytes x footprint x bytes in flight x order.
 """
 
 from __future__ import annotations
 
 import ctypes
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from .errors import LaunchError, ToolchainError
+from .profile.ceilings import METHODS, Ceilings, Point
+from .profile.cuda import Module
 
+SOURCE = Path(__file__).with_name("ceilings.cu")
 STAGES = 5
-BLOCKS_PER_SM = 2
-STAGE_BYTES = 18 << 10
+# Shape of the asynchronous copies and of the plain loads that one warp has in flight, in 16-byte chunks a lane.
+DEPTH, UNROLL, LOADS = 4, 4, 8
+DEFINES = {"STAGES": STAGES, "DEPTH": DEPTH, "UNROLL": UNROLL, "LOADS": LOADS}
+ASYNC_WARP, LOADS_WARP = DEPTH * UNROLL * 512, LOADS * 512
+BULK_BLOCKS = 2
+PIECE = 512
 READ_ROW = 8192
 
-SOURCE = r"""
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return (unsigned)__cvta_generic_to_shared(p);
-}
 
-// One warp a block walks its share of the rows; `group` rows share one stage of the ring and one barrier.
-extern "C" __global__ void gather_rows(
-    const char* first, const char* second, const int* ids, long long rows, int group,
-    int first_bytes, long long first_stride, int second_bytes, long long second_stride) {
-  extern __shared__ __align__(128) char ring[];
-  __shared__ __align__(8) unsigned long long full[STAGES];
-  const int lane = threadIdx.x;
-  const int row_bytes = first_bytes + second_bytes;
-  if (lane == 0)
-    for (int s = 0; s < STAGES; s++)
-      asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&full[s])));
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  __syncwarp();
-  auto wait = [&](long long use) {
-    const unsigned barrier = shared_address(&full[use % STAGES]), phase = (use / STAGES) & 1;
-    unsigned done = 0;
-    while (!done)
-      asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-                   : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
-  };
-  long long use = 0, drained = 0;
-  for (long long at = (long long)blockIdx.x * group; at < rows; at += (long long)gridDim.x * group, use++) {
-    if (use >= STAGES) wait(drained++);
-    const bool mine = lane < group && at + lane < rows;
-    const int id = mine ? (ids ? ids[at + lane] : (int)(at + lane)) : -1;
-    const unsigned live = __popc(__ballot_sync(0xffffffffu, id >= 0));
-    const unsigned barrier = shared_address(&full[use % STAGES]);
-    if (lane == 0)
-      asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                   ::"r"(barrier), "r"(live * row_bytes) : "memory");
-    __syncwarp();
-    if (id >= 0) {
-      const unsigned slot = shared_address(ring) + ((use % STAGES) * group + lane) * row_bytes;
-      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                   ::"r"(slot), "l"(first + (long long)id * first_stride), "r"(first_bytes), "r"(barrier) : "memory");
-      if (second_bytes)
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     ::"r"(slot + first_bytes), "l"(second + (long long)id * second_stride), "r"(second_bytes),
-                       "r"(barrier) : "memory");
-    }
-  }
-  while (drained < use) wait(drained++);
-}
-"""
+@dataclass(frozen=True)
+class Setting:
+    """One way to fetch rows: a method of `METHODS`, and the bytes that an SM shall have in flight."""
+
+    method: str
+    in_flight: int
+
+    def launch(self, row_bytes: int, rows: int, sms: int) -> tuple[str, int, int, int, int]:
+        """Kernel, rows a warp takes at a time, blocks an SM, threads a block, dynamic shared memory a block."""
+        if self.method in ("bulk_rows", "bulk_pieces"):
+            stage = self.in_flight // (BULK_BLOCKS * STAGES)
+            group = max(1, min(32, stage // row_bytes, -(-rows // (BULK_BLOCKS * sms))))
+            return "gather_bulk", group, BULK_BLOCKS, 32, STAGES * group * row_bytes
+        asynchronous = self.method == "cp_async"
+        warps = max(1, self.in_flight // (ASYNC_WARP if asynchronous else LOADS_WARP))
+        blocks = -(-warps // 16)
+        warps //= blocks
+        group = max(1, min(32, -(-rows // (blocks * warps * sms))))
+        name = "gather_async" if asynchronous else "gather_loads"
+        return name, group, blocks, 32 * warps, warps * ASYNC_WARP if asynchronous else 0
 
 
-def gather(cache: dict[str, torch.Tensor], ids: torch.Tensor) -> None:
-    """Fetch the rows `ids` (int32, -1 skipped) of one or two caches, each [n, width] with its own stride."""
+# Every method at the depths among which its best was found.
+SETTINGS = (
+    *(Setting("bulk_rows", size << 10) for size in (48, 96, 192)),
+    *(Setting("bulk_pieces", size << 10) for size in (96, 192)),
+    *(Setting("cp_async", size << 10) for size in (32, 64, 128, 192)),
+    *(Setting("loads", size << 10) for size in (32, 64, 128)),
+)
+
+
+def gather(cache: dict[str, torch.Tensor], ids: torch.Tensor, setting: Setting) -> None:
+    """Fetch the rows `ids` (int32, -1 skipped) of one or two caches, each [n, width] with its own stride.
+
+    Widths and strides are whole 16-byte chunks.
+    """
     parts = list(cache.values())
     widths = [part.shape[1] * part.element_size() for part in parts]
     strides = [part.stride(0) * part.element_size() for part in parts]
-    _launch(parts[0], parts[1] if len(parts) > 1 else None, ids, ids.numel(), widths, strides)
+    _launch(setting, parts[0], parts[1] if len(parts) > 1 else None, ids, ids.numel(), widths, strides)
 
 
-def read(buffer: torch.Tensor) -> None:
+def read(buffer: torch.Tensor, setting: Setting) -> None:
     """Read a contiguous buffer from its start to its last whole row of 8 KB."""
-    _launch(buffer, None, None, buffer.numel() * buffer.element_size() // READ_ROW, [READ_ROW], [READ_ROW])
+    rows = buffer.numel() * buffer.element_size() // READ_ROW
+    _launch(setting, buffer, None, None, rows, [READ_ROW], [READ_ROW])
+
+
+def fastest(
+    make: Callable[[Setting], Sequence[Callable[[], Any]]], replays: int = 30
+) -> tuple[float, Setting]:
+    """Microseconds of the fastest setting of a ceiling under a CUDA graph, and that setting.
+
+    Args:
+        make: the turns of a rotation for a setting.
+    """
+    from . import bench
+
+    rough = sorted(
+        ((bench.graph_time(make(setting), replays=4).us, setting) for setting in SETTINGS),
+        key=lambda item: item[0],
+    )
+    return min(
+        ((bench.graph_time(make(setting), replays=replays).us, setting) for _, setting in rough[:2]),
+        key=lambda item: item[0],
+    )
+
+
+ROW_BYTES = (16, 32, 64, 128, 256, 512, 656, 1152, 2048, 4096, 8192)
+FOOTPRINTS = (16 << 20, 128 << 20, 512 << 20, 4 << 30)
+ORDERS = ("random", "sorted")
+# Bytes that one measured launch fetches, at most so many rows.
+FETCHED, MOST_ROWS = 256 << 20, 4 << 20
+LAUNCHES = 6
+
+
+def calibrate(
+    row_bytes: Sequence[int] = ROW_BYTES,
+    footprints: Sequence[int] = FOOTPRINTS,
+    on_point: Callable[[Point], None] = lambda point: None,
+) -> Ceilings:
+    """Measure the ceilings of the current GPU.
+
+    Args:
+        on_point: called after each point, for progress.
+
+    Raises:
+        LaunchError, ToolchainError: a kernel does not compile or launch.
+    """
+    from . import bench
+
+    gpu = torch.cuda.get_device_name()
+    device = torch.device("cuda", torch.cuda.current_device())
+    free = torch.cuda.mem_get_info(device)[0]
+    sizes = [size for size in footprints if size <= free // 2]
+    buffer = torch.empty(max(sizes), dtype=torch.uint8, device=device)
+    buffer.random_(0, 256)
+    points: list[Point] = []
+    for width in row_bytes:
+        for footprint in sizes:
+            points += _points(buffer, width, footprint)
+            for point in points[-len(ORDERS) :]:
+                on_point(point)
+    near, far = min(sizes), max(sizes)
+    reads = [_rate(partial(read, buffer, setting), buffer.numel()) for setting in SETTINGS]
+    dram = max(*reads, *(p.gbps for p in points if p.footprint == far and p.order == "sorted"))
+    l2 = max(p.gbps for p in points if p.footprint == near)
+    return Ceilings(gpu, round(dram, 1), l2, tuple(points), bench.environment())
+
+
+def _points(buffer: torch.Tensor, width: int, footprint: int) -> Iterator[Point]:
+    held = footprint // width
+    rows = buffer[: held * width].view(held, width)
+    count = max(1024, min(MOST_ROWS, FETCHED // width))
+    generator = torch.Generator(buffer.device).manual_seed(width)
+    drawn = torch.randint(held, (count,), generator=generator, device=buffer.device, dtype=torch.int32)
+    for order in ORDERS:
+        ids = drawn if order == "random" else drawn.sort().values
+        found = [(_rate(partial(gather, {"rows": rows}, ids, s), count * width), s) for s in SETTINGS]
+        rate, setting = max(found, key=lambda item: item[0])
+        best = {name: round(max(r for r, s in found if s.method == name), 1) for name in METHODS}
+        yield Point(width, footprint, order, round(rate, 1), setting.method, setting.in_flight, best)
+
+
+def _rate(call: Callable[[], None], moved: float) -> float:
+    """GB/s of a call, the best of a few launches in a row after one that is not counted."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    call()
+    best = 0.0
+    for _ in range(2):
+        begin.record()
+        for _ in range(LAUNCHES // 2):
+            call()
+        end.record()
+        end.synchronize()
+        best = max(best, moved * (LAUNCHES // 2) / begin.elapsed_time(end) / 1e6)
+    return best
 
 
 def _launch(
+    setting: Setting,
     first: torch.Tensor,
     second: torch.Tensor | None,
     ids: torch.Tensor | None,
@@ -91,92 +178,20 @@ def _launch(
     widths: list[int],
     strides: list[int],
 ) -> None:
-    group = max(1, min(32, STAGE_BYTES // sum(widths)))
-    device = first.device.index
-    function, sms = _function(device)
-    arguments = (
-        (ctypes.c_void_p, first.data_ptr()),
-        (ctypes.c_void_p, second.data_ptr() if second is not None else 0),
-        (ctypes.c_void_p, ids.data_ptr() if ids is not None else 0),
-        (ctypes.c_longlong, rows),
-        (ctypes.c_int, group),
-        (ctypes.c_int, widths[0]),
-        (ctypes.c_longlong, strides[0]),
-        (ctypes.c_int, widths[1] if len(widths) > 1 else 0),
-        (ctypes.c_longlong, strides[1] if len(strides) > 1 else 0),
-    )
-    driver = _driver()
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    blocks = max(1, min(BLOCKS_PER_SM * sms, -(-rows // group)))
-    kinds, values = tuple(kind for kind, _ in arguments), tuple(value for _, value in arguments)
-    shared = STAGES * group * sum(widths)
-    _check(
-        driver.cuLaunchKernel(function, blocks, 1, 1, 32, 1, 1, shared, stream, (values, kinds), 0),
-        "launch gather_rows",
-    )
-
-
-def _driver() -> Any:
-    from cuda.bindings import driver
-
-    return driver
+    module, sink = _module(first.device.index)
+    name, group, blocks, threads, shared = setting.launch(sum(widths), rows, module.sms)
+    wide = ctypes.c_longlong
+    second_width, second_stride = (widths[1], strides[1]) if len(widths) > 1 else (0, 0)
+    arguments = [first, second, ids, wide(rows), group, widths[0], second_width, wide(strides[0]), wide(second_stride)]  # fmt: skip
+    if name == "gather_bulk":
+        arguments.append(PIECE if setting.method == "bulk_pieces" else max(widths))
+    elif name == "gather_loads":
+        arguments.append(sink)
+    grid = max(1, min(blocks * module.sms, -(-rows // group)))
+    module.launch(name, grid, threads, arguments, shared)
 
 
 @lru_cache(maxsize=8)
-def _function(device: int) -> tuple[Any, int]:
-    """The kernel, loaded into the context that torch uses, and the number of SMs."""
-    properties = torch.cuda.get_device_properties(device)
-    driver = _driver()
-    library = _check(
-        driver.cuLibraryLoadData(
-            _cubin(f"sm_{properties.major}{properties.minor}a"), None, None, 0, None, None, 0
-        ),
-        "load",
-    )
-    kernel = _check(driver.cuLibraryGetKernel(library, b"gather_rows"), "gather_rows")
-    function = _check(driver.cuKernelGetFunction(kernel), "gather_rows")
-    limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    _check(driver.cuFuncSetAttribute(function, limit, STAGES * STAGE_BYTES), "shared memory of gather_rows")
-    return function, properties.multi_processor_count
-
-
-@lru_cache(maxsize=4)
-def _cubin(arch: str) -> bytes:
-    """The kernel compiled by NVRTC.
-
-    Raises:
-        ToolchainError: NVRTC is missing or refuses.
-    """
-    fix = "`pip install nvidia-cuda-nvrtc`, or install the CUDA toolkit"
-    try:
-        from cuda.bindings import nvrtc
-
-        _, program = nvrtc.nvrtcCreateProgram(SOURCE.encode(), b"ceilings.cu", 0, [], [])
-    except (ImportError, RuntimeError) as error:
-        raise ToolchainError("NVRTC", expected="a usable library", got=str(error), fix=fix) from None
-    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17", f"-DSTAGES={STAGES}".encode()]
-    if nvrtc.nvrtcCompileProgram(program, len(options), options)[0]:
-        _, size = nvrtc.nvrtcGetProgramLogSize(program)
-        log = b" " * size
-        nvrtc.nvrtcGetProgramLog(program, log)
-        raise ToolchainError(
-            "NVRTC",
-            expected="the ceiling kernel to compile",
-            got=log.decode(errors="replace").strip("\0 \n"),
-            fix=fix,
-        )
-    _, size = nvrtc.nvrtcGetCUBINSize(program)
-    cubin = b" " * size
-    nvrtc.nvrtcGetCUBIN(program, cubin)
-    return cubin
-
-
-def _check(result: tuple[Any, ...], what: str) -> Any:
-    if result[0]:
-        raise LaunchError(
-            what,
-            expected="success",
-            got=str(result[0]),
-            fix="see the CUDA driver's error; `doctor` checks it",
-        )
-    return result[1] if len(result) == 2 else None
+def _module(device: int) -> tuple[Module, torch.Tensor]:
+    """The kernels on a GPU, and memory that they never write."""
+    return Module(SOURCE, DEFINES, device), torch.zeros(1, dtype=torch.int32, device=f"cuda:{device}")

@@ -6,14 +6,18 @@ in a CUDA graph and replayed with padded rows (length 0) and other lengths.
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
 from dataclasses import dataclass
 
 import torch
 
-from .errors import InvalidArgumentError
+from .errors import ArgumentTypeError, InvalidArgumentError
 from .ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
-from .ops._base import own_workspace
+from .ops._base import finite, integer, no_memory, own_workspace, require_workspace
 from .ops.lightning_indexer import PAGE
+from .problems.base import require_dense
+from .problems.layouts import LATENT_DIM
 
 
 @dataclass
@@ -23,6 +27,9 @@ class StepOutput:
     out: torch.Tensor
     lse: torch.Tensor
     indices: torch.Tensor
+
+
+MAX_TOPK = 2048
 
 
 def decode(
@@ -51,39 +58,52 @@ def decode(
         q_index: [b, next_n, index_heads, 128] float8_e4m3fn.
         k_index_cache: [pages, 64, 1, 132] bytes, block-planar index keys.
         weights: [b, next_n, index_heads] float32.
-        seq_lens: [b, next_n] int32, tokens each query sees; 0 for padded rows.
-        block_table: [b, max_pages] int32.
+        seq_lens: [b, next_n] int32, tokens each query sees; 0 for padded rows, at most max_pages * 64.
+        block_table: [b, max_pages] int32, page ids of both caches; entries past ceil(len / 64) are not followed.
         q_nope, q_pe: [b * next_n, heads, 512] and [b * next_n, heads, 64] bfloat16.
         kv, kpe, attn_sink, lse_base, sm_scale: as `dsl_kernels.ops.sparse_mla`; the cache has the index cache's pages.
         topk: tokens to select, a multiple of 64 up to 2048.
         output: tensors to write into.
-        workspace: scratch for the step, with its logits; by default the ops' own of the current stream.
+        workspace: scratch for the step, with its logits; by default the ops' own of the thread and stream.
         executor, arch: as in `dsl_kernels.ops`.
 
     Returns:
         The attention output, its lse and the selected ids.
+
+    Raises:
+        As the ops. What the kernels do with lengths and page ids out of range, the ops say.
     """
+    topk = _topk(topk)
+    _require_step(workspace, output)
+    _require("q_index", q_index, 4)
+    _require("seq_lens", seq_lens, 2)
+    _require("block_table", block_table, 2)
     b, next_n = seq_lens.shape
-    rows = b * next_n
-    scratch = workspace if workspace is not None else own_workspace(q_index.device)
-    _check_topk(topk)
-    logits = scratch.get(
-        "logits", (b, next_n, block_table.shape[1] * PAGE), torch.float32, q_index.device, zeroed=False
-    )
-    lightning_indexer(
-        q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk, executor=executor, arch=arch,
-        workspace=scratch,
-    )  # fmt: skip
-    result = output if output is not None else _allocate(q_nope, topk)
-    topk_selector(
-        logits.view(rows, -1), seq_lens.view(rows), topk, block_table=block_table, page_size=PAGE, next_n=next_n,
-        out=result.indices, executor=executor, arch=arch, workspace=scratch,
-    )  # fmt: skip
-    sparse_mla(
-        q_nope, q_pe, kv, result.indices, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink, lse_base=lse_base,
-        out=result.out, lse=result.lse, executor=executor, arch=arch, workspace=scratch,
-    )  # fmt: skip
-    return result
+    if q_index.shape[:2] != seq_lens.shape or block_table.shape[0] != b:
+        raise InvalidArgumentError(
+            "seq_lens",
+            expected=f"[b, next_n] = {list(q_index.shape[:2])} of q_index, and b rows of block_table",
+            got=f"shape {tuple(seq_lens.shape)} with block_table {tuple(block_table.shape)}",
+            fix="make the operands agree",
+        )
+    rows, width = b * next_n, block_table.shape[1] * PAGE
+    scratch, held = _scratch(workspace, q_index)
+    with held:
+        logits = _logits(scratch, (b, next_n, width), q_index)
+        lightning_indexer(
+            q_index, k_index_cache, weights, seq_lens, block_table, out=logits, skip_below=topk, executor=executor,
+            arch=arch, workspace=scratch,
+        )  # fmt: skip
+        ids = topk_selector(
+            logits.view(rows, width), seq_lens.view(rows), topk, block_table=block_table, page_size=PAGE, next_n=next_n,
+            out=None if output is None else output.indices, executor=executor, arch=arch, workspace=scratch,
+        )  # fmt: skip
+        out, lse = sparse_mla(
+            q_nope, q_pe, kv, ids, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink, lse_base=lse_base,
+            out=None if output is None else output.out, lse=None if output is None else output.lse, executor=executor,
+            arch=arch, workspace=scratch,
+        )  # fmt: skip
+    return output if output is not None else StepOutput(out, lse, ids)
 
 
 def prefill(
@@ -122,65 +142,133 @@ def prefill(
 
     Returns:
         The attention output, its lse and the selected key positions, counted from key 0.
+
+    Raises:
+        As the ops.
     """
-    _check_topk(topk)
-    if rows_per_chunk < 1:
-        raise InvalidArgumentError(
-            "rows_per_chunk",
-            expected="at least 1",
-            got=str(rows_per_chunk),
-            fix="pass the rows whose logits fit in memory",
-        )
-    if k_start.numel() != q_index.shape[0]:
-        raise InvalidArgumentError(
-            "k_start",
-            expected=f"[{q_index.shape[0]}]",
-            got=str(tuple(k_start.shape)),
-            fix="pass one window a query row",
-        )
+    topk = _topk(topk)
+    rows_per_chunk = integer("rows_per_chunk", rows_per_chunk, 1)
+    sm_scale = finite("sm_scale", sm_scale)
+    _require_step(workspace, output)
+    per_row = {
+        "q_index": (q_index, 3), "weights": (weights, 2), "k_start": (k_start, 1), "k_end": (k_end, 1),
+        "q_nope": (q_nope, 3), "q_pe": (q_pe, 3),
+    }  # fmt: skip
+    _require("k_index", k_index, 2)
+    for name, (tensor, rank) in per_row.items():
+        _require(name, tensor, rank)
+        if tensor.shape[0] != q_index.shape[0]:
+            raise InvalidArgumentError(
+                name,
+                expected=f"{q_index.shape[0]} rows, as q_index",
+                got=f"shape {tuple(tensor.shape)}",
+                fix="pass one row a query",
+            )
     s, skv = q_index.shape[0], k_index.shape[0]
     stride = -(-skv // 4) * 4
-    scratch = workspace if workspace is not None else own_workspace(q_index.device)
+    scratch, held = _scratch(workspace, q_index)
     result = output if output is not None else _allocate(q_nope, topk)
     for first in range(0, s, rows_per_chunk):
         chunk = slice(first, min(s, first + rows_per_chunk))
         rows = chunk.stop - chunk.start
-        logits = scratch.get("logits", (rows, stride), torch.float32, q_index.device, zeroed=False)
-        lightning_indexer_prefill(
-            q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk], out=logits,
-            skip_below=topk, executor=executor, arch=arch, workspace=scratch,
-        )  # fmt: skip
-        topk_selector(
-            logits, k_end[chunk], topk, row_starts=k_start[chunk], out=result.indices[chunk], executor=executor, arch=arch,
-            workspace=scratch,
-        )  # fmt: skip
-        _to_keys(result.indices[chunk], k_start[chunk])
-        sparse_mla(
-            q_nope[chunk], q_pe[chunk], kv, result.indices[chunk], sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
-            lse_base=lse_base, out=result.out[chunk], lse=result.lse[chunk], executor=executor, arch=arch, workspace=scratch,
-        )  # fmt: skip
+        with held:
+            logits = _logits(scratch, (rows, stride), q_index)
+            lightning_indexer_prefill(
+                q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk], out=logits,
+                skip_below=topk, executor=executor, arch=arch, workspace=scratch,
+            )  # fmt: skip
+            topk_selector(
+                logits, k_end[chunk], topk, row_starts=k_start[chunk], out=result.indices[chunk], executor=executor,
+                arch=arch, workspace=scratch,
+            )  # fmt: skip
+            _to_keys(result.indices[chunk], k_start[chunk])
+            sparse_mla(
+                q_nope[chunk], q_pe[chunk], kv, result.indices[chunk], sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
+                lse_base=lse_base, out=result.out[chunk], lse=result.lse[chunk], executor=executor, arch=arch,
+                workspace=scratch,
+            )  # fmt: skip
     return result
+
+
+def _scratch(
+    workspace: Workspace | None, q_index: torch.Tensor
+) -> tuple[Workspace | None, contextlib.AbstractContextManager[Any]]:
+    """The workspace of a step and what keeps other threads out of it; a traced graph allocates for itself instead."""
+    if torch.compiler.is_compiling():
+        return None, contextlib.nullcontext()
+    found = workspace if workspace is not None else own_workspace(q_index.device)
+    return found, found.held()
+
+
+def _logits(scratch: Workspace | None, shape: tuple[int, ...], q_index: torch.Tensor) -> torch.Tensor:
+    if scratch is None:
+        return q_index.new_empty(shape, dtype=torch.float32)
+    return scratch.get("logits", shape, torch.float32, q_index.device, zeroed=False)
 
 
 def _to_keys(indices: torch.Tensor, k_start: torch.Tensor) -> None:
     """Positions within a row's window become key positions; padding stays -1."""
-    indices.add_(k_start[:, None] * (indices >= 0))
+    # Buffers that were allocated in inference mode may be written in it alone; a traced graph cannot enter it.
+    inference = not torch.compiler.is_compiling() and indices.is_inference()
+    with torch.inference_mode() if inference else contextlib.nullcontext():
+        indices.add_(k_start.clamp(min=0)[:, None] * (indices >= 0))
 
 
 def _allocate(q_nope: torch.Tensor, topk: int) -> StepOutput:
     rows, heads, _ = q_nope.shape
-    return StepOutput(
-        torch.empty_like(q_nope),
-        q_nope.new_empty(rows, heads, dtype=torch.float32),
-        q_nope.new_empty(rows, topk, dtype=torch.int32),
-    )
+    try:
+        return StepOutput(
+            torch.empty_like(q_nope),
+            q_nope.new_empty(rows, heads, dtype=torch.float32),
+            q_nope.new_empty(rows, topk, dtype=torch.int32),
+        )
+    except RuntimeError as error:
+        raise no_memory("output", (rows, heads, LATENT_DIM), q_nope.dtype, error) from None
 
 
-def _check_topk(topk: int) -> None:
-    if topk % 64 or not 64 <= topk <= 2048:
+def _topk(topk: int) -> int:
+    topk = integer("topk", topk, 64, MAX_TOPK)
+    if topk % 64:
         raise InvalidArgumentError(
             "topk",
-            expected="a multiple of 64 from 64 to 2048",
+            expected=f"a multiple of 64 from 64 to {MAX_TOPK}",
             got=str(topk),
             fix="round it up; extra slots are -1 padding",
+        )
+    return topk
+
+
+def _require_step(workspace: Workspace | None, output: StepOutput | None) -> None:
+    require_workspace(workspace)
+    if output is None:
+        return
+    if not isinstance(output, StepOutput):
+        raise ArgumentTypeError(
+            "output",
+            expected="a dsl_kernels.dsa.StepOutput or None",
+            got=type(output).__name__,
+            fix="pass StepOutput(out, lse, indices)",
+        )
+    for name, tensor, rank in (
+        ("out", output.out, 3),
+        ("lse", output.lse, 2),
+        ("indices", output.indices, 2),
+    ):
+        _require(f"output.{name}", tensor, rank)
+
+
+def _require(name: str, tensor: torch.Tensor, rank: int) -> None:
+    """A contiguous tensor of that many dimensions: memory as large as its shape says, before more is allocated."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided or tensor.is_nested:
+        require_dense(name, tensor)
+    if tensor.dim() != rank:
+        raise InvalidArgumentError(
+            name,
+            expected=f"{rank} dimensions",
+            got=f"shape {tuple(tensor.shape)}",
+            fix="reshape it with .view(...)",
+        )
+    if not tensor.is_contiguous():
+        raise InvalidArgumentError(
+            name, expected="a contiguous tensor", got=f"strides {tensor.stride()}", fix="call .contiguous()"
         )

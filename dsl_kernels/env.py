@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, UnknownNameError, did_you_mean
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class EnvVar(Generic[T]):
             return self.default
         try:
             return self.parse(text)
-        except ValueError:
+        except (ValueError, RuntimeError):  # the latter where a tilde has no home directory to stand for
             raise InvalidArgumentError(
                 self.name,
                 expected=self.expected,
@@ -48,10 +48,20 @@ def _flag(text: str) -> bool:
 
 
 def _forced(text: str) -> dict[str, str]:
+    from . import problems
+
     pairs = [item.split("=", 1) for item in text.split(",") if item.strip()]
     if any(len(pair) != 2 for pair in pairs):
         raise ValueError(text)
-    return {op.strip(): variant.strip() for op, variant in pairs}
+    forced = {op.strip(): variant.strip() for op, variant in pairs}
+    if unknown := [op for op in forced if op not in problems.names()]:
+        raise UnknownNameError(
+            "DSL_KERNELS_FORCE",
+            expected="operations of the library",
+            got=repr(unknown[0]),
+            fix=did_you_mean(unknown[0], problems.names()),
+        )
+    return forced
 
 
 def _positive(text: str) -> int:

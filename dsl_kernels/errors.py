@@ -78,15 +78,9 @@ class UnsupportedArchError(DslKernelError, ValueError):
 
 
 class NoVariantError(DslKernelError, LookupError):
-    """No variant accepts the call; the message lists every refusal."""
+    """No variant accepts the call; the message groups the refusals by reason, the nearest first."""
 
     default_code = "NO_VARIANT"
-
-
-class AmbiguousSelectionError(DslKernelError, LookupError):
-    """Two variants claim the same call with equal rank."""
-
-    default_code = "AMBIGUOUS"
 
 
 class UnknownNameError(DslKernelError, LookupError):

@@ -3,14 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import torch
 
 from . import programs
 from .arch import get_arch
 from .errors import ExecutorUnavailableError, UnknownNameError, did_you_mean
 from .variants import Variant
 
-Launcher = Callable[[Mapping[str, Any], Mapping[str, int], int], None]
+
+class Launcher(Protocol):
+    """A variant that is ready to run: called with operands, dims and a stream."""
+
+    def __call__(self, operands: Mapping[str, Any], dims: Mapping[str, int], stream: int = 0, /) -> None: ...
+
+    def check(self, operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
+        """Compare operands with what the variant was built for; ops ask at the first call of a shape."""
+
+
+@dataclass(frozen=True)
+class _OnCpu:
+    """A variant that a function runs; the function looks at its operands by itself."""
+
+    launch: Callable[[Mapping[str, Any], Mapping[str, int]], None]
+
+    def __call__(self, operands: Mapping[str, Any], dims: Mapping[str, int], stream: int = 0) -> None:
+        # Operands that want a gradient could not be written in place, and autocast would round what a program multiplies.
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
+            self.launch(operands, dims)
+
+    def check(self, operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
+        return None
 
 
 class Executor(Protocol):
@@ -30,8 +55,10 @@ class Cuda:
         from .runtime import store
 
         kernel = store.load(variant)
+        forms = programs.get(variant.op).problem.forms.values()
+        kernel.alignment = {spec.name: spec.align for form in forms for spec in form}
         kernel.prepare(device or 0)
-        return kernel.launch
+        return kernel
 
 
 class Interpreter:
@@ -47,10 +74,10 @@ class Interpreter:
 
         program, arch, machine = programs.get(variant.op), get_arch(variant.arch), Machine(self.seed)
 
-        def launch(operands: Mapping[str, Any], dims: Mapping[str, int], stream: int = 0) -> None:
+        def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
             machine.launch(program, variant.knobs, arch, operands, dims)
 
-        return launch
+        return _OnCpu(launch)
 
 
 class Emulator:
@@ -107,7 +134,7 @@ class Emulator:
                 dtype=_MAP_TYPES.get(spec.dtype, spec.dtype.lower()),
             )
 
-        def launch(operands: Mapping[str, Any], dims: Mapping[str, int], stream: int = 0) -> None:
+        def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
             sizes = {**dims, **{name: operands[name] for name in artifact.scalars}}
             grid = tuple(evaluate(text, sizes) for text in artifact.grid)
             if not all(grid):
@@ -140,7 +167,7 @@ class Emulator:
                 strict_exits=True,
             )
 
-        return launch
+        return _OnCpu(launch)
 
 
 # Driver enumerator of a tensor map's element type -> the emulator's spelling.
@@ -166,17 +193,22 @@ def get(name: str) -> Executor:
     Raises:
         UnknownNameError: there is no such executor.
     """
+    _require_known(name)
+    return EXECUTORS[name]()
+
+
+def _require_known(name: str) -> None:
     if name not in EXECUTORS:
         raise UnknownNameError(
             "executor", expected="a known executor", got=repr(name), fix=did_you_mean(name, list(EXECUTORS))
         )
-    return EXECUTORS[name]()
 
 
 def for_device(device_type: str, name: str | None) -> str:
     """The executor for tensors of a device type: the one named, or cuda for CUDA tensors.
 
     Raises:
+        UnknownNameError: there is no such executor.
         ExecutorUnavailableError: CPU tensors without a named executor, or an executor that cannot take the device.
     """
     if name is None or name == "":
@@ -188,7 +220,8 @@ def for_device(device_type: str, name: str | None) -> str:
             got=f"{device_type} tensors and no executor",
             fix="pass executor='interpreter' (or set DSL_KERNELS_EXECUTOR=interpreter) to run on a CPU",
         )
-    if (name == "cuda") != (device_type == "cuda"):
+    _require_known(name)
+    if device_type != ("cuda" if name == "cuda" else "cpu"):
         raise ExecutorUnavailableError(
             "executor",
             expected="CUDA tensors for 'cuda', CPU tensors for the others",

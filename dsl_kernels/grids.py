@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -45,7 +45,7 @@ class Prepared:
     dims: dict[str, int]
     bytes: float
     flops: dict[str, float]
-    ceiling: Sequence[bench.Call] = ()
+    ceiling: measure.Ceiling | None = None
     baseline: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -118,7 +118,7 @@ def _indexer(case: Case, seed: int) -> Prepared:
         args = [
             tensors[name] for name in ("q_index", "k_index", "k_index_scales", "weights", "k_start", "k_end")
         ]
-        out = torch.empty(p["s"], -(-p["skv"] // 4) * 4, device=measure.DEVICE)
+        out = torch.empty(p["s"], -(-p["skv"] // 4) * 4, dtype=torch.float32, device=measure.DEVICE)
         dims = {"s": p["s"], "heads": p["heads"], "skv": p["skv"], "stride": out.shape[1]}
 
         def flat(variant: str | None, splits: int | None) -> list[bench.Call]:
@@ -153,10 +153,8 @@ def _indexer(case: Case, seed: int) -> Prepared:
             for s, o in zip(sets, outs, strict=True)
         ]
 
-    ceiling = [
-        partial(ceilings.gather, {"pages": s.tensors["k_index_cache"].view(size.pages, -1)}, i)
-        for s, i in zip(sets, measure.live_pages(sets), strict=True)
-    ]
+    pages = [{"pages": s.tensors["k_index_cache"].view(size.pages, -1)} for s in sets]
+    ceiling = measure.gathers(pages, measure.live_pages(sets))
     return _facts(case, paged, dims, ceiling)
 
 
@@ -173,8 +171,8 @@ def _selector(case: Case, seed: int) -> Prepared:
     few = draw_scores(p.get("scores", "normal"), min(rows, 64), length, generator).to(measure.DEVICE)
     logits = []
     for turn in range(sets):
-        picked = torch.arange(rows) % len(few)
-        logits.append(few[picked.to(measure.DEVICE)].roll(turn * 977 + 1, dims=1).contiguous())
+        picked = torch.arange(rows, device=few.device) % len(few)
+        logits.append(few[picked].roll(turn * 977 + 1, dims=1).contiguous())
     ends = torch.full((rows,), length, dtype=torch.int32, device=measure.DEVICE)
     out = torch.empty(rows, k, dtype=torch.int32, device=measure.DEVICE)
     dims = {
@@ -191,7 +189,7 @@ def _selector(case: Case, seed: int) -> Prepared:
     def calls(variant: str | None, splits: int | None) -> list[bench.Call]:
         return [partial(ops.topk_selector, s, ends, k, out=out, variant=variant) for s in logits]
 
-    return _facts(case, calls, dims, [partial(ceilings.read, s) for s in logits])
+    return _facts(case, calls, dims, lambda setting: [partial(ceilings.read, s, setting) for s in logits])
 
 
 def _attention(case: Case, seed: int) -> Prepared:
@@ -210,9 +208,8 @@ def _attention(case: Case, seed: int) -> Prepared:
     index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=measure.DEVICE)
     drawn = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
     ids = [_ids(p.get("ids", "random"), t, topk, n, seed + turn) for turn in range(sets)]
-    outs = [
-        (torch.empty_like(s.tensors["q_nope"]), torch.empty(t, heads, device=measure.DEVICE)) for s in drawn
-    ]
+    lse = partial(torch.empty, t, heads, dtype=torch.float32, device=measure.DEVICE)
+    outs = [(torch.empty_like(s.tensors["q_nope"]), lse()) for s in drawn]
     dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
 
     def calls(variant: str | None, splits: int | None) -> list[bench.Call]:
@@ -233,7 +230,7 @@ def _attention(case: Case, seed: int) -> Prepared:
             for s, i, o in zip(drawn, ids, outs, strict=True)
         ]
 
-    ceiling = [partial(ceilings.gather, s.cache_rows(), i) for s, i in zip(drawn, ids, strict=True)]
+    ceiling = measure.gathers([s.cache_rows() for s in drawn], ids)
     baseline = []
     if case.form == "bf16":
         baseline = [
@@ -253,7 +250,7 @@ def _ids(pattern: str, t: int, topk: int, n: int, seed: int) -> torch.Tensor:
 
 def _facts(
     case: Case, calls: Callable[[str | None, int | None], list[bench.Call]], dims: dict[str, int],
-    ceiling: Sequence[bench.Call] = (), baseline: list[dict[str, Any]] | None = None,
+    ceiling: measure.Ceiling | None = None, baseline: list[dict[str, Any]] | None = None,
 ) -> Prepared:  # fmt: skip
     problem = problems.get(case.op)
     return Prepared(
@@ -294,7 +291,7 @@ def time_case(
         "notes": [],
     }
     if prepared.ceiling:
-        record["ceiling_us"] = measure.time_optional(prepared.ceiling, record)
+        record["ceiling_us"] = measure.time_ceiling(prepared.ceiling, record)
         record["ratio"] = timing.us / record["ceiling_us"] if record["ceiling_us"] else None
     if baseline and prepared.baseline:
         found = measure.time_baseline(prepared.baseline, DATASET_SM_SCALE, record["notes"])

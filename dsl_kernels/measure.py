@@ -19,6 +19,9 @@ from .steps import StepInputs, StepSize, draw
 CONTEST_PAGES = 11923
 DEVICE = "cuda"
 
+# The turns of a rotation, for one way of fetching what a kernel must fetch.
+Ceiling = Callable[[ceilings.Setting], Sequence[bench.Call]]
+
 
 def touched_bytes(size: StepSize) -> float:
     """Bytes one decode step reads from the cache it reads least: what a rotation must push out of the L2."""
@@ -65,18 +68,27 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
         inputs.tensors["k_index_cache"].view(torch.uint8).view(inputs.tensors["k_index_cache"].shape[0], -1)
         for inputs in sets
     ]
-    gathers = [partial(ceilings.gather, c, i) for c, i in zip(caches, ids, strict=True)]
-    reads = [partial(ceilings.gather, {"pages": p}, t) for p, t in zip(pages, live_pages(sets), strict=True)]
-    figures["ceilings"] = {"gather": time_optional(gathers, figures), "read": time_optional(reads, figures)}
+    tables = live_pages(sets)
+    figures["ceilings"] = {
+        "gather": time_ceiling(gathers(caches, ids), figures),
+        "read": time_ceiling(gathers([{"pages": p} for p in pages], tables), figures),
+    }
     if baseline:
         figures["baseline"] = _baseline(sets, outputs, figures)
     return figures
 
 
-def time_optional(calls: Sequence[bench.Call], figures: dict[str, Any]) -> float | None:
-    """Time of a ceiling; one that cannot be measured must not cost the run, so it becomes a note."""
+def gathers(caches: Sequence[dict[str, torch.Tensor]], ids: Sequence[torch.Tensor]) -> Ceiling:
+    """The ceiling that fetches the rows `ids` of each turn's cache."""
+    return lambda setting: [
+        partial(ceilings.gather, cache, rows, setting) for cache, rows in zip(caches, ids, strict=True)
+    ]
+
+
+def time_ceiling(ceiling: Ceiling, figures: dict[str, Any]) -> float | None:
+    """Time of a ceiling by its fastest method; one that cannot be measured must not cost the run, but adds a note."""
     try:
-        return bench.graph_time(calls).us
+        return ceilings.fastest(ceiling)[0]
     except Exception as error:
         figures["notes"].append(f"no ceiling: {error if isinstance(error, DslKernelError) else repr(error)}")
         return None
@@ -84,7 +96,9 @@ def time_optional(calls: Sequence[bench.Call], figures: dict[str, Any]) -> float
 
 def logits(inputs: StepInputs) -> torch.Tensor:
     b, next_n = inputs.tensors["seq_lens"].shape
-    return torch.empty(b, next_n, inputs.tensors["block_table"].shape[1] * PAGE, device=DEVICE)
+    return torch.empty(
+        b, next_n, inputs.tensors["block_table"].shape[1] * PAGE, dtype=torch.float32, device=DEVICE
+    )
 
 
 def live_pages(sets: list[StepInputs]) -> list[torch.Tensor]:
@@ -194,7 +208,7 @@ def time_baseline(given: list[dict[str, Any]], sm_scale: float, notes: list[str]
         return None
     t, heads, _ = given[0]["q_nope"].shape
     topk = given[0]["indices"].shape[1]
-    out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, device=DEVICE)
+    out, lse = torch.empty_like(given[0]["q_nope"]), torch.empty(t, heads, dtype=torch.float32, device=DEVICE)
     scratch = module.workspace(t, heads, DEVICE, splits=max(4, min(128, 512 // t)))
 
     def run(setting: Any, splits: int) -> None:

@@ -1,30 +1,40 @@
 """Which variant serves a call, and why.
 
 The order is: an explicit argument, the environment's override, the tuned table of this GPU for the call's shape
-bucket, the cost model among applicable variants, otherwise an error that lists every refusal. Nothing ever falls
-back to another dtype or to the reference.
+bucket, the cost model among applicable variants, otherwise an error that says what was refused for which reasons. A
+ranking never fails a call: equal predictions, or a cost model that fails, leave the choice to the variants' names.
+Nothing ever falls back to another dtype or to the reference.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from . import env, programs, variants
 from .arch import get_arch
-from .errors import AmbiguousSelectionError, ArtifactError, InvalidArgumentError, NoVariantError
+from .errors import ArtifactError, InvalidArgumentError, NoVariantError
+from .tile.cost import predict
+from .tile.lang import Schedule
 from .variants import Variant
 
+log = logging.getLogger(__name__)
 TUNED = Path(__file__).resolve().parent / "tuned"
 TUNED_SCHEMA = 1
 # Predicted times closer than this are a tie, not a ranking.
 TIE = 1e-9
+# Groups of refusals that an error spells out, and characters of what tells the reasons of a group apart.
+REFUSALS_SHOWN = 8
+REASONS_SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,14 @@ class Candidate:
     chosen: bool = False
 
 
+@dataclass(frozen=True)
+class Refusals:
+    """Variants that refuse a call on the same conditions, and why; `variants` are their ids."""
+
+    reason: str
+    variants: tuple[str, ...]
+
+
 @dataclass
 class Explanation:
     """The whole decision: every candidate, the bucket, the tuned entry if one decided, and the result or the error."""
@@ -80,6 +98,10 @@ class Explanation:
     tuned: Mapping[str, Any] | None = None
     selection: Selection | None = None
     error: Exception | None = field(default=None, repr=False)
+
+    def refusals(self) -> list[Refusals]:
+        """The refusals of this call, grouped, the nearest first."""
+        return refusals(self.call, [c.variant for c in self.candidates])
 
     def best_by_backend(self) -> dict[str, tuple[str, float, float]]:
         """DSL -> (its fastest measured variant, microseconds, times the fastest of all), the fastest DSL first."""
@@ -106,12 +128,13 @@ def select(call: Call, variant: str | None = None) -> Selection:
         variant: an id to use regardless of rank; it must still accept the call.
 
     Raises:
-        NoVariantError: nothing applies, or the variant asked for refuses; lists every refusal.
-        AmbiguousSelectionError: two variants rank equal.
+        NoVariantError: nothing applies, or the variant asked for refuses; groups the refusals by reason.
     """
     forced = variant or env.FORCE.get().get(call.op)
     key = (*call.key, forced)
-    found = _selected.get(key)
+    # A selection that another thread's `clear` overtakes is stored where nobody looks.
+    held = _selected
+    found = held.get(key)
     if found is None:
         explanation = explain(call, forced, "argument" if variant else "DSL_KERNELS_FORCE", predict=False)
         if explanation.error is not None:
@@ -121,17 +144,19 @@ def select(call: Call, variant: str | None = None) -> Selection:
             raise NoVariantError(
                 call.op, expected="a selection", got="none", fix="report this call: explain() found neither"
             )
-        if len(_selected) >= SELECTED_LIMIT:
-            _selected.clear()
-        _selected[key] = found
+        if len(held) >= SELECTED_LIMIT:
+            held.clear()
+        held[key] = found
     return found
 
 
 def clear() -> None:
     """Forget cached selections and tuned tables (after the generated set or a tuned file changed)."""
-    _selected.clear()
+    global _selected
+    _selected = {}
     _table.cache_clear()
     _predict.cache_clear()
+    _schedule.cache_clear()
 
 
 def explain(
@@ -160,10 +185,10 @@ def explain(
             row.predicted_us, row.bound = _predict(
                 call.op, call.arch, _frozen(row.variant.knobs), call.form, _frozen(_assumed(call, sizes))
             )
-        open_rows.sort(key=lambda row: (row.predicted_us or 0.0, row.variant.id))
+        open_rows.sort(key=_rank)
     try:
         chosen, rule, launch = _decide(call, rows, open_rows, result.tuned, variant, forced_by)
-    except (NoVariantError, AmbiguousSelectionError) as error:
+    except NoVariantError as error:
         result.error = error
         return result
     chosen.chosen = True
@@ -203,30 +228,31 @@ def _decide(
             )
         return row, forced_by, {}
     if not open_rows:
-        listed = "; ".join(f"{row.variant.id}: {row.refusal}" for row in rows) or "no variant was generated"
         raise NoVariantError(
             f"{call.op} {call.form} on {call.arch} with {dict(call.dims)}",
             expected="one applicable variant",
-            got=f"refusals: {listed}",
-            fix="call with sizes a variant was built for, or widen its knobs and run `make generate`",
+            got=_listed(refusals(call, [row.variant for row in rows])),
+            fix="call with sizes a variant was built for, or widen its knobs and run `make generate`; "
+            "`python -m dsl_kernels explain --json` lists each refusal",
         )
     if tuned is not None:
         row = next((r for r in open_rows if r.variant.id == tuned["variant"]), None)
         if row is not None:
             return row, "tuned table", dict(tuned.get("launch", {}))
-    first = open_rows[0]
-    if len(open_rows) > 1 and abs((open_rows[1].predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE:
-        tied = [r for r in open_rows if abs((r.predicted_us or 0.0) - (first.predicted_us or 0.0)) < TIE]
-        if len({r.variant.backend for r in tied}) == len(tied):
-            # One of each DSL: the model sees no DSL, so any is right, and the choice only has to be fixed.
-            return first, "cost model, first DSL by name", {}
-        raise AmbiguousSelectionError(
-            f"{call.op} with {dict(call.dims)}",
-            expected="one best variant",
-            got="equal predictions for " + ", ".join(r.variant.id for r in tied),
-            fix="name one with variant=, record a tuned entry, or make the programs' costs differ",
-        )
-    return first, "cost model" if len(open_rows) > 1 else "only applicable variant", {}
+    best = open_rows[0]
+    if len(open_rows) == 1:
+        return best, "only applicable variant", {}
+    if best.predicted_us is None:
+        return best, "first by name, the cost model failed", {}
+    tied = [r for r in open_rows if r.predicted_us is not None and r.predicted_us - best.predicted_us < TIE]
+    if len(tied) == 1:
+        return best, "cost model", {}
+    return min(tied, key=lambda row: row.variant.id), "cost model, first by name of equal predictions", {}
+
+
+def _rank(row: Candidate) -> tuple[float, str]:
+    """Predicted times first, then what has none."""
+    return math.inf if row.predicted_us is None else row.predicted_us, row.variant.id
 
 
 def refusal(call: Call, variant: Variant) -> str | None:
@@ -235,10 +261,7 @@ def refusal(call: Call, variant: Variant) -> str | None:
         return f"built for {variant.arch}, the call runs on {call.arch}"
     if call.backend is not None and variant.backend != call.backend:
         return f"backend {variant.backend}, asked for {call.backend}"
-    declared = {
-        knob.name for knob in programs.get(call.op).knobs if not knob.archs or call.arch in knob.archs
-    }
-    if changed := sorted(declared ^ set(variant.knobs)):
+    if changed := sorted(_declared(call.op, call.arch) ^ variant.knobs.keys()):
         return f"generated by another version of the declaration (knob {changed[0]}): run `make generate`"
     facts = {**call.dims, "form": call.form}
     for guard in programs.get(call.op).guards:
@@ -246,6 +269,101 @@ def refusal(call: Call, variant: Variant) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+@lru_cache(maxsize=64)
+def _declared(op: str, arch: str) -> frozenset[str]:
+    """The knobs of an operation on an architecture."""
+    return frozenset(knob.name for knob in programs.get(op).knobs if not knob.archs or arch in knob.archs)
+
+
+def refusals(call: Call, of: Iterable[Variant]) -> list[Refusals]:
+    """The variants that refuse a call, grouped by the conditions that do, the nearest group first.
+
+    Nearest are the variants of the call's architecture that fail the fewest conditions. Those that fail what a nearer
+    group fails, and more, are one group: to meet its conditions is not enough.
+    """
+    groups: dict[frozenset[str], tuple[list[str], dict[str, dict[str, None]]]] = {}
+    for variant in of:
+        failed = _failed(call, variant)
+        if failed:
+            ids, reasons = groups.setdefault(frozenset(failed), ([], {name: {} for name in failed}))
+            ids.append(variant.id)
+            for name, reason in failed.items():
+                reasons[name][reason] = None
+    order = sorted(groups, key=lambda names: ("arch" in names, len(names), -len(groups[names][0])))
+    found, farther = [], []
+    for names in order:
+        if any(nearer < names for nearer in groups):
+            farther += groups[names][0]
+        else:
+            reason = "; ".join(_joined(list(each)) for each in groups[names][1].values())
+            found.append(Refusals(reason, tuple(groups[names][0])))
+    if farther:
+        place = sum("arch" not in names for names in order if not any(nearer < names for nearer in groups))
+        found.insert(place, Refusals("these and further conditions", tuple(farther)))
+    return found
+
+
+def _failed(call: Call, variant: Variant) -> dict[str, str]:
+    """Every condition that a variant fails, by name, with the reason."""
+    first = refusal(call, variant)
+    if first is None:
+        return {}
+    if variant.arch != call.arch:
+        return {"arch": first}
+    if variant.knobs.keys() != _declared(call.op, call.arch):
+        return {"declaration": first}
+    failed = {}
+    if call.backend is not None and variant.backend != call.backend:
+        failed["backend"] = first
+    facts = {**call.dims, "form": call.form}
+    for guard in programs.get(call.op).guards:
+        try:
+            reason = guard.refuse(variant.knobs, facts)
+        except KeyError:
+            # A guard may count on those before it: a variant of another form asks for sizes that this one lacks.
+            continue
+        if reason is not None:
+            failed[guard.name] = reason
+    return failed
+
+
+def _joined(reasons: list[str]) -> str:
+    """Reasons of one condition as one sentence: what they share, around what tells them apart."""
+    if len(reasons) == 1:
+        return reasons[0]
+    head = _common(reasons)
+    head = head[: head.rfind(" ") + 1]
+    tail = _common([reason[len(head) :][::-1] for reason in reasons])[::-1]
+    # Whole words only, with the comma before them.
+    cut = re.search("[ ,]", tail)
+    tail = tail[cut.start() :] if cut else ""
+    parts = sorted(
+        (reason[len(head) : len(reason) - len(tail)] for reason in reasons), key=lambda p: (len(p), p)
+    )
+    shown = [
+        part for i, part in enumerate(parts) if i == 0 or len(", ".join(parts[: i + 1])) <= REASONS_SHOWN
+    ]
+    last = parts[-1] if len(shown) == len(parts) else f"{len(parts) - len(shown)} others"
+    return head + ", ".join(shown[: len(parts) - 1]) + f" or {last}" + tail
+
+
+def _common(texts: list[str]) -> str:
+    """What all of the texts begin with."""
+    return "".join(at[0] for at in takewhile(lambda at: len(set(at)) == 1, zip(*texts, strict=False)))
+
+
+def _listed(groups: list[Refusals]) -> str:
+    """Groups of refusals as an error shows them, a line each."""
+    if not groups:
+        return "no generated variant"
+    shown, rest = groups[:REFUSALS_SHOWN], groups[REFUSALS_SHOWN:]
+    lines = [f"{len(group.variants)}: {group.reason} (such as {group.variants[0]})" for group in shown]
+    if rest:
+        lines.append(f"{sum(len(group.variants) for group in rest)}: other reasons")
+    count = sum(len(group.variants) for group in groups)
+    return f"{count} refusals:" + "".join(f"\n  {line}" for line in lines)
 
 
 def bucket(call: Call) -> dict[str, int]:
@@ -269,15 +387,36 @@ def _frozen(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 @lru_cache(maxsize=4096)
 def _predict(
     op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...], form: str, dims: tuple[tuple[str, int], ...]
-) -> tuple[float, str]:
-    """Predicted microseconds and what bounds them; twins of several backends share one prediction."""
-    from .tile.cost import predict
+) -> tuple[float | None, str]:
+    """Predicted microseconds and what bounds them; twins of several backends share one prediction.
 
+    A model that fails must not fail the call: None, with a warning once an operation.
+    """
     program, arch, values, sizes = programs.get(op), get_arch(arch_name), dict(knobs), dict(dims)
-    if program.launch:
-        sizes.update(program.launch(SimpleNamespace(**values), sizes, arch))
-    cost = predict(program, values, arch, form, sizes)
-    return cost.us, cost.bound
+    try:
+        if program.launch:
+            sizes.update(program.launch(SimpleNamespace(**values), sizes, arch))
+        cost = predict(program, values, _schedule(op, arch_name, knobs), arch, form, sizes)
+        if not math.isfinite(cost.us):
+            raise ArithmeticError(f"predicted {cost.us} us")
+        return cost.us, cost.bound
+    except Exception as error:
+        if op not in _warned:
+            _warned.add(op)
+            log.warning(
+                "the cost model of %s failed for %s %s (%s: %s); variants without a prediction rank last, by name",
+                op, form, sizes, type(error).__name__, error,
+            )  # fmt: skip
+        return None, ""
+
+
+_warned: set[str] = set()
+
+
+@lru_cache(maxsize=1024)
+def _schedule(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> Schedule:
+    """A variant's schedule as declared; generating the variant has checked it."""
+    return programs.get(op).declare(SimpleNamespace(**dict(knobs)), get_arch(arch_name))
 
 
 def slug(gpu: str) -> str:

@@ -52,7 +52,8 @@ def check(
 
 def _spread(count: int, sample: int) -> torch.Tensor:
     """At most `sample` indices out of `count`, the first and the last among them."""
-    return torch.linspace(0, count - 1, min(count, max(1, sample))).round().long().unique()
+    at = torch.linspace(0, count - 1, min(count, max(1, sample)), dtype=torch.float32, device="cpu")
+    return at.round().long().unique()
 
 
 def _decode_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def _attention(inputs: StepInputs, rows: torch.Tensor, indices: torch.Tensor) ->
     sink = t.get("attn_sink")
     return {
         "q_nope": t["q_nope"][rows], "q_pe": t["q_pe"][rows], **cache, "indices": local,
-        "attn_sink": sink if sink is not None else torch.full((heads,), float("-inf"), device=rows.device),
+        "attn_sink": sink if sink is not None else torch.full((heads,), float("-inf"), dtype=torch.float32, device=rows.device),
         "sm_scale": inputs.sm_scale, "lse_scale": 1.0 if inputs.lse_base == "2" else 0.6931471805599453,
     }  # fmt: skip
 

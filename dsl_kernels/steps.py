@@ -275,7 +275,7 @@ def _index_cache(pages: int, device: torch.device, generator: torch.Generator) -
     for first in range(0, pages, 4096):
         count = min(4096, pages - first)
         cache[first : first + count] = pack_index_keys(
-            torch.randn(count, PAGE, INDEX_DIM, generator=generator, device=device)
+            torch.randn(count, PAGE, INDEX_DIM, generator=generator, device=device, dtype=torch.float32)
         )
     return cache
 
@@ -310,10 +310,10 @@ def _attention_queries(
 def _index_queries(
     shape: tuple[int, ...], device: torch.device, generator: torch.Generator
 ) -> dict[str, torch.Tensor]:
-    q = torch.randn(*shape, INDEX_DIM, generator=generator, device=device).clamp(-2, 2)
+    q = torch.randn(*shape, INDEX_DIM, generator=generator, device=device, dtype=torch.float32).clamp(-2, 2)
     return {
         "q_index": q.to(torch.float8_e4m3fn),
-        "weights": torch.randn(*shape, generator=generator, device=device),
+        "weights": torch.randn(*shape, generator=generator, device=device, dtype=torch.float32),
     }
 
 
@@ -328,7 +328,7 @@ def _decode_queries(
         table = torch.stack(
             [torch.randperm(pool, generator=generator, device=device)[:each] for _ in range(b)]
         )
-    longest = torch.full((b,), size.context, device=device)
+    longest = torch.full((b,), size.context, dtype=torch.int64, device=device)
     if size.ragged and b > 1:
         longest = longest >> torch.arange(b, device=device).clamp(max=31)
         longest[-1] = 0

@@ -1,11 +1,14 @@
 """Create the virtual environment and install the locked dependencies; run with any Python 3.11 or 3.12.
 
-torch is installed before TileLang, whose unpinned requirement would otherwise pull another build. Where nvcc is not
-installed, the CUDA compiler comes from its Python wheels.
+Every package comes with the hashes of its lock file, and the lock files are complete, so pip resolves nothing. torch
+alone has a choice: PyPI's build and the CUDA libraries that it brings come with hashes, as the rest does; a build that
+pip was set up to prefer (`2.13.0+cpu` of another index or folder) has no hash to be held to and comes by its version.
+Where nvcc is not installed, the CUDA compiler comes from its Python wheels.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -34,14 +37,37 @@ def main() -> int:
     if not (target / "bin" / "python").exists():
         venv.create(target, with_pip=True)
     pip = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    lock = ROOT / "requirements.lock"
-    torch = next(line for line in lock.read_text().splitlines() if line.startswith("torch=="))
-    subprocess.run([*pip, torch], check=True)
-    subprocess.run([*pip, "-r", str(lock)], check=True)
-    if shutil.which("nvcc") is None and not os.environ.get("CUDA_HOME"):
-        subprocess.run([*pip, "-r", str(ROOT / "requirements-toolkit.lock")], check=True)
-    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], check=True)
+    try:
+        install_torch(pip)
+        install_locked(pip, "requirements.lock")
+        if shutil.which("nvcc") is None and not os.environ.get("CUDA_HOME"):
+            install_locked(pip, "requirements-toolkit.lock")
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], check=True)
+    except subprocess.CalledProcessError as error:
+        print(f"error: expected pip to install, got exit status {error.returncode}. Fix: as pip says above, "
+              f"delete {target} and run make again", file=sys.stderr)  # fmt: skip
+        return 1
     return 0
+
+
+def install_torch(pip: list[str]) -> None:
+    """The locked version of torch, with hashes unless pip was set up to prefer another build of it."""
+    lines = (ROOT / "requirements-torch.lock").read_text().splitlines()
+    wanted = next(line.split()[0] for line in lines if line.startswith("torch=="))
+    asked = [*pip, "--dry-run", "--no-deps", "--report", "-", wanted]
+    report = json.loads(subprocess.run(asked, check=True, stdout=subprocess.PIPE).stdout)
+    for item in report["install"]:
+        version = item["metadata"]["version"]
+        if "+" in version:
+            print(f"torch {version} is the build that pip is set up to prefer: installed without a hash")
+            subprocess.run([*pip, "--no-deps", f"torch=={version}"], check=True)
+        else:
+            install_locked(pip, "requirements-torch.lock")
+
+
+def install_locked(pip: list[str], lock: str) -> None:
+    """Exactly what a lock file lists, each file held to its hashes."""
+    subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", str(ROOT / lock)], check=True)
 
 
 if __name__ == "__main__":

@@ -19,19 +19,25 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "benchmarks"))
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import draw_pipeline  # noqa: E402
+import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
-from dsl_kernels import env, programs, runs, variants  # noqa: E402
+from dsl_kernels import cases, env, profile, programs, runs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
+from dsl_kernels.cases import base as case_records  # noqa: E402
+from dsl_kernels.cases import claims as case_claims  # noqa: E402
+from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
 
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+CASES = ROOT / "docs" / "cases"
 MARKER = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
@@ -265,6 +271,198 @@ def dsl_builds() -> str:
     return table(columns, rows)
 
 
+# Figures of a case's row in the order of their columns, with their heads.
+FIGURES = {
+    "us": "µs", "a_us": "unchanged µs", "b_us": "changed µs", "ratio": "ratio", "noise": "noise band", "verdict": "verdict",
+    "gbps": "GB/s", "tflops": "TFLOP/s", "h2d_gbps": "to the GPU GB/s", "d2h_gbps": "back GB/s", "kernel_us": "kernel µs",
+    "without_us": "normal µs", "with_us": "persisting µs", "lightning_indexer": "scoring µs", "topk_selector": "selection µs",
+    "sparse_mla": "attention µs", "engine": "engine", "warps": "warps", "depth": "rows a warp", "registers": "registers",
+    "spills": "spills", "setting": "setting", "error": "error",
+}  # fmt: skip
+# Too many rows for a page: the picture shows them.
+DRAWN_ONLY = ("sweep", "link", "read")
+COUNTERS = {
+    "gpu__time_duration.sum": "ns",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM %",
+    "lts__t_sector_hit_rate.pct": "L2 hit %",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy %",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed": "tensor pipe %",
+    "launch__registers_per_thread": "registers",
+}
+
+
+def figure(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "-" if value is None else str(value).splitlines()[0][:90]
+
+
+def case_tables(name: str) -> str:
+    """What a case measured, what its counters said, and whether that was expected."""
+    record = case_records.read(CASES / f"{name}.json")
+    where = record["environment"]
+    parts = [
+        f"{where.get('gpu')}, driver {where.get('driver')}, torch {where.get('torch')}, {where.get('date')}, "
+        f"{record['seconds']:.0f} s: `{where['command']}`"
+    ]
+    for kind in dict.fromkeys(row.get("kind") for row in record["rows"]):
+        rows = [{**row, **row.get("ops", {})} for row in record["rows"] if row.get("kind") == kind]
+        columns = [key for key in FIGURES if any(row.get(key) is not None for row in rows)]
+        if kind in DRAWN_ONLY or not columns:
+            continue
+        checks = [{True: "yes", False: "no", None: "-"}[row.get("ok")] for row in rows]
+        cells = [
+            [row["name"], check, *(figure(row.get(key)) for key in columns)]
+            for row, check in zip(rows, checks, strict=True)
+        ]
+        parts.append(
+            table([kind.replace("_", " "), "result right", *(FIGURES[key] for key in columns)], cells)
+        )
+    if record["counters"]:
+        rows = [
+            [launch, *(figure(held["metrics"].get(key)) for key in COUNTERS), stalls(held["metrics"])]
+            for launch, held in record["counters"].items()
+        ]
+        parts.append(table(["launch", *COUNTERS.values(), "most time in"], rows))
+    if record["expected"]:
+        rows = [
+            [
+                e["launch"], f"`{e['metric']}`", f"{e['relation']} {', '.join(e['wanted']) if isinstance(e['wanted'], list) else e['wanted']}",
+                figure(e["got"]), {True: "yes", False: "**no**", None: "not read"}[e["holds"]], e["why"],
+            ]
+            for e in record["expected"]
+        ]  # fmt: skip
+        parts.append(table(["launch", "counter", "expected", "read", "as expected", "it means"], rows))
+    parts += [f"Note: {note.splitlines()[0][:200]}" for note in record["notes"]]
+    return "\n\n".join(parts)
+
+
+def stalls(metrics: dict[str, float]) -> str:
+    shares = list(case_records.stall_shares(metrics).items())[:3]
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares) or "-"
+
+
+def claims() -> str:
+    """Every claim, a table a source."""
+    found = case_claims.table(case_claims.records_in(CASES))
+    counts = {verdict: sum(row["verdict"] == verdict for row in found) for verdict in case_claims.VERDICTS}
+    parts = [
+        f"{len(found)} claims: " + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
+    ]
+    for source, title in case_claims.SOURCES.items():
+        rows = [
+            [
+                row["statement"],
+                f"**{row['verdict']}**",
+                row["measured"],
+                f"`{row['command'].removeprefix('python -m dsl_kernels ')}`",
+            ]
+            for row in sorted(found, key=lambda row: case_claims.VERDICTS.index(row["verdict"]))
+            if row["source"] == source
+        ]
+        parts += [f"## {source}: {title}", table(["claim", "verdict", "measured", "command"], rows)]
+    return "\n\n".join(parts)
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def planted() -> str:
+    """The sixteen planted causes: found, bound, the gain of the twin without the cause, the profiler's first rule."""
+    held = planted_causes.kept("planted_h200")
+    reports = [profile.load(profile.KernelReport, item) for item in held["reports"]]
+    rows = planted_causes.rows(reports, held["twins"], profile.read_ceilings(planted_causes.GPU))
+    return table(
+        ("planted", "first finding", "at most", "without the cause", "first rule of Nsight Compute"),
+        (
+            (f"`{cause}`", f"`{ours}`", number(bound), number(gain), rule)
+            for cause, ours, bound, gain, rule in rows
+        ),
+    )
+
+
+def turned_knobs() -> str:
+    """Slow variants, the knobs that their first finding names, its bound, and what turning them gained."""
+    rows = []
+    for label, found in planted_causes.looked_at().items():
+        gained = planted_causes.turned(found) if "slowest" in label else None
+        if found.top and gained:
+            slow, fast = (name.split("__", 1)[1] for name in (found.fingerprint.workload.variant, gained[0]))
+            knobs = ", ".join(f"`{name}`" for name in found.top.knobs)
+            rows.append(
+                (
+                    label.removesuffix(" slowest"),
+                    f"`{slow}`",
+                    f"`{found.top.cause}`",
+                    knobs,
+                    f"`{fast}`",
+                    number(found.top.bound),
+                    number(gained[1]),
+                )
+            )
+    return table(("kernel", "variant", "first finding", "knobs", "turned to", "at most", "measured"), rows)
+
+
+def looks() -> str:
+    """The kernels that were looked at: units, dominant stall, first finding."""
+    rows = []
+    for label, found in planted_causes.looked_at().items():
+        f, stall = found.fingerprint, found.fingerprint.dominant_stall
+        rows.append(
+            (
+                label, f"{f.us:.1f}", f"{f.sol['dram']:.0%}", f"{f.sol['l2']:.0%}", f"{f.pipes['tensor']:.0%}",
+                f"{stall} {f.stalls[stall].share:.0%}" if stall else "-",
+                f"`{found.top.cause}`" if found.top else "-", number(found.top.bound if found.top else None),
+            )
+        )  # fmt: skip
+    return table(("kernel", "µs", "DRAM", "L2", "tensor", "dominant stall", "first finding", "at most"), rows)
+
+
+def tuned_fingerprints() -> str:
+    """Every tuned winner of the H200 that was looked at: units, dominant stall, first finding."""
+    rows = []
+    for e in recorded.entries(planted_causes.GPU):
+        sizes = " ".join(f"{name}={value}" for name, value in e["bucket"].items())
+        stall = f"{e['stall']} {e['stall_share']:.0%}" if e["stall"] else "-"
+        rows.append(
+            (
+                f"{e['op']} {e['form']}", sizes, f"`{e['variant'].split('__', 1)[1]}`", f"{e['us']:.1f}", f"{e['dram']:.0%}",
+                f"{e['l2']:.0%}", f"{e['tensor']:.0%}", stall, f"`{e['cause']}`", number(e["bound"]),
+            )
+        )  # fmt: skip
+    columns = (
+        "op",
+        "sizes up to",
+        "variant",
+        "µs",
+        "DRAM",
+        "L2",
+        "tensor",
+        "dominant stall",
+        "first finding",
+        "at most",
+    )
+    return table(columns, rows)
+
+
+def ceilings() -> str:
+    """The ceilings of the H200 for rows out of 4 GiB, and of 16 MiB, with the fastest method."""
+    held = profile.read_ceilings(planted_causes.GPU)
+    points = {(p.row_bytes, p.footprint, p.order): p for p in held.points}
+    near, far = min(p.footprint for p in held.points), max(p.footprint for p in held.points)
+    rows = []
+    for width in sorted({p.row_bytes for p in held.points}):
+        cells = [points[width, far, "random"], points[width, far, "sorted"], points[width, near, "random"]]
+        rows.append((width, *(f"{p.gbps:.0f} ({p.method})" for p in cells)))
+    return table(("row bytes", "random, 4 GiB", "sorted, 4 GiB", "random, 16 MiB"), rows)
+
+
+def example() -> str:
+    """The page of the Triton attention."""
+    return code("text", profile.markdown(planted_causes.looked_at()["sparse_mla t=64 heads=16 triton"]))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "variant_summary": variant_summary,
     "variant_list": variant_list,
@@ -280,6 +478,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "twin_cutedsl": partial(twin, "cutedsl"),
     "dsl_lines": dsl_lines,
     "dsl_builds": dsl_builds,
+    "claims": claims,
+    **{f"case_{name}": partial(case_tables, name) for name in cases.names()},
+    "planted": planted,
+    "turned_knobs": turned_knobs,
+    "looks": looks,
+    "tuned_fingerprints": tuned_fingerprints,
+    "ceilings": ceilings,
+    "example": example,
 }
 
 

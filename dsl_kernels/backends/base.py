@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import linecache
 import re
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
-from dsl_kernels.errors import CompileError, ToolchainError
+from dsl_kernels.errors import CacheError, CompileError, ToolchainError
+from dsl_kernels.runtime import sources, toolkit
 from dsl_kernels.runtime.artifact import Artifact
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -92,18 +90,8 @@ def load_module(path: Path) -> ModuleType:
         raise CompileError(
             str(path), expected="a generated module", got="no such file", fix="run `make generate`"
         )
-    linecache.checkcache(str(path))
-    name = f"dsl_kernels_generated.{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise CompileError(
-            str(path), expected="a Python file", got=path.suffix, fix="give the path of a generated module"
-        )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
     with refused(path.stem, "importing the module"):
-        spec.loader.exec_module(module)
-    return module
+        return sources.load(f"dsl_kernels_generated.{path.stem}", path)
 
 
 @contextlib.contextmanager
@@ -119,13 +107,15 @@ def refused(subject: str, step: str) -> Iterator[None]:
     """Turn whatever a DSL raises into a `CompileError` that keeps the message's useful end."""
     try:
         yield
-    except (CompileError, ToolchainError, KeyboardInterrupt, SystemExit):
+    except (CacheError, CompileError, ToolchainError):
         raise
     except Exception as error:
         detail = str(error).strip()
+        machine = toolkit.of_the_machine(error)
         raise CompileError(
             subject,
             expected=f"{step} to accept it",
             got=f"{type(error).__name__}: {detail[-1500:]}",
-            fix="correct the template",
+            fix=toolkit.CHECK_MACHINE if machine else "correct the template",
+            code=toolkit.UNFINISHED if machine else None,
         ) from error

@@ -12,6 +12,7 @@ import typer
 from .. import variants
 from ..arch import ARCHS, get_arch
 from ..errors import DslKernelError, InvalidArgumentError, MissingArtifactError
+from ..profile import recorded
 from . import _output as out
 
 if TYPE_CHECKING:
@@ -355,6 +356,15 @@ def _target(arch: str | None, gpu: str | None) -> tuple[str, str]:
     return "sm_90a", ""
 
 
+def _fingerprint(found: Explanation) -> dict[str, Any] | None:
+    """What the tuned winner looked like under the profiler, where that was recorded."""
+    if not found.tuned or not found.call.gpu:
+        return None
+    call = found.call
+    seen = recorded.of(call.gpu, call.op, call.form, found.bucket, found.tuned["variant"])
+    return dict(seen) if seen else None
+
+
 def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
     pick = found.selection
     return {
@@ -366,6 +376,7 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
         "assumed": assumed,
         "bucket": found.bucket,
         "tuned": dict(found.tuned) if found.tuned else None,
+        "fingerprint": _fingerprint(found),
         "best_by_backend": {
             backend: {"variant": variant, "us": us, "times_the_fastest": times}
             for backend, (variant, us, times) in found.best_by_backend().items()
@@ -396,36 +407,35 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
     )
     bucket = " ".join(f"{name}={value}" for name, value in found.bucket.items())
     console.print(f"bucket {bucket}; sizes that decide nothing: {', '.join(assumed) or 'none'}", markup=False)
-    here = [c for c in found.candidates if c.variant.arch == call.arch]
     order = sorted(
-        here,
+        (c for c in found.candidates if c.refusal is None),
         key=lambda c: (
             not c.chosen,
-            c.refusal is not None,
             c.tuned_us or math.inf,
-            c.predicted_us or 0.0,
+            math.inf if c.predicted_us is None else c.predicted_us,
             c.variant.id,
         ),
     )
-    rows = [
-        ("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us, c.refusal or "")
-        for c in order
-    ]
-    out.show(
-        out.table(
-            "candidates",
-            (" ", "variant", "model us", "bound", "tuned us", "refused because"),
-            rows,
-            right=("model us", "tuned us"),
-            fold=("refused because",),
+    rows = [("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us) for c in order]
+    if rows:
+        names = (" ", "variant", "model us", "bound", "tuned us")
+        out.show(out.table("candidates", names, rows, right=("model us", "tuned us")))
+    refused = [(len(group.variants), group.reason, group.variants[0]) for group in found.refusals()]
+    if refused:
+        out.show(
+            out.table(
+                "refused",
+                ("variants", "refused because", "such as"),
+                refused,
+                right=("variants",),
+                fold=("refused because",),
+            )
         )
-    )
-    others = len(found.candidates) - len(here)
-    if others:
-        console.print(f"{others} more are built for other architectures")
     console.print(f"model us: a model, not a measurement; its rates are {rates}", markup=False)
     if found.tuned:
         console.print(f"tuned entry: {found.tuned['variant']}", markup=False)
+        if seen := _fingerprint(found):
+            console.print(f"  profiled: {recorded.line(seen)}", markup=False, soft_wrap=True)
         for backend, (variant, us, times) in found.best_by_backend().items():
             console.print(
                 f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", markup=False

@@ -13,11 +13,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from .. import __version__, env, variants
 from ..errors import DslKernelError
+from ..profile import collect as profiler
 from . import _output as out
 from ._machine import gpus
 
@@ -79,23 +81,26 @@ class _quiet:
 
 
 def _checks() -> Iterator[dict[str, str]]:
-    found = sys.version_info[:2]
+    python = sys.version_info[:2]
     version = platform.python_version()
     yield _row("dsl_kernels", OK, f"{__version__} in {Path(__file__).resolve().parents[1]}")
     yield _row(
         "python",
-        OK if (3, 11) <= found <= (3, 12) else NOTE,
+        OK if (3, 11) <= python <= (3, 12) else NOTE,
         f"{version} on {platform.platform()}",
         "use Python 3.11 or 3.12",
     )
     yield from _environment()
     yield from _packages()
-    generated, compiled, total = _generated()
+    found = gpus()
+    present = {gpu["arch"] for gpu in found if gpu["arch"]}
+    needed, generated, compiled, total = _generated(present)
     yield from generated
     yield from _toolchain(needed=compiled < total and not _no_jit())
-    yield from _gpu()
-    yield from _bundle()
-    yield from _cache(compiled, total)
+    yield from _gpu(found)
+    yield from profiler.doctor(gpu=bool(found))
+    yield from _bundle(present)
+    yield from _cache(compiled, total, needed)
 
 
 def _no_jit() -> bool:
@@ -131,8 +136,12 @@ def _packages() -> Iterator[dict[str, str]]:
         yield _row(name, status, held or f"not installed (for {purpose})", fix)
 
 
-def _generated() -> tuple[list[dict[str, str]], int, int]:
-    """Rows about the generated set, the number of compiled variants and of all."""
+def _generated(present: set[str]) -> tuple[str, list[dict[str, str]], int, int]:
+    """What this machine needs compiled, in words, rows about the generated set, and how many of these are compiled.
+
+    A GPU needs the variants of its architecture, and a machine without one those of its bundle, else all: the emulator
+    runs any.
+    """
     from ..runtime import bundle, cache, store
 
     try:
@@ -140,7 +149,7 @@ def _generated() -> tuple[list[dict[str, str]], int, int]:
         root = variants.generated_root()
         bundled = bundle.active()
     except DslKernelError as error:
-        return [_row("generated set", BROKEN, error.got, error.fix)], 0, 0
+        return "", [_row("generated set", BROKEN, error.got, error.fix)], 0, 0
     altered = [
         v.id
         for v in held
@@ -159,14 +168,16 @@ def _generated() -> tuple[list[dict[str, str]], int, int]:
             )
         ]
     rows += _drift(root)
-    missing = store.outside_bundle(held)
-    compiled = len(held) - len(missing)
+    archs = present or ({bundled.arch} if bundled is not None else set())
+    wanted = [v for v in held if not archs or v.arch in archs]
+    missing = store.outside_bundle(wanted)
+    compiled = len(wanted) - len(missing)
     for variant in missing:
         try:
             compiled += cache.lookup(variant) is not None
         except DslKernelError:
             continue
-    return rows, compiled, len(held)
+    return " and ".join(sorted(archs)) or "all architectures", rows, compiled, len(wanted)
 
 
 def _drift(root: Path) -> list[dict[str, str]]:
@@ -213,10 +224,9 @@ def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
         )
 
 
-def _gpu() -> Iterator[dict[str, str]]:
+def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
     from ..bench import driver_version, version
 
-    found = gpus()
     if not found:
         yield _row(
             "GPU",
@@ -238,7 +248,7 @@ def _gpu() -> Iterator[dict[str, str]]:
         yield _row("torch and GPU", BROKEN, "torch is a CPU build", "install torch for CUDA")
 
 
-def _bundle() -> Iterator[dict[str, str]]:
+def _bundle(present: set[str]) -> Iterator[dict[str, str]]:
     from ..runtime import bundle
 
     try:
@@ -249,7 +259,11 @@ def _bundle() -> Iterator[dict[str, str]]:
     except DslKernelError as error:
         yield _row("bundle", BROKEN, f"{error.subject}: {error.got}", error.fix)
         return
-    if wrong:
+    if present and held.arch not in present:
+        gpu = " and ".join(sorted(present))
+        fix = f"use a bundle written with --arch {gpu}"
+        yield _row("bundle", BROKEN, f"{held.root} is for {held.arch}, and the GPU here is {gpu}", fix)
+    elif wrong:
         yield _row(
             "bundle", BROKEN, f"{len(wrong)} variants do not fit, first {wrong[0].subject}", wrong[0].fix
         )
@@ -257,14 +271,19 @@ def _bundle() -> Iterator[dict[str, str]]:
         yield _row("bundle", OK, f"{held.root}: {len(held.entries)} variants for {held.arch}")
 
 
-def _cache(compiled: int, total: int) -> Iterator[dict[str, str]]:
-    from ..runtime import cache
+def _cache(compiled: int, total: int, needed: str) -> Iterator[dict[str, str]]:
+    from ..runtime import cache, storage
 
+    fix = "set DSL_KERNELS_CACHE_DIR to a folder that can be written"
     try:
         root = cache.cache_root()
+        storage.require_trusted(root, *root.glob("*/*"), *root.glob("*"))
         held = cache.entries()
-    except (DslKernelError, ImportError) as error:
-        yield _row("cache", BROKEN, str(error), "set DSL_KERNELS_CACHE_DIR to a folder that can be written")
+    except (DslKernelError, ImportError, OSError) as error:
+        # A bundle or the interpreter does without a cache.
+        state = NOTE if compiled == total else BROKEN
+        told = f"{error.subject}: {error.got}" if isinstance(error, DslKernelError) else str(error)
+        yield _row("cache", state, told, error.fix if isinstance(error, DslKernelError) else fix)
         return
     writable = _writable(root)
     size = f"{len(held)} artifacts, {out.size_text(sum(entry.bytes for entry in held))}"
@@ -279,16 +298,16 @@ def _cache(compiled: int, total: int) -> Iterator[dict[str, str]]:
     yield _row(
         "compiled",
         state,
-        f"{compiled} of {total} variants",
+        f"{compiled} of {total} variants for {needed}",
         "`python -m dsl_kernels compile --all`; otherwise the first call compiles",
     )
 
 
 def _writable(root: Path) -> bool:
     place = root
-    while not place.exists() and place != place.parent:
-        place = place.parent
     try:
+        while not place.exists() and place != place.parent:
+            place = place.parent
         with tempfile.TemporaryFile(dir=place):
             return True
     except OSError:

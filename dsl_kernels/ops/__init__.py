@@ -4,7 +4,7 @@ Arguments they share:
     executor: "cuda", "interpreter" or "emulator". By default cuda for CUDA tensors; CPU tensors need a name.
     variant: id of the variant to run; by default the registry selects.
     arch: architecture whose variants run off the GPU, sm_90a by default; ignored on a GPU.
-    workspace: a `Workspace` for launches that may overlap others; by default one per device and stream.
+    workspace: a `Workspace` for launches that may overlap others; by default one per thread, device and stream.
 """
 
 from ._base import Workspace, clear, preload, selections

@@ -7,25 +7,37 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..problems.base import require_dense
 from ..problems.lightning_indexer import INDEX_DIM, PAGE
-from ._base import Workspace, require_tensors, run
+from ._base import INT32_MAX, Workspace, integer, require_workspace, run
 
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
 
 
 def _pages(k_cache: torch.Tensor) -> torch.Tensor:
     """The cache as [pages, 8448] bytes, from [pages, 64, 1, 132] or [pages, 64, 132] or already flat."""
+    try:
+        shape = k_cache.shape
+        if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
+            flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], PAGE_BYTES)
+            return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
+    except Exception:
+        require_dense("k_cache", k_cache)
+        raise InvalidArgumentError(
+            "k_cache",
+            expected="pages of contiguous bytes",
+            got=f"shape {tuple(k_cache.shape)}, strides {k_cache.stride()}",
+            fix="call .contiguous()",
+        ) from None
+    require_dense("k_cache", k_cache)
     if k_cache.element_size() != 1:
         raise ArgumentTypeError(
             "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
         )
-    if k_cache.dim() < 2 or k_cache.shape[1:].numel() != PAGE_BYTES:
-        raise InvalidArgumentError(
-            "k_cache", expected=f"[pages, {PAGE}, 1, {INDEX_DIM + 4}] (pages of {PAGE} tokens)", got=str(tuple(k_cache.shape)),
-            fix="use the 64-token block-planar index cache",
-        )  # fmt: skip
-    flat = k_cache if k_cache.dim() == 2 else k_cache.view(k_cache.shape[0], PAGE_BYTES)
-    return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
+    raise InvalidArgumentError(
+        "k_cache", expected=f"[pages, {PAGE}, 1, {INDEX_DIM + 4}] (pages of {PAGE} tokens)", got=str(tuple(shape)),
+        fix="use the 64-token block-planar index cache",
+    )  # fmt: skip
 
 
 def _decode(
@@ -34,13 +46,13 @@ def _decode(
     weights: torch.Tensor,
     seq_lens: torch.Tensor,
     block_table: torch.Tensor,
-    logits: torch.Tensor,
+    logits: torch.Tensor | None,
     skip_below: int,
     executor: str | None,
     variant: str | None,
     arch: str | None,
     workspace: Workspace | None = None,
-) -> None:
+) -> torch.Tensor:
     operands: dict[str, Any] = {
         "q": q, "k_cache": _pages(k_cache), "weights": weights, "seq_lens": seq_lens, "block_table": block_table,
         "logits": logits, "skip_below": skip_below,
@@ -49,12 +61,22 @@ def _decode(
         "lightning_indexer",
         "decode",
         operands,
-        static={},
+        static={} if logits is not None else {"stride": _extent(block_table, 1) * PAGE},
         executor=executor,
         variant=variant,
         arch=arch,
         workspace=workspace,
     )
+    found: torch.Tensor = operands["logits"]
+    return found
+
+
+def _extent(tensor: torch.Tensor, axis: int) -> int:
+    """An extent that the size of a new output follows; 0 where there is none, which `run` refuses."""
+    try:
+        return tensor.shape[axis]
+    except (AttributeError, IndexError, TypeError):
+        return 0
 
 
 def _stride(block_table: torch.Tensor) -> int:
@@ -73,9 +95,7 @@ def _decode_op(
     variant: str | None = None,
     arch: str | None = None,
 ) -> torch.Tensor:
-    logits = q.new_empty(q.shape[0], q.shape[1], _stride(block_table), dtype=torch.float32)
-    _decode(q, k_cache, weights, seq_lens, block_table, logits, skip_below, executor, variant, arch)
-    return logits
+    return _decode(q, k_cache, weights, seq_lens, block_table, None, skip_below, executor, variant, arch)
 
 
 @_decode_op.register_fake
@@ -124,9 +144,11 @@ def lightning_indexer(
         q: [b, next_n, heads, 128] float8_e4m3fn, heads 32 or 64, next_n 1 to 8.
         k_cache: [pages, 64, 1, 132] bytes, block-planar (see `problems.layouts.pack_index_keys`).
         weights: [b, next_n, heads] float32, of any sign.
-        seq_lens: [b, next_n] int32, keys that each query sees; 0 for padded rows.
-        block_table: [b, max_pages] int32; entries past ceil(len / 64) are not read.
-        out: [b, next_n, stride] float32 to write into; by default stride = max_pages * 64.
+        seq_lens: [b, next_n] int32, keys that each query sees, 0 for padded rows; at most max_pages * 64 and at most
+            the stride of `out`. Kernels do not look: a longer one reads past the table and writes past the row.
+        block_table: [b, max_pages] int32, ids of pages of `k_cache`; entries past ceil(len / 64) are not followed.
+            Kernels do not look: any other id reads memory that is not the cache's.
+        out: [b, next_n, stride] float32 to write into; by default stride = max_pages * 64. Must not overlap an input.
         skip_below: rows with at most this many keys are not scored (selection takes all of them).
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
@@ -137,9 +159,10 @@ def lightning_indexer(
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride or device that does not fit.
         NoVariantError: no generated variant accepts these sizes.
     """
-    require_tensors(
-        "q k_cache weights seq_lens block_table out", q, k_cache, weights, seq_lens, block_table, out
-    )
+    if type(skip_below) is not int or not 0 <= skip_below <= INT32_MAX:
+        skip_below = integer("skip_below", skip_below, 0, INT32_MAX)
+    if workspace is not None:
+        require_workspace(workspace)
     if torch.compiler.is_compiling():
         if out is None:
             return torch.ops.dsl_kernels.lightning_indexer(
@@ -149,10 +172,9 @@ def lightning_indexer(
             q, k_cache, weights, seq_lens, block_table, out, skip_below, executor, variant, arch
         )
         return out
-    if out is None:
-        out = q.new_empty(q.shape[0], q.shape[1], _stride(block_table), dtype=torch.float32)
-    _decode(q, k_cache, weights, seq_lens, block_table, out, skip_below, executor, variant, arch, workspace)
-    return out
+    return _decode(
+        q, k_cache, weights, seq_lens, block_table, out, skip_below, executor, variant, arch, workspace
+    )
 
 
 def _prefill(
@@ -162,13 +184,13 @@ def _prefill(
     weights: torch.Tensor,
     k_start: torch.Tensor,
     k_end: torch.Tensor,
-    logits: torch.Tensor,
+    logits: torch.Tensor | None,
     skip_below: int,
     executor: str | None,
     variant: str | None,
     arch: str | None,
     workspace: Workspace | None = None,
-) -> None:
+) -> torch.Tensor:
     operands: dict[str, Any] = {
         "q": q, "k": k, "k_scales": k_scales, "weights": weights, "k_start": k_start, "k_end": k_end, "logits": logits,
         "skip_below": skip_below,
@@ -177,12 +199,14 @@ def _prefill(
         "lightning_indexer",
         "prefill",
         operands,
-        static={},
+        static={} if logits is not None else {"stride": -(-_extent(k, 0) // 4) * 4},
         executor=executor,
         variant=variant,
         arch=arch,
         workspace=workspace,
     )
+    found: torch.Tensor = operands["logits"]
+    return found
 
 
 def _columns(k: torch.Tensor) -> int:
@@ -202,14 +226,36 @@ def _prefill_op(
     variant: str | None = None,
     arch: str | None = None,
 ) -> torch.Tensor:
-    logits = q.new_empty(q.shape[0], _columns(k), dtype=torch.float32)
-    _prefill(q, k, k_scales, weights, k_start, k_end, logits, skip_below, executor, variant, arch)
-    return logits
+    return _prefill(q, k, k_scales, weights, k_start, k_end, None, skip_below, executor, variant, arch)
 
 
 @_prefill_op.register_fake
 def _(q, k, k_scales, weights, k_start, k_end, skip_below, executor=None, variant=None, arch=None):
     return q.new_empty(q.shape[0], _columns(k), dtype=torch.float32)
+
+
+@torch.library.custom_op("dsl_kernels::lightning_indexer_prefill_out", mutates_args=("logits",))
+def _prefill_out_op(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    k_scales: torch.Tensor,
+    weights: torch.Tensor,
+    k_start: torch.Tensor,
+    k_end: torch.Tensor,
+    logits: torch.Tensor,
+    skip_below: int,
+    executor: str | None = None,
+    variant: str | None = None,
+    arch: str | None = None,
+) -> None:
+    _prefill(q, k, k_scales, weights, k_start, k_end, logits, skip_below, executor, variant, arch)
+
+
+@_prefill_out_op.register_fake
+def _(
+    q, k, k_scales, weights, k_start, k_end, logits, skip_below, executor=None, variant=None, arch=None
+):  # fmt: skip
+    return None
 
 
 def lightning_indexer_prefill(
@@ -233,8 +279,9 @@ def lightning_indexer_prefill(
         q: [s, heads, 128] float8_e4m3fn.
         k, k_scales: [skv, 128] float8_e4m3fn and [skv] float32.
         weights: [s, heads] float32.
-        k_start, k_end: [s] int32, half-open window of each row; an empty window is allowed.
-        out: [s, stride] float32 with stride >= skv; by default stride is skv rounded up to 4.
+        k_start, k_end: [s] int32, half-open window of each row. Keys before 0 and past skv do not count, and a window
+            that ends before it starts is empty.
+        out: [s, stride] float32 with stride >= skv; by default stride is skv rounded up to 4. Must not overlap an input.
 
     Returns:
         logits [s, stride] float32, column j for key j; columns outside a row's window are not written.
@@ -242,19 +289,19 @@ def lightning_indexer_prefill(
     Raises:
         As `lightning_indexer`.
     """
-    require_tensors("q k k_scales weights k_start k_end out", q, k, k_scales, weights, k_start, k_end, out)
-    if torch.compiler.is_compiling() and out is None:
-        return torch.ops.dsl_kernels.lightning_indexer_prefill(
-            q, k, k_scales, weights, k_start, k_end, skip_below, executor, variant, arch
+    if type(skip_below) is not int or not 0 <= skip_below <= INT32_MAX:
+        skip_below = integer("skip_below", skip_below, 0, INT32_MAX)
+    if workspace is not None:
+        require_workspace(workspace)
+    if torch.compiler.is_compiling():
+        if out is None:
+            return torch.ops.dsl_kernels.lightning_indexer_prefill(
+                q, k, k_scales, weights, k_start, k_end, skip_below, executor, variant, arch
+            )
+        torch.ops.dsl_kernels.lightning_indexer_prefill_out(
+            q, k, k_scales, weights, k_start, k_end, out, skip_below, executor, variant, arch
         )
-    if out is None:
-        out = q.new_empty(q.shape[0], _columns(k), dtype=torch.float32)
-    if out.dim() == 2 and out.shape[1] < k.shape[0]:
-        raise InvalidArgumentError(
-            "out",
-            expected=f"at least {k.shape[0]} columns",
-            got=str(tuple(out.shape)),
-            fix="allocate [s, skv] or wider",
-        )
-    _prefill(q, k, k_scales, weights, k_start, k_end, out, skip_below, executor, variant, arch, workspace)
-    return out
+        return out
+    return _prefill(
+        q, k, k_scales, weights, k_start, k_end, out, skip_below, executor, variant, arch, workspace
+    )

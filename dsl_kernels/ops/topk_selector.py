@@ -7,31 +7,34 @@ from typing import Any
 import torch
 
 from ..errors import InvalidArgumentError
+from ..problems.base import require_dense
 from ..problems.topk_selector import OPERANDS
-from ._base import Workspace, kept, require_tensors, run
+from ._base import INT32_MAX, Workspace, integer, require_workspace, run
 
 MAX_K = 2048
-_NO_TABLE = (1, 1)
 
 
 def _launch(
     logits: torch.Tensor,
-    row_starts: torch.Tensor,
+    row_starts: torch.Tensor | None,
     row_ends: torch.Tensor,
-    block_table: torch.Tensor,
+    block_table: torch.Tensor | None,
     next_n: int,
     page_size: int,
-    indices: torch.Tensor,
+    k: int,
+    indices: torch.Tensor | None,
     executor: str | None,
     variant: str | None,
     arch: str | None,
     workspace: Workspace | None = None,
-) -> None:
+) -> torch.Tensor:
     operands: dict[str, Any] = {
         "logits": logits, "row_starts": row_starts, "row_ends": row_ends, "block_table": block_table,
         "next_n": next_n, "page_size": page_size, "indices": indices,
     }  # fmt: skip
-    static = {"next_n": next_n, "page_size": page_size}
+    static = {"next_n": next_n, "page_size": page_size, "k": k}
+    if block_table is None:
+        static |= {"b": 1, "max_pages": 1}
     run(
         "topk_selector",
         "default",
@@ -42,14 +45,16 @@ def _launch(
         arch=arch,
         workspace=workspace,
     )
+    found: torch.Tensor = operands["indices"]
+    return found
 
 
 @torch.library.custom_op("dsl_kernels::topk_selector", mutates_args=())
 def _op(
     logits: torch.Tensor,
-    row_starts: torch.Tensor,
+    row_starts: torch.Tensor | None,
     row_ends: torch.Tensor,
-    block_table: torch.Tensor,
+    block_table: torch.Tensor | None,
     next_n: int,
     page_size: int,
     k: int,
@@ -57,9 +62,9 @@ def _op(
     variant: str | None = None,
     arch: str | None = None,
 ) -> torch.Tensor:
-    indices = logits.new_empty(logits.shape[0], k, dtype=torch.int32)
-    _launch(logits, row_starts, row_ends, block_table, next_n, page_size, indices, executor, variant, arch)
-    return indices
+    return _launch(
+        logits, row_starts, row_ends, block_table, next_n, page_size, k, None, executor, variant, arch
+    )
 
 
 @_op.register_fake
@@ -72,9 +77,9 @@ def _(
 @torch.library.custom_op("dsl_kernels::topk_selector_out", mutates_args=("indices",))
 def _out_op(
     logits: torch.Tensor,
-    row_starts: torch.Tensor,
+    row_starts: torch.Tensor | None,
     row_ends: torch.Tensor,
-    block_table: torch.Tensor,
+    block_table: torch.Tensor | None,
     next_n: int,
     page_size: int,
     indices: torch.Tensor,
@@ -82,7 +87,8 @@ def _out_op(
     variant: str | None = None,
     arch: str | None = None,
 ) -> None:
-    _launch(logits, row_starts, row_ends, block_table, next_n, page_size, indices, executor, variant, arch)
+    k = indices.shape[1]
+    _launch(logits, row_starts, row_ends, block_table, next_n, page_size, k, indices, executor, variant, arch)
 
 
 @_out_op.register_fake
@@ -99,19 +105,6 @@ def _(
     arch=None,
 ):
     return None
-
-
-_constants: dict[tuple[tuple[int, ...], torch.device], torch.Tensor] = {}
-
-
-def _zeros(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Zeros that stand for an operand the caller left out, kept: a launch must not fill memory of its own."""
-    held = _constants.get((shape, device))
-    if held is not None:
-        return held
-    return kept(
-        _constants, (shape, device), device, lambda: torch.zeros(shape, dtype=torch.int32, device=device)
-    )
 
 
 def topk_selector(
@@ -133,13 +126,16 @@ def topk_selector(
 
     Args:
         logits: [rows, stride] float32, stride a multiple of 4; columns outside a row's range are never selected.
-        row_ends: [rows] int32, one past the last valid column; 0 for padded rows.
+        row_ends: [rows] int32, one past the last valid column; 0 for padded rows. Columns before 0 and past the stride
+            do not count, and a row that ends before it starts is empty.
         k: 1 to 2048.
         row_starts: [rows] int32, first valid column; zeros by default.
         block_table: [b, max_pages] int32: positions become ids block_table[row // next_n, pos // page] * page + pos % page.
+            The table must reach as far as every row's columns; the entries within them are page ids, none negative.
+            Kernels do not look: a short table is read past its end. Entries past a row's columns are not followed.
         page_size: tokens a page; used with block_table only.
         next_n: rows that share one row of the block table.
-        out: [rows, k] int32 to write into.
+        out: [rows, k] int32 to write into; must not overlap an input.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
@@ -149,58 +145,36 @@ def topk_selector(
         ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride, device, or k out of range.
         NoVariantError: no generated variant accepts these sizes.
     """
-    require_tensors(
-        "logits row_ends row_starts block_table out", logits, row_ends, row_starts, block_table, out
-    )
-    if not 1 <= k <= MAX_K:
-        raise InvalidArgumentError(
-            "k", expected=f"1 to {MAX_K}", got=str(k), fix="select fewer, or merge selections"
-        )
-    if logits.dim() != 2:
-        raise InvalidArgumentError(
-            "logits",
-            expected="2 dimensions [rows, stride]",
-            got=f"shape {tuple(logits.shape)}",
-            fix="reshape it with .view(rows, -1)",
-        )
-    if next_n < 1:
-        raise InvalidArgumentError(
-            "next_n", expected="at least 1", got=str(next_n), fix="pass the queries a sequence"
-        )
-    if block_table is not None:
-        if page_size < 1:
-            raise InvalidArgumentError(
-                "page_size",
-                expected="at least 1",
-                got=str(page_size),
-                fix="pass the page size of block_table",
-            )
-        if block_table.dim() != 2 or block_table.shape[0] * next_n < logits.shape[0]:
-            raise InvalidArgumentError(
-                "block_table", expected=f"[b, max_pages] with b * next_n >= {logits.shape[0]} rows",
-                got=f"shape {tuple(block_table.shape)} with next_n = {next_n}", fix="pass one table row a sequence",
-            )  # fmt: skip
+    if type(k) is not int or not 1 <= k <= MAX_K:
+        k = integer("k", k, 1, MAX_K)
+    if type(next_n) is not int or not 1 <= next_n <= INT32_MAX:
+        next_n = integer("next_n", next_n, 1, INT32_MAX)
+    if type(page_size) is not int or not 1 <= page_size <= INT32_MAX:
+        page_size = integer("page_size", page_size, 1, INT32_MAX)
+    if workspace is not None:
+        require_workspace(workspace)
     page = page_size if block_table is not None else 0
-    if row_starts is None:
-        row_starts = _zeros((logits.size(0),), logits.device)
-    table = block_table if block_table is not None else _zeros(_NO_TABLE, logits.device)
     if torch.compiler.is_compiling():
         if out is None:
             return torch.ops.dsl_kernels.topk_selector(
-                logits, row_starts, row_ends, table, next_n, page, k, executor, variant, arch
+                logits, row_starts, row_ends, block_table, next_n, page, k, executor, variant, arch
             )
+        _require_columns(out, k)
         torch.ops.dsl_kernels.topk_selector_out(
-            logits, row_starts, row_ends, table, next_n, page, out, executor, variant, arch
+            logits, row_starts, row_ends, block_table, next_n, page, out, executor, variant, arch
         )
         return out
-    if out is None:
-        out = logits.new_empty(logits.shape[0], k, dtype=torch.int32)
-    elif out.dim() != 2 or out.shape[1] != k:
+    return _launch(
+        logits, row_starts, row_ends, block_table, next_n, page, k, out, executor, variant, arch, workspace
+    )
+
+
+def _require_columns(out: torch.Tensor, k: int) -> None:
+    require_dense("out", out)
+    if out.dim() != 2 or out.shape[1] != k:
         raise InvalidArgumentError(
             "out", expected=f"[rows, k = {k}]", got=str(tuple(out.shape)), fix="allocate it with k columns"
         )
-    _launch(logits, row_starts, row_ends, table, next_n, page, out, executor, variant, arch, workspace)
-    return out
 
 
 __all__ = ["MAX_K", "OPERANDS", "topk_selector"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentTypeError, InvalidArgumentError, UnknownNameError, did_you_mean
+from ..expr import evaluate, names_in
 
 if TYPE_CHECKING:
     import torch
@@ -14,6 +15,27 @@ if TYPE_CHECKING:
 TORCH_NAMES = {
     "float32": "float32", "int32": "int32", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "uint8": "uint8",
 }  # fmt: skip
+
+
+# What a kernel does with values outside an operand's range when nothing is said: it may read or write out of bounds.
+UNDEFINED = "undefined"
+
+
+@dataclass(frozen=True)
+class Values:
+    """Which values an integer operand may hold, and what the kernels make of others.
+
+    Executors off the GPU refuse values whose meaning is undefined; `DSL_KERNELS_CHECK_VALUES` refuses all others too.
+
+    Attributes:
+        allowed: the rule in words.
+        wrong: (operands, dims) -> a mask over the operand, True where the rule is broken.
+        otherwise: UNDEFINED, or what every executor makes of such a value.
+    """
+
+    allowed: str
+    wrong: Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]
+    otherwise: str = UNDEFINED
 
 
 @dataclass(frozen=True)
@@ -25,6 +47,12 @@ class Operand:
         kind: "in", "out", "workspace" (the caller allocates it) or "scalar".
         row_stride: name of the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
         zeroed: a workspace that is zero on entry and that the kernel leaves zero.
+        align: bytes that the address, and the row stride, are multiples of: the widest access of any variant. 16 is
+            what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
+        default: the value that fills an input which the caller leaves out; None where it is required.
+        argument: what the torch op calls it, where that is another name.
+        requires: expressions over the dims that must hold.
+        values: rules of its values.
     """
 
     name: str
@@ -34,6 +62,16 @@ class Operand:
     row_stride: str | None = None
     zeroed: bool = False
     doc: str = ""
+    align: int = 16
+    default: float | None = None
+    argument: str = ""
+    requires: tuple[str, ...] = ()
+    values: tuple[Values, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name that a caller knows it by."""
+        return self.argument or self.name
 
     @property
     def torch_name(self) -> str:
@@ -138,41 +176,35 @@ class Problem:
 def bind_dims(
     operands: tuple[Operand, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Check tensors against their declared shapes, dtypes and strides and return the value of every dim.
+    """Check tensors against their declared shapes, dtypes, strides and alignment and return the value of every dim.
 
     Args:
-        operands: the declaration; operands missing from `values` are skipped (outputs before allocation).
+        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation).
         values: tensors and scalars by name.
         static: dims that are already fixed, by the variant or by the caller.
 
     Raises:
-        ArgumentTypeError: not a tensor, or of another dtype.
-        InvalidArgumentError: rank, extent, stride or device that does not fit.
+        ArgumentTypeError: not a dense tensor, or of another dtype.
+        InvalidArgumentError: rank, extent, stride, alignment or device that does not fit.
     """
     dims: dict[str, int] = dict(static or {})
-    fixed_by: dict[str, str] = dict.fromkeys(dims, "the variant")
+    fixed_by: dict[str, str] = dict.fromkeys(dims, "the call")
     device = None
     for spec in operands:
-        if spec.kind == "scalar" or spec.name not in values:
+        tensor = values.get(spec.name)
+        if spec.kind == "scalar" or tensor is None:
             continue
-        tensor = values[spec.name]
-        if not hasattr(tensor, "data_ptr"):
-            raise ArgumentTypeError(
-                spec.name,
-                expected=f"a {spec.dtype} tensor",
-                got=type(tensor).__name__,
-                fix="pass a torch.Tensor",
-            )
+        require_dense(spec.label, tensor)
         if tensor.dtype != spec.torch_dtype:
             raise ArgumentTypeError(
-                spec.name,
+                spec.label,
                 expected=f"dtype {spec.torch_dtype}",
                 got=str(tensor.dtype),
                 fix=f"convert it with .to({spec.torch_dtype})",
             )
         if tensor.dim() != len(spec.shape):
             raise InvalidArgumentError(
-                spec.name,
+                spec.label,
                 expected=f"{len(spec.shape)} dimensions {_spell(spec.shape)}",
                 got=f"shape {tuple(tensor.shape)}",
                 fix="reshape it with .view(...)",
@@ -180,55 +212,137 @@ def bind_dims(
         for extent, actual in zip(spec.shape, tensor.shape, strict=True):
             wanted = extent if isinstance(extent, int) else dims.setdefault(extent, actual)
             if isinstance(extent, str):
-                fixed_by.setdefault(extent, spec.name)
+                fixed_by.setdefault(extent, spec.label)
             if wanted != actual:
                 origin = f" ({extent} comes from {fixed_by[extent]})" if isinstance(extent, str) else ""
                 raise InvalidArgumentError(
-                    spec.name,
+                    spec.label,
                     expected=f"shape {_spell(spec.shape)} with {extent} = {wanted}{origin}",
                     got=f"shape {tuple(tensor.shape)}",
                     fix="make the operands agree",
                 )
-        _bind_strides(spec, tensor, dims)
         if device is None:
-            device, first = tensor.device, spec.name
+            device, first = tensor.device, spec.label
         elif tensor.device != device:
             raise InvalidArgumentError(
-                spec.name,
+                spec.label,
                 expected=f"device {device} like {first}",
                 got=str(tensor.device),
                 fix=f"move it with .to('{device}')",
             )
+        _bind_strides(spec, tensor, dims)
+        _require_aligned(spec, tensor)
+    for spec in operands:
+        for rule in spec.requires:
+            if not names_in(rule) <= dims.keys() or evaluate(rule, dims):
+                continue
+            raise InvalidArgumentError(
+                spec.label,
+                expected=rule,
+                got=", ".join(f"{name} = {dims[name]}" for name in sorted(names_in(rule))),
+                fix="make the operands agree",
+            )
     return dims
+
+
+def require_dense(name: str, tensor: Any) -> None:
+    """Refuse what no kernel can read by address and strides.
+
+    Raises:
+        ArgumentTypeError: not a tensor, or sparse, nested or lazily negated.
+    """
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentTypeError(
+            name,
+            expected="a torch.Tensor",
+            got=type(tensor).__name__,
+            fix="convert it with torch.as_tensor",
+        )
+    negated = not torch.compiler.is_compiling() and tensor.is_neg()
+    if tensor.layout != torch.strided or tensor.is_nested or negated:
+        kind = "nested" if tensor.is_nested else "lazily negated" if negated else str(tensor.layout)
+        raise ArgumentTypeError(
+            name, expected="a dense tensor", got=f"a {kind} one", fix="make a dense copy of it"
+        )
 
 
 def _bind_strides(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> None:
     if spec.row_stride is None:
         if not tensor.is_contiguous():
             raise InvalidArgumentError(
-                spec.name,
+                spec.label,
                 expected="a contiguous tensor",
                 got=f"strides {tensor.stride()}",
                 fix="call .contiguous()",
             )
         return
-    inner = tensor[0] if tensor.shape[0] else tensor
-    if tensor.shape[0] and not inner.is_contiguous():
+    if tensor.shape[0] and not tensor[0].is_contiguous():
         raise InvalidArgumentError(
-            spec.name,
+            spec.label,
             expected="rows that are contiguous (only axis 0 may be strided)",
             got=f"strides {tensor.stride()}",
             fix="call .contiguous()",
         )
     stride = tensor.stride(0)
-    if (stride * tensor.element_size()) % 16 or tensor.data_ptr() % 16:
+    if tensor.shape[0] > 1 and stride < tensor.shape[1]:
         raise InvalidArgumentError(
-            spec.name,
-            expected="rows aligned to 16 bytes",
-            got=f"a row stride of {stride * tensor.element_size()} bytes at address offset {tensor.data_ptr() % 16}",
-            fix="use a cache whose rows start on 16-byte boundaries",
+            spec.label,
+            expected=f"rows that do not overlap (a row stride of at least {tensor.shape[1]} elements)",
+            got=f"strides {tensor.stride()}",
+            fix="call .contiguous()",
+        )
+    if (stride * tensor.element_size()) % spec.align:
+        raise InvalidArgumentError(
+            spec.label,
+            expected=f"rows aligned to {spec.align} bytes",
+            got=f"a row stride of {stride * tensor.element_size()} bytes",
+            fix=f"use a cache whose rows start on {spec.align}-byte boundaries",
         )
     dims[spec.row_stride] = stride
+
+
+def _require_aligned(spec: Operand, tensor: torch.Tensor) -> None:
+    align = max(spec.align, tensor.element_size())
+    if tensor.numel() and tensor.data_ptr() % align:
+        raise InvalidArgumentError(
+            spec.label,
+            expected=f"an address that is a multiple of {align} bytes",
+            got=f"a view that begins {tensor.data_ptr() % align} bytes past one",
+            fix="pass a tensor that begins on such an address: .clone() makes one",
+        )
+
+
+def check_values(
+    operands: tuple[Operand, ...],
+    values: Mapping[str, Any],
+    dims: Mapping[str, int],
+    *,
+    only_undefined: bool = False,
+) -> None:
+    """Read the operands that have rules of values and compare; on a GPU this waits for the device.
+
+    Args:
+        only_undefined: look only for values that a kernel gives no meaning.
+
+    Raises:
+        InvalidArgumentError: names the operand, the rule and the first value that breaks it.
+    """
+    for spec in operands:
+        for rule in spec.values:
+            if values.get(spec.name) is None or (only_undefined and rule.otherwise != UNDEFINED):
+                continue
+            wrong = rule.wrong(values, dims)
+            if bool(wrong.any()):
+                at = tuple(wrong.nonzero()[0].tolist())
+                raise InvalidArgumentError(
+                    spec.label,
+                    expected=rule.allowed,
+                    got=f"{int(values[spec.name][at])} at {list(at)}, and {int(wrong.sum()) - 1} more such values",
+                    fix="correct the values"
+                    + ("" if rule.otherwise == UNDEFINED else f" (kernels take them as {rule.otherwise})"),
+                )
 
 
 def _spell(shape: tuple[str | int, ...]) -> str:

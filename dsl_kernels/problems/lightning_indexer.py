@@ -7,15 +7,34 @@ Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Workload
+from .base import Comparison, Operand, Problem, Values, Workload
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 PAGE = 64
+
+
+def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    return (o["seq_lens"] < 0) | (o["seq_lens"] > min(dims["max_pages"] * PAGE, dims["stride"]))
+
+
+def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    lens, table = o["seq_lens"], o["block_table"]
+    scored = torch.where(lens > int(o.get("skip_below", 0)), lens, 0)
+    used = -(-scored.amax(dim=1) // PAGE) if scored.numel() else scored.sum(dim=1)
+    live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
+    return live & ((table < 0) | (table >= dims["pages"]))
+
+
+def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
+    return lambda o, dims: (o[name] < 0) | (o[name] > dims["skv"])
+
+
 _SKIP = Operand("skip_below", (), "int32", "scalar", doc="rows with at most this many keys are not scored")
 
 DECODE = (
@@ -32,12 +51,21 @@ DECODE = (
         doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
     ),
     Operand("weights", ("b", "next_n", "heads"), "float32", doc="per-head weights, may be negative"),
-    Operand("seq_lens", ("b", "next_n"), "int32", doc="keys visible to each query; 0 for a padded row"),
+    Operand(
+        "seq_lens",
+        ("b", "next_n"),
+        "int32",
+        doc="keys visible to each query; 0 for a padded row",
+        align=4,
+        values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
+    ),
     Operand(
         "block_table",
         ("b", "max_pages"),
         "int32",
         doc="page ids; entries past ceil(len / 64) are never followed",
+        align=4,
+        values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
     ),
     Operand(
         "logits",
@@ -45,6 +73,8 @@ DECODE = (
         "float32",
         "out",
         doc="scores; columns at and beyond the length stay as they were",
+        align=4,
+        argument="out",
     ),
     _SKIP,
 )
@@ -53,14 +83,34 @@ PREFILL = (
     Operand("k", ("skv", INDEX_DIM), "float8_e4m3"),
     Operand("k_scales", ("skv",), "float32"),
     Operand("weights", ("s", "heads"), "float32"),
-    Operand("k_start", ("s",), "int32", doc="first key of each row"),
-    Operand("k_end", ("s",), "int32", doc="one past the last key of each row"),
+    Operand(
+        "k_start",
+        ("s",),
+        "int32",
+        doc="first key of each row",
+        align=4,
+        values=(Values("0 to skv", _outside_keys("k_start"), "the nearest key"),),
+    ),
+    Operand(
+        "k_end",
+        ("s",),
+        "int32",
+        doc="one past the last key of each row",
+        align=4,
+        values=(
+            Values("0 to skv", _outside_keys("k_end"), "the nearest key"),
+            Values("at least k_start", lambda o, dims: o["k_end"] < o["k_start"], "an empty window"),
+        ),
+    ),
     Operand(
         "logits",
         ("s", "stride"),
         "float32",
         "out",
         doc="column j is key j; columns outside the window stay as they were",
+        align=4,
+        argument="out",
+        requires=("stride >= skv",),
     ),
     _SKIP,
     Operand(
@@ -73,43 +123,49 @@ PREFILL = (
 )
 
 
+def _normal(generator: torch.Generator) -> Callable[..., torch.Tensor]:
+    return partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
+
+
 def _queries(
     rows: tuple[int, ...], heads: int, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    q = torch.randn(*rows, heads, INDEX_DIM, generator=generator).clamp(-2, 2).to(torch.float8_e4m3fn)
-    return q, torch.randn(*rows, heads, generator=generator)
+    normal = _normal(generator)
+    q = normal(*rows, heads, INDEX_DIM).clamp(-2, 2).to(torch.float8_e4m3fn)
+    return q, normal(*rows, heads)
 
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
-    p = workload.params
+    p, device = workload.params, generator.device
     if workload.form == "prefill":
         s, skv = p["s"], p["skv"]
         q, weights = _queries((s,), p["heads"], generator)
         keys, scales = unpack_index_keys(
-            pack_index_keys(torch.randn(-(-skv // PAGE), PAGE, INDEX_DIM, generator=generator))
+            pack_index_keys(_normal(generator)(-(-skv // PAGE), PAGE, INDEX_DIM))
         )
         first = skv - s + 1
-        ends = torch.arange(first, first + s, dtype=torch.int32).clamp(min=0)
-        starts = torch.zeros(s, dtype=torch.int32)
+        ends = torch.arange(first, first + s, dtype=torch.int32, device=device).clamp(min=0)
+        starts = torch.zeros(s, dtype=torch.int32, device=device)
         if p.get("windows") == "ragged":
-            starts = (torch.rand(s, generator=generator) * ends).to(torch.int32)
+            share = torch.rand(s, generator=generator, dtype=torch.float32, device=device)
+            starts = (share * ends).to(torch.int32)
             ends[s // 2] = starts[s // 2]
         return {
             "q": q, "k": keys.reshape(-1, INDEX_DIM)[:skv].contiguous(), "k_scales": scales.reshape(-1)[:skv].contiguous(),
             "weights": weights, "k_start": starts, "k_end": ends, "skip_below": p.get("skip_below", 0),
         }  # fmt: skip
-    lens = torch.tensor(p["lens"], dtype=torch.int32)
+    lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
     b, next_n = lens.shape
     q, weights = _queries((b, next_n), p["heads"], generator)
     pages = p["pages"]
-    cache = pack_index_keys(torch.randn(pages, PAGE, INDEX_DIM, generator=generator)).view(pages, -1)
+    cache = pack_index_keys(_normal(generator)(pages, PAGE, INDEX_DIM)).view(pages, -1)
     max_pages = max(1, -(-int(lens.max()) // PAGE)) + p.get("spare_pages", 1)
-    table = torch.randint(-(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64).to(
-        torch.int32
-    )
+    table = torch.randint(
+        -(2**31), 2**31 - 1, (b, max_pages), generator=generator, dtype=torch.int64, device=device
+    ).to(torch.int32)
     for row in range(b):
         used = -(-int(lens[row].max()) // PAGE)
-        order = torch.randperm(pages, generator=generator)[:used]
+        order = torch.randperm(pages, generator=generator, device=device)[:used]
         table[row, :used] = order.to(torch.int32)
     return {
         "q": q,
@@ -131,9 +187,9 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     skip = inputs.get("skip_below", 0)
     if form == "prefill":
         rows, columns = inputs["q"].shape[0], inputs["k"].shape[0]
-        logits = torch.full((rows, columns), float("nan"), dtype=torch.float64)
+        logits = torch.full((rows, columns), float("nan"), dtype=torch.float64, device=inputs["q"].device)
         for row in range(rows):
-            start, end = int(inputs["k_start"][row]), int(inputs["k_end"][row])
+            start, end = max(0, int(inputs["k_start"][row])), min(columns, int(inputs["k_end"][row]))
             if end - start > skip:
                 logits[row, start:end] = _score(
                     inputs["q"][row],
@@ -145,7 +201,8 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     values, scales = unpack_index_keys(inputs["k_cache"], PAGE)
     lens = inputs["seq_lens"]
     b, next_n = lens.shape
-    logits = torch.full((b, next_n, max(1, int(lens.max()))), float("nan"), dtype=torch.float64)
+    shape = (b, next_n, max(1, int(lens.max())))
+    logits = torch.full(shape, float("nan"), dtype=torch.float64, device=lens.device)
     for row in range(b):
         for query in range(next_n):
             length = int(lens[row, query])

@@ -1,33 +1,47 @@
 """Sparse multi-head latent attention over selected tokens, with the latent row as key and as value.
 
 l[i] = sm_scale * (q_nope . ckv[id_i] + q_pe . kpe[id_i]);  out = softmax(l) @ ckv[ids];  lse = log(sum exp l).
-An id of -1 anywhere is padding. A row without ids gives out = 0 and lse = -inf. The optional sink joins the
-softmax's denominator of `out` only. Source: DeepSeek-V3.2 and flashinfer-bench's
-dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
+An id of -1 anywhere is padding, and so is any other that names no token. A row without ids gives out = 0 and
+lse = -inf. The optional sink joins the softmax's denominator of `out` only. Source: DeepSeek-V3.2 and
+flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Workload
+from .base import Comparison, Operand, Problem, Values, Workload
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 
 _QUERIES = (
     Operand("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),
     Operand("q_pe", ("t", "heads", ROPE_DIM), "bfloat16"),
 )
+
+
+def _wrong_ids(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    return (o["indices"] < -1) | (o["indices"] >= dims["n"])
+
+
 _REST = (
-    Operand("indices", ("t", "topk"), "int32", doc="global token ids; -1 anywhere is padding"),
+    Operand(
+        "indices",
+        ("t", "topk"),
+        "int32",
+        doc="global token ids; -1 anywhere is padding",
+        values=(Values("token ids from 0 to n - 1, or -1", _wrong_ids, "padding"),),
+    ),
     Operand(
         "attn_sink",
         ("heads",),
         "float32",
         doc="natural-log logit that joins the denominator of out; -inf: none",
+        default=-math.inf,
     ),
     Operand("out", ("t", "heads", LATENT_DIM), "bfloat16", "out"),
     Operand("lse", ("t", "heads"), "float32", "out"),
@@ -53,22 +67,28 @@ FORMS = {
             "bfloat16",
             row_stride="ckv_stride",
             doc="latent rows; may be a slice of 576-wide rows",
+            argument="kv",
         ),
         Operand("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
         *_REST,
     ),
-    "fp8": (*_QUERIES, Operand("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens"), *_REST),
+    "fp8": (
+        *_QUERIES,
+        Operand("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens", argument="kv"),
+        *_REST,
+    ),
 }
 DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
 
 def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:
     """Ids [t, topk]: random distinct, sorted, tail (half padded at the end), holes (-1 anywhere), empty, mixed, repeats."""
+    device = generator.device
     ids = torch.stack(
         [
-            torch.randperm(n, generator=generator)[:topk]
+            torch.randperm(n, generator=generator, device=device)[:topk]
             if n >= topk
-            else torch.randint(n, (topk,), generator=generator)
+            else torch.randint(n, (topk,), generator=generator, device=device)
             for _ in range(t)
         ]
     )
@@ -78,7 +98,7 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
     if pattern == "tail":
         ids[:, topk // 2 + 5 :] = -1
     elif pattern == "holes":
-        ids[torch.rand(t, topk, generator=generator) < 0.5] = -1
+        ids[torch.rand(t, topk, generator=generator, dtype=torch.float32, device=device) < 0.5] = -1
         ids[:, : topk // 4] = -1
     elif pattern == "empty":
         ids.fill_(-1)
@@ -96,21 +116,25 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = workload.params
     t, heads, topk, n = p["t"], p["heads"], p["topk"], p["n"]
+    normal = partial(torch.randn, generator=generator, dtype=torch.float32, device=generator.device)
     inputs: dict[str, Any] = {
-        "q_nope": torch.randn(t, heads, LATENT_DIM, generator=generator).bfloat16(),
-        "q_pe": torch.randn(t, heads, ROPE_DIM, generator=generator).bfloat16(),
+        "q_nope": normal(t, heads, LATENT_DIM).bfloat16(),
+        "q_pe": normal(t, heads, ROPE_DIM).bfloat16(),
     }
-    latent = torch.randn(n, LATENT_DIM, generator=generator).bfloat16()
-    rope = torch.randn(n, ROPE_DIM, generator=generator).bfloat16()
+    latent, rope = normal(n, LATENT_DIM).bfloat16(), normal(n, ROPE_DIM).bfloat16()
     if workload.form == "fp8":
         inputs["kv_cache"] = pack_fp8_tokens(latent, rope, raw_scales=p.get("fp8_scales") == "raw")
     elif p.get("joined"):
-        rows = torch.cat([latent, rope], dim=1)
+        # Not torch.cat, which autocast to float16 refuses for bfloat16.
+        rows = latent.new_empty(n, LATENT_DIM + ROPE_DIM)
+        rows[:, :LATENT_DIM], rows[:, LATENT_DIM:] = latent, rope
         inputs["ckv"], inputs["kpe"] = rows[:, :LATENT_DIM], rows[:, LATENT_DIM:]
     else:
         inputs["ckv"], inputs["kpe"] = latent, rope
     inputs["indices"] = draw_indices(p.get("ids", "random"), t, topk, n, generator)
-    sink = torch.randn(heads, generator=generator) if p.get("sink") else torch.full((heads,), -math.inf)
+    sink = normal(heads)
+    if not p.get("sink"):
+        sink = sink.fill_(-math.inf)
     inputs |= {
         "attn_sink": sink,
         "sm_scale": p.get("sm_scale", DATASET_SM_SCALE),
@@ -133,7 +157,7 @@ def _attend(latent: torch.Tensor, rope: torch.Tensor, inputs: Mapping[str, Any])
     sink = inputs["attn_sink"].double()
     for row in range(t):
         ids = inputs["indices"][row]
-        ids = ids[ids >= 0].long()
+        ids = ids[(ids >= 0) & (ids < len(latent))].long()
         if ids.numel() == 0:
             continue
         keys, pe = latent[ids].double(), rope[ids].double()

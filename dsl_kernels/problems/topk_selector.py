@@ -7,27 +7,80 @@ page_size > 0 positions become global token ids through the block table. NaN cou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Workload
+from .base import Comparison, Operand, Problem, Values, Workload
+
+
+def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    """Columns of each row, with starts and ends moved into the row as the kernels do."""
+    return o["row_ends"].long().clamp(max=dims["stride"]) - o["row_starts"].long().clamp(min=0)
+
+
+def _outside_row(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]], torch.Tensor]:
+    return lambda o, dims: (o[name] < 0) | (o[name] > dims["stride"])
+
+
+def _past_table(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    page = dims["page_size"]
+    return (_lengths(o, dims) > dims["max_pages"] * page) & (page > 0)
+
+
+def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
+    table, page = o["block_table"], dims["page_size"]
+    if page == 0:
+        return torch.zeros_like(table, dtype=torch.bool)
+    rows = torch.arange(dims["rows"], device=table.device)
+    pages = -(-_lengths(o, dims).clamp(min=0) // page)
+    used = pages.new_zeros(dims["b"]).scatter_reduce(0, rows // dims["next_n"], pages, "amax")
+    live = torch.arange(dims["max_pages"], device=table.device) < used[:, None]
+    return live & ((table < 0) | (table > (1 << 31) // page - 1))
+
 
 OPERANDS = (
     Operand("logits", ("rows", "stride"), "float32", doc="scores; columns outside a row's range are garbage"),
-    Operand("row_starts", ("rows",), "int32"),
-    Operand("row_ends", ("rows",), "int32"),
+    Operand(
+        "row_starts",
+        ("rows",),
+        "int32",
+        align=4,
+        default=0,
+        values=(Values("0 to stride", _outside_row("row_starts"), "the nearest column"),),
+    ),
+    Operand(
+        "row_ends",
+        ("rows",),
+        "int32",
+        align=4,
+        values=(
+            Values("0 to stride", _outside_row("row_ends"), "the nearest column"),
+            Values("at least row_starts", lambda o, dims: o["row_ends"] < o["row_starts"], "an empty row"),
+            Values("at most max_pages * page_size past row_starts", _past_table),
+        ),
+    ),
     Operand(
         "block_table",
         ("b", "max_pages"),
         "int32",
         doc="row r uses table row r // next_n; ignored when page_size is 0",
+        align=4,
+        default=0,
+        requires=("b * next_n >= rows or page_size == 0",),
+        values=(Values("page ids from 0 to 2^31 / page_size - 1 where a row's columns lie", _wrong_pages),),
     ),
     Operand("next_n", (), "int32", "scalar"),
     Operand("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions relative to row_starts"),
     Operand(
-        "indices", ("rows", "k"), "int32", "out", doc="min(k, length) ids in ascending position, then -1"
+        "indices",
+        ("rows", "k"),
+        "int32",
+        "out",
+        doc="min(k, length) ids in ascending position, then -1",
+        align=4,
+        argument="out",
     ),
 )
 
@@ -38,7 +91,7 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
     normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
     bucket (most scores in one histogram bin), steps (few distinct values), specials (NaN and infinities inside).
     """
-    x = torch.randn(rows, columns, generator=generator)
+    x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
     if kind == "tight":
         return 1.0 + 1e-3 * x
     if kind == "ties":
@@ -47,12 +100,12 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
         return torch.full_like(x, 0.5)
     if kind == "outlier":
         return torch.full_like(x, -1.0).index_fill_(
-            1, torch.randint(columns, (1,), generator=generator), 1e30
+            1, torch.randint(columns, (1,), generator=generator, device=x.device), 1e30
         )
     if kind == "negative":
         return -x.abs() - 1e-3
     if kind == "zeros":
-        return torch.where(x > 0, 0.0, -0.0)
+        return torch.where(x > 0, 0.0, -0.0).to(x.dtype)
     if kind == "bucket":
         return torch.where(x > 3.0, x, 1.0 + x.abs() * 1e-6)
     if kind == "steps":
@@ -67,28 +120,27 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
 
 def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     p = workload.params
-    lens = torch.tensor(p["lens"], dtype=torch.int32)
-    starts = torch.tensor(p.get("starts", [0] * len(p["lens"])), dtype=torch.int32)
+    device = generator.device
+    lens = torch.tensor(p["lens"], dtype=torch.int32, device=device)
+    starts = torch.tensor(p.get("starts", [0] * len(p["lens"])), dtype=torch.int32, device=device)
     rows, ends = len(lens), starts + lens
     stride = -(-(int(ends.max()) + p.get("tail", 37)) // 4) * 4
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
-    columns = torch.arange(stride)
+    columns = torch.arange(stride, device=device)
     outside = (columns >= ends[:, None]) | (columns < starts[:, None])
-    logits[outside] = torch.where(
-        torch.rand(int(outside.sum()), generator=generator) < 0.5, float("nan"), float("inf")
-    )
+    coin = torch.rand(int(outside.sum()), generator=generator, dtype=torch.float32, device=device)
+    logits[outside] = torch.where(coin < 0.5, float("nan"), float("inf")).to(logits.dtype)
     page, next_n = p.get("page_size", 0), p.get("next_n", 1)
     sequences = -(-rows // next_n)
     max_pages = -(-int(lens.max()) // page) + 1 if page else 1
     table = torch.randint(
-        -(2**31), 2**31 - 1, (sequences, max_pages), generator=generator, dtype=torch.int64
+        -(2**31), 2**31 - 1, (sequences, max_pages), generator=generator, dtype=torch.int64, device=device
     ).to(torch.int32)
     if page:
         for sequence in range(sequences):
             used = -(-int(lens[sequence * next_n : (sequence + 1) * next_n].max()) // page)
-            table[sequence, :used] = torch.randperm(p.get("pages", 4096), generator=generator)[:used].to(
-                torch.int32
-            )
+            order = torch.randperm(p.get("pages", 4096), generator=generator, device=device)
+            table[sequence, :used] = order[:used].to(torch.int32)
     return {
         "logits": logits,
         "row_starts": starts,
@@ -104,9 +156,12 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Positions by a stable descending sort, in ascending order, mapped through the block table."""
     logits, k = inputs["logits"], int(inputs["k"])
     rows, page = logits.shape[0], int(inputs["page_size"])
-    out = torch.full((rows, k), -1, dtype=torch.int32)
+    out = torch.full((rows, k), -1, dtype=torch.int32, device=logits.device)
     for row in range(rows):
-        start, end = int(inputs["row_starts"][row]), int(inputs["row_ends"][row])
+        start, end = (
+            max(0, int(inputs["row_starts"][row])),
+            min(logits.shape[1], int(inputs["row_ends"][row])),
+        )
         count = min(k, end - start)
         if count <= 0:
             continue

@@ -25,6 +25,7 @@ from ..tile.lang import (
     START,
     Body,
     Buffer,
+    Counts,
     Engine,
     Guard,
     Knob,
@@ -609,6 +610,48 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start_prefill, "load": _load_prefill, "score": _score_prefill}
 
 
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    return (_decode_counts if k.mode == "decode" else _prefill_counts)(k, schedule, dims)
+
+
+def _decode_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """Every role reads the lengths to find its tiles, then those of its sequence at each tile but in the MMA warp."""
+    next_n, each = dims["next_n"], schedule.constants["rows_per_product"]
+    length = dims["max_len"] if dims["max_len"] > dims.get("skip_below", 0) else 0
+    per_sequence = -(-length // k.tile)
+    tiles = -(-dims["b"] * per_sequence // schedule.constants["ctas"])
+    whole, rest = divmod(tiles, max(1, per_sequence))
+    products = -(-next_n // each)
+    # On Blackwell the products of a tile are dealt to the scoring groups, each with its accumulators.
+    accumulators = -(-products // schedule.constants["groups"]) if "groups" in schedule.constants else 1
+    readers = sum(role.name != "mma" for role in schedule.roles)
+    lengths = 4 * next_n * (len(schedule.roles) * dims["b"] + readers * tiles)
+    queries = (whole + (rest > 0)) * products * each * k.heads * (INDEX_DIM + 4)
+    keys = tiles * (k.tile // PAGE) * (4 + PAGE * (INDEX_DIM + 4))
+    return Counts(
+        loaded=lengths + queries + keys,
+        stored=4 * next_n * (whole * length + rest * k.tile),
+        flops={FP8: tiles * products * schedule.mma("score").flops},
+        steps=max(1, tiles, tiles * accumulators),
+    )
+
+
+def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """The first CTA has the last rows, which may be fewer than its block; every role reads their windows."""
+    rows = dims["s"] - (-(-dims["s"] // k.queries) - 1) * k.queries
+    keys = dims["skv"] if dims["skv"] > dims.get("skip_below", 0) else 0
+    whole_tiles = -(-keys // k.tile)
+    tiles = -(-whole_tiles // dims["splits"])
+    columns = min(keys, tiles * k.tile)
+    products = k.tile // schedule.mmas[0].m
+    return Counts(
+        loaded=8 * rows * sum(role.replicas for role in schedule.roles) + (rows * k.heads + columns) * (INDEX_DIM + 4),
+        stored=4 * rows * columns,
+        flops={FP8: tiles * products * sum(mma.flops * schedule.role(mma.role).replicas for mma in schedule.mmas)},
+        steps=max(1, tiles),
+    )
+
+
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
     """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
     if arch.tmem_columns:
@@ -620,7 +663,8 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool
     if k.mode == "prefill":
         groups, block = _hopper_groups(k)
         fits = k.tile % block == 0 and k.queries * k.heads == HOPPER_N * groups and k.resident == 1 and not k.evict
-        return fits and (level > 0 or (groups, k.tile, k.stages) == (4, 128, 4))
+        # Four queries of 32 heads a product leave no registers for the addresses of two blocks of keys.
+        return fits and (level > 0 or (groups, k.tile, k.stages) == ((4, 128, 4) if k.heads == 64 else (4, 64, 6)))
     if k.queries == 16:
         return False
     # Keys of a decode of one query are read once: they may leave the L2 first without a loss at any size.
@@ -673,6 +717,7 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     bucket=bucket,
+    counts=counts,
     guards=(Guard("form", _mode), Guard("heads", _heads), Guard("next_n", _queries)),
     launch=launch,
     overhead=overhead,

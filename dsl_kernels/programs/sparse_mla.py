@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,14 @@ import torch
 
 from .. import problems
 from ..arch import ArchSpec
+from ..device.torch import sparse_mla as leaf
 from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, unpack_fp8_tokens
 from ..runtime.artifact import TensorMap
 from ..tile.lang import (
+    START,
     Body,
     Buffer,
+    Counts,
     Engine,
     Guard,
     Knob,
@@ -35,6 +39,7 @@ from ..tile.lang import (
     TileProgram,
 )
 from ..tile.machine import Machine, Slot
+from ..tile.text import Expr, Recorder, Value, name
 
 LOG2E = math.log2(math.e)
 MAX_HEAD_BLOCK = 64
@@ -143,6 +148,18 @@ def _sliced_ctas_per_sm(k: SimpleNamespace) -> int:
     return 2 if k.cluster == k.slices and (k.block or head_block(k.heads)) <= 16 else 1
 
 
+def _products(tile: int, hb: int, dims: int, rope: int, shared_out: str = "m") -> tuple[Mma, ...]:
+    """S^T = K Q^T in two parts, and O^T += K^T P^T; eight heads lie along the rows of P."""
+    return (
+        Mma("qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores", shared_out=shared_out, doc="S^T = K Q^T"),
+        Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores", shared_out=shared_out),
+        Mma(
+            "pv", "wgmma", "attend", dims, hb, tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k",
+            a="ckv_s", b="p_s", acc="acc", shared_out=shared_out, doc="O^T += K^T P^T",
+        ),
+    )  # fmt: skip
+
+
 def _sliced(k: SimpleNamespace) -> Schedule:
     """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
     hb, slices, parts = k.block or head_block(k.heads), k.slices, k.cluster // k.slices
@@ -150,6 +167,12 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     shared, registers = Space.SHARED, Space.REGISTER
     # A thread's share of O: quads of two dims by two heads, and the lse of the two heads.
     quads = dims // 64 * (hb // 8)
+    own = quads // parts
+    token_words = tuple(
+        Buffer(name, registers, (k.tile, (dims + rope) // 2), "int32", role="gather", per_thread=dims * 11 // 64, doc=doc)
+        for name, doc in (("words", "tokens on their way"), ("held", "tokens of the tile before"))
+        if k.kv == "fp8"
+    )
     merge_buffers = (
         Buffer("o_s", shared, (quads, 128, 6), "float32", doc="normalised parts of O and their lse"),
     )
@@ -173,6 +196,13 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Buffer("last_s", shared, (1,), "int32"),
             Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
             Buffer("acc", registers, (dims, hb), "float32", role="attend"),
+            Buffer("sums", registers, (4, hb), "float32", role="attend", per_thread=hb // 4, doc="of each warp's tokens"),
+            Buffer("risen", registers, (4, hb), "float32", role="attend", per_thread=hb // 4),
+            *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=hb // 4) for name in ("top", "peak")),
+            Buffer("quads", registers, (own, 64, 8), "float32", role="attend", per_thread=4 * own),
+            Buffer("lses", registers, (own, 8), "float32", role="attend", per_thread=2 * own),
+            Buffer("sinks", registers, (hb,), "float32", role="attend", per_thread=2 * min(own, hb // 8)),
+            *token_words,
         ),
         pipelines=(
             Pipeline(
@@ -182,16 +212,13 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Pipeline("x", ("x_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), 2, doc="partial scores"),
             *(merge_pipes if parts > 1 else ()),
         ),
-        mmas=(
-            Mma("qk_nope", "wgmma", "attend", k.tile, hb, dims, "bfloat16"),
-            Mma("qk_pe", "wgmma", "attend", k.tile, hb, rope, "bfloat16"),
-            Mma("pv", "wgmma", "attend", dims, hb, k.tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k"),
-        ),
+        mmas=_products(k.tile, hb, dims, rope),
         grid=(f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        axes=("bx", "rank", "part"),
         cluster=(1, k.cluster, 1),
         group=(1,),
         named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope, "parts": parts, "own": quads // parts},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope, "parts": parts, "own": own},
         ctas_per_sm=_sliced_ctas_per_sm(k),
     )  # fmt: skip
 
@@ -215,16 +242,22 @@ def _wide(k: SimpleNamespace) -> Schedule:
             Buffer("last_s", shared, (1,), "int32"),
             Buffer("scores", registers, (hb, k.tile), "float32", role="attend"),
             Buffer("acc", registers, (hb, LATENT_DIM), "float32", role="attend"),
+            *(Buffer(name, registers, (2, hb), "float32", role="attend", per_thread=2) for name in ("sums", "rows")),
+            *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=2) for name in ("peak", "sinks")),
         ),
         pipelines=(
             Pipeline("kv", ("ckv_s", "kpe_s"), "gather", Engine.CP_ASYNC, (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split"),
         ),
         mmas=(
-            Mma("qk_nope", "wgmma", "attend", hb, k.tile, LATENT_DIM, "bfloat16"),
-            Mma("qk_pe", "wgmma", "attend", hb, k.tile, ROPE_DIM, "bfloat16"),
-            Mma("pv", "wgmma", "attend", hb, LATENT_DIM, k.tile, "bfloat16", b_major="mn"),
+            Mma("qk_nope", "wgmma", "attend", hb, k.tile, LATENT_DIM, "bfloat16", a="q_s", b="ckv_s", acc="scores", shared_out="n", doc="S = Q K^T"),
+            Mma("qk_pe", "wgmma", "attend", hb, k.tile, ROPE_DIM, "bfloat16", a="qpe_s", b="kpe_s", acc="scores", shared_out="n"),
+            Mma(
+                "pv", "wgmma", "attend", hb, LATENT_DIM, k.tile, "bfloat16", b_major="mn", a="p_s", b="ckv_s", acc="acc", shared_out="n",
+                doc="O += P K",
+            ),
         ),
         grid=(f"t * {k.heads // hb}", "splits"),
+        axes=("bx", "split"),
         named_barriers={"attend": ("attend",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb},
     )  # fmt: skip
@@ -239,6 +272,11 @@ def _hopper(k: SimpleNamespace) -> Schedule:
     groups = 1 if hb <= 32 else 2
     # setmaxnreg deals out what the launch took: 384 threads get 168 registers each.
     budgets = (None, None) if groups == 1 else (216, 72) if k.kv == "bf16" else (208, 88)
+    batch = 2 if groups == 1 else 1
+    token_words = tuple(
+        Buffer("words", Space.REGISTER, (batch, 32, 288), "uint32", role="gather", per_thread=44 * batch, private=True, doc="tokens on their way")
+        for _ in range(k.kv == "fp8")
+    )
     attend = Role("attend", 4 * groups, budgets[0], "queries, both products, softmax, merge, output")
     gather = Role("gather", 4, budgets[1], "selected rows into the ring")
     shared, registers = Space.SHARED, Space.REGISTER
@@ -255,6 +293,9 @@ def _hopper(k: SimpleNamespace) -> Schedule:
             Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
             Buffer("sums", registers, (k.tile, hb), "float32", role="attend"),
             Buffer("acc", registers, (LATENT_DIM, hb), "float32", role="attend"),
+            Buffer("risen", registers, (4, hb), "float32", role="attend", per_thread=hb // 4),
+            *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=hb // 4) for name in ("top", "peak")),
+            *token_words,
         ),
         pipelines=(
             Pipeline(
@@ -262,18 +303,15 @@ def _hopper(k: SimpleNamespace) -> Schedule:
                 (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split",
             ),
         ),
-        mmas=(
-            Mma("qk_nope", "wgmma", "attend", k.tile, hb, LATENT_DIM, "bfloat16"),
-            Mma("qk_pe", "wgmma", "attend", k.tile, hb, ROPE_DIM, "bfloat16"),
-            Mma("pv", "wgmma", "attend", LATENT_DIM, hb, k.tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k"),
-        ),
+        mmas=_products(k.tile, hb, LATENT_DIM, ROPE_DIM, "m" if groups == 1 else "n"),
         grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
         cluster=(1, k.cluster, 1),
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"attend": ("attend",)},
         constants={
             "head_block": hb, "head_blocks": k.heads // hb, "groups": groups,
-            "batch": 2 if groups == 1 else 1,
+            "batch": batch,
         },
     )  # fmt: skip
 
@@ -334,39 +372,356 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return _hopper(k) if arch.tmem_columns == 0 else _blackwell(k, arch)
 
 
+@dataclass(frozen=True)
+class _Walk:
+    """This CTA's query, heads and tiles: every role walks the tiles that hold a valid id, on its own reading of the ids."""
+
+    row: Value
+    head0: Value
+    split: Value
+    splits: Value
+    turns: Value
+
+    @classmethod
+    def named(cls, m: Recorder) -> _Walk:
+        """As the kernel's start has named them."""
+        blocks = m.c.head_blocks
+        row = name("row") if blocks > 1 else m.block(0)
+        head0: Value = name("head0") if blocks > 1 else 0
+        whole = len(m.schedule.axes) == 2
+        return cls(row, head0, name("split"), m.dim("splits") if whole else name("splits_of_row"), name("turns"))
+
+
+def _start(m: Recorder) -> None:
+    """Hopper: where this CTA is, its first ids, and nothing that a kernel before this one has written."""
+    blocks, hb, slices = m.c.head_blocks, m.c.head_block, _slices(m)
+    if blocks > 1:
+        m.let("row", m.block(0) // blocks)
+        m.let("head0", m.block(0) % blocks * hb)
+    splits: Value = m.dim("splits")
+    if len(m.schedule.axes) == 3:
+        if slices > 1:
+            m.comment("The CTAs of a slice group have consecutive ranks and walk the same tiles.")
+            m.let("which", m.block(1) % slices)
+        m.let("split", m.block(2) * (m.k.cluster // slices) + m.block(1) // slices)
+        splits = m.let("splits_of_row", m.dim("splits") // slices)
+    m.let("turns", (m.dim("topk") // m.k.tile - name("split") + splits - 1) // splits)
+    m.var("it")
+    low, high = m.var("low"), m.var("high")
+    for text in ("in_low", "in_high"):
+        m.var(text)
+    m.var("live", False, "bool")
+    m.barriers_stand()
+    if slices > 1:
+        m.comment("The other CTAs' barriers must stand before anything is sent to them.")
+        m.cluster_arrive(relaxed=True)
+    m.depend()
+    walk = _Walk.named(m)
+    leaf.read_ids(
+        m, low, high, m.operand("indices"), m.dim("topk"), walk.row, 0, walk.turns, walk.split, walk.splits, m.lane
+    )
+
+
+def _live_tiles(m: Recorder, *, more: int = 0) -> Iterator[Expr]:
+    """Turns of the walk; ids are read one turn ahead, and `in_low`, `in_high`, `live` tell which are valid."""
+    walk, low, high = _Walk.named(m), name("low"), name("high")
+    for turn in m.loop("turn", walk.turns + more):
+        leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high, m.dim("n"))
+        if m.role == "gather":
+            m.let("now_low", low)
+            m.let("now_high", high)
+        leaf.read_ids(
+            m, low, high, m.operand("indices"), m.dim("topk"), walk.row, turn + 1, walk.turns, walk.split, walk.splits, m.lane
+        )
+        yield turn
+
+
+def _slices(m: Recorder) -> int:
+    """CTAs that share out the dims of one split."""
+    return getattr(m.k, "slices", 1)
+
+
+def _gather(m: Recorder) -> None:
+    slices, it, live = _slices(m), name("it"), name("live", "bool")
+    dims, rope = LATENT_DIM // slices, ROPE_DIM // slices
+    which: Value = name("which") if slices > 1 else 0
+    low, high = name("now_low"), name("now_high")
+    if m.k.kv == "fp8" and slices == 1:
+        _gather_halves(m)
+    elif m.k.kv == "bf16":
+        for _ in _live_tiles(m):
+            with m.when(live):
+                kv = m.acquire("kv", it)
+                for target, cache, columns in ((kv.ckv_s, "ckv", dims), (kv.kpe_s, "kpe", rope)):
+                    leaf.copy_rows(m, target, m.operand(cache, f"{cache}_stride"), which * columns, columns, low, high, m.dim("n"), m.thread)
+                m.commit(kv)
+                m.set(it, it + 1)
+    else:
+        m.comment("A tile waits in registers while the next one is read.")
+        words, held, holds = m.buffer("words"), m.buffer("held"), m.var("holds", False, "bool")
+        for turn in _live_tiles(m, more=1):
+            with m.when(live | turn.equals(name("turns"))):
+                with m.when(live):
+                    leaf.load_tokens(m, words, m.operand("kv_cache"), which, dims, low, high, m.dim("n"), m.thread)
+                with m.when(holds):
+                    kv = m.acquire("kv", it)
+                    leaf.store_tokens(m, held, kv.ckv_s, kv.kpe_s, dims, m.thread)
+                    m.commit(kv)
+                    m.set(it, it + 1)
+                leaf.move(m, held, words)
+                m.set(holds, live)
+    if m.k.cluster > 1:
+        if slices == 1:
+            m.cluster_arrive()
+        m.cluster_wait()
+
+
+def _gather_halves(m: Recorder) -> None:
+    """fp8 tokens of whole rows, half a tile at a time: with room for two, the next tile's replaces what was just written."""
+    it, live, low, high = name("it"), name("live", "bool"), name("now_low"), name("now_high")
+    words, cache, n = m.buffer("words"), m.operand("kv_cache"), m.dim("n")
+    if m.c.batch == 1:
+        for _ in _live_tiles(m):
+            with m.when(live):
+                kv = m.acquire("kv", it)
+                for half in range(2):
+                    leaf.load_half(m, words, 0, cache, half, low, high, n, m.thread)
+                    leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, half, m.thread)
+                m.commit(kv)
+                m.set(it, it + 1)
+        return
+    holds = m.var("holds", False, "bool")
+    for turn in _live_tiles(m, more=1):
+        with m.when(live | turn.equals(name("turns"))):
+            with m.when(holds):
+                kv = m.acquire("kv", it)
+            for half in range(2):
+                with m.when(holds):
+                    leaf.store_half(m, words, half, kv.ckv_s, kv.kpe_s, half, m.thread)
+                with m.when(live):
+                    leaf.load_half(m, words, half, cache, half, low, high, n, m.thread)
+            with m.when(holds):
+                m.commit(kv)
+                m.set(it, it + 1)
+            m.set(holds, live)
+
+
+def _attend_whole(m: Recorder) -> None:
+    """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
+    k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
+    hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("attend").threads
+    scores, acc, sums, risen, top, peak, red = (
+        m.buffer(text) for text in ("scores", "acc", "sums", "risen", "top", "peak", "red_s")
+    )
+    for target, q, width in (("q_s", "q_nope", LATENT_DIM), ("qpe_s", "q_pe", ROPE_DIM)):
+        leaf.load_queries(m, m.buffer(target), m.operand(q), walk.row, walk.head0, k.heads, hb, width, 0, width, thread)
+    m.publish("attend", "q_s", "qpe_s")
+    m.fill(acc, 0.0)
+    m.fill(sums, 0.0)
+    m.fill(peak, -math.inf)
+    for _ in _live_tiles(m):
+        with m.when(name("live", "bool")):
+            kv = m.wait("kv", it)
+            nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
+            m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
+            m.await_products()
+            leaf.mask_scores(m, scores, name("in_low"), name("in_high"), m.scalar("sm_scale"), thread)
+            _softmax_of_tile(m, hb)
+            m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
+            m.release(kv)
+            m.set(it, it + 1)
+    _total(m)
+    scratch = (m.operand("o_partial"), m.operand("lse_partial"))
+    result = (m.operand("attn_sink"), m.operand("out"), m.operand("lse"))
+
+    def merge(rank: Value, count: int) -> None:
+        leaf.merge_splits(
+            m, *scratch, *result, walk.row, walk.head0, hb, k.heads, splits, m.scalar("lse_scale"), rank * count, count, thread, threads
+        )
+
+    last = m.var("last", True, "bool")
+    if k.cluster > 1:
+        m.comment("The cluster meets once its partials are written; each CTA then merges its share of the row.")
+        leaf.write_partial(m, acc, top, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, thread)
+        m.cluster_arrive()
+        m.cluster_wait()
+        with m.when(splits > k.cluster):
+            m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + m.block(1), splits // k.cluster, "attend")
+        with m.when(last):
+            merge(m.block(1), hb * 128 // k.cluster)
+        return
+    with m.when(splits.equals(1)):
+        leaf.write_outputs(m, acc, top, *result, walk.row, walk.head0, k.heads, m.scalar("lse_scale"), thread)
+    with m.otherwise():
+        leaf.write_partial(m, acc, top, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, thread)
+        m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
+        with m.when(last):
+            merge(0, hb * 128)
+
+
+def _softmax_of_tile(m: Recorder, hb: int) -> None:
+    """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
+    scores, acc, sums, risen, top, peak, red = (
+        m.buffer(text) for text in ("scores", "acc", "sums", "risen", "top", "peak", "red_s")
+    )
+    leaf.column_maxima(m, risen, scores, m.thread)
+    leaf.share_columns(m, red, risen, m.thread)
+    m.meet("attend")
+    leaf.join_maxima(m, top, red, m.thread)
+    leaf.online_softmax(m, scores, sums, acc, peak, top)
+    leaf.store_weights(m, m.buffer("p_s"), scores, hb, m.thread)
+    m.publish("attend", "p_s")
+
+
+def _total(m: Recorder) -> None:
+    """O normalised, and its lse in `top`."""
+    acc, sums, risen, top, peak, red = (m.buffer(text) for text in ("acc", "sums", "risen", "top", "peak", "red_s"))
+    leaf.column_sums(m, risen, sums, m.thread)
+    leaf.share_columns(m, red, risen, m.thread)
+    m.meet("attend")
+    leaf.join_sums(m, top, red, m.thread)
+    leaf.normalise(m, acc, top, peak)
+
+
+def _attend(m: Recorder) -> None:
+    """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
+    k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
+    hb, dims, rope, slices, thread, n = c.head_block, c.dims, c.rope, k.slices, m.thread, m.dim("n")
+    scores, acc, sums, top, peak, quads, lses, sinks = (
+        m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak", "quads", "lses", "sinks")
+    )
+    which, rank, low, high = name("which"), m.block(1), name("in_low"), name("in_high")
+    share = m.let("share", rank // slices * c.own)
+    if c.parts > 1:
+        parts = m.slot("o", 0)
+        m.commit(parts)
+    leaf.load_sinks(m, sinks, m.operand("attn_sink"), walk.head0, hb, share, thread)
+    leaf.load_queries(m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, k.heads, hb, LATENT_DIM, which * dims, dims, thread)
+    leaf.load_queries(m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, k.heads, hb, ROPE_DIM, which * rope, rope, thread)
+    m.publish("attend", "q_s", "qpe_s")
+    m.fill(acc, 0.0)
+    m.fill(sums, 0.0)
+    m.fill(peak, -math.inf)
+    m.cluster_wait()
+    for _ in _live_tiles(m):
+        with m.when(name("live", "bool")):
+            kv = m.wait("kv", it)
+            nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
+            m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
+            m.await_products()
+            x = m.slot("x", it)
+            m.commit(x)
+            leaf.send_scores(m, scores, m.sender(x.x_s, x), rank, slices, thread)
+            m.wait("x", it)
+            leaf.add_scores(m, scores, x.x_s, slices, thread)
+            leaf.mask_scores(m, scores, low, high, m.scalar("sm_scale"), thread)
+            _softmax_of_tile(m, hb)
+            m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
+            m.release(kv)
+            m.set(it, it + 1)
+    _total(m)
+    if c.parts > 1:
+        m.comment("The CTAs that hold this slice trade quads of O, so that each merges its share of them.")
+        leaf.send_parts(m, acc, top, m.sender(parts.o_s, parts), rank, slices, c.parts, hb, thread)
+        m.wait("o", 0)
+        leaf.merge_sent(m, quads, lses, parts.o_s, c.parts, thread)
+    else:
+        leaf.unmerged(m, quads, lses, acc, top, hb)
+    clusters = m.let("clusters", m.dim("splits") // k.cluster)
+    last = m.var("last", True, "bool")
+    scratch = (m.operand("o_partial"), m.operand("lse_partial"))
+    with m.when(clusters > 1):
+        leaf.leave_part(m, quads, lses, *scratch, walk.row, m.dim("splits"), m.block(2) * k.cluster + rank, walk.head0, share, k.heads, hb, thread)
+        m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + rank, clusters, "attend")
+    with m.when(last):
+        with m.when(clusters > 1):
+            leaf.merge_parts(m, quads, lses, *scratch, walk.row, m.dim("splits"), rank, k.cluster, clusters, walk.head0, share, k.heads, hb, thread)
+        leaf.store_result(
+            m, m.operand("out"), m.operand("lse"), quads, lses, sinks, walk.row, walk.head0, k.heads, share, which, dims, hb,
+            m.scalar("lse_scale"), thread,
+        )
+
+
+def _attend_wide(m: Recorder) -> None:
+    """Heads on M: each of two warpgroups multiplies half of the tokens, then half of the dims."""
+    k, walk, it, thread = m.k, _Walk.named(m), name("it"), m.thread
+    scores, acc, sums, rows, peak, sinks, red = (
+        m.buffer(text) for text in ("scores", "acc", "sums", "rows", "peak", "sinks", "red_s")
+    )
+    leaf.load_query_rows(m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, k.heads, LATENT_DIM, thread)
+    leaf.load_query_rows(m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, k.heads, ROPE_DIM, thread)
+    leaf.load_row_sinks(m, sinks, m.operand("attn_sink"), walk.head0, thread)
+    m.publish("attend", "q_s", "qpe_s")
+    m.fill(acc, 0.0)
+    m.fill(sums, 0.0)
+    m.fill(peak, -math.inf)
+    for _ in _live_tiles(m):
+        with m.when(name("live", "bool")):
+            kv = m.wait("kv", it)
+            nope = m.multiply("qk_nope", scores, m.buffer("q_s"), kv.ckv_s)
+            m.multiply("qk_pe", scores, m.buffer("qpe_s"), kv.kpe_s, accumulate=True, before=nope)
+            m.await_products()
+            leaf.mask_columns(m, scores, name("in_low"), name("in_high"), m.scalar("sm_scale"), thread)
+            leaf.row_maxima(m, rows, scores)
+            leaf.share_maxima(m, rows, red, thread)
+            m.meet("attend")
+            leaf.softmax_rows(m, scores, sums, acc, peak, rows, red, thread)
+            leaf.store_rows(m, m.buffer("p_s"), scores, thread)
+            m.publish("attend", "p_s")
+            m.multiply("pv", acc, m.buffer("p_s"), kv.ckv_s, accumulate=True)
+            m.release(kv)
+            m.set(it, it + 1)
+    leaf.share_sums(m, rows, sums, red, thread)
+    m.meet("attend")
+    leaf.normalise_rows(m, acc, sums, peak, rows, red, thread)
+    last, splits = m.var("last", True, "bool"), m.dim("splits")
+    scratch = (m.operand("o_partial"), m.operand("lse_partial"))
+    with m.when(splits > 1):
+        leaf.leave_rows(m, acc, sums, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, thread)
+        m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
+    with m.when(last):
+        with m.when(splits > 1):
+            leaf.merge_rows(m, acc, sums, *scratch, walk.row, splits, walk.head0, k.heads, thread)
+        leaf.store_result_rows(
+            m, m.operand("out"), m.operand("lse"), acc, sums, sinks, walk.row, walk.head0, k.heads, m.slot("kv", 0).ckv_s,
+            m.scalar("lse_scale"), thread,
+        )
+
+
 def _place(m: Machine) -> tuple[int, int, int]:
     """(query, first head, split) of this CTA."""
     blocks, hb = m.schedule.constants["head_blocks"], m.schedule.constants["head_block"]
     split = m.block[1] if len(m.block) == 2 else m.block[2] * m.k.cluster + m.block[1]
-    return m.block[0] // blocks, (m.block[0] % blocks) * hb, split // _slices(m)
+    return m.block[0] // blocks, (m.block[0] % blocks) * hb, split // _old_slices(m)
 
 
-def _slices(m: Machine) -> int:
+def _old_slices(m: Machine) -> int:
     """CTAs that share out the dims of one split; a split's CTAs have consecutive ranks."""
     return getattr(m.k, "slices", 1)
 
 
-def _live_tiles(m: Machine) -> Iterator[torch.Tensor]:
+def _old_live_tiles(m: Machine) -> Iterator[torch.Tensor]:
     """The ids of each tile of this split that has a valid one; every role walks the same tiles."""
     query, _, split = _place(m)
-    tiles, splits = m.dim("topk") // m.k.tile, m.dim("splits") // _slices(m)
+    tiles, splits = m.dim("topk") // m.k.tile, m.dim("splits") // _old_slices(m)
     for turn in m.loop(-(-(tiles - split) // splits)):
         tile = split + turn * splits
         ids = m.operand("indices")[query, tile * m.k.tile : (tile + 1) * m.k.tile]
+        ids = torch.where(ids < m.dim("n"), ids, -1)
         if m.taken((ids >= 0).any()):
             yield ids
 
 
 def _dims(m: Machine) -> tuple[slice, slice]:
     """The latent and rope dims of this CTA."""
-    slices = _slices(m)
+    slices = _old_slices(m)
     which, dims, rope = m.block[1] % slices, LATENT_DIM // slices, ROPE_DIM // slices
     return slice(which * dims, (which + 1) * dims), slice(which * rope, (which + 1) * rope)
 
 
 def _rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The bf16 latent and rope rows of a tile's ids, this CTA's dims of them; padding gives zero rows."""
-    if _slices(m) > 1:
+    if _old_slices(m) > 1:
         return _sliced_rows(m, ids)
     if m.k.kv == "fp8":
         tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES, dtype=torch.uint8)
@@ -383,7 +738,7 @@ def _rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _sliced_rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     nope, pe = _dims(m)
     if m.k.kv == "fp8":
-        tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES // _slices(m), dtype=torch.uint8)
+        tokens = m.zeros(m.k.tile, FP8_TOKEN_BYTES // _old_slices(m), dtype=torch.uint8)
         cache = m.operand("kv_cache")
         m.gather(tokens, cache[:, : tokens.shape[1]], ids)
         latent, rope = unpack_fp8_tokens(cache[ids.clamp(min=0).long()])
@@ -396,8 +751,8 @@ def _sliced_rows(m: Machine, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
     return latent, rope
 
 
-def _gather(m: Machine) -> Generator[Any, None, None]:
-    for ids in _live_tiles(m):
+def _old_gather(m: Machine) -> Generator[Any, None, None]:
+    for ids in _old_live_tiles(m):
         slot = yield from m.acquire("kv")
         latent, rope = _rows(m, ids)
         slot.ckv_s.copy_(latent)
@@ -406,7 +761,7 @@ def _gather(m: Machine) -> Generator[Any, None, None]:
 
 
 def _gather_units(m: Machine) -> Generator[Any, None, None]:
-    for ids in _live_tiles(m):
+    for ids in _old_live_tiles(m):
         latent, rope = _rows(m, ids)
         for unit in range(UNITS):
             slot = yield from m.acquire("kv")
@@ -450,7 +805,7 @@ def _issue(m: Machine) -> Generator[Any, None, None]:
         m.commit(o)
 
     issued = 0
-    for _ in _live_tiles(m):
+    for _ in _old_live_tiles(m):
         yield from scores()
         if issued:
             yield from values(first=issued == 1)
@@ -470,7 +825,7 @@ def _softmax(m: Machine) -> Generator[Any, None, None]:
     scale = m.scalar("sm_scale") * LOG2E
     highest, total = m.full((n,), -math.inf), m.zeros(n)
     tiles = 0
-    for ids in _live_tiles(m):
+    for ids in _old_live_tiles(m):
         slot = yield from m.wait("s")
         scores = torch.where((ids >= 0)[:, None], slot.s_t * scale, -math.inf)
         m.release(slot)
@@ -501,16 +856,16 @@ def _softmax(m: Machine) -> Generator[Any, None, None]:
         _finish(m, out[:hb], lse[:hb])
 
 
-def _attend(m: Machine) -> Generator[Any, None, None]:
+def _old_attend(m: Machine) -> Generator[Any, None, None]:
     query, head, _ = _place(m)
-    hb, slices = m.schedule.constants["head_block"], _slices(m)
+    hb, slices = m.schedule.constants["head_block"], _old_slices(m)
     q, q_pe, p = m.buffer("q_s"), m.buffer("qpe_s"), m.buffer("p_s")
     nope, pe = _dims(m)
     m.load(q, m.operand("q_nope")[query, head : head + hb, nope])
     m.load(q_pe, m.operand("q_pe")[query, head : head + hb, pe])
     scale = m.scalar("sm_scale") * LOG2E
     highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(q.shape[1], hb)
-    for ids in _live_tiles(m):
+    for ids in _old_live_tiles(m):
         slot = yield from m.wait("kv")
         scores = m.mma("qk_pe", slot.kpe_s, q_pe.T, m.mma("qk_nope", slot.ckv_s, q.T))
         if slices > 1:
@@ -534,7 +889,7 @@ def _attend(m: Machine) -> Generator[Any, None, None]:
         _finish(m, out, lse)
 
 
-def _attend_wide(m: Machine) -> Generator[Any, None, None]:
+def _old_attend_wide(m: Machine) -> Generator[Any, None, None]:
     """As `_attend`, with the heads on M."""
     query, head, _ = _place(m)
     hb = m.schedule.constants["head_block"]
@@ -543,7 +898,7 @@ def _attend_wide(m: Machine) -> Generator[Any, None, None]:
     m.load(q_pe, m.operand("q_pe")[query, head : head + hb])
     scale = m.scalar("sm_scale") * LOG2E
     highest, total, acc = m.full((hb,), -math.inf), m.zeros(hb), m.zeros(hb, LATENT_DIM)
-    for ids in _live_tiles(m):
+    for ids in _old_live_tiles(m):
         slot = yield from m.wait("kv")
         scores = m.mma("qk_pe", q_pe, slot.kpe_s.T, m.mma("qk_nope", q, slot.ckv_s.T))
         scores = torch.where((ids >= 0)[None, :], scores * scale, -math.inf)
@@ -681,8 +1036,37 @@ def _write(
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if arch.tmem_columns == 0:
-        return {"gather": _gather, "attend": _attend_wide if k.block == 64 else _attend}
+        attend = _attend_wide if k.block == 64 else _attend if k.slices > 1 else _attend_whole
+        return {START: _start, "gather": _gather, "attend": attend}
     return {"softmax": _softmax, "producer": _gather_units, "mma": _issue}
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """Queries once, then rows, products and weights a tile of the split, and what its end writes."""
+    hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
+    tiles = -(-(dims["topk"] // k.tile) // (dims["splits"] // slices))
+    row = FP8_TOKEN_BYTES if k.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
+    # On Blackwell a product takes a quarter of the latent dims.
+    units = schedule.constants.get("units", 1)
+    flops = sum(mma.flops * (1 if mma.name == "qk_pe" else units) for mma in schedule.mmas)
+    return Counts(
+        loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
+        stored=tiles * schedule.buffer("p_s").stage_bytes + _written(k, schedule, dims),
+        flops={"bfloat16": tiles * flops},
+        steps=max(1, tiles * units),
+        group_syncs=int(k.cluster > 1 and slices == 1),
+    )
+
+
+def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> int:
+    """Bytes that the end of a CTA writes: partials in float32 with their lse where splits meet, then its share of the row."""
+    hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
+    if slices > 1:
+        own = schedule.constants["own"]
+        partial = own * 8 * (64 + 1) * 4 if dims["splits"] > k.cluster else 0
+        return partial + own * 8 * 64 * 2 + min(own, hb // 8) * 8 * 4
+    partial = hb * (LATENT_DIM + 1) * 4 if dims["splits"] > 1 else 0
+    return partial + hb * (LATENT_DIM // k.cluster) * 2 + hb * 4
 
 
 def _useful_hopper(k: SimpleNamespace, level: int, backend: str) -> bool:
@@ -783,6 +1167,7 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     bucket=bucket,
+    counts=counts,
     guards=(
         _same("heads", "heads"),
         _same("kv", "form"),

@@ -21,7 +21,7 @@ from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import topk_selector as leaf
 from ..device.torch.topk_selector import BINS, COARSE, WORD
-from ..tile.lang import START, Body, Buffer, Guard, Knob, Role, Schedule, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
@@ -395,6 +395,25 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "select": _select}  # type: ignore[dict-item]
 
 
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """A pass over the CTA's share of the row for each digit and one that writes; the group's histograms every round."""
+    bounds = 2 * 4
+    end, selected = min(dims["stride"], dims["max_len"]), dims["k"]
+    if end <= selected:
+        return Counts(loaded=bounds, stored=4 * selected)
+    # The fp16 image spans up to 31 bits of a key: three digits after the first.
+    words, rounds = k.keep, 4
+    if dims["stride"] > k.group * k.threads * k.keep:
+        words = -(-end // (k.group * k.threads))
+    share = min(dims["stride"], words * k.threads)
+    return Counts(
+        loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
+        stored=4 * min(share, selected),
+        group_syncs=rounds + 1,
+        elements=(rounds + 1) * share,
+    )
+
+
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
 
@@ -447,6 +466,7 @@ PROGRAM = TileProgram(
     declare=declare,
     bodies=bodies,
     bucket=bucket,
+    counts=counts,
     guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
     overhead=overhead,
     useful=useful,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import keyword
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -205,7 +206,7 @@ class Artifact:
         """Read `meta.json`, refusing whatever a launcher could not trust."""
         try:
             raw = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _malformed(where, "JSON", str(error)) from None
         if not isinstance(raw, dict):
             raise _malformed(where, "a JSON object", type(raw).__name__)
@@ -238,7 +239,7 @@ class Artifact:
 def read(folder: Path, *, verify: bool = True) -> Artifact:
     """The artifact in `folder`; `verify` compares every code file with its recorded hash."""
     try:
-        text = (folder / META).read_text()
+        text = (folder / META).read_bytes().decode(errors="replace")
     except FileNotFoundError:
         raise ArtifactError(
             str(folder),
@@ -290,6 +291,9 @@ def _check(a: Artifact) -> None:
         if not condition:
             raise _malformed(where, expected, str(got))
 
+    # The launcher and the expressions are written out with these names.
+    for name in (*(o.name for o in a.operands), *a.dims):
+        require(name.isidentifier() and not keyword.iskeyword(name), "identifiers as names", repr(name))
     tensors = {o.name for o in a.operands if o.kind == "tensor"}
     scalars = set(a.scalars)
     maps = {m.name for m in a.tensor_maps}

@@ -11,27 +11,26 @@
 A bundle belongs to one version of the library and, for each variant, to one text of its generated module, of the
 device helpers it imports and of its backend. All of it is compared when a variant is loaded, and the bytes that are
 hashed are the bytes that are launched. A variant that a bundle lacks is looked up in the cache; one that does not fit
-is an error and never a silent rebuild.
+is an error and never a silent rebuild. Files are read from the bundle's own folder alone, and Python in it is never run.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol
 
 import dsl_kernels
 from dsl_kernels import env
 from dsl_kernels.errors import BundleError, CacheError, InvalidArgumentError
 
-from .artifact import META, Artifact, read, sha256
+from . import storage
+from .artifact import CODE_FILES, META, Artifact, read, sha256
 
 if TYPE_CHECKING:
     from dsl_kernels.variants import Variant
@@ -110,17 +109,17 @@ class Bundle:
         entry = self.entries[module.id]
         self._compare_sources(module, entry)
         folder = self.root / module.id
-        meta = _verified(folder / META, entry.files.get(META, ""))
+        meta = _verified(self.root, folder / META, entry.files.get(META, ""))
         artifact = Artifact.from_json(meta.decode(), str(folder / META))
         if (artifact.variant, artifact.arch, artifact.backend) != (module.id, self.arch, entry.backend):
             raise _damaged(
                 folder / META, f"the launch description of {module.id}", f"one of {artifact.variant}"
             )
-        return artifact, _verified(folder / file, entry.files[file])
+        return artifact, _verified(self.root, folder / file, entry.files[file])
 
     def manifest_folder(self) -> Path:
         """The folder of the variants' records, after comparing them with the index."""
-        _verified(self.root / MANIFEST, self.files.get(MANIFEST, ""))
+        _verified(self.root, self.root / MANIFEST, self.files.get(MANIFEST, ""))
         return self.root
 
     def check(self, modules: Sequence[Module]) -> Iterator[tuple[str, BundleError | None]]:
@@ -182,6 +181,11 @@ def active() -> Bundle | None:
     return None if path is None else open_bundle(path)
 
 
+def holding(path: Path) -> Path | None:
+    """The bundle that a file lies in, if it does."""
+    return next((folder for folder in path.absolute().parents if (folder / INDEX).is_file()), None)
+
+
 def open_bundle(path: str | Path) -> Bundle:
     """The bundle at `path`, its index compared with this version of the library.
 
@@ -205,18 +209,49 @@ def open_bundle(path: str | Path) -> Bundle:
 def _open(root: Path, stamp: int, size: int) -> Bundle:
     path = root / INDEX
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(_inside(root, path).read_bytes())
         digest = content.pop("sha256")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        if content.get("schema") != SCHEMA:
+            raise _other_version(root, f"schema {SCHEMA}", f"schema {content.get('schema')!r}")
+        if _digest(content) != digest:
+            raise _damaged(path, f"SHA-256 {str(digest)[:16]} of its content", _digest(content)[:16])
+        if content["library"] != dsl_kernels.__version__:
+            raise _other_version(
+                root, f"version {dsl_kernels.__version__} of dsl_kernels", content["library"]
+            )
+        entries = {name: Entry(**fields) for name, fields in content["variants"].items()}
+        _require_confined(path, content["files"], entries)
+        return Bundle(root, str(content["arch"]), content["library"], content["files"], entries)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise _damaged(path, "the index of a bundle", f"{type(error).__name__}: {error}") from None
-    if content.get("schema") != SCHEMA:
-        raise _other_version(root, f"schema {SCHEMA}", f"schema {content.get('schema')!r}")
-    if _digest(content) != digest:
-        raise _damaged(path, f"SHA-256 {str(digest)[:16]} of its content", _digest(content)[:16])
-    if content["library"] != dsl_kernels.__version__:
-        raise _other_version(root, f"version {dsl_kernels.__version__} of dsl_kernels", content["library"])
-    entries = {name: Entry(**fields) for name, fields in content["variants"].items()}
-    return Bundle(root, content["arch"], content["library"], content["files"], entries)
+
+
+def _require_confined(index: Path, files: Mapping[str, str], entries: Mapping[str, Entry]) -> None:
+    """Refuse an index that names anything but a bundle's files, in its own folder, and files of this library."""
+    library = {name for entry in entries.values() for name in entry.library}
+    for name in [*entries, *files, *library, *(file for entry in entries.values() for file in entry.files)]:
+        parts = PurePosixPath(name).parts
+        single = name in library or len(parts) == 1
+        if not single or not parts or parts[0] == "/" or ".." in parts or "\0" in name:
+            raise _damaged(index, "names of files in the bundle's own folder", repr(name))
+    if not all(map(_is_digest, files.values())):
+        raise _damaged(index, "the hash of each file", str(files))
+    known = {META, *CODE_FILES}
+    for name, entry in entries.items():
+        hashes = [entry.source, *entry.library.values(), *entry.files.values()]
+        if not set(entry.files) <= known or not all(map(_is_digest, hashes)):
+            raise _damaged(index, f"the hashes of sources and of {', '.join(sorted(known))}", name)
+
+
+def _is_digest(text: object) -> bool:
+    return isinstance(text, str) and re.fullmatch("[0-9a-f]{64}", text) is not None
+
+
+def _inside(root: Path, path: Path) -> Path:
+    """`path`, which must lie in the bundle with symbolic links followed."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise _damaged(path, "a file in the bundle's own folder", f"a link to {path.resolve()}")
+    return path
 
 
 def write(
@@ -252,26 +287,30 @@ def write(
             fix="write a bundle for each architecture, and widen filters that match nothing",
         )
     require_free(target, replace=replace)
-    staging = None
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.staging-", dir=target.parent))
-        staging.chmod(0o755)
-        files = (META, CUBIN, *((PTX,) if ptx else ()))
-        entries = {
-            variant.id: _copy(variant, folders[variant.id], staging / variant.id, files) for variant in chosen
-        }
-        _write_file(staging / MANIFEST, _manifest(chosen).encode())
-        content = {
-            "schema": SCHEMA,
-            "library": dsl_kernels.__version__,
-            "arch": archs[0],
-            "files": {MANIFEST: sha256(staging / MANIFEST)},
-            "variants": {name: asdict(entry) for name, entry in sorted(entries.items())},
-        }
-        sealed = {**content, "sha256": _digest(content)}
-        _write_file(staging / INDEX, (json.dumps(sealed, indent=1, sort_keys=True) + "\n").encode())
-        _publish(staging, target)
+        storage.make_folder(target.parent)
+        with storage.working_folder(target.parent, target.name) as working:
+            made = working / "made"
+            made.mkdir()
+            files = (META, CUBIN, *((PTX,) if ptx else ()))
+            entries = {
+                variant.id: _copy(variant, folders[variant.id], made / variant.id, files)
+                for variant in chosen
+            }
+            storage.write_flushed(made / MANIFEST, _manifest(chosen).encode())
+            content = {
+                "schema": SCHEMA,
+                "library": dsl_kernels.__version__,
+                "arch": archs[0],
+                "files": {MANIFEST: sha256(made / MANIFEST)},
+                "variants": {name: asdict(entry) for name, entry in sorted(entries.items())},
+            }
+            sealed = {**content, "sha256": _digest(content)}
+            text = json.dumps(sealed, indent=1, sort_keys=True) + "\n"
+            storage.write_flushed(made / INDEX, text.encode())
+            _publish(made, target, working / "replaced")
+        # Not before: what a writer that was killed while it replaced a bundle left may hold the old one.
+        storage.sweep(target.parent, target.name)
     except OSError as error:
         if isinstance(error, CacheError):
             raise
@@ -281,9 +320,6 @@ def write(
             got=error.strerror or str(error),
             fix="free space there, correct its permissions, or choose another folder",
         ) from error
-    finally:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
     return open_bundle(target)
 
 
@@ -323,9 +359,9 @@ def _copy(variant: Variant, source: Path, folder: Path, files: Sequence[str]) ->
     digests = {}
     for name in files:
         content = (source / name).read_bytes()
-        _write_file(folder / name, content)
+        storage.write_flushed(folder / name, content)
         digests[name] = hashlib.sha256(content).hexdigest()
-    _flush(folder)
+    storage.flush(folder)
     helpers = backends.get(variant.backend).sources(variant.path)
     library = {path.relative_to(_PACKAGE).as_posix(): sha256(path) for path in helpers}
     return Entry(variant.backend, variant.sha256, library, dict(artifact.toolchain), digests)
@@ -351,40 +387,23 @@ def _manifest(chosen: Sequence[Variant]) -> str:
     return json.dumps({"schema": MANIFEST_SCHEMA, "variants": records}, indent=1, sort_keys=True) + "\n"
 
 
-def _publish(staging: Path, target: Path) -> None:
+def _publish(made: Path, target: Path, aside: Path) -> None:
     """Give the finished folder its name; a crash leaves the old bundle, none, or the new one, and never a part."""
-    _flush(staging)
-    aside = staging.with_name(staging.name.replace(".staging-", ".replaced-"))
+    storage.flush(made)
     if target.exists():
         target.rename(aside)
     try:
-        staging.rename(target)
+        made.rename(target)
     except OSError:
         if aside.exists():
             aside.rename(target)
         raise
-    _flush(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    storage.flush(target.parent)
 
 
-def _write_file(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _verified(root: Path, path: Path, digest: str) -> bytes:
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _verified(path: Path, digest: str) -> bytes:
-    try:
-        content = path.read_bytes()
+        content = _inside(root, path).read_bytes()
     except OSError as error:
         raise _damaged(path, "a file of the bundle", error.strerror or str(error)) from None
     found = hashlib.sha256(content).hexdigest()

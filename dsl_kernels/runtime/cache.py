@@ -8,6 +8,9 @@ The key covers the generated text, the device helpers it imports, the backend's 
 and the versions of the DSL and of the vendor's compiler. A folder appears only when it is complete: it is built
 beside its place, flushed, and renamed. Whoever builds holds a file lock, which the kernel releases when the process
 dies.
+
+What is loaded was hashed as it was read: `inputs.json` holds the hash of `meta.json` and its own, `meta.json` those of
+the code. A folder that others could have written to is refused (`runtime.storage`).
 """
 
 from __future__ import annotations
@@ -17,9 +20,7 @@ import hashlib
 import json
 import logging
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,15 +29,18 @@ import dsl_kernels
 from dsl_kernels import backends, env
 from dsl_kernels.errors import ArtifactError, CacheError, CompileError, MissingArtifactError, ToolchainError
 
-from . import toolkit
-from .artifact import BUILD, SCHEMA, Artifact, read
+from . import bundle, sources, storage, toolkit
+from .artifact import BUILD, META, SCHEMA, Artifact, read, sha256
 from .launch import LoadedKernel
 
 log = logging.getLogger(__name__)
 
 INPUTS = "inputs.json"
+CUBIN = "kernel.cubin"
 _KEY_LENGTH = 8
-_TRANSIENT = (toolkit.KILLED, "COMPILE_TIMEOUT")
+# Failures that say nothing about the module, so that the next compile of the same sources may succeed.
+STALE = "COMPILE_STALE"
+_TRANSIENT = (toolkit.KILLED, toolkit.UNFINISHED, "COMPILE_TIMEOUT", STALE)
 
 
 class Module(Protocol):
@@ -67,13 +71,28 @@ class Key:
 
 
 def cache_root() -> Path:
-    """The one folder of all caches: DSL_KERNELS_CACHE_DIR, or the platform's cache folder of the user."""
+    """The one folder of all caches: DSL_KERNELS_CACHE_DIR, or the platform's cache folder of the user.
+
+    Raises:
+        CacheError: code CACHE_HOME; neither is there (no home directory and no passwd entry).
+    """
     configured = env.CACHE_DIR.get()
     if configured is not None:
         return configured.absolute()
     import platformdirs
 
-    return platformdirs.user_cache_path("dsl_kernels", appauthor=False)
+    # Without a home directory, newer versions of platformdirs raise RuntimeError and older ones leave the tilde.
+    with contextlib.suppress(RuntimeError):
+        found = platformdirs.user_cache_path("dsl_kernels", appauthor=False)
+        if found.is_absolute():
+            return found
+    raise CacheError(
+        "the cache folder",
+        expected="a home directory, XDG_CACHE_HOME or DSL_KERNELS_CACHE_DIR",
+        got="none of them",
+        fix="set DSL_KERNELS_CACHE_DIR to a folder that can be written",
+        code="CACHE_HOME",
+    )
 
 
 def share_root_with_dsls() -> None:
@@ -85,12 +104,30 @@ def share_root_with_dsls() -> None:
 
 def key_of(module: Module) -> Key:
     """The key of the artifact that `module` compiles to on this machine."""
+    content = _content(module, sources.digest_on_disk)
+    try:
+        versions, missing = backends.get(module.backend).versions(), None
+    except ToolchainError as error:
+        return Key(content, "", {}, error)
+    digest = hashlib.sha256(json.dumps([content, versions], sort_keys=True).encode())
+    return Key(content, digest.hexdigest(), versions, missing)
+
+
+def _content(module: Module, digest: Callable[[Path], str]) -> str:
+    """Hash of what this project controls of an artifact; `digest` gives that of each file."""
+    if inside := bundle.holding(module.path):
+        raise MissingArtifactError(
+            module.id,
+            expected="its generated module",
+            got=f"a file in the bundle {inside}, whose Python is never run",
+            fix="write the bundle with this variant, or use a library with its generated set",
+        )
     backend = backends.get(module.backend)
     content = hashlib.sha256()
     try:
         for path in (module.path, *backend.sources(module.path)):
             content.update(f"{path.name}\0".encode())
-            content.update(hashlib.sha256(path.read_bytes()).digest())
+            content.update(bytes.fromhex(digest(path)))
     except FileNotFoundError as error:
         raise MissingArtifactError(
             module.id,
@@ -99,12 +136,7 @@ def key_of(module: Module) -> Key:
             fix="run `make generate`",
         ) from None
     content.update(json.dumps([SCHEMA, module.id, module.arch, backend.flags(module.arch)]).encode())
-    try:
-        versions, missing = backend.versions(), None
-    except ToolchainError as error:
-        return Key(content.hexdigest(), "", {}, error)
-    digest = hashlib.sha256(json.dumps([content.hexdigest(), versions], sort_keys=True).encode())
-    return Key(content.hexdigest(), digest.hexdigest(), versions, missing)
+    return content.hexdigest()
 
 
 def lookup(module: Module) -> Path | None:
@@ -112,6 +144,9 @@ def lookup(module: Module) -> Path | None:
 
     Where nothing can be compiled (no toolchain, or DSL_KERNELS_DISABLE_JIT), a build of the same content by another
     version of the toolchain is accepted.
+
+    Raises:
+        CacheError: others may write to the cache, or there is no place for one.
     """
     return _find(module, key_of(module))
 
@@ -128,7 +163,7 @@ def artifact_for(module: Module, *, build: bool = True, retry: bool = False) -> 
         MissingArtifactError: It is not there and must not be compiled.
         CompileError: The compile failed now or, with the same inputs, before.
         ToolchainError: It is not there and no compiler is installed.
-        CacheError: The cache cannot be written.
+        CacheError: The cache cannot be written, others may write to it, or there is no place for one.
     """
     key = key_of(module)
     found = _find(module, key)
@@ -148,8 +183,60 @@ def artifact_for(module: Module, *, build: bool = True, retry: bool = False) -> 
 
 def load(module: Module, *, build: bool = True) -> LoadedKernel:
     """The kernel of `module`, compiled first when it is missing (see `artifact_for`)."""
-    folder = artifact_for(module, build=build)
-    return LoadedKernel(read(folder, verify=False), (folder / "kernel.cubin").read_bytes())
+    return LoadedKernel(*fetch(artifact_for(module, build=build), CUBIN))
+
+
+def fetch(folder: Path, file: str) -> tuple[Artifact, bytes]:
+    """The launch description in an artifact's folder and one of its code files; what is returned is what was hashed.
+
+    Raises:
+        ArtifactError: something is missing or altered.
+    """
+    inputs = _inputs(folder)
+    meta, code = _content_of(folder / META), _content_of(folder / file)
+    text = _unaltered(folder / META, meta, inputs["meta"]).decode()
+    artifact = Artifact.from_json(text, str(folder / META))
+    return artifact, _unaltered(folder / file, code, artifact.files.get(file, ""))
+
+
+def _inputs(folder: Path) -> dict[str, Any]:
+    """What an artifact says it was built from.
+
+    Raises:
+        ArtifactError: the record is missing, altered, or of another version of the library.
+    """
+    try:
+        inputs = json.loads(_content_of(folder / INPUTS))
+        _unaltered(folder / INPUTS, _canonical(inputs), inputs["sha256"])
+        if {"digest", "content", "meta"} <= set(inputs):
+            return inputs
+        got = f"one with {', '.join(sorted(inputs))}"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        got = f"{type(error).__name__}: {error}"
+    raise _altered(folder / INPUTS, "a record of this version", got)
+
+
+def _content_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise _altered(path, "a file of the artifact", "no such file") from None
+
+
+def _unaltered(path: Path, content: bytes, digest: str) -> bytes:
+    found = hashlib.sha256(content).hexdigest()
+    if found != digest:
+        raise _altered(path, f"SHA-256 {digest[:16] if isinstance(digest, str) else digest!r}", found[:16])
+    return content
+
+
+def _canonical(inputs: Mapping[str, Any]) -> bytes:
+    return json.dumps({k: v for k, v in inputs.items() if k != "sha256"}, sort_keys=True).encode()
+
+
+def _altered(path: Path, expected: str, got: str) -> ArtifactError:
+    fix = "delete the folder and compile the variant again"
+    return ArtifactError(str(path), expected=expected, got=got, fix=fix)
 
 
 def seconds_before(module: Module) -> float | None:
@@ -175,9 +262,23 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Everything compiled below the root that can be read, for `doctor` and for cleaning."""
+    """Everything compiled below the root that can be read, for `doctor` and for cleaning.
+
+    Raises:
+        CacheError: the root cannot be read, or there is no place for one.
+    """
     found = []
-    for meta in sorted(cache_root().glob("*/*/[!.]*/meta.json")):
+    root = cache_root()
+    try:
+        metas = sorted(root.glob(f"*/*/[!.]*/{META}"))
+    except OSError as error:
+        raise CacheError(
+            str(root),
+            expected="a cache folder that can be read",
+            got=error.strerror or str(error),
+            fix="set DSL_KERNELS_CACHE_DIR to a folder of your own",
+        ) from error
+    for meta in metas:
         folder = meta.parent
         with contextlib.suppress(ArtifactError, OSError):
             size = sum(f.stat().st_size for f in folder.iterdir())
@@ -194,24 +295,37 @@ def _entry(module: Module, key: Key) -> Path:
 
 
 def _find(module: Module, key: Key) -> Path | None:
+    folder = _folder(module)
+    storage.require_trusted(cache_root(), folder.parent, folder)
     if key.digest and _intact(_entry(module, key), digest=key.digest):
         return _entry(module, key)
     if key.digest and not env.DISABLE_JIT.get():
         return None
-    others = sorted(_folder(module).glob(f"{module.id}-{'?' * _KEY_LENGTH}"))
+    others = sorted(folder.glob(f"{module.id}-{'?' * _KEY_LENGTH}"))
     return next((folder for folder in others if _intact(folder, content=key.content)), None)
 
 
 def _intact(folder: Path, **expected: str) -> bool:
-    """Whether the folder holds a whole artifact of these inputs; a damaged one is reported once it is met."""
+    """Whether the folder holds a whole artifact of these inputs; a damaged one is reported once it is met.
+
+    Raises:
+        CacheError: others could have written to it.
+    """
     if not folder.is_dir():
         return False
     try:
-        inputs = json.loads((folder / INPUTS).read_text())
+        storage.require_trusted(folder, *folder.iterdir())
+        if b'"sha256"' not in _content_of(folder / INPUTS):
+            log.info("%s is by an earlier version, which kept no hash of %s", folder, META)
+            return False
+        inputs = _inputs(folder)
         if any(inputs[name] != value for name, value in expected.items()):
             return False
+        _unaltered(folder / META, _content_of(folder / META), inputs["meta"])
         read(folder)
-    except (ArtifactError, OSError, ValueError, KeyError, TypeError) as error:
+    except CacheError:
+        raise
+    except (ArtifactError, OSError) as error:
         log.warning("ignoring the damaged artifact %s: %s", folder, error)
         return False
     return True
@@ -228,61 +342,74 @@ def _build(module: Module, key: Key, retry: bool) -> Path:
     with _writable(entry), _locked(entry):
         if _intact(entry, digest=key.digest):
             return entry
-        _remove_leftovers(entry)
+        storage.sweep(entry.parent)
         if retry:
             failure.unlink(missing_ok=True)
         elif failure.exists():
             _raise_recorded(failure, module)
-        staging = Path(tempfile.mkdtemp(prefix=f".staging-{entry.name}-", dir=entry.parent))
-        try:
-            _write_inputs(staging, module, key)
-            backends.get(module.backend).compile_module(module.path, module.arch, staging)
-            _publish(staging, entry)
-        except CompileError as error:
-            if error.code not in _TRANSIENT:
-                _record(failure, error)
-            raise
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
+        with storage.working_folder(entry.parent, entry.name) as working:
+            made = working / entry.name
+            made.mkdir(mode=0o755)
+            try:
+                backends.get(module.backend).compile_module(module.path, module.arch, made)
+            except CompileError as error:
+                if error.code not in _TRANSIENT and _content(module, sources.digest) == key.content:
+                    _record(failure, error)
+                raise
+            _require_same_sources(module, key)
+            record_inputs(made, module, key)
+            _publish(made, entry, working)
     return entry
 
 
-def _write_inputs(staging: Path, module: Module, key: Key) -> None:
-    inputs = {"variant": module.id, "content": key.content, "digest": key.digest, "versions": key.versions}
-    (staging / INPUTS).write_text(json.dumps(inputs, indent=1, sort_keys=True) + "\n")
+def _require_same_sources(module: Module, key: Key) -> None:
+    """Refuse to file an artifact under sources that were not those it was built from."""
+    if _content(module, sources.digest) == key.content:
+        return
+    present = {path: sources.digest_on_disk(path) for path in (module.path, *_sources(module))}
+    stale = [path.name for path, digest in present.items() if sources.digest(path) != digest]
+    raise CompileError(
+        module.id,
+        expected="sources that stay as they are from when they are loaded until they are compiled",
+        got=f"{', '.join(stale) or module.path.name} changed meanwhile",
+        fix="compile it again; in a process that loaded the old backend, start the process again",
+        code=STALE,
+    )
 
 
-def _publish(staging: Path, entry: Path) -> None:
+def _sources(module: Module) -> list[Path]:
+    return backends.get(module.backend).sources(module.path)
+
+
+def record_inputs(made: Path, module: Module, key: Key) -> None:
+    """The record that makes a compiled folder an entry of the cache, with the hash of its launch description."""
+    inputs: dict[str, Any] = {
+        "variant": module.id,
+        "content": key.content,
+        "digest": key.digest,
+        "versions": key.versions,
+        "meta": sha256(made / META),
+    }
+    inputs["sha256"] = hashlib.sha256(_canonical(inputs)).hexdigest()
+    (made / INPUTS).write_text(json.dumps(inputs, indent=1, sort_keys=True) + "\n")
+
+
+def _publish(made: Path, entry: Path, working: Path) -> None:
     """Make the finished folder appear under its name, whole and on disk, or not at all."""
-    for path in (*staging.iterdir(), staging):
-        _flush(path)
+    for path in made.iterdir():
+        path.chmod(path.stat().st_mode & ~storage.OTHERS_WRITE)
+        storage.flush(path)
+    storage.flush(made)
     if entry.exists():
-        damaged = staging.with_name(staging.name.replace(".staging-", ".damaged-", 1))
-        entry.rename(damaged)
-        shutil.rmtree(damaged, ignore_errors=True)
-    staging.rename(entry)
-    _flush(entry.parent)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove_leftovers(entry: Path) -> None:
-    """Remove what killed builders of this entry left; we hold the lock, so none of them lives."""
-    for kind in ("staging", "damaged"):
-        for folder in entry.parent.glob(f".{kind}-{entry.name}-*"):
-            shutil.rmtree(folder, ignore_errors=True)
+        entry.rename(working / "damaged")
+    made.rename(entry)
+    storage.flush(entry.parent)
 
 
 def lock_path(entry: Path) -> Path:
     """The file that whoever makes or removes an entry locks; its folder is made."""
     folder = entry.parent / ".locks"
-    folder.mkdir(parents=True, exist_ok=True)
+    storage.make_folder(folder)
     return folder / f"{entry.name}.lock"
 
 
@@ -316,7 +443,7 @@ def _writable(entry: Path) -> Iterator[None]:
     """Turn the operating system's refusals (read-only, full, no permission) into a `CacheError`."""
     try:
         yield
-    except (CacheError, CompileError, ToolchainError):
+    except CacheError:
         raise
     except OSError as error:
         raise CacheError(
@@ -330,9 +457,7 @@ def _writable(entry: Path) -> Iterator[None]:
 def _record(failure: Path, error: CompileError) -> None:
     fields = {name: getattr(error, name) for name in ("subject", "expected", "got", "fix", "code")}
     with contextlib.suppress(OSError):
-        partial = failure.with_suffix(".partial")
-        partial.write_text(json.dumps(fields, indent=1) + "\n")
-        partial.replace(failure)
+        storage.write_atomically(failure, (json.dumps(fields, indent=1) + "\n").encode())
 
 
 def _raise_recorded(failure: Path, module: Module) -> None:
@@ -345,7 +470,7 @@ def _raise_recorded(failure: Path, module: Module) -> None:
             fix=f"{fields['fix']}; to try again unchanged: `python -m dsl_kernels compile --retry {module.id}`",
             code=fields["code"],
         )
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         failure.unlink(missing_ok=True)
         return
     raise error

@@ -21,7 +21,7 @@ from dsl_kernels.arch import get_arch
 from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
 from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
-from .artifact import SCALAR_FORMATS, Artifact, TensorMap, read
+from .artifact import SCALAR_FORMATS, Artifact, Operand, TensorMap, read
 
 # gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
 _CONFIG_HEAD = struct.Struct("<7I4xQ")
@@ -42,6 +42,10 @@ class LoadedKernel:
     """One compiled variant, ready to launch on any device of its architecture.
 
     Safe to use from several threads: the argument buffers are per thread.
+
+    Attributes:
+        alignment: bytes that an operand's address and row stride are multiples of, by name, where its accesses are
+            wider than an element; operands of tensor maps need 16 without being named.
     """
 
     def __init__(self, artifact: Artifact, cubin: bytes) -> None:
@@ -60,6 +64,7 @@ class LoadedKernel:
         self._fill, self._bind, self._derive = _binders(artifact, self._values)
         tensors = [o.name for o in artifact.operands if o.kind == "tensor"]
         self._anchor = tensors[0] if tensors else None
+        self.alignment: Mapping[str, int] = {}
 
     def __repr__(self) -> str:
         return f"LoadedKernel({self.name})"
@@ -104,6 +109,8 @@ class LoadedKernel:
         if result:
             raise self._refused(result, slot)
 
+    __call__ = launch
+
     def check(self, operands: Mapping[str, Any], dims: Mapping[str, int] | None = None) -> None:
         """Compare every operand's dtype, shape, strides, device and alignment with what the kernel was built for.
 
@@ -147,14 +154,28 @@ class LoadedKernel:
                 raise InvalidArgumentError(
                     label, expected=f"device {device}", got=str(value.device), fix="move it"
                 )
-            mapped = any(m.operand == spec.name for m in self.artifact.tensor_maps)
-            if value.data_ptr() % (16 if mapped else value.element_size()):
+            align = self._align(spec, value)
+            if value.data_ptr() % align:
                 raise InvalidArgumentError(
                     label,
-                    expected="a 16-byte aligned address",
+                    expected=f"an address that is a multiple of {align} bytes",
                     got=hex(value.data_ptr()),
-                    fix="copy the tensor",
+                    fix="pass a tensor that begins on such an address: .clone() makes one",
                 )
+            outer = zip(strides[:-1], shape[:-1], strict=True) if spec.strides else ()
+            steps = [step * value.element_size() for step, size in outer if size > 1]
+            if any(step % align for step in steps):
+                raise InvalidArgumentError(
+                    label,
+                    expected=f"rows that begin on multiples of {align} bytes",
+                    got=f"strides of {', '.join(map(str, steps))} bytes",
+                    fix=f"use a tensor whose rows begin on {align}-byte boundaries",
+                )
+
+    def _align(self, spec: Operand, value: Any) -> int:
+        """Bytes that the address of an operand must be a multiple of."""
+        mapped = any(m.operand == spec.name for m in self.artifact.tensor_maps)
+        return max(self.alignment.get(spec.name, 1), 16 if mapped else 1, value.element_size())
 
     def prepare(self, device: int = 0) -> None:
         """Load the code onto `device` now, so that the first launch there does not pay for it."""

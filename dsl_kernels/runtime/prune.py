@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -16,10 +15,7 @@ from pathlib import Path
 
 from dsl_kernels.errors import CacheError
 
-from . import cache
-
-# Age from which unfinished or set-aside folders and notes of failed compiles count as left behind.
-LEFTOVER_SECONDS = 24 * 3600
+from . import cache, storage
 
 
 @dataclass(frozen=True)
@@ -90,13 +86,12 @@ def _delete(folder: Path, used: float) -> str:
         try:
             if last_used(folder) > used:
                 return "used meanwhile"
-            aside = Path(tempfile.mkdtemp(prefix=f".damaged-{folder.name}-", dir=folder.parent))
-            folder.rename(aside / folder.name)
+            with storage.working_folder(folder.parent, folder.name) as aside:
+                folder.rename(aside / folder.name)
         except (FileNotFoundError, ValueError):
             return "gone already"
         except OSError as error:
             raise _undeletable(folder, error) from None
-        shutil.rmtree(aside, ignore_errors=True)
     return ""
 
 
@@ -104,11 +99,11 @@ def _leftovers(now: float, dry_run: bool) -> list[Pruned]:
     """Folders of killed compiles, and notes of compiles that failed, once they are old."""
     result = []
     for path in sorted(cache.cache_root().glob("*/*/*")):
-        hidden = path.name.startswith((".staging-", ".damaged-"))
+        hidden = path.name.startswith(storage.WORKING)
         if not hidden and not path.name.endswith(".failed.json"):
             continue
         try:
-            if now - path.stat().st_mtime < LEFTOVER_SECONDS:
+            if now - path.stat().st_mtime < storage.LEFTOVER_SECONDS:
                 continue
             files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
             size = sum(p.stat().st_size for p in files)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dsl_kernels.errors import ArtifactError, MissingArtifactError
 
 from . import bundle
-from .artifact import Artifact, read
+from .artifact import Artifact
 from .launch import LoadedKernel
 
 if TYPE_CHECKING:
@@ -34,15 +34,13 @@ def fetch(variant: Variant, file: str) -> tuple[Artifact, bytes]:
         found = held.fetch(variant, file)
         if found is not None:
             return found
+    from . import cache
+
     try:
-        return _read(_cached(variant, held), file)
-    except (ArtifactError, FileNotFoundError):
+        return cache.fetch(_cached(variant, held), file)
+    except ArtifactError:
         # Pruned by another process between the look and the read: looked for once more, and compiled if need be.
-        return _read(_cached(variant, held), file)
-
-
-def _read(folder: Path, file: str) -> tuple[Artifact, bytes]:
-    return read(folder, verify=False), (folder / file).read_bytes()
+        return cache.fetch(_cached(variant, held), file)
 
 
 def lookup(variant: Variant) -> Path | None:

@@ -7,6 +7,7 @@ wheels, in that order; the disassembler comes from its wheel or from PATH.
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import os
 import re
@@ -29,6 +30,17 @@ MINIMUM_NVCC = (13, 0)
 
 # Code of a `CompileError` that says nothing about the module: a compiler that was killed may succeed next time.
 KILLED = "COMPILE_KILLED"
+# Code of a `CompileError` where no compiler said what is wrong with the source: the machine or the compiler is at fault.
+UNFINISHED = "COMPILE_UNFINISHED"
+CHECK_MACHINE = "see to what it says, or check the compiler: `python -m dsl_kernels doctor`"
+
+# What a compiler says of a source that it read and refuses; all else that ends it is no fault of the source.
+_DIAGNOSIS = re.compile(r"\(\d+\): (?:catastrophic )?error|line \d+; error|:\d+:\d+: error|ptxas error")
+_NO_ROOM = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_NO_RESOURCES = tuple(
+    os.strerror(number)
+    for number in (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.EIO, errno.EROFS)
+)
 
 # Opcode families that are counted by full mnemonic too: their modifiers say which shape or mode the kernel uses.
 DETAILED = frozenset(
@@ -251,6 +263,7 @@ def parse_assembler(log: str) -> AssemblerReport:
             expected="a resource report (-v)",
             got=log.strip()[-400:] or "nothing",
             fix="check the nvcc version",
+            code=UNFINISHED,
         )
     return AssemblerReport(
         registers=int(used.group(1)),
@@ -281,6 +294,7 @@ def inspect_cubin(cubin: Path) -> tuple[AssemblerReport, dict[str, int]]:
             expected="a resource record",
             got=usage.strip()[-400:] or "nothing",
             fix="check the version of cuobjdump",
+            code=UNFINISHED,
         )
     moved = Counter[str]()
     for name, width in _LOCAL.findall(listing):
@@ -322,6 +336,18 @@ def tmem_columns(ptx: str) -> int:
     return total
 
 
+def of_the_machine(error: BaseException) -> bool:
+    """Whether an exception, or what caused it, tells of this machine and not of what was compiled."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (OSError, MemoryError, ImportError)):
+            return True
+        if any(text in str(cause) for text in (*_NO_ROOM, *_NO_RESOURCES, "std::bad_alloc")):
+            return True
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return False
+
+
 def _run(command: Sequence[str], folder: Path, subject: str) -> str:
     env = {**os.environ, "LC_ALL": "C"}
     try:
@@ -334,21 +360,24 @@ def _run(command: Sequence[str], folder: Path, subject: str) -> str:
         ) from error
     if done.returncode != 0:
         text = (done.stderr + done.stdout).strip()
-        if "No space left on device" in text:
+        if any(reason in text for reason in _NO_ROOM):
             raise CacheError(
                 str(folder), expected="room for the compiler's files", got=text[-300:], fix=FREE_SPACE
             )
         lines = text.splitlines()
         errors = [line for line in lines if "error" in line.lower() or "fatal" in line.lower()] or lines
         killed = done.returncode < 0 or done.returncode >= 128 or "died due to signal" in text
+        fix, code = "correct the template; `show --source` prints the module", None
+        if killed:
+            fix, code = "free memory or lower DSL_KERNELS_JOBS", KILLED
+        elif not _DIAGNOSIS.search(text) or any(reason in text for reason in _NO_RESOURCES):
+            fix, code = CHECK_MACHINE, UNFINISHED
         raise CompileError(
             subject,
             expected=f"{Path(command[0]).name} {command[1]} to accept it",
             got=f"exit status {done.returncode}: " + " | ".join(errors[:6])[:1500],
-            fix="free memory or lower DSL_KERNELS_JOBS"
-            if killed
-            else "correct the template; `show --source` prints the module",
-            code=KILLED if killed else None,
+            fix=fix,
+            code=code,
         )
     return done.stdout + done.stderr
 

@@ -23,6 +23,7 @@ class Executor:
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
         self._scope: dict[str, Any] = {
+            **run.scalars,
             **run.dims,
             **dict(zip(run.schedule.axes, cta.block, strict=True)),
             "lane": None,
@@ -160,7 +161,7 @@ class Executor:
         extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
         flat = self._run.operands[tensor_map.operand].reshape(-1).view(torch.uint8).view(target.dtype)
         whole = flat.view(*extents)
-        box = torch.zeros(target.shape, dtype=target.dtype)
+        box = torch.zeros(target.shape, dtype=target.dtype, device=target.device)
         origin = [self._value(at) for at in source.at]
         ends = [
             min(extent, at + size)
@@ -173,7 +174,8 @@ class Executor:
 
     def _multiply(self, statement: t.Product) -> None:
         mma = statement.mma
-        a, b = self._view(statement.a).float(), self._view(statement.b).float()
+        # In float64, where neither the process's matmul precision nor the number of threads shows in the rounded sum.
+        a, b = self._view(statement.a).double(), self._view(statement.b).double()
         a = a if mma.a_major == "k" else a.T
         b = b.T if mma.b_major == "k" else b
         if a.shape != (mma.m, mma.k) or b.shape != (mma.k, mma.n):
@@ -182,7 +184,7 @@ class Executor:
                 f"declare m={mma.m}, n={mma.n}, k={mma.k} as the body uses them",
             )
         acc = self._view(statement.acc)
-        product = a @ b
+        product = (a @ b).float()
         acc.copy_(acc + product if self._value(statement.accumulate) else product)
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:

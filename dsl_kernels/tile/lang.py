@@ -163,7 +163,8 @@ class Pipeline:
 class Mma:
     """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
 
-    `a`, `b` and `acc` name the buffers of its operands and of its result.
+    `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
+    rows ("m") or its columns ("n").
     """
 
     name: str
@@ -180,15 +181,12 @@ class Mma:
     a: str = ""
     b: str = ""
     acc: str = ""
+    shared_out: str = "m"
 
     @property
     def flops(self) -> int:
         return 2 * self.m * self.n * self.k
 
-    @property
-    def tile_m(self) -> int:
-        """Rows of A that one instruction takes: a warpgroup's 64, or all of tcgen05's."""
-        return min(self.m, 64) if self.unit == "wgmma" else self.m
 
 
 @dataclass(frozen=True)
@@ -280,6 +278,26 @@ def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What the first CTA of a launch does, where every row is as long as the call allows.
+
+    Attributes:
+        loaded, stored: bytes between the CTA and global memory, or the shared memory of its group.
+        flops: tensor-core operations by dtype.
+        steps: uses of its busiest pipeline.
+        group_syncs: barriers of its group.
+        elements: keys that go through a histogram or a compaction.
+    """
+
+    loaded: float = 0.0
+    stored: float = 0.0
+    flops: Mapping[str, float] = field(default_factory=dict)
+    steps: float = 1.0
+    group_syncs: float = 0.0
+    elements: float = 0.0
+
+
+@dataclass(frozen=True)
 class Knob:
     """One axis of the sweep.
 
@@ -325,6 +343,8 @@ class TileProgram:
     Attributes:
         declare: (knobs as a namespace, arch) -> Schedule.
         bodies: role name -> generator function over a Machine. A role that no body names is an error.
+        counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
+            which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
         launch: (knobs, call dims, arch) -> values of the runtime dims the caller does not fix (splits, groups).
@@ -341,6 +361,7 @@ class TileProgram:
     declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
     bodies: Callable[[SimpleNamespace, ArchSpec], Mapping[str, Body]]
     bucket: Callable[[str, Mapping[str, int]], dict[str, int]]
+    counts: Callable[[SimpleNamespace, Schedule, Mapping[str, int]], Counts]
     guards: tuple[Guard, ...] = ()
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None

@@ -198,9 +198,10 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class Global:
-    """A global-memory operand, whole."""
+    """A global-memory operand, whole; `pitch` names the dim that is the stride of its rows, for DSLs that pass addresses."""
 
     name: str
+    pitch: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -517,12 +518,17 @@ class Recorder:
         """A runtime size or integer scalar of the call."""
         return name(text)
 
-    def operand(self, text: str) -> Global:
-        return Global(text)
+    def operand(self, text: str, pitch: str | None = None) -> Global:
+        """A global-memory operand, for a leaf."""
+        return Global(text, pitch)
 
     def block(self, axis: int) -> Expr:
         """This CTA's coordinate on a grid axis."""
         return name(self.schedule.axes[axis])
+
+    def scalar(self, text: str) -> Expr:
+        """A floating-point scalar operand."""
+        return name(text, "float32")
 
     def in_role(self, role: str) -> Expr:
         """In the kernel's start: whether this thread is of `role`."""

@@ -12,7 +12,8 @@ import pytest
 
 from codegen import emit, render
 from codegen.sweep import Filter, sweep
-from dsl_kernels.errors import TemplateError, UnknownNameError
+from dsl_kernels.errors import CacheError, InvalidArgumentError, TemplateError, UnknownNameError
+from dsl_kernels.runtime import storage
 
 CANDIDATES = sweep().kept
 DSL_PACKAGES = ("tilelang", "cutlass")
@@ -56,22 +57,101 @@ def test_generated_is_in_step() -> None:
     assert emit.emit(CANDIDATES, dry_run=True).drifted == []
 
 
+def content(folder: Path) -> dict[str, str]:
+    return {p.relative_to(folder).as_posix(): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
 def test_stale_files_are_removed_and_only_changes_are_written(tmp_path: Path) -> None:
     few = CANDIDATES[:2]
     first = emit.emit(few, tmp_path)
     assert len(first.written) == 3
-    stale = tmp_path / few[0].arch.name / few[0].program.op / "old__variant.py"
-    stale.write_text("")
-    again = emit.emit(few, tmp_path)
-    assert (
-        again.written == []
-        and again.removed == [stale.relative_to(tmp_path).as_posix()]
-        and not stale.exists()
-    )
-    touched = tmp_path / emit.relative_path(few[1])
+    kept, stale = map(emit.relative_path, few)
+    again = emit.emit(few[:1], tmp_path)
+    assert again.written == [emit.MANIFEST] and again.removed == [stale] and again.unchanged == [kept]
+    assert set(content(tmp_path)) == {kept, emit.MANIFEST}
+    touched = tmp_path / kept
     touched.write_text(touched.read_text() + "# edited\n")
-    assert emit.emit(few, tmp_path, dry_run=True).drifted == [emit.relative_path(few[1])]
+    assert emit.emit(few[:1], tmp_path, dry_run=True).drifted == [kept]
     assert touched.read_text().endswith("# edited\n")
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        None,
+        "{",
+        "[]",
+        '{"variants": [{"file": "../notes.py", "id": "x", "op": "x", "backend": "x", "arch": "x"}]}',
+        '{"variants": [{"file": "/etc/notes.py", "id": "x", "op": "x", "backend": "x", "arch": "x"}]}',
+        '{"variants": [{"file": "away/notes.py", "id": "x", "op": "x", "backend": "x", "arch": "x"}]}',
+        '{"name": "a web app", "variants": ["mine.py"]}',
+    ],
+)
+def test_a_folder_of_somebody_else_is_refused_untouched(tmp_path: Path, manifest) -> None:
+    (tmp_path / "notes.py").write_text("keep")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "mine.py").write_text("keep")
+    (folder / "away").symlink_to(tmp_path)
+    if manifest is not None:
+        (folder / emit.MANIFEST).write_text(manifest)
+    before = content(tmp_path)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgumentError, match="choose another folder with --out"):
+            emit.emit(CANDIDATES[:1], folder, dry_run=dry_run)
+    assert content(tmp_path) == before
+    with pytest.raises(InvalidArgumentError, match="got a file"):
+        emit.emit(CANDIDATES[:1], tmp_path / "notes.py")
+
+
+def test_files_that_no_manifest_lists_are_left_alone_and_reported(tmp_path: Path) -> None:
+    few = CANDIDATES[:2]
+    emit.emit(few[:1], tmp_path)
+    mine = tmp_path / "mine" / "tool.py"
+    mine.parent.mkdir()
+    mine.write_text("keep")
+    emission = emit.emit(few[:1], tmp_path)
+    assert emission.removed == [] and emission.foreign == emission.drifted == ["mine/tool.py"]
+    taken = tmp_path / emit.relative_path(few[1])
+    taken.parent.mkdir(parents=True, exist_ok=True)
+    taken.write_text("keep")
+    with pytest.raises(InvalidArgumentError, match="no manifest lists"):
+        emit.emit(few, tmp_path)
+    assert mine.read_text() == taken.read_text() == "keep"
+
+
+@pytest.mark.parametrize("writes", range(5))
+def test_a_run_that_dies_anywhere_is_completed_by_the_next(tmp_path: Path, monkeypatch, writes: int) -> None:
+    """Into a new folder: an empty manifest, two modules and the manifest are written, in this order."""
+    real, done = storage.write_atomically, []
+
+    def dying(path: Path, text: bytes) -> None:
+        if len(done) == writes:
+            raise KeyboardInterrupt
+        done.append(path.name)
+        real(path, text)
+
+    few = CANDIDATES[:2]
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "write_atomically", dying)
+        if writes < 4:
+            with pytest.raises(KeyboardInterrupt):
+                emit.emit(few, tmp_path / "set")
+        else:
+            emit.emit(few, tmp_path / "set")
+            assert done == [emit.MANIFEST, *(f"{c.id}.py" for c in few), emit.MANIFEST]
+    emit.emit(few, tmp_path / "set")
+    assert set(content(tmp_path / "set")) == {*map(emit.relative_path, few), emit.MANIFEST}
+    assert emit.emit(few, tmp_path / "set", dry_run=True).drifted == []
+
+
+def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path: Path, monkeypatch) -> None:
+    def full(path: Path, text: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(storage, "write_atomically", full)
+    with pytest.raises(CacheError, match="No space left on device"):
+        emit.emit(CANDIDATES[:1], tmp_path)
 
 
 def test_a_filtered_run_keeps_what_is_outside_and_removes_what_is_stale_inside(tmp_path: Path) -> None:
@@ -146,6 +226,8 @@ def test_barrier_counts_come_from_the_declaration(monkeypatch) -> None:
 def test_a_filter_that_can_match_nothing_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="did you mean sparse_mla"):
         sweep(0, Filter(op="sparse_mlaa"))
+    with pytest.raises(InvalidArgumentError, match="a regular expression"):
+        sweep(0, Filter(name="h16["))
 
 
 @pytest.mark.parametrize("limit", [250])

@@ -1,4 +1,4 @@
-"""The ceiling kernel, compiled and executed on a CPU: it ends, races nowhere, and copies exactly the rows it was given."""
+"""The ceiling kernels, compiled and executed on a CPU: they end, race nowhere, and fetch exactly the rows given."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from dsl_kernels import ceilings
 from dsl_kernels.errors import ToolchainError
+from dsl_kernels.profile.ceilings import METHODS
+from dsl_kernels.profile.cuda import SHARED_LIMIT
 from dsl_kernels.runtime import toolkit
 
 np = pytest.importorskip("numpy")
@@ -22,39 +24,54 @@ def ptx(tmp_path_factory) -> str:
     except ToolchainError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("ceilings")
-    (folder / "k.cu").write_text(ceilings.SOURCE)
-    command = [
-        nvcc.path,
-        "-ptx",
-        "-arch=sm_90a",
-        "-std=c++17",
-        f"-DSTAGES={ceilings.STAGES}",
-        "-o",
-        "k.ptx",
-        "k.cu",
-    ]
+    (folder / "k.cu").write_bytes(ceilings.SOURCE.read_bytes())
+    defines = [f"-D{name}={value}" for name, value in ceilings.DEFINES.items()]
+    command = [nvcc.path, "-ptx", "-arch=sm_90a", "-std=c++17", *defines, "-o", "k.ptx", "k.cu"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return (folder / "k.ptx").read_text()
 
 
-@pytest.mark.parametrize("seed", [None, 1, 2])
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("setting", [ceilings.SETTINGS[i] for i in (0, 3, 5, 9)], ids=lambda s: s.method)
 @pytest.mark.parametrize(
-    ("first", "second", "group", "blocks"),
-    [(1024, 128, 16, 2), (656, 0, 28, 3), (8448, 0, 2, 2), (1024, 128, 16, 1)],
-    ids=["bf16", "fp8", "pages", "one_block"],
+    ("first", "second", "rows", "sms"),
+    [(1024, 128, 203, 1), (656, 0, 203, 2), (8448, 0, 40, 1), (16, 0, 203, 1), (1024, 128, 7, 3)],
+    ids=["bf16", "fp8", "pages", "chunk", "few"],
 )
-def test_every_live_row_is_copied_once(ptx, first, second, group, blocks, seed):
+def test_every_live_row_is_fetched_once(ptx, setting, first, second, rows, sms, seed):
     generator = np.random.default_rng(7)
-    rows, held = 203, 64
+    held = 64
     ids = generator.integers(0, held, rows).astype(np.int32)
     ids[generator.random(rows) < 0.3] = -1
     caches = [generator.integers(0, 255, (held, max(width, 16)), dtype=np.uint8) for width in (first, second)]
+    name, group, blocks, threads, shared = setting.launch(first + second, rows, sms)
+    tail = {
+        "gather_bulk": [512 if setting.method == "bulk_pieces" else max(first, second)],
+        "gather_async": [],
+        "gather_loads": [np.zeros(1, np.uint32)],
+    }
     report = emulator.launch(
         ptx,
-        grid=blocks,
-        block=32,
-        args=[*caches, ids, rows, group, first, first, second, second],
-        dynamic_smem=ceilings.STAGES * group * (first + second),
+        entry=name,
+        grid=min(blocks * sms, -(-rows // group)),
+        block=threads,
+        args=[*caches, ids, rows, group, first, second, first, second, *tail[name]],
+        dynamic_smem=shared,
         schedule=None if seed is None else emulator.Schedule.random(seed),
     )
-    assert report.stats["async_read"] == int((ids >= 0).sum()) * (first + second)
+    assert report.ok, report
+    live = int((ids >= 0).sum()) * (first + second)
+    moved = (
+        report.stats["global_read"] - 4 * rows if setting.method == "loads" else report.stats["async_read"]
+    )
+    assert moved == live
+
+
+def test_every_method_is_tried_within_the_shared_memory_of_an_sm():
+    assert {setting.method for setting in ceilings.SETTINGS} == set(METHODS)
+    for setting in ceilings.SETTINGS:
+        for row_bytes in ceilings.ROW_BYTES:
+            for rows in (100, 1 << 20):
+                _, group, blocks, threads, shared = setting.launch(row_bytes, rows, 132)
+                assert 1 <= group <= 32 and threads <= 1024
+                assert blocks * shared <= 227 << 10 and shared <= SHARED_LIMIT

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -133,6 +134,151 @@ def test_a_failure_is_remembered_until_the_source_changes_or_a_retry(make_module
     finally:
         del os.environ["BROKEN"]
     assert cache.artifact_for(module, retry=True).is_dir() and compiles() == 2
+
+
+CHANGING = """
+import sys, types
+from pathlib import Path
+import dsl_kernels
+from dsl_kernels.errors import CompileError
+from dsl_kernels.runtime import cache
+
+package, generated = Path(dsl_kernels.__file__).parent, Path(sys.argv[1])
+assert package.is_relative_to(generated.parent)
+def module(name):
+    return types.SimpleNamespace(id=name, backend="tilelang", arch="sm_90a", path=generated / f"{name}.py")
+
+def factor(folder):
+    return [f for f in ("3.000000e+00", "5.000000e+00") if f in (folder / "kernel.cu").read_text()]
+
+def stale(name):
+    try:
+        return cache.artifact_for(module(name))
+    except CompileError as error:
+        return error.code, error.got
+
+leaf = package / "device" / "tilelang" / "leaf.py"
+first = cache.artifact_for(module("first__tilelang_sm90a__t"))
+old = leaf.stat()
+leaf.write_text(leaf.read_text().replace("3.0", "5.0"))
+import os; os.utime(leaf, ns=(old.st_atime_ns, old.st_mtime_ns))
+second = cache.artifact_for(module("second__tilelang_sm90a__t"))
+print(factor(first), factor(second), cache.lookup(module("first__tilelang_sm90a__t")))
+edited = cache.artifact_for(module("edited__tilelang_sm90a__t"))
+print(factor(edited), cache.lookup(module("edited__tilelang_sm90a__t")))
+backend = package / "backends" / "tilelang.py"
+backend.write_text(backend.read_text() + "# edited\\n")
+print(stale("third__tilelang_sm90a__t"))
+print(sorted(p.name.split("_")[0] for p in cache.cache_root().glob("*/sm_90a/[!.]*")))
+"""
+
+
+def test_an_artifact_is_filed_under_the_sources_that_were_loaded(make_module, tmp_path, child_env):
+    """In one process: a helper, the module itself and the backend are edited after they were loaded."""
+    root = Path(child_env["PYTHONPATH"])
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(root / "dsl_kernels", tmp_path / "dsl_kernels", ignore=skipped)
+    leaf = tmp_path / "dsl_kernels" / "device" / "tilelang" / "leaf.py"
+    leaf.write_text("FACTOR = 3.0\n")
+    prelude = "from dsl_kernels.device.tilelang.leaf import FACTOR"
+    for name in ("first", "second", "third", "edited"):
+        module = make_module(f"{name}__tilelang_sm90a__t", prelude=prelude)
+        text = module.path.read_text().replace("* scale", "* T.float32(FACTOR)")
+        if name == "edited":
+            text += "\npathlib.Path(__file__).open('a').write('# edited')\n"
+        module.path.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-c", CHANGING, str(tmp_path / "generated")],
+        cwd=tmp_path, env={**child_env, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    helper, itself, backend, left = done.stdout.splitlines()
+    assert helper == "['3.000000e+00'] ['5.000000e+00'] None", (
+        "each under its own text, and never the old code"
+    )
+    assert itself == "['5.000000e+00'] None", (
+        "filed under the text that was loaded, and not under the new one"
+    )
+    assert backend == "('COMPILE_STALE', 'tilelang.py changed meanwhile')"
+    assert left == "['edited', 'first', 'second']", "no third, and no note of a failure"
+
+
+def test_sources_that_change_before_they_are_loaded_are_refused(make_module, monkeypatch):
+    module, backend = make_module(), backends.get("tilelang")
+    real = type(backend).compile_module
+
+    def edited_first(self, path, *args, **options):
+        path.write_text(path.read_text() + "# edited\n")
+        return real(self, path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(backend), "compile_module", edited_first)
+        with pytest.raises(CompileError, match="compile it again") as caught:
+            cache.artifact_for(module)
+    assert caught.value.code == "COMPILE_STALE" and cache.entries() == []
+    assert cache.artifact_for(module).is_dir()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "raise OSError(27, 'File too large')",
+        "raise MemoryError",
+        "raise RuntimeError('tvm: cannot map: Cannot allocate memory')",
+        "raise RuntimeError('lowering') from OSError(28, 'No space left on device')",
+    ],
+)
+def test_a_fault_of_the_machine_is_not_remembered(make_module, fault):
+    module = make_module(prelude=f"if os.environ.get('BROKEN'):\n    {fault}")
+    os.environ["BROKEN"] = "1"
+    try:
+        with pytest.raises(CompileError) as caught:
+            cache.artifact_for(module)
+    finally:
+        del os.environ["BROKEN"]
+    assert caught.value.code == "COMPILE_UNFINISHED" and "doctor" in caught.value.fix
+    assert not list(cache.cache_root().glob("*/*/*.failed.json"))
+    assert cache.artifact_for(module).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("says", "remembered"),
+    [
+        ("nvcc fatal   : Could not open the configuration file nvcc.profile", False),
+        ("nvcc: error while loading shared libraries: libnvvm.so: cannot open shared object file", False),
+        ("kernel.cu:1:10: fatal error: cuda_runtime.h: No such file or directory", False),
+        ("ptxas fatal   : Memory allocation failure", False),
+        ("", False),
+        ('kernel.cu(12): error: identifier \\"x\\" is undefined', True),
+        ("ptxas kernel.ptx, line 4; error   : Unknown symbol", True),
+        ("ptxas error   : Entry function uses too much shared data", True),
+    ],
+)
+def test_a_broken_compiler_is_not_the_templates_fault(make_module, tmp_path, monkeypatch, says, remembered):
+    fake = tmp_path / "bin" / "nvcc"
+    fake.parent.mkdir()
+    fake.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo "release 13.0, V13.0.88";; '
+        f'*) echo "{says}" >&2; exit 1;; esac\n'
+    )
+    fake.chmod(0o755)
+    module = make_module()
+    with monkeypatch.context() as patch:
+        patch.setenv("CUDA_HOME", str(tmp_path))
+        with pytest.raises(CompileError) as caught:
+            cache.artifact_for(module)
+    assert (caught.value.code == "COMPILE") is remembered
+    assert bool(list(cache.cache_root().glob("*/*/*.failed.json"))) is remembered
+
+
+def test_what_is_compiled_is_its_owners_alone_whatever_the_umask(make_module, cache_dir):
+    held = os.umask(0)
+    try:
+        folder = cache.artifact_for(make_module())
+    finally:
+        os.umask(held)
+    assert cache.lookup(make_module()) == folder
+    assert folder.stat().st_mode & 0o777 == 0o755, "another user, or a container's, may read it"
 
 
 def test_a_compiler_that_was_killed_is_not_remembered(make_module, monkeypatch):

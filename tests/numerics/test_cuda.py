@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import pytest
@@ -256,3 +257,55 @@ def test_ops_compile_with_inductor_and_agree_with_eager() -> None:
     args = (inputs["q_nope"], inputs["q_pe"], inputs["kv"], inputs["kpe"], output.indices)
     out, lse = torch.compile(attend, fullgraph=True)(*args)
     assert torch.equal(out, output.out) and torch.equal(lse, output.lse)
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("streams", [False, True], ids=["one_stream", "own_streams"])
+@pytest.mark.parametrize("shared", [False, True], ids=["no_workspace", "one_workspace"])
+def test_steps_of_eight_threads_do_not_meet(streams: bool, shared: bool) -> None:
+    inputs = [step([8000 - 500 * i, 3000, 100, 0], 8192) for i in range(8)]
+    wanted = [dsa.decode(**each, sm_scale=0.1, workspace=Workspace()) for each in inputs]
+    torch.cuda.synchronize()
+    workspace, wrong = Workspace() if shared else None, torch.zeros(8, dtype=torch.int32, device="cuda")
+
+    def work(i: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream() if streams else torch.cuda.current_stream()):
+            for _ in range(50):
+                found = dsa.decode(**inputs[i], sm_scale=0.1, workspace=workspace)
+                right = (found.indices == wanted[i].indices).all() & (found.out == wanted[i].out).all()
+                wrong[i] += (~right).int()
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    torch.cuda.synchronize()
+    assert wrong.tolist() == [0] * 8
+
+
+@pytest.mark.sm90
+def test_a_misaligned_operand_is_refused_and_the_context_lives() -> None:
+    inputs = step([3000, 100], 4096)
+    wanted = dsa.decode(**inputs, sm_scale=0.1)
+    for name in ("q_index", "k_index_cache", "weights", "q_nope", "q_pe", "kv", "kpe"):
+        given = inputs[name].contiguous()
+        size = given.numel() * given.element_size()
+        room = torch.empty(size + 16, dtype=torch.uint8, device="cuda")
+        moved = room[4 : 4 + size].view(given.dtype).view(given.shape).copy_(given)
+        with pytest.raises(InvalidArgumentError, match="multiple of 16 bytes"):
+            dsa.decode(**{**inputs, name: moved}, sm_scale=0.1)
+    found = dsa.decode(**inputs, sm_scale=0.1)
+    assert torch.equal(found.indices, wanted.indices) and torch.equal(found.out, wanted.out)
+
+
+@pytest.mark.sm90
+def test_a_cache_of_another_shape_at_the_same_address_is_read_where_it_lies() -> None:
+    inputs = step([3000, 100], 4096)
+    ids = dsa.decode(**inputs, sm_scale=0.1).indices % 4096
+    pool = torch.randn(4096 * 640, device="cuda").bfloat16()
+    kv = torch.empty(0, dtype=torch.bfloat16, device="cuda")
+    for stride in (576, 640, 584):
+        kv.set_(pool.untyped_storage(), 0, (4096, 576), (stride, 1))
+        found, wanted = (
+            sparse_mla(inputs["q_nope"], inputs["q_pe"], each, ids, sm_scale=0.1)[0]
+            for each in (kv, kv.clone(memory_format=torch.contiguous_format))
+        )
+        assert torch.equal(found, wanted)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 
-from dsl_kernels import trial, variants
+from dsl_kernels import problems, trial, variants
 from dsl_kernels.emulator import Schedule
 from dsl_kernels.executors import Emulator
 
@@ -102,3 +103,30 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
     assert all(
         run["instructions"] > 0 and run["counters"]["stats"]["global_read"] > 0 for run in told["runs"]
     )
+
+
+def read_by_element():
+    """One variant an architecture, DSL and form, and the operands that need no more than 4 bytes of alignment."""
+    found = {}
+    for variant in variants.variants():
+        workload = trial.workloads(variant, "tiny")[0]
+        names = [s.name for s in problems.get(variant.op).operands(workload.form) if s.align == 4]
+        if names:
+            key = (variant.arch, variant.backend, workload.form)
+            found.setdefault(key, pytest.param(variant, workload, names, id=variant.id))
+    return list(found.values())
+
+
+@pytest.mark.parametrize("variant,workload,names", read_by_element())
+def test_operands_read_by_element_may_begin_on_any_element(variant, workload, names) -> None:
+    case = trial.cached_case(variant.op, workload)
+    operands, dims = trial.allocate(variant, workload, case.inputs)
+    for name in names:
+        given = operands[name]
+        room = torch.empty(given.numel() + 32, dtype=given.dtype)
+        first = -room.data_ptr() % 16 // 4 + 1
+        operands[name] = room[first : first + given.numel()].view(given.shape).copy_(given)
+    Emulator().prepare(variant)(operands, dims)
+    outputs = trial.on_cpu(operands)
+    comparison = problems.get(variant.op).compare(workload.form, case.inputs, outputs, case.expected)
+    assert comparison.ok, comparison.failures

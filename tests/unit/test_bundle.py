@@ -25,7 +25,7 @@ from dsl_kernels.errors import (
     InvalidArgumentError,
     MissingArtifactError,
 )
-from dsl_kernels.runtime import bundle, cache, pool, store
+from dsl_kernels.runtime import bundle, cache, pool, storage, store
 from dsl_kernels.variants import Variant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,9 @@ def make(folder: Path, name: str = NAMES[0], arch: str = "sm_90a") -> tuple[Vari
     for file in ("kernel.cu", "kernel.ptx", "kernel.cubin"):
         (compiled / file).write_text(f"{file} of {name}")
     example(variant=name, arch=arch).seal(compiled)
-    return Variant(name, "scale", "tilelang", arch, {"tile": 128}, path, digest, {"threads": 128}), compiled
+    variant = Variant(name, "scale", "tilelang", arch, {"tile": 128}, path, digest, {"threads": 128})
+    cache.record_inputs(compiled, variant, cache.Key("content", "digest", {}))
+    return variant, compiled
 
 
 @pytest.fixture
@@ -358,6 +360,94 @@ def test_loading_needs_neither_a_dsl_nor_a_compiler_nor_the_caches_packages(writ
     assert done.stdout.split() == [variant.id]
 
 
+@pytest.mark.parametrize("from_bundle", ["library without a set", "DSL_KERNELS_GENERATED_DIR"])
+def test_python_in_a_bundle_is_never_run(written, tmp_path, monkeypatch, from_bundle):
+    """Whoever can write into a bundle must not get code run by it, not even where compiling is allowed."""
+    held, variant = written
+    marker = tmp_path / "ran"
+    for path in (held.root / "sm_90a" / "scale" / f"{variant.id}.py", held.root / variant.id / "__init__.py"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"open({str(marker)!r}, 'w')\n{TEXT}")
+    monkeypatch.delenv("DSL_KERNELS_DISABLE_JIT")
+    if from_bundle == "DSL_KERNELS_GENERATED_DIR":
+        monkeypatch.setenv(from_bundle, str(held.root))
+    else:
+        monkeypatch.setattr(variants, "__file__", str(tmp_path / "installed" / "dsl_kernels" / "variants.py"))
+    bundle.use(held.root)
+    (found,) = variants.variants()
+    assert found.path.is_file() and store.load(found).name == variant.id
+    with pytest.raises(MissingArtifactError, match="whose Python is never run"):
+        store.fetch(found, bundle.PTX)
+    bundle.use(None)
+    for ask in (cache.artifact_for, cache.lookup, cache.load):
+        with pytest.raises(MissingArtifactError, match="whose Python is never run"):
+            ask(found)
+    (outcome,) = pool.compile_all([found], jobs=1)
+    assert isinstance(outcome.error, MissingArtifactError) and not marker.exists()
+
+
+HASH = "0" * 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": {"../manifest.json": HASH}},
+        {"files": {"/etc/passwd": HASH}},
+        {"files": {"a/b": HASH}},
+        {"files": {"": HASH}},
+        {"files": {"a\0b": HASH}},
+        {"files": ["manifest.json"]},
+        {"arch": None, "variants": None},
+        lambda v: {f"../{v}": {}},
+        lambda v: {"/tmp": {}},
+        lambda v: {v: {"files": {"../../secret": HASH}}},
+        lambda v: {v: {"files": {"/etc/passwd": HASH}}},
+        lambda v: {v: {"files": {"sub/kernel.cubin": HASH}}},
+        lambda v: {v: {"files": {"evil.py": HASH}}},
+        lambda v: {v: {"files": {"kernel.cubin": 7}}},
+        lambda v: {v: {"files": None}},
+        lambda v: {v: {"library": {"../../secret": HASH}}},
+        lambda v: {v: {"library": {"/etc/passwd": HASH}}},
+        lambda v: {v: {"source": None}},
+        lambda v: {v: {"library": {"device/x.py": 7}}},
+        lambda v: {v: {"surprise": 1}},
+    ],
+)
+def test_an_index_is_confined_to_its_folder(written, change):
+    """With its hash in step, as a forger would have it."""
+    held, variant = written
+    entry = json.loads((held.root / bundle.INDEX).read_text())["variants"][variant.id]
+    if callable(change):
+        change = {"variants": {name: {**entry, **fields} for name, fields in change(variant.id).items()}}
+    edit(held, **change)
+    with pytest.raises(BundleError) as caught:
+        bundle.use(held.root)
+    assert caught.value.code == "BUNDLE_DAMAGED" and caught.value.subject.endswith("bundle.json")
+
+
+@pytest.mark.parametrize("name", ["kernel.cubin", "meta.json", "folder", "manifest.json", "bundle.json"])
+def test_a_link_out_of_the_bundle_is_refused(written, tmp_path, name):
+    held, variant = written
+    path = {"folder": held.root / variant.id}.get(name, held.root / variant.id / name)
+    path = path if path.exists() else held.root / name
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    os.utime(held.root / bundle.INDEX)
+    with pytest.raises(BundleError, match="a link to") as caught:
+        bundle.use(held.root)
+        bundle.active().manifest_folder()
+        store.load(variant)
+    assert caught.value.code == "BUNDLE_DAMAGED"
+
+
+def test_a_bundle_may_lie_behind_a_link(written, tmp_path):
+    held, variant = written
+    (tmp_path / "link").symlink_to(held.root)
+    bundle.use(tmp_path / "link")
+    assert store.load(variant).name == variant.id
+
+
 def siblings(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in ("generated", "compiled"))
 
@@ -365,7 +455,7 @@ def siblings(folder: Path) -> list[str]:
 @pytest.mark.parametrize("file", ["kernel.cubin", "manifest.json", "bundle.json"])
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
 def test_an_interrupted_write_leaves_nothing(made, tmp_path, monkeypatch, file, failure):
-    real = bundle._write_file
+    real = storage.write_flushed
 
     def failing(path, content):
         real(path, content[: len(content) // 2])
@@ -373,7 +463,7 @@ def test_an_interrupted_write_leaves_nothing(made, tmp_path, monkeypatch, file, 
             raise failure
         real(path, content)
 
-    monkeypatch.setattr(bundle, "_write_file", failing)
+    monkeypatch.setattr(storage, "write_flushed", failing)
     variant, folder = made[NAMES[0]]
     with pytest.raises(CacheError if isinstance(failure, OSError) else KeyboardInterrupt):
         bundle.write(tmp_path / "bundle", [variant], {variant.id: folder})
@@ -386,7 +476,7 @@ def test_an_interrupted_replacement_leaves_the_old_bundle(written, made, tmp_pat
     real = Path.rename
 
     def failing(path, target):
-        if ".staging-" in path.name:
+        if path.name == "made":
             raise OSError(errno.EIO, "Input/output error")
         return real(path, target)
 
@@ -403,13 +493,15 @@ def test_a_killed_writer_leaves_no_bundle_under_the_name(made, tmp_path):
     code = (
         "import os, sys; from pathlib import Path; from dsl_kernels.runtime import bundle\n"
         "from dsl_kernels.variants import Variant\n"
-        "bundle._publish = lambda staging, target: os._exit(9)\n"
+        "bundle._publish = lambda *_: os._exit(9)\n"
         f"v = Variant({variant.id!r}, 'scale', 'tilelang', 'sm_90a', {{}}, Path({str(variant.path)!r}), {variant.sha256!r})\n"
         f"bundle.write({str(tmp_path / 'bundle')!r}, [v], {{v.id: Path({str(folder)!r})}})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert done.returncode == 9 and not (tmp_path / "bundle").exists()
+    assert len(siblings(tmp_path)) == 1
     bundle.write(tmp_path / "bundle", [variant], {variant.id: folder})
+    assert siblings(tmp_path) == ["bundle"], "what it left is gone"
 
 
 def test_only_a_bundle_is_ever_replaced(written, made, tmp_path):

@@ -98,8 +98,6 @@ def compiled(variant: variants.Variant) -> Path:
     folder.mkdir(parents=True)
     for name in ("kernel.ptx", "kernel.cubin"):
         (folder / name).write_text(name)
-    inputs = {"variant": variant.id, "content": key.content, "digest": key.digest, "versions": key.versions}
-    (folder / "inputs.json").write_text(json.dumps(inputs))
     resources = Resources(117, 8, 4, 16, 3, 1024, 65536, 0)
     Artifact(
         variant.id,
@@ -120,6 +118,7 @@ def compiled(variant: variants.Variant) -> Path:
         {"HGMMA": 12, "FADD": 3},
         {"nvcc": "13.0.88"},
     ).seal(folder)
+    cache.record_inputs(folder, variant, key)
     return folder
 
 
@@ -263,6 +262,8 @@ def test_explain_names_the_refusal_of_each_candidate():
     assert found["selection"] is None
     assert all(c["refusal"] for c in found["candidates"])
     assert any(c["refusal"] == "heads = 24, built for 16" for c in found["candidates"])
+    text = invoke("explain", "sparse_mla", "--dim", "t=4,heads=24,topk=2048", "--arch", "sm_90a").stdout
+    assert "heads = 24, built for 8, 16, 32, 64 or 128" in text and len(text.splitlines()) < 16
 
 
 def test_explain_says_which_tuned_entry_decided(tmp_path):
@@ -574,6 +575,56 @@ def test_doctor_tells_needed_from_optional(monkeypatch, tmp_path):
     rows = {row["check"]: row for row in report["checks"]}
     assert not report["ok"] and rows["compiled"]["status"] == "broken"
     assert "DSL_KERNELS_DISABLE_JITT" in rows["environment"]["found"]
+
+
+def gpu(arch: str | None) -> dict[str, Any]:
+    return {"name": "NVIDIA GPU", "capability": "9.0", "arch": arch}
+
+
+@pytest.mark.parametrize(
+    ("present", "bundled", "compiled_status"),
+    [
+        (["sm_90a"], "sm_90a", "ok"),
+        (["sm_100a"], "sm_90a", "broken"),
+        (["sm_90a", "sm_100a"], "sm_90a", "broken"),
+        ([None], "sm_90a", "ok"),
+        ([], "sm_90a", "ok"),
+        (["sm_90a"], None, "broken"),
+        ([], None, "broken"),
+    ],
+)
+def test_doctor_counts_what_this_machine_needs(
+    present, bundled, compiled_status, compile_by_writing, tmp_path, monkeypatch
+):
+    """With compiling switched off and, where there is one, a bundle of one architecture, as on a server."""
+    monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: [gpu(arch) for arch in present])
+    if bundled is not None:
+        data("bundle", "write", str(tmp_path / "bundle"), "--arch", bundled)
+        shutil.rmtree(tmp_path / "cache")
+        monkeypatch.setenv("DSL_KERNELS_BUNDLE_DIR", str(tmp_path / "bundle"))
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
+    rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
+    assert rows["compiled"]["status"] == compiled_status, rows["compiled"]
+    archs = {arch for arch in present if arch} or {bundled}
+    wanted = [v for v in variants.variants() if v.arch in archs or archs == {None}]
+    held = sum(v.arch == bundled for v in wanted)
+    named = " and ".join(sorted(archs)) if archs != {None} else "all architectures"
+    assert rows["compiled"]["found"] == f"{held} of {len(wanted)} variants for {named}"
+    fits = bundled is None or not {arch for arch in present if arch} or bundled in present
+    assert bundled is None or (rows["bundle"]["status"] == "ok") is fits, rows["bundle"]
+    needed = {name for name, row in rows.items() if row["status"] == "broken"} - {"torch and GPU"}
+    expected = set() if compiled_status == "ok" else {"compiled"}
+    assert needed == expected | ({f"GPU {i}" for i, arch in enumerate(present) if arch is None}) | (
+        set() if fits else {"bundle"}
+    )
+
+
+def test_doctor_says_that_a_cache_is_not_to_be_trusted(tmp_path):
+    folder = compiled(some_variant("topk_selector"))
+    folder.parent.chmod(0o777)
+    report = data("doctor", code=1)
+    row = next(row for row in report["checks"] if row["check"] == "cache")
+    assert row["status"] == "broken" and "others may write" in row["found"] and "chmod" in row["fix"]
 
 
 def test_doctor_finds_a_generated_set_that_was_edited(declared, tmp_path, monkeypatch):

@@ -68,7 +68,8 @@ def test_importing_the_package_is_quick() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["dsl_kernels", "dsl_kernels.registry", "dsl_kernels.variants", "dsl_kernels.cli"]
+    "module",
+    ["dsl_kernels", "dsl_kernels.registry", "dsl_kernels.variants", "dsl_kernels.cli", "dsl_kernels.profile"],
 )
 def test_what_only_reads_declarations_and_records_loads_nothing_heavy(module: str) -> None:
     loaded = {name.split(".")[0] for name in fresh_import(module)["modules"]}

@@ -57,10 +57,16 @@ def on_cpu(tmp_path, monkeypatch):
         return bench.Timing(us, us, us, len(calls), replays)
 
     monkeypatch.setattr(bench, "graph_time", clock)
+    # One way to fetch, timed once to compare and once for the figure.
+    monkeypatch.setattr(ceilings, "SETTINGS", ceilings.SETTINGS[:1])
     monkeypatch.setattr(
-        ceilings, "gather", lambda cache, ids: timed.gathered.append((sorted(cache), int((ids >= 0).sum())))
+        ceilings,
+        "gather",
+        lambda cache, ids, setting: timed.gathered.append((sorted(cache), int((ids >= 0).sum()))),
     )
-    monkeypatch.setattr(ceilings, "read", lambda buffer: timed.gathered.append((["read"], buffer.numel())))
+    monkeypatch.setattr(
+        ceilings, "read", lambda buffer, setting: timed.gathered.append((["read"], buffer.numel()))
+    )
     ops.clear()
     yield timed
     ops.clear()
@@ -88,13 +94,13 @@ def test_a_step_is_timed_with_its_parts_and_ceilings(on_cpu):
         "topk_selector",
         "sparse_mla",
     }
-    assert on_cpu.calls == [3] * 6
+    assert on_cpu.calls == [3] * 8
     assert (
         figures["step"]["us"] == 1.0
-        and figures["ceilings"]["gather"] == 5.0
-        and figures["ceilings"]["read"] == 6.0
+        and figures["ceilings"]["gather"] == 6.0
+        and figures["ceilings"]["read"] == 8.0
     )
-    assert on_cpu.gathered == [(["ckv", "kpe"], 128)] * 3 + [(["pages"], 8)] * 3
+    assert on_cpu.gathered == [(["ckv", "kpe"], 128)] * 6 + [(["pages"], 8)] * 6
     assert figures["baseline"] is None or "us" in figures["baseline"]
 
 
@@ -105,8 +111,23 @@ def test_turns_of_a_rotation_use_other_pages_of_the_same_cache():
     assert len(first.tensors["block_table"].unique()) == 10
 
 
+def test_a_ceiling_is_the_fastest_way_to_fetch(monkeypatch):
+    us = {("bulk_rows", 98304): 5.0, ("loads", 65536): 3.0, ("cp_async", 131072): 4.0}
+    timed = []
+
+    def clock(calls, replays=bench.REPLAYS):
+        [setting] = calls
+        timed.append(replays)
+        us_of = us.get((setting.method, setting.in_flight), 9.0)
+        return bench.Timing(us_of, us_of, us_of, 1, replays)
+
+    monkeypatch.setattr(bench, "graph_time", clock)
+    assert ceilings.fastest(lambda setting: [setting]) == (3.0, ceilings.Setting("loads", 65536))
+    assert timed.count(bench.REPLAYS) == 2 and len(timed) == len(ceilings.SETTINGS) + 2
+
+
 def test_a_ceiling_that_cannot_be_measured_becomes_a_note(on_cpu, monkeypatch):
-    def missing(cache, ids):
+    def missing(cache, ids, setting):
         raise ToolchainError("NVRTC", expected="a library", got="none", fix="install it")
 
     monkeypatch.setattr(ceilings, "gather", missing)
@@ -168,7 +189,7 @@ def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, case
     assert record["gbps"] == pytest.approx(problems.get(case.op).bytes(case.form, prepared.dims) / 1e3)
     assert [used.variant.id for used in steps.used()] == [selection.variant.id]
     if case.form != "prefill":
-        assert record["ceiling_us"] == 2.0 and record["ratio"] == 0.5 and on_cpu.gathered
+        assert record["ceiling_us"] == 3.0 and record["ratio"] == pytest.approx(1 / 3) and on_cpu.gathered
     json.dumps(record)
 
 
@@ -324,3 +345,47 @@ def test_the_baseline_keeps_its_best_setting_for_the_same_sizes(on_cpu, monkeypa
     module.best_setting = None
     measure._settings.clear()
     assert measure.time_baseline(given, 0.1, notes) is None and "no Triton baseline" in notes[0]
+
+
+def series(level: float, spread: float, count: int = 21) -> list[float]:
+    return [level * (1 + spread * ((i * 7 % count) / count - 0.5)) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("b", "again", "verdict"),
+    [
+        (series(10.0, 0.01), series(10.0, 0.01), "within noise"),
+        (series(10.5, 0.01), series(10.0, 0.01), "differs"),
+        (series(9.5, 0.01), series(10.0, 0.01), "differs"),
+        # Two captures of the same calls lie as far apart as the two that are compared.
+        (series(10.5, 0.01), series(10.5, 0.01), "within noise"),
+        (series(10.2, 0.2)[::-1], series(10.0, 0.2)[::-1], "within noise"),
+    ],
+)
+def test_a_difference_counts_only_outside_the_noise(b, again, verdict):
+    found = bench.compared(series(10.0, 0.01), b, again)
+    assert found.verdict == verdict and found.rounds == 21
+    assert found.to_dict()["ratio"] == pytest.approx(b[10] / 10.0, rel=0.12)
+
+
+def test_pairs_are_timed_in_turns(monkeypatch):
+    order = []
+
+    def replayed(graph, stream, count):
+        order.append(graph)
+        return [{"a": 20.0, "b": 30.0}[graph[0]]]
+
+    graphs = iter(["a first", "b", "a again"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(bench, "_stream", lambda device: None)
+    monkeypatch.setattr(bench, "_fitting_graph", lambda calls, stream: (next(graphs), 2))
+    monkeypatch.setattr(bench, "_replayed", replayed)
+    found = bench.paired([print], [print], rounds=3)
+    assert (found.a_us, found.b_us, found.ratio, found.verdict) == (10.0, 15.0, 1.5, "differs")
+    assert {tuple(order[i : i + 3]) for i in (0, 3, 6)} == {
+        ("a first", "b", "a again"),
+        ("b", "a again", "a first"),
+        ("a again", "a first", "b"),
+    }
+    with pytest.raises(InvalidArgumentError, match="at least one call"):
+        bench.paired([], [print])

@@ -1,4 +1,4 @@
-"""Selection: its order, its refusals, its errors, and that no call of a wide grid is ambiguous."""
+"""Selection: its order, its refusals, its errors, and one answer to every call of a wide grid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from dsl_kernels import registry, variants
-from dsl_kernels.errors import AmbiguousSelectionError, ArtifactError, NoVariantError
+from dsl_kernels.errors import ArtifactError, NoVariantError
 
 ARCHS = ("sm_90a", "sm_100a")
 
@@ -84,40 +84,80 @@ def test_explain_lists_every_variant_once_with_a_reason_or_a_prediction() -> Non
     assert "built for sm_100a" in reasons and "heads = 16, built for 128" in reasons
 
 
-def test_no_match_lists_every_refusal() -> None:
+def test_no_match_groups_the_refusals_nearest_first() -> None:
     with pytest.raises(NoVariantError) as caught:
         registry.select(mla(heads=24))
-    for variant in variants.variants("sparse_mla"):
-        assert variant.id in str(caught.value)
-    assert "heads = 24, built for 16" in str(caught.value)
+    first, *lines = str(caught.value).splitlines()
+    assert first.endswith("got 75 refusals:") and len(lines) == 3 and len(str(caught.value)) < 1000
+    assert "heads = 24, built for 8, 16, 32, 64 or 128 (such as sparse_mla__" in lines[0]
+    assert "these and further conditions" in lines[1] and "built for sm_100a" in lines[2]
+    total = sum(int(line.split(":")[0]) for line in lines)
+    assert total == len(variants.variants("sparse_mla"))
+
+
+@pytest.mark.parametrize(
+    "call, nearest",
+    [
+        (mla(topk=100), "topk = 100 is no multiple of the tile of 64"),
+        (mla(backend="nothing"), "backend cutedsl or tilelang, asked for nothing"),
+        (topk(k=4096), "k = 4096 exceeds 2048"),
+        (topk(stride=30), "a row stride of 30 floats"),
+        (prefill(heads=48), "heads = 48, built for 32 or 64"),
+        (decode(next_n=9), "next_n = 9, built for at most "),
+    ],
+)
+def test_the_nearest_refusal_is_one_condition_alone(call, nearest) -> None:
+    groups = registry.refusals(call, variants.variants(call.op))
+    assert groups[0].reason.startswith(nearest) and ";" not in groups[0].reason
+    assert all("sm100a" in id_ for id_ in groups[-1].variants)
+    with pytest.raises(NoVariantError) as caught:
+        registry.select(call)
+    lines = str(caught.value).splitlines()
+    assert len(lines) <= 12 and lines[1].split(": ", 1)[1].startswith(nearest)
+
+
+def test_many_reasons_are_cut_short(monkeypatch) -> None:
+    """125 variants that all refuse for reasons of their own still make a short message."""
+    one = next(v for v in variants.variants("sparse_mla") if v.arch == "sm_90a")
+    many = tuple(
+        replace(one, id=f"{one.id}_{i}", backend=f"dsl{i}", knobs={**one.knobs, "heads": 200 + i, "kv": "fp8" if i % 3 else "bf16"})
+        for i in range(125)
+    )  # fmt: skip
+    monkeypatch.setattr(variants, "variants", lambda op: many)
+    with pytest.raises(NoVariantError) as caught:
+        registry.select(mla())
+    assert len(str(caught.value).splitlines()) <= 12 and len(str(caught.value)) < 1500
+    assert "125 refusals" in str(caught.value) and " others" in str(caught.value)
+
+
+def test_nothing_generated_says_so(monkeypatch) -> None:
+    monkeypatch.setattr(variants, "variants", lambda op: ())
+    with pytest.raises(NoVariantError, match="no generated variant"):
+        registry.select(mla())
 
 
 def test_more_queries_than_any_variant_takes() -> None:
-    with pytest.raises(NoVariantError, match="next_n = 9, built for at most 8"):
+    with pytest.raises(NoVariantError, match="next_n = 9, built for at most 1 or 8 queries a sequence"):
         registry.select(decode(next_n=9))
 
 
-def test_ties_are_an_error_that_names_both(monkeypatch) -> None:
+def test_equal_predictions_go_to_the_first_name_and_say_so(monkeypatch) -> None:
     monkeypatch.setattr(registry, "_predict", lambda *args: (5.0, "hbm"))
-    monkeypatch.setattr(registry, "clear", lambda: None)
-    registry._selected.clear()
-    with pytest.raises(
-        AmbiguousSelectionError, match="equal predictions for topk_selector__.*, topk_selector__"
-    ):
-        registry.select(topk())
-    registry._selected.clear()
+    monkeypatch.setattr(registry, "_selected", {})
+    selection = registry.select(topk())
+    assert selection.rule == "cost model, first by name of equal predictions"
+    assert selection.variant.id == min(v.id for v in variants.variants("topk_selector", arch="sm_90a"))
 
 
-def test_lowerings_of_one_declaration_do_not_tie(monkeypatch) -> None:
-    """Two DSLs' variants of the same knobs have one predicted cost: the first DSL by name is taken, and it is said."""
+def test_lowerings_of_one_declaration_share_a_prediction(monkeypatch) -> None:
+    """Two DSLs' variants of the same knobs have one predicted cost: the first by name is taken, and it is said."""
     one = registry.select(topk()).variant
     twin = replace(one, id=one.id.replace(f"__{one.backend}_", "__another_"), backend="another")
     monkeypatch.setattr(variants, "variants", lambda op: (one, twin))
-    registry._selected.clear()
+    monkeypatch.setattr(registry, "_selected", {})
     selection = registry.select(topk())
-    assert selection.variant == twin and "first DSL by name" in selection.rule
+    assert selection.variant == twin and "first by name" in selection.rule
     assert registry.select(topk(), one.id).variant == one
-    registry._selected.clear()
 
 
 def test_argument_beats_environment_beats_cost(monkeypatch) -> None:

@@ -305,7 +305,7 @@ def test_check_accepts_what_the_kernel_was_built_for():
         (
             {"x": torch.zeros(300 * 96 + 1, dtype=torch.bfloat16)[1:].view(300, 96)[:, :64]},
             InvalidArgumentError,
-            "16-byte",
+            "multiple of 16",
         ),
         ({"scale": "x"}, ArgumentTypeError, "scale"),
     ],

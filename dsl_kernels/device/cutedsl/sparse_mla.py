@@ -12,42 +12,13 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int32, Int64
-from cutlass.cute.nvgpu import warpgroup
+from cutlass import Float32, Int32, Int64
 
 LOG2E = math.log2(math.e)
 TILE = 64
 CONSUMERS = 128
 # The 656-byte token: 512 fp8 values, four scales, 64 bf16 rope values.
 TOKEN_BYTES, SCALES_AT, ROPE_AT = 656, 512, 528
-K_MAJOR = {
-    128: warpgroup.SmemLayoutAtomKind.K_SW128,
-    64: warpgroup.SmemLayoutAtomKind.K_SW64,
-    32: warpgroup.SmemLayoutAtomKind.K_SW32,
-}
-MN_MAJOR = {
-    128: warpgroup.SmemLayoutAtomKind.MN_SW128,
-    64: warpgroup.SmemLayoutAtomKind.MN_SW64,
-    32: warpgroup.SmemLayoutAtomKind.MN_SW32,
-}
-
-
-def k_major(rows, dims, stages=None):
-    """Layout of a [rows, dims] bf16 tile whose rows lie in swizzled panels of at most 64 dims."""
-    atom = warpgroup.make_smem_layout_atom(K_MAJOR[min(dims, 64) * 2], BFloat16)
-    if stages is None:
-        return cute.tile_to_shape(atom, (rows, dims), (0, 1))
-    return cute.tile_to_shape(atom, (rows, dims, stages), (0, 1, 2))
-
-
-def mn_major(dims, rows, stages=None):
-    """The same bytes as `k_major(rows, dims)` read as a [dims, rows] tile."""
-    atom = warpgroup.make_smem_layout_atom(MN_MAJOR[min(dims, 64) * 2], BFloat16)
-    if stages is None:
-        return cute.tile_to_shape(atom, (dims, rows), (1, 0))
-    return cute.tile_to_shape(atom, (dims, rows, stages), (1, 0, 2))
-
-
 def piece(row, chunk, row_bytes, rows):
     """Byte offset of 16-byte piece `chunk` of a row in `k_major(rows, dims)`, with row_bytes = min(dims, 64) * 2."""
     pieces = row_bytes // 16
@@ -79,14 +50,14 @@ def copy16(to, source, valid):
 
 
 @cute.jit
-def read_ids(row_ids: cute.Tensor, turn: Int32, turns: Int32, split: Int32, splits: Int32, lane: Int32):
+def read_ids(indices: cute.Pointer, topk: Int32, row: Int32, turn: Int32, turns: Int32, split: Int32, splits: Int32, lane: Int32):
     """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
     low = Int32(-1)
     high = Int32(-1)
     if turn < turns:
-        base = (split + turn * splits) * TILE + lane
-        low = row_ids[base]
-        high = row_ids[base + 32]
+        ids = indices + (Int64(row) * Int64(topk) + (split + turn * splits) * TILE + lane)
+        low = ids[0]
+        high = ids[32]
     return low, high
 
 
@@ -96,15 +67,17 @@ def valid(token, n):
 
 
 def vote(low, high, n):
-    """The valid tokens of a tile as two words of bits; every warp of every role gets the same answer."""
-    return cute.arch.vote_ballot_sync(valid(low, n)), cute.arch.vote_ballot_sync(valid(high, n))
+    """The valid tokens of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
+    in_low, in_high = cute.arch.vote_ballot_sync(valid(low, n)), cute.arch.vote_ballot_sync(valid(high, n))
+    return in_low, in_high, (in_low | in_high) != 0
 
 
-def copy_rows(to, base: Int64, stride: Int64, row_bytes: cutlass.Constexpr, low, high, n, thread):
-    """Start the copies of one tile's rows of `row_bytes` from `base` into `k_major(64, row_bytes / 2)` at address `to`.
+def copy_rows(target, cache, stride, first, columns: cutlass.Constexpr, low, high, n, thread):
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
 
     Consecutive threads copy consecutive pieces of a panel of 128 bytes or less.
     """
+    to, base, stride, row_bytes = target.toint(), cache.toint() + first * 2, Int64(stride) * 2, columns * 2
     panel = min(row_bytes, 128)
     per_row = panel // 16
     at_once = CONSUMERS // per_row
@@ -125,63 +98,30 @@ def copy_rows(to, base: Int64, stride: Int64, row_bytes: cutlass.Constexpr, low,
 
 @cute.jit
 def load_queries(
-    to: Int32,
-    base: Int64,
-    stride: Int64,
+    target: cute.Pointer,
+    q: cute.Pointer,
+    row: Int32,
+    head0: Int32,
     heads: cutlass.Constexpr,
-    row_bytes: cutlass.Constexpr,
+    block: cutlass.Constexpr,
+    width: cutlass.Constexpr,
+    first: Int32,
+    columns: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Copy `heads` query rows of `row_bytes` from `base` into `k_major(heads, row_bytes / 2)` at address `to`."""
-    pieces = row_bytes // 16
-    total = heads * pieces
-    rounds = (total + CONSUMERS - 1) // CONSUMERS
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    to, pieces = target.toint(), cutlass.const_expr(columns // 8)
+    base = q.toint() + ((Int64(row) * heads + head0) * width + first) * 2
+    total = cutlass.const_expr(block * pieces)
+    rounds = cutlass.const_expr((total + CONSUMERS - 1) // CONSUMERS)
     indices = [thread + i * CONSUMERS for i in range(rounds)]
     if cutlass.const_expr(total % CONSUMERS != 0):
         indices[-1] = cutlass.min(indices[-1], total - 1)
-    words = [read16(base + Int64(i // pieces) * stride + Int64(i % pieces * 16)) for i in indices]
+    words = [read16(base + Int64(i // pieces) * (width * 2) + Int64(i % pieces * 16)) for i in indices]
     for i in cutlass.range_constexpr(rounds):
-        at = to + piece(indices[i] // pieces, indices[i] % pieces, min(row_bytes, 128), heads)
+        at = to + piece(indices[i] // pieces, indices[i] % pieces, min(columns * 2, 128), block)
         if (i + 1) * CONSUMERS <= total or thread + i * CONSUMERS < total:
             write16(at, words[i])
-
-
-def products(heads):
-    """(S^T, O^T): 64 tokens x heads and 64 dims x heads, both operands in shared memory."""
-    source, k, mn = warpgroup.OperandSource.SMEM, warpgroup.OperandMajorMode.K, warpgroup.OperandMajorMode.MN
-    op, shape = warpgroup.MmaF16BF16Op, (TILE, heads, 16)
-    return (
-        cute.make_tiled_mma(op(BFloat16, Float32, shape, source, k, k)),
-        cute.make_tiled_mma(op(BFloat16, Float32, shape, source, mn, mn if heads > 8 else k)),
-    )
-
-
-def view(pointer, layout):
-    """Tensor over shared bf16 storage in a swizzled layout."""
-    return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, dtype=BFloat16), layout.outer)
-
-
-def score_operands(mma, keys, queries, dims, heads, stages, thread):
-    """Fragments of the keys [64, dims, stages] and of the queries [heads, dims] for S^T."""
-    part = mma.get_slice(thread)
-    a = mma.make_fragment_A(part.partition_A(view(keys, k_major(TILE, dims, stages))))
-    return a, mma.make_fragment_B(part.partition_B(view(queries, k_major(heads, dims))))
-
-
-def value_operands(mma, keys, weights, dims, heads, stages, thread):
-    """Fragments of the same keys read transposed [dims, 64, stages] and of P [heads, 64] for O^T."""
-    part = mma.get_slice(thread)
-    a = mma.make_fragment_A(part.partition_A(view(keys, mn_major(dims, TILE, stages))))
-    layout = mn_major(heads, TILE) if heads > 8 else k_major(heads, TILE)
-    return a, mma.make_fragment_B(part.partition_B(view(weights, layout)))
-
-
-def multiply(mma, acc, a, b, accumulate):
-    """Issue acc (+)= a b over all K steps of the operand fragments; the first step overwrites unless `accumulate`."""
-    mma.set(warpgroup.Field.ACCUMULATE, accumulate)
-    for step in range(cute.size(a, mode=[2])):
-        cute.gemm(mma, acc, a[None, None, step], b[None, None, step], acc)
-        mma.set(warpgroup.Field.ACCUMULATE, True)
 
 
 def peer_address(address, rank):
@@ -201,13 +141,13 @@ def send4(to, bar, values):
     )
 
 
-def send_scores(scores, to, bar, rank, slices: cutlass.Constexpr, thread):
+def send_scores(scores, slots, full, rank, slices: cutlass.Constexpr, thread):
     """Send this thread's partial scores to the same thread of every other CTA of the slice group.
 
-    `to` is the address of this use's slots, [slices - 1, values / 4, 128 threads, 4 floats]: slot d - 1 receives from
-    the CTA whose rank differs by XOR with d.
+    The slots of this use are [slices - 1, values / 4, 128 threads, 4 floats]: slot d - 1 receives from the CTA whose rank
+    differs by XOR with d.
     """
-    count = cute.size(scores)
+    to, bar, count = slots.toint(), full.toint(), cute.size(scores)
     for d in range(1, slices):
         peer_to = peer_address(to + (d - 1) * count * CONSUMERS * 4 + thread * 16, rank ^ d)
         peer_bar = peer_address(bar, rank ^ d)
@@ -232,9 +172,9 @@ def add_scores(scores, received, slices, thread):
             scores[4 * v + e] = total
 
 
-def mask_scores(scores, low, high, scale, thread):
-    """Scale the logits and put -inf in the rows (tokens) without a valid id, given by the tile's two words of bits."""
-    warp, lane = thread // 32, thread % 32
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf in the rows (tokens) without a valid id, given by the tile's two words of bits."""
+    warp, lane, scale = thread // 32, thread % 32, sm_scale * LOG2E
     bits = Int32(cutlass.select_(warp < 2, low, high)) >> (warp % 2 * 16 + lane // 4)
     for r in range(2):
         inside = ((bits >> (8 * r)) & 1) != 0
@@ -255,47 +195,68 @@ def add(a, b):
     return a + b
 
 
+def column_maxima(risen, scores, thread):
+    """Maxima of this thread's columns over the 16 tokens of its warp."""
+    for c in range(cute.size(risen)):
+        i = c // 2 * 4 + c % 2
+        risen[c] = across_rows(cute.arch.fmax(scores[i], scores[i + 2]), cute.arch.fmax)
+
+
+def column_sums(risen, sums, thread):
+    """Sums of this thread's columns over the tokens of its warp."""
+    for c in range(cute.size(sums)):
+        risen[c] = across_rows(sums[c], add)
+
+
+def _columns(red, count):
+    """The column values of the four warps: [4, heads]."""
+    return cute.make_tensor(red, cute.make_layout((4, 4 * count), stride=(4 * count, 1)))
+
+
 @cute.jit
-def across_warps(
-    partial: cute.Tensor, red: cute.Tensor, barrier: Int32, thread: Int32, maximum: cutlass.Constexpr
-):
-    """Combine [heads / 4] column values over the four warps through shared memory; partial is replaced."""
+def share_columns(red: cute.Pointer, values: cute.Tensor, thread: Int32):
+    """Leave one value a column and warp for the other warps."""
+    to = _columns(red, cute.size(values))
     warp, lane = thread // 32, thread % 32
-    count = cute.size(partial)
-    for c in cutlass.range_constexpr(count):
-        partial[c] = across_rows(partial[c], cute.arch.fmax if maximum else add)
     if lane < 4:
-        for c in cutlass.range_constexpr(count):
-            red[warp, c // 2 * 8 + lane * 2 + c % 2] = partial[c]
-    cute.arch.barrier(barrier_id=barrier, number_of_threads=CONSUMERS)
-    for c in cutlass.range_constexpr(count):
-        head = c // 2 * 8 + lane % 4 * 2 + c % 2
-        if maximum:
-            partial[c] = cute.arch.fmax(
-                cute.arch.fmax(red[0, head], red[1, head]), cute.arch.fmax(red[2, head], red[3, head])
-            )
-        else:
-            partial[c] = (red[0, head] + red[1, head]) + (red[2, head] + red[3, head])
+        for c in cutlass.range_constexpr(cute.size(values)):
+            to[warp, c // 2 * 8 + lane * 2 + c % 2] = values[c]
 
 
-def online_softmax(scores, sums, acc, peak, red, barrier, thread):
+def _head(c, thread):
+    """The head of this thread's column `c`."""
+    return c // 2 * 8 + thread % 4 * 2 + c % 2
+
+
+def join_maxima(top, red, thread):
+    """The maxima of the columns over the four warps."""
+    got = _columns(red, cute.size(top))
+    for c in range(cute.size(top)):
+        h = _head(c, thread)
+        top[c] = cute.arch.fmax(cute.arch.fmax(got[0, h], got[1, h]), cute.arch.fmax(got[2, h], got[3, h]))
+
+
+def join_sums(top, red, thread):
+    """The sums of the columns over the four warps."""
+    got = _columns(red, cute.size(top))
+    for c in range(cute.size(top)):
+        h = _head(c, thread)
+        top[c] = (got[0, h] + got[1, h]) + (got[2, h] + got[3, h])
+
+
+def online_softmax(scores, sums, acc, peak, top):
     """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
     The sums stay per thread until the end: one addition an element and no exchange between threads.
     """
     count = cute.size(scores)
-    risen = cute.make_rmem_tensor((count // 2,), Float32)
     for c in range(count // 2):
+        risen = cute.arch.fmax(top[c], peak[c])
+        decay = cute.arch.exp2(peak[c] - risen)
+        peak[c] = risen
         i = c // 2 * 4 + c % 2
-        risen[c] = cute.arch.fmax(scores[i], scores[i + 2])
-    across_warps(risen, red, barrier, thread, True)
-    for c in range(count // 2):
-        risen[c] = cute.arch.fmax(risen[c], peak[c])
-        decay = cute.arch.exp2(peak[c] - risen[c])
-        peak[c] = risen[c]
-        i = c // 2 * 4 + c % 2
-        scores[i] = cute.arch.exp2(scores[i] - risen[c])
-        scores[i + 2] = cute.arch.exp2(scores[i + 2] - risen[c])
+        scores[i] = cute.arch.exp2(scores[i] - risen)
+        scores[i + 2] = cute.arch.exp2(scores[i + 2] - risen)
         sums[c] = sums[c] * decay + (scores[i] + scores[i + 2])
         for block in range(cute.size(acc) // count):
             acc[block * count + i] = acc[block * count + i] * decay
@@ -309,9 +270,9 @@ def pack(low, high):
     )
 
 
-def store_weights(to, weights, heads, thread):
-    """Write P as bf16 at shared address `to`: `mn_major(heads, 64)`, or `k_major(8, 64)` for eight heads."""
-    warp, lane = thread // 32, thread % 32
+def store_weights(target, weights, heads, thread):
+    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    to, warp, lane = target.toint(), thread // 32, thread % 32
     words = [pack(weights[2 * i], weights[2 * i + 1]) for i in range(heads // 4)]
     if heads == 8:
         at = to + piece(lane % 8, warp * 2 + lane // 8 % 2, 128, heads)
@@ -359,32 +320,19 @@ def load_partial(o_partial: cute.Pointer, offset: Int64):
     )
 
 
-@cute.jit
-def take_ticket(last_s: cute.Pointer, counter: cute.Pointer, total: Int32, barrier: Int32, thread: Int32):
-    """True in the last of `total` arrivals, which sees what all of them wrote and resets the counter."""
-    cute.arch.barrier(barrier_id=barrier, number_of_threads=CONSUMERS)
-    flag = cute.make_tensor(last_s, cute.make_layout(1))
-    if thread == 0:
-        before = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
-        flag[0] = before
-        if before == total - 1:
-            cute.make_tensor(counter, cute.make_layout(1))[0] = Int32(0)
-    cute.arch.barrier(barrier_id=barrier, number_of_threads=CONSUMERS)
-    return flag[0] == total - 1
-
-
 def token_words(dims):
     """Words of a tile's tokens that a thread holds between `load_tokens` and `store_tokens`: fp8, scales, rope."""
     return dims // 64 * 8, dims // 128 * 2, dims // 16
 
 
-def load_tokens(words: cute.Tensor, kv: Int64, slice_, dims: cutlass.Constexpr, low, high, n, thread):
+def load_tokens(words: cute.Tensor, kv_cache, slice_, dims: cutlass.Constexpr, low, high, n, thread):
     """Read this slice of a tile's 656-byte tokens into registers.
 
     Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks. A masked
     row is read from row 0 with a scale of 0: its weight is 0 as well.
     """
     fp8_words, scale_words, _ = token_words(dims)
+    kv = kv_cache.toint()
     for half, ids in enumerate((low, high)):
         token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
         inside = valid(token, n)
@@ -442,8 +390,9 @@ def scaled_pair(word, selector, high, low):
     return two_bf16("fma.rn", value, high, two_bf16("mul.rn", value, low))
 
 
-def store_tokens(words: cute.Tensor, ckv_s, kpe_s, dims: cutlass.Constexpr, thread):
-    """Write what `load_tokens` read as bf16 rows of `k_major(64, dims)` and `k_major(64, dims / 8)` at these addresses."""
+def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
+    """Write what `load_tokens` read as bf16 rows."""
+    ckv_s, kpe_s = ckv.toint(), kpe.toint()
     fp8_words, scale_words, _ = token_words(dims)
     for half in range(2):
         row = thread // 4 + 32 * half
@@ -478,28 +427,24 @@ def pair_of(lses, quad, heads):
     return [lses[at], lses[at + 1]]
 
 
-@cute.jit
-def normalise(
-    acc: cute.Tensor, sums: cute.Tensor, peak: cute.Tensor, red: cute.Tensor, barrier: Int32, thread: Int32
-):
+def normalise(acc, top, peak):
     """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    across_warps(sums, red, barrier, thread, False)
-    count = cutlass.const_expr(cute.size(sums) * 2)
-    for c in cutlass.range_constexpr(count // 2):
-        inverse = inverse_of(sums[c])
-        sums[c] = lse_of(sums[c], peak[c])
-        for block in cutlass.range_constexpr(cute.size(acc) // count):
+    count = cute.size(top) * 2
+    for c in range(count // 2):
+        inverse = inverse_of(top[c])
+        top[c] = lse_of(top[c], peak[c])
+        for block in range(cute.size(acc) // count):
             i = block * count + c // 2 * 4 + c % 2
             acc[i] = acc[i] * inverse
             acc[i + 2] = acc[i + 2] * inverse
 
 
-def send_parts(acc, lses, heads, to, bar, rank, slices, parts, thread):
+def send_parts(acc, lses, slots, full, rank, slices, parts, heads, thread):
     """Send each CTA of the cluster that holds this slice its share of the quads of O, this one included.
 
-    `to` is the address of [parts, quads / parts, 128 x (4 + 2)] floats in every CTA: by source, values before lses.
+    The slots are [parts, quads / parts, 128 x (4 + 2)] floats in every CTA: by source, values before lses.
     """
-    quads = cute.size(acc) // 4
+    to, bar, quads = slots.toint(), full.toint(), cute.size(acc) // 4
     share = quads // parts
     for s in range(parts):
         peer = rank % slices + s * slices
@@ -515,9 +460,9 @@ def send_parts(acc, lses, heads, to, bar, rank, slices, parts, thread):
             )
 
 
-def merge_sent(address, share, parts, thread):
-    """([share * 4 values], [share * 2 lses]) of the parts that the CTAs of the cluster have sent."""
-    values, lses = [], []
+def merge_sent(quads, lses, received, parts, thread):
+    """Join the parts that the CTAs of the cluster have sent."""
+    address, share = received.toint(), cute.size(quads) // 4
     for u in range(share):
         got, got_lse = [], []
         for c in range(parts):
@@ -537,15 +482,19 @@ def merge_sent(address, share, parts, thread):
                 )
             )
         merged, merged_lse = join(got, got_lse)
-        values += merged
-        lses += merged_lse
-    return values, lses
+        for e in range(4):
+            quads[4 * u + e] = merged[e]
+        for e in range(2):
+            lses[2 * u + e] = merged_lse[e]
 
 
-def unmerged(acc, lses, heads):
-    """This thread's quads and the lse of their two heads, as `merge_sent` returns them."""
-    pairs = [lse for quad in range(cute.size(acc) // 4) for lse in pair_of(lses, quad, heads)]
-    return [acc[i] for i in range(cute.size(acc))], pairs
+def unmerged(quads, lses, acc, top, heads):
+    """The quads of O and the lses of their heads, where no other CTA has a part of them."""
+    for i in range(cute.size(acc)):
+        quads[i] = acc[i]
+    for quad in range(cute.size(acc) // 4):
+        for e, lse in enumerate(pair_of(top, quad, heads)):
+            lses[2 * quad + e] = lse
 
 
 def join(values, lses):
@@ -583,35 +532,37 @@ def store_lse(lse: cute.Pointer, pair, scale):
 
 @cute.jit
 def leave_part(
-    values,
-    lses,
+    quads: cute.Tensor,
+    lses: cute.Tensor,
     o_partial: cute.Pointer,
     lse_partial: cute.Pointer,
-    room: Int64,
-    heads_at: Int64,
+    row: Int32,
+    splits: Int32,
+    at: Int32,
+    head0: Int32,
     share: Int32,
     heads: cutlass.Constexpr,
+    block: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Write this CTA's normalised share of O and, once a head, its lse, for `all_parts`."""
-    for u in cutlass.range_constexpr(len(values) // 4):
-        store_partial(o_partial, room + u * (4 * CONSUMERS), values[4 * u : 4 * u + 4])
-        if cutlass.const_expr(u < heads // 8):
-            head, _ = place(share + u, 0, heads, thread)
+    """Write this CTA's normalised share of O, in the order of the threads, and its lses, for `merge_parts`."""
+    mine = Int64(row) * splits + at
+    room = (mine * heads + head0) * 512 + thread * 4
+    for u in cutlass.range_constexpr(cute.size(quads) // 4):
+        store_partial(o_partial, room + u * (4 * CONSUMERS), [quads[4 * u + e] for e in range(4)])
+        if cutlass.const_expr(u < block // 8):
+            head, _ = place(share + u, 0, block, thread)
             if thread < 4:
-                store_lse(lse_partial + (heads_at + head), lses[2 * u : 2 * u + 2], Float32(1.0))
+                store_lse(lse_partial + (mine * heads + head0 + head), [lses[2 * u], lses[2 * u + 1]], Float32(1.0))
 
 
-def load_sinks(attn_sink, head0, share, own, heads, thread):
+def load_sinks(sinks, attn_sink, head0, block, share, thread):
     """The sink logits of the heads of this thread's quads, read long before they are wanted."""
-    columns = min(own, heads // 8)
-    sinks = cute.make_rmem_tensor((2 * columns,), Float32)
-    for d in range(columns):
+    for d in range(cute.size(sinks) // 2):
         pair = cute.make_tensor(
-            attn_sink + (head0 + place(share + d, 0, heads, thread)[0]), cute.make_layout(2)
+            attn_sink + (head0 + place(share + d, 0, block, thread)[0]), cute.make_layout(2)
         )
         sinks[2 * d], sinks[2 * d + 1] = pair[0], pair[1]
-    return sinks
 
 
 @cute.jit
@@ -621,7 +572,9 @@ def store_result(
     values: cute.Tensor,
     lses: cute.Tensor,
     sinks: cute.Tensor,
-    first: Int64,
+    row: Int32,
+    head0: Int32,
+    row_heads: cutlass.Constexpr,
     share: Int32,
     which: Int32,
     dims: cutlass.Constexpr,
@@ -633,6 +586,7 @@ def store_result(
 
     Pairs of lanes trade, so that each stores neighbouring dims of one head in one word.
     """
+    first = Int64(row) * row_heads + head0
     own = cutlass.const_expr(cute.size(values) // 4)
     columns = cutlass.const_expr(cute.size(sinks) // 2)
     for c in cutlass.range_constexpr(2 * columns):
@@ -664,17 +618,22 @@ def merge_parts(
     lses: cute.Tensor,
     o_partial: cute.Pointer,
     lse_partial: cute.Pointer,
-    o_base: Int64,
-    lse_base: Int64,
-    o_step: cutlass.Constexpr,
-    lse_step: cutlass.Constexpr,
-    share: Int32,
-    heads: cutlass.Constexpr,
+    row: Int32,
+    splits: Int32,
+    rank: Int32,
+    cluster: cutlass.Constexpr,
     parts: Int32,
+    head0: Int32,
+    share: Int32,
+    row_heads: cutlass.Constexpr,
+    heads: cutlass.Constexpr,
     thread: Int32,
 ):
     """Replace this thread's quads and the lses of their heads by those of all clusters' parts, some in flight at once."""
     pairs = cute.make_tensor(lse_partial, cute.make_layout(1 << 30))
+    lse_base = (Int64(row) * splits + rank) * row_heads + head0
+    o_base = lse_base * 512 + thread * 4
+    o_step, lse_step = cutlass.const_expr(cluster * row_heads * 512), cutlass.const_expr(cluster * row_heads)
     own = cutlass.const_expr(cute.size(values) // 4)
     columns = cutlass.const_expr(min(own, heads // 8))
     batch = cutlass.const_expr(8 if own <= 2 else 4 if own == 4 else 2)

@@ -8,8 +8,7 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Float32, Int32, Int64
-from cutlass.cute.nvgpu import warpgroup
+from cutlass import Float32, Int32, Int64
 
 from . import sparse_mla as leaf
 
@@ -19,42 +18,6 @@ HALF_DIMS = 256
 THREADS = 256
 
 
-def products():
-    """(S, O): 64 heads x 32 tokens and 64 heads x 256 dims, all operands in shared memory."""
-    source, k, mn = warpgroup.OperandSource.SMEM, warpgroup.OperandMajorMode.K, warpgroup.OperandMajorMode.MN
-    op = warpgroup.MmaF16BF16Op
-    return (
-        cute.make_tiled_mma(op(BFloat16, Float32, (HEADS, HALF_TOKENS, 16), source, k, k)),
-        cute.make_tiled_mma(op(BFloat16, Float32, (HEADS, HALF_DIMS, 16), source, k, mn)),
-    )
-
-
-def score_operands(mma, keys, queries, dims, stages, group, thread):
-    """Fragments of the queries [64, dims] and of this warpgroup's half of the keys [32, dims, stages]."""
-    part = mma.get_slice(thread)
-    tile = leaf.view(keys, leaf.k_major(leaf.TILE, dims, stages))
-    half = cute.local_tile(tile, (HALF_TOKENS, dims, stages), (group, 0, 0))
-    a = mma.make_fragment_A(part.partition_A(leaf.view(queries, leaf.k_major(HEADS, dims))))
-    return a, mma.make_fragment_B(part.partition_B(half))
-
-
-def value_operands(mma, keys, weights, dims, stages, group, thread):
-    """Fragments of P [64, 64] and of this warpgroup's half of the dims of the keys [256, 64, stages]."""
-    part = mma.get_slice(thread)
-    tile = leaf.view(keys, leaf.mn_major(dims, leaf.TILE, stages))
-    half = cute.local_tile(tile, (HALF_DIMS, leaf.TILE, stages), (group, 0, 0))
-    a = mma.make_fragment_A(part.partition_A(leaf.view(weights, leaf.k_major(HEADS, leaf.TILE))))
-    return a, mma.make_fragment_B(part.partition_B(half))
-
-
-def multiply(mma, acc, a, b, accumulate):
-    """Issue acc (+)= a b over all K steps; the first step overwrites unless `accumulate`."""
-    mma.set(warpgroup.Field.ACCUMULATE, accumulate)
-    for step in range(cute.size(a, mode=[2])):
-        cute.gemm(mma, acc, a[None, None, step], b[None, None, step], acc)
-        mma.set(warpgroup.Field.ACCUMULATE, True)
-
-
 def across_quad(value, combine):
     """Combine over the four lanes that hold a row."""
     for step in (1, 2):
@@ -62,22 +25,34 @@ def across_quad(value, combine):
     return value
 
 
+def group_of(thread):
+    """Which warpgroup a thread is of, the same in all lanes of its warp, and its number within it."""
+    return cute.arch.make_warp_uniform(thread // 128), thread % 128
+
+
 def row_of(i):
     """Which of a thread's two rows accumulator element i lies in."""
     return i // 2 % 2
 
 
-def mask_scores(scores, low, high, scale, group, thread):
-    """Scale the logits and put -inf in the columns (tokens) without a valid id, given by the tile's two words of bits."""
+def mask_columns(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf in the columns (tokens) without a valid id, given by the tile's two words of bits."""
+    (group, thread), scale = group_of(thread), sm_scale * leaf.LOG2E
     bits = Int32(cutlass.select_(group == 0, low, high)) >> (thread % 4 * 2)
     for i in range(cute.size(scores)):
         inside = ((bits >> (i // 4 * 8 + i % 2)) & 1) != 0
         scores[i] = Float32(cutlass.select_(inside, scores[i] * scale, Float32(-math.inf)))
 
 
+def _halves(red):
+    """A value a head and warpgroup: [2, 64]."""
+    return cute.make_tensor(red, cute.make_layout((2, HEADS), stride=(HEADS, 1)))
+
+
 @cute.jit
-def share_rows(rows: cute.Tensor, red: cute.Tensor, group: Int32, thread: Int32, maximum: cutlass.Constexpr):
-    """Combine each row over its quad and leave it for the other warpgroup in red [2, 64]."""
+def _share(rows: cute.Tensor, red: cute.Pointer, thread: Int32, maximum: cutlass.Constexpr):
+    """Combine each row over its quad and leave it for the other warpgroup."""
+    (group, thread), red = group_of(thread), _halves(red)
     for r in cutlass.range_constexpr(2):
         rows[r] = across_quad(rows[r], cute.arch.fmax if maximum else leaf.add)
     if thread % 4 == 0:
@@ -85,19 +60,31 @@ def share_rows(rows: cute.Tensor, red: cute.Tensor, group: Int32, thread: Int32,
             red[group, thread // 32 * 16 + thread % 32 // 4 + r * 8] = rows[r]
 
 
-def row_maxima(scores):
-    rows = cute.make_rmem_tensor((2,), Float32)
+def share_maxima(rows, red, thread):
+    """Leave the maxima of this warpgroup's half for the other."""
+    _share(rows, red, thread, True)
+
+
+def share_sums(rows, sums, red, thread):
+    """Leave the sums of this warpgroup's half for the other."""
+    for r in range(2):
+        rows[r] = sums[r]
+    _share(rows, red, thread, False)
+
+
+def row_maxima(rows, scores):
+    """Maxima of this thread's two heads over its own tokens."""
     for r in range(2):
         mine = [i for i in range(cute.size(scores)) if row_of(i) == r]
         top = scores[mine[0]]
         for i in mine[1:]:
             top = cute.arch.fmax(top, scores[i])
         rows[r] = top
-    return rows
 
 
-def softmax(scores, sums, acc, peak, rows, red, group, thread):
+def softmax_rows(scores, sums, acc, peak, rows, red, thread):
     """P = exp2(S - maximum) in place of S, with the maximum of both halves; rescale the sums and O to it."""
+    (group, thread), red = group_of(thread), _halves(red)
     for r in range(2):
         other = red[1 - group, thread // 32 * 16 + thread % 32 // 4 + r * 8]
         risen = cute.arch.fmax(peak[r], cute.arch.fmax(rows[r], other))
@@ -114,8 +101,9 @@ def softmax(scores, sums, acc, peak, rows, red, group, thread):
                 acc[i] = acc[i] * decay
 
 
-def store_weights(to, weights, group, thread):
-    """Write this half of P as bf16 rows (heads) of `k_major(64, 64)` at shared address `to`."""
+def store_rows(target, weights, thread):
+    """Write this half of P as bf16, heads by tokens."""
+    (group, thread), to = group_of(thread), target.toint()
     warp, lane = thread // 32, thread % 32
     words = [leaf.pack(weights[2 * i], weights[2 * i + 1]) for i in range(cute.size(weights) // 2)]
     row = warp * 16 + lane % 16
@@ -127,8 +115,9 @@ def store_weights(to, weights, group, thread):
         )
 
 
-def normalise(acc, sums, peak, rows, red, group, thread):
+def normalise_rows(acc, sums, peak, rows, red, thread):
     """O / sum in place, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
+    (group, thread), red = group_of(thread), _halves(red)
     for r in range(2):
         total = rows[r] + red[1 - group, thread // 32 * 16 + thread % 32 // 4 + r * 8]
         inverse = leaf.inverse_of(total)
@@ -139,17 +128,22 @@ def normalise(acc, sums, peak, rows, red, group, thread):
 
 
 @cute.jit
-def leave_part(
+def leave_rows(
     acc: cute.Tensor,
     lses: cute.Tensor,
     o_partial: cute.Pointer,
     lse_partial: cute.Pointer,
-    room: Int64,
-    heads_at: Int64,
-    group: Int32,
+    row: Int32,
+    splits: Int32,
+    split: Int32,
+    head0: Int32,
+    heads: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Write this warpgroup's normalised half of O and its lses, for `merge_parts`."""
+    """Write this warpgroup's normalised half of O and its lses, for `merge_rows`."""
+    group, thread = group_of(thread)
+    heads_at = (Int64(row) * splits + split) * heads + head0
+    room = heads_at * 512 + group * (HEADS * HALF_DIMS) + thread * 4
     for u in cutlass.range_constexpr(cute.size(acc) // 4):
         leaf.store_partial(o_partial, room + u * (4 * leaf.CONSUMERS), [acc[4 * u + e] for e in range(4)])
     if (thread % 4 == 0) & (group == 0):
@@ -160,19 +154,22 @@ def leave_part(
 
 
 @cute.jit
-def merge_parts(
+def merge_rows(
     acc: cute.Tensor,
     lses: cute.Tensor,
     o_partial: cute.Pointer,
     lse_partial: cute.Pointer,
-    room: Int64,
-    heads_at: Int64,
-    o_step: cutlass.Constexpr,
-    lse_step: cutlass.Constexpr,
+    row: Int32,
     parts: Int32,
+    head0: Int32,
+    heads: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Replace this thread's rows of O and their lses by those of all parts."""
+    """Replace this thread's rows of O and their lses by those of all splits."""
+    group, thread = group_of(thread)
+    heads_at = Int64(row) * parts * heads + head0
+    room = heads_at * 512 + group * (HEADS * HALF_DIMS) + thread * 4
+    o_step, lse_step = cutlass.const_expr(heads * 512), cutlass.const_expr(heads)
     pairs = cute.make_tensor(
         lse_partial + (heads_at + thread // 32 * 16 + thread % 32 // 4), cute.make_layout(1 << 30)
     )
@@ -203,27 +200,30 @@ def merge_parts(
 
 
 @cute.jit
-def store_result(
+def store_result_rows(
     out: cute.Pointer,
     lse: cute.Pointer,
     acc: cute.Tensor,
     lses: cute.Tensor,
     sinks: cute.Tensor,
-    first: Int64,
-    scratch: Int32,
-    group: Int32,
+    row0: Int32,
+    head0: Int32,
+    heads: cutlass.Constexpr,
+    scratch: cute.Pointer,
     lse_scale: Float32,
     thread: Int32,
 ):
     """Store this warpgroup's half of O as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
-    The rows pass through shared memory, 32 KB a warpgroup from address `scratch` on, so that whole rows go out at once.
+    The rows pass through shared memory, 32 KB a warpgroup from `scratch` on, so that whole rows go out at once.
     """
+    group, thread = group_of(thread)
+    first = Int64(row0) * heads + head0
     for r in cutlass.range_constexpr(2):
         kept = cute.arch.rcp_approx(1.0 + cute.arch.exp2(sinks[r] * leaf.LOG2E - lses[r]))
         sinks[r] = Float32(cutlass.select_(lses[r] > -math.inf, kept, Float32(0.0)))
     warp, lane = thread // 32, thread % 32
-    mine = scratch + group * (HEADS * HALF_DIMS * 2)
+    mine = scratch.toint() + group * (HEADS * HALF_DIMS * 2)
     row = warp * 16 + lane % 16
     for pair in cutlass.range_constexpr(HALF_DIMS // 16):
         words = [
@@ -253,15 +253,20 @@ def store_result(
         pair_of[0], pair_of[8] = lses[0] * lse_scale, lses[1] * lse_scale
 
 
-def load_sinks(sinks, attn_sink, thread):
+def load_row_sinks(sinks, attn_sink, head0, thread):
     """The sink logits of a thread's two heads, read long before they are wanted."""
-    pair = cute.make_tensor(attn_sink + (thread // 32 * 16 + thread % 32 // 4), cute.make_layout(9))
+    _, thread = group_of(thread)
+    pair = cute.make_tensor(attn_sink + (head0 + thread // 32 * 16 + thread % 32 // 4), cute.make_layout(9))
     sinks[0], sinks[1] = pair[0], pair[8]
 
 
 @cute.jit
-def load_queries(to: Int32, base: Int64, row_bytes: cutlass.Constexpr, thread: Int32):
-    """Copy 64 dense query rows of `row_bytes` from `base` into `k_major(64, row_bytes / 2)` by both warpgroups."""
+def load_query_rows(
+    target: cute.Pointer, q: cute.Pointer, row: Int32, head0: Int32, heads: cutlass.Constexpr, columns: cutlass.Constexpr, thread: Int32
+):
+    """Copy the rows of 64 heads of one query, by both warpgroups."""
+    to, row_bytes = target.toint(), cutlass.const_expr(columns * 2)
+    base = q.toint() + (Int64(row) * heads + head0) * row_bytes
     pieces = row_bytes // 16
     for batch in cutlass.range_constexpr(max(1, HEADS * pieces // (THREADS * 8))):
         indices = [thread + (batch * 8 + i) * THREADS for i in range(min(8, HEADS * pieces // THREADS))]
@@ -269,17 +274,3 @@ def load_queries(to: Int32, base: Int64, row_bytes: cutlass.Constexpr, thread: I
         for i, index in enumerate(indices):
             at = to + leaf.piece(index // pieces, index % pieces, min(row_bytes, 128), HEADS)
             leaf.write16(at, words[i])
-
-
-@cute.jit
-def take_ticket(last_s: cute.Pointer, counter: cute.Pointer, total: Int32, barrier: Int32, thread: Int32):
-    """True in the last of `total` arrivals, which sees what all of them wrote and resets the counter."""
-    cute.arch.barrier(barrier_id=barrier, number_of_threads=THREADS)
-    flag = cute.make_tensor(last_s, cute.make_layout(1))
-    if thread == 0:
-        before = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
-        flag[0] = before
-        if before == total - 1:
-            cute.make_tensor(counter, cute.make_layout(1))[0] = Int32(0)
-    cute.arch.barrier(barrier_id=barrier, number_of_threads=THREADS)
-    return flag[0] == total - 1

@@ -31,15 +31,17 @@ class Product:
         )  # fmt: skip
         return cute.make_tiled_mma(op)
 
-    def operand_a(self, pointer, tiles):
-        """Descriptors of `tiles` tiles of m rows: (_, _, step of K, tile)."""
+    def operand_a(self, pointer, rows, columns, stages, swizzle):
+        """Descriptors of a buffer of `stages` stages of [rows, columns]: (_, _, step of K, tile)."""
         mma = self.mma()
+        tiles = stages * rows * columns // (self.m * self.k)
         layout = blackwell_helpers.make_smem_layout_a(mma, (self.m, self.n, self.k), self.dtype, tiles)
         return mma.make_fragment_A(self._swizzled(pointer, layout))
 
-    def operand_b(self, pointer, tiles):
-        """Descriptors of `tiles` tiles of n rows: (_, _, step of K, tile)."""
+    def operand_b(self, pointer, rows, columns, stages, swizzle):
+        """Descriptors of a buffer of `stages` stages of [rows, columns]: (_, _, step of K, tile)."""
         mma = self.mma()
+        tiles = stages * rows * columns // (self.n * self.k)
         layout = blackwell_helpers.make_smem_layout_b(mma, (self.m, self.n, self.k), self.dtype, tiles)
         return mma.make_fragment_B(self._swizzled(pointer, layout))
 

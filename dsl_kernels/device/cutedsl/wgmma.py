@@ -15,8 +15,18 @@ MAJORS = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
 K_BYTES = 32
 
 
+ATOMS = {
+    ("k", 128): warpgroup.SmemLayoutAtomKind.K_SW128,
+    ("k", 64): warpgroup.SmemLayoutAtomKind.K_SW64,
+    ("k", 32): warpgroup.SmemLayoutAtomKind.K_SW32,
+    ("mn", 128): warpgroup.SmemLayoutAtomKind.MN_SW128,
+    ("mn", 64): warpgroup.SmemLayoutAtomKind.MN_SW64,
+    ("mn", 32): warpgroup.SmemLayoutAtomKind.MN_SW32,
+}
+
+
 class Product:
-    """acc[m, n] (+)= A B^T over K, declared once: m rows of A a warpgroup, n rows of B."""
+    """acc[m, n] (+)= A B^T over K, declared once, as one warpgroup issues it."""
 
     def __init__(self, dtype, m, n, k, a_major, b_major):
         self.dtype, self.m, self.n, self.k = TYPES[dtype], m, n, k
@@ -25,7 +35,7 @@ class Product:
 
     def mma(self):
         """Made anew where it is issued, because it carries its accumulate flag."""
-        shape = (self.m, self.n, self.step)
+        shape = (64, self.n, self.step)
         source, majors = warpgroup.OperandSource.SMEM, (MAJORS[self.a_major], MAJORS[self.b_major])
         if self.dtype.width == 8:
             op = warpgroup.MmaF8Op(self.dtype, self.dtype, Float32, shape, source, *majors)
@@ -33,29 +43,34 @@ class Product:
             op = warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, source, *majors)
         return cute.make_tiled_mma(op)
 
-    def operand_a(self, pointer, tiles):
-        """Descriptors of `tiles` tiles of m rows: (_, _, step of K, tile)."""
+    def operand_a(self, pointer, rows, columns, stages, swizzle):
+        """Descriptors of a buffer of `stages` stages of [rows, columns]: (_, _, step of K, stage, tile of m, tile of k)."""
         mma = self.mma()
-        return mma.make_fragment_A(mma.get_slice(0).partition_A(self._tiles(pointer, self.m, tiles)))
+        tiles = self._tiles(pointer, rows, columns, stages, swizzle, self.a_major, self.m)
+        return mma.make_fragment_A(mma.get_slice(0).partition_A(tiles))
 
-    def operand_b(self, pointer, tiles):
-        """Descriptors of `tiles` tiles of n rows: (_, _, step of K, tile)."""
+    def operand_b(self, pointer, rows, columns, stages, swizzle):
+        """Descriptors of a buffer of `stages` stages of [rows, columns]: (_, _, step of K, stage, tile of n, tile of k)."""
         mma = self.mma()
-        return mma.make_fragment_B(mma.get_slice(0).partition_B(self._tiles(pointer, self.n, tiles)))
+        tiles = self._tiles(pointer, rows, columns, stages, swizzle, self.b_major, self.n)
+        return mma.make_fragment_B(mma.get_slice(0).partition_B(tiles))
 
     def accumulators(self):
-        """Registers of one product: ((column of a pair, row of two, pair), 1, 1)."""
+        """Registers of one product."""
         return cute.make_rmem_tensor(self.mma().partition_shape_C((self.m, self.n)), Float32)
 
     def multiply(self, a, b, acc, accumulate):
         """Issue one product of a group; a whole warpgroup calls it, and waits for the group before it reads `acc`."""
         mma = self.mma()
+        mma.set(warpgroup.Field.ACCUMULATE, accumulate)
         for step in range(self.k // self.step):
-            mma.set(warpgroup.Field.ACCUMULATE, accumulate or step > 0)
             cute.gemm(mma, acc, a[None, None, step], b[None, None, step], acc)
+            mma.set(warpgroup.Field.ACCUMULATE, True)
 
-    def _tiles(self, pointer, rows, tiles):
-        """`tiles` tiles of rows with the 128-byte swizzle of the copies that write them."""
-        atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.dtype)
-        layout = cute.tile_to_shape(atom, (rows, self.k, tiles), (0, 1, 2))
-        return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, self.dtype), layout.outer)
+    def _tiles(self, pointer, rows, columns, stages, swizzle, major, tile):
+        """The buffer in tiles of `tile` by k. Read along M or N, the same bytes are [columns, rows]."""
+        shape, order = ((rows, columns, stages), (0, 1, 2)) if major == "k" else ((columns, rows, stages), (1, 0, 2))
+        atom = warpgroup.make_smem_layout_atom(ATOMS[major, swizzle], self.dtype)
+        layout = cute.tile_to_shape(atom, shape, order)
+        whole = cute.make_tensor(cute.recast_ptr(pointer, layout.inner, self.dtype), layout.outer)
+        return cute.local_tile(whole, (tile, self.k, stages), (None, None, 0))

@@ -14,6 +14,13 @@ import tilelang.language as T
 
 LOG2E = 1.4426950408889634
 
+# Barriers are the declared ones: TileLang adds none of its own.
+PASS_CONFIGS = {
+    "tl.disable_thread_storage_sync": True,
+    "tl.disable_warp_specialized": True,
+    "tl.enable_fast_math": True,
+}
+
 CLUSTER_SOURCE = r"""
 namespace dk {
 // TileLang's own cluster barriers have no memory clobber; these keep ordinary accesses on their side.
@@ -70,49 +77,66 @@ __device__ __forceinline__ void store16(void* to, const unsigned* words) {
 """
 
 
+SOURCE = CLUSTER_SOURCE + FP8_SOURCE
+
+
 def valid(token, n):
     """Whether an id names a row of the cache; -1 is padding."""
     return (token >= 0) & (token < n)
 
 
-@T.macro
-def read_ids(ahead, indices, row, turn, turns, split, splits, lane):
-    """Two ids a lane of the tile at `turn`, read one turn ahead of its use; none past the last turn."""
-    for v in T.vectorized(2):
-        ahead[v] = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane * 2 + v], -1)
+def word(bits):
+    """The lanes of a warp that voted yes, as 32 bits."""
+    return T.Cast("int32", T.ballot_sync(bits))
 
 
-def live(ahead, n):
-    """Warp vote: has the tile a valid id? Every warp of every role gets the same answer."""
-    return T.any_sync(valid(ahead[0], n) | valid(ahead[1], n)) != 0
+def bit(low, high, j):
+    """Whether token `j` of a tile has a valid id, given by the tile's two words of bits."""
+    return ((T.if_then_else(j < 32, low, high) >> (j % 32)) & 1) != 0
 
 
 @T.macro
-def copy_rows(ckv_s, kpe_s, slot, ckv, kpe, indices, row, base, n, thread, threads):
+def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    # Assigning a T.Ref parameter stores into the caller's variable.
+    low = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane], -1)  # noqa: F841
+    high = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane + 32], -1)  # noqa: F841
+
+
+@T.macro
+def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
+    """The valid tokens of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
+    in_low = word(valid(low, n))
+    in_high = word(valid(high, n))
+    live = (in_low | in_high) != 0  # noqa: F841
+
+
+@T.macro
+def load_queries(target, q, row, head0, heads, block, width, first, columns, thread):
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    T.copy(q[row, head0 : head0 + block, first : first + columns], target)
+
+
+@T.macro
+def copy_rows(target, slot, cache, first, columns, low, high, n, thread):
     """Start the 16-byte copies of a tile's rows, eight threads a row; a masked row becomes zeros and is not read."""
-    for r in T.unroll(64 * 8 // threads):
-        j = r * (threads // 8) + thread // 8
-        token = indices[row, base + j]
+    for r in T.unroll(4):
+        j = r * 16 + thread // 8
+        token = T.shfl_sync(low if r < 2 else high, j % 32)
         source = T.if_then_else(valid(token, n), token, 0)
-        for c in T.unroll(8):
+        for c in T.unroll(columns // 64):
             T.ptx_cp_async(
-                T.access_ptr(ckv_s[slot, j, c * 64 + thread % 8 * 8], "w", 8),
-                T.access_ptr(ckv[source, c * 64 + thread % 8 * 8], "r", 8),
+                T.access_ptr(target[slot, j, c * 64 + thread % 8 * 8], "w", 8),
+                T.access_ptr(cache[source, first + c * 64 + thread % 8 * 8], "r", 8),
                 8,
                 predicate=valid(token, n),
             )
-        T.ptx_cp_async(
-            T.access_ptr(kpe_s[slot, j, thread % 8 * 8], "w", 8),
-            T.access_ptr(kpe[source, thread % 8 * 8], "r", 8),
-            8,
-            predicate=valid(token, n),
-        )
 
 
 @T.macro
-def load_tokens(words, at, kv_cache, indices, row, base, batch, n, thread):
-    """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into 44 registers from words[at * 44] on."""
-    token = indices[row, base + batch * 32 + thread // 4]
+def load_half(words, at, kv_cache, batch, low, high, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into the 44 registers of place `at`."""
+    token = T.shfl_sync(high if batch else low, thread // 4)
     T.call_extern(
         "handle",
         "dk::load_token",
@@ -124,14 +148,14 @@ def load_tokens(words, at, kv_cache, indices, row, base, batch, n, thread):
 
 
 @T.macro
-def store_tokens(ckv_s, kpe_s, slot, words, at, batch, thread):
-    """Write what `load_tokens` read as bf16 rows of the tile."""
+def store_half(words, at, ckv, slot, kpe, pe_slot, batch, thread):
+    """Write what `load_half` read as bf16 rows of the tile."""
     for u in T.unroll(8):
         T.call_extern(
             "handle",
             "dk::dequantise16",
-            T.address_of(ckv_s[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16]),
-            T.address_of(ckv_s[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16 + 8]),
+            T.address_of(ckv[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16]),
+            T.address_of(ckv[slot, batch * 32 + thread // 4, u * 64 + thread % 4 * 16 + 8]),
             T.address_of(words[at * 44 + u * 4]),
             T.address_of(words[at * 44 + 40 + u // 2]),
         )
@@ -139,61 +163,88 @@ def store_tokens(ckv_s, kpe_s, slot, words, at, batch, thread):
         T.call_extern(
             "handle",
             "dk::store16",
-            T.address_of(kpe_s[slot, batch * 32 + thread // 4, u * 32 + thread % 4 * 8]),
+            T.address_of(kpe[pe_slot, batch * 32 + thread // 4, u * 32 + thread % 4 * 8]),
             T.address_of(words[at * 44 + 32 + u * 4]),
         )
 
 
 @T.macro
-def mask_logits(acc_s, ids, n, scale):
-    """Scale the logits and put -inf in the rows (tokens) without a valid id."""
-    for j, h in T.Parallel(acc_s.shape[0], acc_s.shape[1]):
-        acc_s[j, h] = T.if_then_else(valid(ids[j], n), acc_s[j, h] * scale, -T.infinity("float32"))
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf in the rows (tokens) without a valid id."""
+    for j, h in T.Parallel(scores.shape[0], scores.shape[1]):
+        scores[j, h] = T.if_then_else(bit(low, high, j), scores[j, h] * (sm_scale * LOG2E), -T.infinity("float32"))
 
 
 @T.macro
-def raise_maximum(by_warp, partial, red_s, m_old, m_new, barrier, threads):
-    """m_new = max(m_old, the column maximum over the four warps' rows)."""
-    T.reduce_max(by_warp, partial, dim=1)
-    T.copy(partial, red_s[0:4, :])
-    T.sync_threads(barrier, threads)
-    for h in T.Parallel(m_new.shape[0]):
-        m_new[h] = T.max(m_old[h], T.max(T.max(red_s[0, h], red_s[1, h]), T.max(red_s[2, h], red_s[3, h])))
+def column_maxima(risen, scores, thread):
+    """Maxima over the 16 tokens of each warp."""
+    T.reduce_max(T.reshape(scores, (4, 16, scores.shape[1])), risen, dim=1)
 
 
 @T.macro
-def online_softmax(acc_s, acc_l, acc_o, m_old, m_new):
-    """P = exp2(S - m_new) in place of S; rescale the running sums and O to m_new; then m_old = m_new.
+def column_sums(risen, sums, thread):
+    """Sums over the 16 tokens of each warp."""
+    T.reduce_sum(T.reshape(sums, (4, 16, sums.shape[1])), risen, dim=1)
+
+
+@T.macro
+def share_columns(red, values, thread):
+    """Leave one value a column and warp for the other warps."""
+    T.copy(values, red[0:4, :])
+
+
+@T.macro
+def join_maxima(top, red, thread):
+    """The maxima of the columns over the four warps."""
+    for h in T.Parallel(top.shape[0]):
+        top[h] = T.max(T.max(red[0, h], red[1, h]), T.max(red[2, h], red[3, h]))
+
+
+@T.macro
+def join_sums(top, red, thread):
+    """The sums of the columns over the four warps."""
+    for h in T.Parallel(top.shape[0]):
+        top[h] = (red[0, h] + red[1, h]) + (red[2, h] + red[3, h])
+
+
+@T.macro
+def online_softmax(scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
 
     The sums stay per thread until the end: one addition an element and no exchange between threads.
     """
-    for j, h in T.Parallel(acc_s.shape[0], acc_s.shape[1]):
-        acc_s[j, h] = T.exp2(acc_s[j, h] - m_new[h])
-    for h in T.Parallel(m_old.shape[0]):
-        m_old[h] = T.exp2(m_old[h] - m_new[h])
-    for j, h in T.Parallel(acc_s.shape[0], acc_s.shape[1]):
-        acc_l[j, h] = acc_l[j, h] * m_old[h] + acc_s[j, h]
-    for d, h in T.Parallel(acc_o.shape[0], acc_o.shape[1]):
-        acc_o[d, h] = acc_o[d, h] * m_old[h]
-    T.copy(m_new, m_old)
+    for h in T.Parallel(top.shape[0]):
+        top[h] = T.max(top[h], peak[h])
+    for j, h in T.Parallel(scores.shape[0], scores.shape[1]):
+        scores[j, h] = T.exp2(scores[j, h] - top[h])
+    for h in T.Parallel(peak.shape[0]):
+        peak[h] = T.exp2(peak[h] - top[h])
+    for j, h in T.Parallel(scores.shape[0], scores.shape[1]):
+        sums[j, h] = sums[j, h] * peak[h] + scores[j, h]
+    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
+        acc[d, h] = acc[d, h] * peak[h]
+    T.copy(top, peak)
 
 
 @T.macro
-def sum_columns(by_warp, partial, red_s, total, barrier, threads):
-    """total = the column sum over the four warps' rows."""
-    T.reduce_sum(by_warp, partial, dim=1)
-    T.copy(partial, red_s[0:4, :])
-    T.sync_threads(barrier, threads)
-    for h in T.Parallel(total.shape[0]):
-        total[h] = (red_s[0, h] + red_s[1, h]) + (red_s[2, h] + red_s[3, h])
+def store_weights(target, weights, heads, thread):
+    """Write P as bf16; eight heads lie along the rows."""
+    if heads > 8:
+        T.copy(weights, target)
+    else:
+        for j, h in T.Parallel(weights.shape[0], weights.shape[1]):
+            target[h, j] = weights[j, h]
 
 
 @T.macro
-def normalise(total, m_old, inverse, lse2):
-    """1 / sum and the base-2 lse of a column; an empty one gives 0 and -inf."""
-    for h in T.Parallel(total.shape[0]):
-        inverse[h] = T.if_then_else(total[h] > 0.0, 1.0 / total[h], 0.0)
-        lse2[h] = T.if_then_else(total[h] > 0.0, T.log2(total[h]) + m_old[h], -T.infinity("float32"))
+def normalise(acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    inverse = T.alloc_fragment((top.shape[0],), "float32")
+    for h in T.Parallel(top.shape[0]):
+        inverse[h] = T.if_then_else(top[h] > 0.0, 1.0 / top[h], 0.0)
+        top[h] = T.if_then_else(top[h] > 0.0, T.log2(top[h]) + peak[h], -T.infinity("float32"))
+    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
+        acc[d, h] = acc[d, h] * inverse[h]
 
 
 def sink_share(lse2, sink):
@@ -202,52 +253,54 @@ def sink_share(lse2, sink):
 
 
 @T.macro
-def write_outputs(acc_o, inverse, lse2, attn_sink, out, lse, row, head0, lse_scale):
+def write_outputs(acc, top, attn_sink, out, lse, row, head0, heads, lse_scale, thread):
     """The result of a row that one CTA holds whole.
 
-    The lse has a loop of its own: only there can TileLang let a single owner of a column store it, while `inverse` is
-    wanted by every thread that holds part of the column.
+    The lse has a loop of its own: only there can TileLang let a single owner of a column store it, while the sink's share
+    is wanted by every thread that holds part of the column.
     """
-    for h in T.Parallel(acc_o.shape[1]):
-        inverse[h] = inverse[h] * sink_share(lse2[h], attn_sink[head0 + h])
-    for h in T.Parallel(acc_o.shape[1]):
-        lse[row, head0 + h] = lse2[h] * lse_scale
-    for d, h in T.Parallel(acc_o.shape[0], acc_o.shape[1]):
-        out[row, head0 + h, d] = acc_o[d, h] * inverse[h]
+    kept = T.alloc_fragment((top.shape[0],), "float32")
+    for h in T.Parallel(top.shape[0]):
+        kept[h] = sink_share(top[h], attn_sink[head0 + h])
+    for h in T.Parallel(top.shape[0]):
+        lse[row, head0 + h] = top[h] * lse_scale
+    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
+        out[row, head0 + h, d] = acc[d, h] * kept[h]
 
 
 @T.macro
-def write_partial(acc_o, inverse, lse2, o_partial, lse_partial, row, split, head0):
+def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, heads, thread):
     """The normalised output and the lse of one split, for `merge_splits`.
 
     Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole sectors.
     """
-    for d, h in T.Parallel(acc_o.shape[0], acc_o.shape[1]):
-        o_partial[row, split, head0 + h // 8 * 8 + d // 64, d % 64 * 8 + h % 8] = acc_o[d, h] * inverse[h]
-    for h in T.Parallel(acc_o.shape[1]):
-        lse_partial[row, split, head0 + h] = lse2[h]
-
-
-@T.macro
-def meet_cluster():
-    """Rendezvous of all threads of the cluster; what they wrote before is visible to all of them after it."""
-    T.call_extern("handle", "dk::cluster_arrive")
-    T.call_extern("handle", "dk::cluster_wait")
-
-
-@T.macro
-def take_ticket(last_s, arrivals, index, total, thread, barrier, threads):
-    """last_s[0] = total - 1 in the last of `total` arrivals, which sees what all of them wrote and resets the counter."""
-    T.sync_threads(barrier, threads)
-    if thread == 0:
-        last_s[0] = T.atomic_add(arrivals[index], 1, memory_order="acq_rel", return_prev=True)
-        if last_s[0] == total - 1:
-            arrivals[index] = 0
-    T.sync_threads(barrier, threads)
+    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
+        o_partial[row, split, head0 + h // 8 * 8 + d // 64, d % 64 * 8 + h % 8] = acc[d, h]
+    for h in T.Parallel(top.shape[0]):
+        lse_partial[row, split, head0 + h] = top[h]
 
 
 @T.macro
 def merge_splits(
+    o_partial, lse_partial, attn_sink, out, lse, row, head0, block, heads, splits, lse_scale, first, count, thread, threads
+):
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim."""
+    # Runs of 1024 quads (8 heads each); how many of a run a thread takes, and how many splits it has in flight.
+    quads = max(min(count, 1024) // threads, 1)
+    if count >= threads:
+        merge_runs(
+            o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, first, max(count // 1024, 1), quads,
+            min(16 // quads, 8), thread, threads,
+        )
+    elif thread < count:
+        merge_runs(
+            o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, first, 1, quads, min(16 // quads, 8),
+            thread, threads,
+        )
+
+
+@T.macro
+def merge_runs(
     o_partial,
     lse_partial,
     attn_sink,

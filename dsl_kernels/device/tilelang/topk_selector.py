@@ -1,7 +1,7 @@
 """Leaf maths of the exact top-k selection: keys and digits, closing a round, ranking, ordered output.
 
-Shared buffers come whole, with a place in them where a leaf works on a part; their first index is the stage. What a
-warp works out together, every lane calls. What each leaf means is in dsl_kernels/device/torch/topk_selector.py.
+Shared buffers come whole, with a place in them where a leaf works on a part. What a warp works out together, every
+lane calls. What each leaf means is in dsl_kernels/device/torch/topk_selector.py.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def clear(words, first, count, thread, threads):
         if i * threads + thread < count // 4:
             for j in T.vectorized(4):
                 # A multiple of four that TileLang can see.
-                words[0, (T.truncdiv(first, 4) + i * threads + thread) * 4 + j] = 0
+                words[(T.truncdiv(first, 4) + i * threads + thread) * 4 + j] = 0
 
 
 @T.macro
@@ -235,7 +235,7 @@ def clear_run(bitmap, first, words, lane):
     """Zero the warp's words of a bitmap."""
     for i in rolled(ceildiv(words, 32)):
         if i * 32 + lane < words:
-            bitmap[0, first + i * 32 + lane] = 0
+            bitmap[first + i * 32 + lane] = 0
 
 
 @T.macro
@@ -335,14 +335,14 @@ def make_keys_again(bits, column, lo, hi, lane):
 def stash(words, first, bits, thread, threads):
     """Keep a batch of keys in shared memory."""
     for j in T.unroll(bits.shape[0]):
-        words[0, first + j * threads + thread] = T.cast(bits[j], "int32")
+        words[first + j * threads + thread] = T.cast(bits[j], "int32")
 
 
 @T.macro
 def unstash(bits, words, first, thread, threads):
     """Take a batch of keys back."""
     for j in T.unroll(bits.shape[0]):
-        bits[j] = T.cast(words[0, first + j * threads + thread], "uint32")
+        bits[j] = T.cast(words[first + j * threads + thread], "uint32")
 
 
 @T.macro
@@ -350,15 +350,15 @@ def count_first(hist, digits, column, lo, hi):
     """Count the first digits of a batch that has columns of the row."""
     if (column < hi) & (column + 64 * digits.shape[0] > lo):
         for j in T.unroll(digits.shape[0]):
-            T.atomic_add(hist[0, T.cast((digits[j] >> T.uint32(5)) & T.uint32(BINS - 1), "int32")], 1)
-            T.atomic_add(hist[0, T.cast(digits[j] >> T.uint32(21), "int32")], 1)
+            T.atomic_add(hist[T.cast((digits[j] >> T.uint32(5)) & T.uint32(BINS - 1), "int32")], 1)
+            T.atomic_add(hist[T.cast(digits[j] >> T.uint32(21), "int32")], 1)
 
 
 @T.macro
 def count_key(hist, first, key, end, span):
     """Count the next digit of a key if it is undecided."""
     if at_most(end - key, span):
-        T.atomic_add(hist[0, first + T.cast((end - key) >> digit_shift(span), "int32")], 1)
+        T.atomic_add(hist[first + T.cast((end - key) >> digit_shift(span), "int32")], 1)
 
 
 @T.macro
@@ -373,7 +373,7 @@ def count_listed(hist, first, entries, total, end, span, thread, threads):
     """Count the next digit of the undecided ones of the first `total` list entries."""
     for i in rolled(ceildiv(total, threads)):
         if i * threads + thread < total:
-            count_key(hist, first, entry_key(entries[0, i * threads + thread]), end, span)
+            count_key(hist, first, entry_key(entries[i * threads + thread]), end, span)
 
 
 def narrowed(digit, end, span, first):
@@ -393,35 +393,35 @@ def narrow(state, digit, need, inside, end, span, first):
     """
     top, width = narrowed(digit, end, span, first)
     if need == inside:
-        state[0, 0] = T.cast(top - width - T.uint32(1), "int32")
-        state[0, 1] = 0
-        state[0, 2] = 0
-        state[0, 3] = 0
+        state[0] = T.cast(top - width - T.uint32(1), "int32")
+        state[1] = 0
+        state[2] = 0
+        state[3] = 0
     else:
-        state[0, 0] = T.cast(top, "int32")
-        state[0, 1] = T.cast(width, "int32")
-        state[0, 2] = need
-        state[0, 3] = inside
+        state[0] = T.cast(top, "int32")
+        state[1] = T.cast(width, "int32")
+        state[2] = need
+        state[3] = inside
 
 
 @T.macro
 def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
     """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    end = T.cast(state[0, 0], "uint32")
-    span = T.cast(state[0, 1], "uint32")
-    need = state[0, 2]
-    inside = state[0, 3]
+    end = T.cast(state[0], "uint32")
+    span = T.cast(state[1], "uint32")
+    need = state[2]
+    inside = state[3]
 
 
 @T.macro
 def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
     """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
-    end = T.cast(state[0, 0], "uint32")
-    span = T.cast(state[0, 1], "uint32")
-    need = state[0, 2]
-    inside = state[0, 3]
-    lower = state[0, 4]
-    within = state[0, 5]
+    end = T.cast(state[0], "uint32")
+    span = T.cast(state[1], "uint32")
+    need = state[2]
+    inside = state[3]
+    lower = state[4]
+    within = state[5]
 
 
 @T.macro
@@ -429,12 +429,12 @@ def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
     own = T.alloc_var("int32", init=0)
     for i in T.vectorized(mine.shape[0]):
-        mine[i] = hist[0, (T.truncdiv(first, mine.shape[0]) + thread) * mine.shape[0] + i]
+        mine[i] = hist[(T.truncdiv(first, mine.shape[0]) + thread) * mine.shape[0] + i]
     for i in T.unroll(mine.shape[0]):
         own = own + mine[i]
     through = scan(own)
     if lane == 31:
-        sums[0, warp] = through
+        sums[warp] = through
 
 
 @T.macro
@@ -447,7 +447,7 @@ def pick_bin(state, mine, through, sums, need, end, span, first, thread, warp, l
     for i in T.unroll(mine.shape[0]):
         own = own + mine[i]
     if lane < warp:
-        other = sums[0, lane]
+        other = sums[lane]
     left = need - (through - own + warp_sum(other))
     if (left > 0) & (left <= own):
         other = mine[0]
@@ -465,14 +465,14 @@ def send_sums(coarse, at, hist, first, group, rank, warp, warps, lane):
     total = T.alloc_var("int32", init=0)
     for i in T.unroll(COARSE // warps):
         total = warp_sum(
-            hist[0, first + (i * warps + warp) * (BINS // COARSE) + lane]
-            + hist[0, first + (i * warps + warp) * (BINS // COARSE) + 32 + lane]
+            hist[first + (i * warps + warp) * (BINS // COARSE) + lane]
+            + hist[first + (i * warps + warp) * (BINS // COARSE) + 32 + lane]
         )
         if lane < group:
             T.call_extern(
                 "handle",
                 "dk::peer_store",
-                T.address_of(coarse[0, at + rank * COARSE + i * warps + warp]),
+                T.address_of(coarse[at + rank * COARSE + i * warps + warp]),
                 lane,
                 total,
             )
@@ -492,8 +492,8 @@ def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, fir
         left = T.alloc_var("int32", init=need)
         before = T.alloc_var("int32", init=lower)
         for i in T.unroll(group):
-            count = count + coarse[0, at + i * COARSE + lane]
-            under = under + T.if_then_else(i < rank, coarse[0, at + i * COARSE + lane], 0)
+            count = count + coarse[at + i * COARSE + lane]
+            under = under + T.if_then_else(i < rank, coarse[at + i * COARSE + lane], 0)
         through = scan(count)
         source = first_lane(ballot((through - count < left) & (through >= left)))
         left = left - shuffle(through - count, source)
@@ -506,7 +506,7 @@ def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, fir
         digit = T.alloc_var("int32", init=0)
         digit = source * (BINS // COARSE) + 2 * lane
         for i in T.unroll(group):
-            both = T.call_extern("uint64", "dk::peer_load", T.address_of(hist[0, bins + digit]), i)
+            both = T.call_extern("uint64", "dk::peer_load", T.address_of(hist[bins + digit]), i)
             low = low + T.cast(both & T.uint64(0xFFFFFFFF), "int32")
             high = high + T.cast(both >> T.uint64(32), "int32")
             if i < rank:
@@ -524,8 +524,8 @@ def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, fir
                 before = before + low_under
                 low_under = high_under
             narrow(state, digit, left - count, low, end, span, first)
-            state[0, 4] = before + T.if_then_else(left - count == low, low_under, 0)
-            state[0, 5] = T.if_then_else(left - count == low, 0, low_under)
+            state[4] = before + T.if_then_else(left - count == low, low_under, 0)
+            state[5] = T.if_then_else(left - count == low, 0, low_under)
 
 
 def first_lane(lanes):
@@ -548,17 +548,17 @@ def collect(
         same = ballot(key_over(bits[j], end))
         own = T.if_then_else(lane == j, same, own)
     if lane < bits.shape[0]:
-        above[0, word + lane] = T.cast(own, "int32")
+        above[word + lane] = T.cast(own, "int32")
     count = count + popc(own)
     if listing:
         for j in T.unroll(bits.shape[0]):
             same = ballot(at_most(end - bits[j], span))
             if same != T.uint32(0):
                 if lane == 0:
-                    slot = T.atomic_add(counters[0, LISTED], popc(same), return_prev=True)
+                    slot = T.atomic_add(counters[LISTED], popc(same), return_prev=True)
                 slot = shuffle(slot, 0)
                 if at_most(end - bits[j], span):
-                    entries[0, first + slot + popc(same & bits_below(lane))] = T.call_extern(
+                    entries[first + slot + popc(same & bits_below(lane))] = T.call_extern(
                         "int64", "dk::entry", bits[j], (owner << OFFSET_BITS) | (offset + 32 * j + lane)
                     )
     else:
@@ -566,7 +566,7 @@ def collect(
             same = ballot(at_most(end - bits[j], span))
             own = T.if_then_else(lane == j, same, own)
         if lane < bits.shape[0]:
-            equal[0, word + lane] = T.cast(own, "int32")
+            equal[word + lane] = T.cast(own, "int32")
 
 
 @T.macro
@@ -575,13 +575,13 @@ def keep_count(counts, count, warp, lane):
     total = T.alloc_var("int32", init=0)
     total = warp_sum(count)
     if lane == 0:
-        counts[0, warp] = total
+        counts[warp] = total
 
 
 @T.macro
 def keep_entry(pages, entry, thread):
     """The threads' page-table entries, for all threads."""
-    pages[0, thread] = entry
+    pages[thread] = entry
 
 
 @T.macro
@@ -589,12 +589,12 @@ def send_entries(entries, first, counters, group, rank, warp, warps, lane):
     """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
     at = T.alloc_var("int32", init=0)
     to = T.alloc_var("int32", init=0)
-    for i in rolled(ceildiv(ceildiv(counters[0, LISTED], 32) * group, warps)):
+    for i in rolled(ceildiv(ceildiv(counters[LISTED], 32) * group, warps)):
         at = T.truncdiv(i * warps + warp, group) * 32 + lane
         to = T.truncmod(i * warps + warp, group)
-        if (at < counters[0, LISTED]) & (to != rank):
+        if (at < counters[LISTED]) & (to != rank):
             T.call_extern(
-                "handle", "dk::peer_store", T.address_of(entries[0, first + at]), to, entries[0, first + at]
+                "handle", "dk::peer_store", T.address_of(entries[first + at]), to, entries[first + at]
             )
 
 
@@ -606,16 +606,16 @@ def mark(entry, bitmap, counts, counters, which, rank, warps, words):
     place = T.call_extern("int32", "dk::entry_place", entry)
     owner = (place >> OFFSET_BITS) - rank * warps
     if owner < 0:
-        T.atomic_add(counters[0, which], 1)
+        T.atomic_add(counters[which], 1)
     if (owner >= 0) & (owner < warps):
         T.call_extern(
             "handle",
             "dk::set_bit",
-            T.address_of(bitmap[0, 0]),
+            T.address_of(bitmap[0]),
             owner * words * 32 + (place & ((1 << OFFSET_BITS) - 1)),
         )
         if which == LOWER_ABOVE:
-            T.atomic_add(counts[0, owner], 1)
+            T.atomic_add(counts[owner], 1)
 
 
 @T.macro
@@ -628,15 +628,15 @@ def sift(
     slot = T.alloc_var("int32", init=0)
     for i in rolled(ceildiv(total, threads)):
         if i * threads + thread < total:
-            entry = entries[0, i * threads + thread]
+            entry = entries[i * threads + thread]
             if key_over(entry_key(entry), end):
                 mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
             if at_most(end - entry_key(entry), span) & (inside > 0):
                 if inside > ranked:
                     mark(entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
                 else:
-                    slot = T.atomic_add(counters[0, KEPT], 1, return_prev=True)
-                    entries[0, target + slot] = entry
+                    slot = T.atomic_add(counters[KEPT], 1, return_prev=True)
+                    entries[target + slot] = entry
 
 
 @T.macro
@@ -647,12 +647,12 @@ def rank_entries(entries, first, count, need, above, counts, counters, rank, war
     entry = T.alloc_var("int64", init=0)
     ahead = T.alloc_var("int32", init=0)
     if lane < count:
-        low = entries[0, first + lane]
+        low = entries[first + lane]
     if lane + 32 < count:
-        high = entries[0, first + lane + 32]
+        high = entries[first + lane + 32]
     for i in rolled(ceildiv(count, warps)):
         if i * warps + warp < count:
-            entry = entries[0, first + i * warps + warp]
+            entry = entries[first + i * warps + warp]
             ahead = popc(ballot(T.call_extern("bool", "dk::entry_before", low, entry)))
             ahead = ahead + popc(ballot(T.call_extern("bool", "dk::entry_before", high, entry)))
             if (ahead < need) & (lane == 0):
@@ -662,8 +662,8 @@ def rank_entries(entries, first, count, need, above, counts, counters, rank, war
 @T.macro
 def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower, ranked):
     """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the list."""
-    ties = T.if_then_else(inside > ranked, T.max(need - counters[0, LOWER_EQUAL], 0), 0)
-    skip = lower + counters[0, LOWER_ABOVE] + T.min(counters[0, LOWER_EQUAL], need)
+    ties = T.if_then_else(inside > ranked, T.max(need - counters[LOWER_EQUAL], 0), 0)
+    skip = lower + counters[LOWER_ABOVE] + T.min(counters[LOWER_EQUAL], need)
 
 
 @T.macro
@@ -672,10 +672,10 @@ def count_equal(equal, sums, first, words, warp, lane):
     found = T.alloc_var("int32", init=0)
     for i in rolled(ceildiv(words, 32)):
         if i * 32 + lane < words:
-            found = found + popc(equal[0, first + i * 32 + lane])
+            found = found + popc(equal[first + i * 32 + lane])
     found = warp_sum(found)
     if lane == 0:
-        sums[0, warp] = found
+        sums[warp] = found
 
 
 @T.macro
@@ -686,21 +686,21 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
     word = T.alloc_var("uint32", init=0)
     taken = T.alloc_var("uint32", init=0)
     if lane < warp:
-        left = sums[0, lane]
+        left = sums[lane]
     left = take - warp_sum(left)
     for i in rolled(words):
         if left > 0:
-            word = T.cast(equal[0, first + i], "uint32")
+            word = T.cast(equal[first + i], "uint32")
             taken = ballot(
                 (((word >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0))
                 & (popc(word & bits_below(lane)) < left)
             )
             if lane == 0:
-                above[0, first + i] = above[0, first + i] | T.cast(taken, "int32")
+                above[first + i] = above[first + i] | T.cast(taken, "int32")
             added = added + popc(taken)
             left = left - popc(taken)
     if lane == 0:
-        counts[0, warp] = counts[0, warp] + added
+        counts[warp] = counts[warp] + added
 
 
 @T.macro
@@ -708,7 +708,7 @@ def first_slot(slot: T.Ref, counts, skip, warp, lane):
     """Slot of this warp's first column: behind lower ranks' and lower warps'."""
     before = T.alloc_var("int32", init=0)
     if lane < warp:
-        before = counts[0, lane]
+        before = counts[lane]
     slot = skip + warp_sum(before)
 
 
@@ -719,7 +719,7 @@ def store_id(indices, row, slot, position, block_table, line, page_size, inverse
     if page_size > 0:
         page = page_of(inverse, page_size, position)
         if near:
-            indices[row, slot] = pages[0, page - first_page] * page_size + (position - page * page_size)
+            indices[row, slot] = pages[page - first_page] * page_size + (position - page * page_size)
         else:
             indices[row, slot] = block_table[line, page] * page_size + (position - page * page_size)
     else:
@@ -739,7 +739,7 @@ def emit_sparse(
     for i in rolled(ceildiv(words, 32)):
         word = T.uint32(0)
         if i * 32 + lane < words:
-            word = T.cast(above[0, first + i * 32 + lane], "uint32")
+            word = T.cast(above[first + i * 32 + lane], "uint32")
         through = scan(popc(word))
         place = at + through - popc(word)
         while word != T.uint32(0):
@@ -766,11 +766,11 @@ def emit(
     first = T.alloc_var("int32", init=0)
     # A lane counts one word; the words' first slots then go to all lanes.
     if lane < size:
-        own = popc(above[0, word + lane])
+        own = popc(above[word + lane])
     through = scan(own)
     for j in T.unroll(size):
         first = slot + shuffle(through - own, j)
-        marks = T.cast(above[0, word + j], "uint32")
+        marks = T.cast(above[word + j], "uint32")
         if ((marks >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0):
             store_id(
                 indices, row, first + popc(marks & bits_below(lane)), position + 32 * j + lane, block_table, line, page_size,

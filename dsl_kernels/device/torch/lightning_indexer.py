@@ -15,6 +15,10 @@ from ...tile.text import Changes, Sets, leaf
 WARP = 32
 
 
+def _lanes() -> torch.Tensor:
+    return torch.arange(WARP, device="cpu")
+
+
 def ceildiv(count: int, size: int) -> int:
     return -(-count // size)
 
@@ -50,20 +54,21 @@ def place_when_even(seq: Sets, tile: Sets, step: Sets, b: int, cta: int, ctas: i
 @leaf
 def read_lengths(length: Sets, seq_lens: Any, b: int, lane: Any) -> Any:
     """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
-    return seq_lens[torch.arange(WARP).clamp(max=b - 1), 0]
+    return seq_lens[_lanes().clamp(max=b - 1), 0]
 
 
 @leaf
 def lengths_to_score(need: Sets, length: Any, b: int, skip_below: int, lane: Any) -> Any:
     """What the lanes' sequences have to score, from their lengths."""
-    lanes = torch.arange(WARP)
+    lanes = _lanes()
     return torch.where((lanes < b) & (length > skip_below), length, 0)
 
 
 @leaf
 def keys_to_score(need: Sets, seq_lens: Any, b: int, next_n: int, skip_below: int, sequence: Any) -> Any:
     """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
-    return torch.tensor([_need(seq_lens, b, next_n, skip_below, lane) for lane in range(WARP)])
+    needs = [_need(seq_lens, b, next_n, skip_below, lane) for lane in range(WARP)]
+    return torch.tensor(needs, dtype=torch.int32, device=seq_lens.device)
 
 
 @leaf
@@ -143,7 +148,7 @@ def table_entries(
 
     Entries past `last` are not read; lanes that want one get that of `last`.
     """
-    lanes = torch.arange(WARP)
+    lanes = _lanes()
     places = (tile + lanes // pages * step) * pages + lanes % pages
     return block_table[row, places.clamp(max=last)]
 

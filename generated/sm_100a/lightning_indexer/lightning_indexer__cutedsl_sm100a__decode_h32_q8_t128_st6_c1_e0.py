@@ -62,7 +62,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, tcgen05
+from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
 from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -215,9 +215,9 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(scores_0_empty + use % 2)
                 use = use + 1
-                leaf_sm100.read_weights(weight_0, head_weights, (product * 4 + 0) * 32, 1, worker)
+                leaf_sm100.read_weights(weight_0, head_weights, product * 4 * 32, 1, worker)
                 leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 0, next_n, stride, tile * 128, worker)
+                leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 4, next_n, stride, tile * 128, worker)
                 leaf_sm100.read_weights(weight_0, head_weights, (product * 4 + 1) * 32, 1, worker)
                 leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, worker)
                 leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
@@ -267,9 +267,9 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(scores_1_empty + use % 2)
                 use = use + 1
-                leaf_sm100.read_weights(weight_1, head_weights, (product * 4 + 0) * 32, 1, worker)
+                leaf_sm100.read_weights(weight_1, head_weights, product * 4 * 32, 1, worker)
                 leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-                leaf_sm100.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 0, next_n, stride, tile * 128, worker)
+                leaf_sm100.store_query(logits, logit_1, scale_1, length_1, seq, product * 4, next_n, stride, tile * 128, worker)
                 leaf_sm100.read_weights(weight_1, head_weights, (product * 4 + 1) * 32, 1, worker)
                 leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, worker)
                 leaf_sm100.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
@@ -319,8 +319,8 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
             tile = tile + step
     else:
         # mma: issues every tcgen05.mma and commit
-        score_a = SCORE.operand_a(keys, 6)
-        score_b = SCORE.operand_b(queries, 2)
+        score_a = SCORE.operand_a(keys, 128, 128, 6, 128)
+        score_b = SCORE.operand_b(queries, 256, 128, 1, 128)
         fill_0 = Int32(0)
         fill_1 = Int32(0)
         for it in cutlass.range(turns, unroll=1):
@@ -336,11 +336,11 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(query_map: c
             nvvm.tcgen05_fence("after_thread_sync")
             products = leaf.ceildiv(next_n, 4)
             for i in cutlass.range(0, products, 2, unroll=1):
-                if i + 0 < products:
+                if i < products:
                     cute.arch.mbarrier_wait(scores_0_empty + fill_0 % 2, ((fill_0 // 2) & 1) ^ 1)
                     nvvm.tcgen05_fence("after_thread_sync")
                     # S[keys, heads] = K Q^T
-                    SCORE.multiply(score_a[None, None, None, it % 6], score_b[None, None, None, i + 0], tmem + 0 + fill_0 % 2 * 128, False)
+                    SCORE.multiply(score_a[None, None, None, it % 6], score_b[None, None, None, i], tmem + 0 + fill_0 % 2 * 128, False)
                     with cute.arch.elect_one():
                         tcgen05.commit(scores_0_full + fill_0 % 2)
                     fill_0 = fill_0 + 1

@@ -46,7 +46,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, tcgen05
+from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
 from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -195,7 +195,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map: c
                     cute.arch.mbarrier_arrive(scores_0_empty + use % 4)
                 use = use + 1
                 leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 1 + 0, next_n, stride, tile * 128, worker)
+                leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * 128, worker)
             tile = tile + step
     elif warp < 5:
         # load: block table, key pages, queries
@@ -233,8 +233,8 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(query_map: c
             tile = tile + step
     else:
         # mma: issues every tcgen05.mma and commit
-        score_a = SCORE.operand_a(keys, 8)
-        score_b = SCORE.operand_b(queries, 2)
+        score_a = SCORE.operand_a(keys, 128, 128, 8, 128)
+        score_b = SCORE.operand_b(queries, 64, 128, 2, 128)
         fill_0 = Int32(0)
         for it in cutlass.range(turns, unroll=1):
             fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, 128)

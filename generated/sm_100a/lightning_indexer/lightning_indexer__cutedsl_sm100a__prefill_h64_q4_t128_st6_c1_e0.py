@@ -56,7 +56,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, tcgen05
+from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
 from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -174,7 +174,7 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map: 
         size_0 = cute.make_rmem_tensor(2, Int32)
         size_0.fill(0)
         worker = thread
-        leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row + 0, 2, s, skv, skip_below, worker)
+        leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, 2, s, skv, skip_below, worker)
         if turns > 0:
             cute.arch.mbarrier_wait(queries_full, 0)
         for it in cutlass.range(turns, unroll=1):
@@ -193,10 +193,10 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map: 
                 cute.arch.mbarrier_arrive(scores_empty + it % 2)
             leaf_sm100.read_weights(weight_0, head_weights, 0, 1, worker)
             leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row + 0 + 0, stride, (first + it) * 128, worker)
+            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * 128, worker)
             leaf_sm100.read_weights(weight_0, head_weights, 64, 1, worker)
             leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 0 + 1, stride, (first + it) * 128, worker)
+            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * 128, worker)
     elif warp < 8:
         # score_1: epilogue of half 1 of the rows
         dots_1 = cute.make_rmem_tensor(128, Float32)
@@ -231,7 +231,7 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map: 
                 cute.arch.mbarrier_arrive(scores_empty + it % 2)
             leaf_sm100.read_weights(weight_1, head_weights, 128, 1, worker)
             leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 2 + 0, stride, (first + it) * 128, worker)
+            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 2, stride, (first + it) * 128, worker)
             leaf_sm100.read_weights(weight_1, head_weights, 192, 1, worker)
             leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, worker)
             leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 1, row + 2 + 1, stride, (first + it) * 128, worker)
@@ -241,8 +241,8 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map: 
         if turns > 0:
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(queries_full, 33792)
-            bulk.load_box(query_map, query_map_coords, (query + 0, 0), (256, 128), queries, queries_full)
-            bulk.load_box(weight_map, weight_map_coords, (query + 0,), (256,), head_weights, queries_full)
+            bulk.load_box(query_map, query_map_coords, (query, 0), (256, 128), queries, queries_full)
+            bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
         for it in cutlass.range(turns, unroll=1):
             cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
             with cute.arch.elect_one():
@@ -252,8 +252,8 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(query_map: 
             bulk.load_box(scale_map, scale_map_coords, (key,), (128,), key_scales + it % 6 * 128, keys_full + it % 6)
     else:
         # mma: issues every tcgen05.mma and commit
-        score_a = SCORE.operand_a(keys, 6)
-        score_b = SCORE.operand_b(queries, 1)
+        score_a = SCORE.operand_a(keys, 128, 128, 6, 128)
+        score_b = SCORE.operand_b(queries, 256, 128, 1, 128)
         if turns > 0:
             cute.arch.mbarrier_wait(queries_full, 0)
             nvvm.tcgen05_fence("after_thread_sync")

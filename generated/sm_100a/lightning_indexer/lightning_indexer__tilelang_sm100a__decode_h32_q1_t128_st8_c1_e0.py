@@ -42,6 +42,7 @@ totals: 192 threads, 143840 of 232448 bytes of shared memory, 128 of 512 tensor-
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -138,7 +139,7 @@ def program():
                             T.mbarrier_arrive(scores_0_empty[use % 4])
                         use = use + 1
                         leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 1 + 0, next_n, stride, tile * 128, worker)
+                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * 128, worker)
                     tile = tile + step
             elif thread < 160:
                 # load: block table, key pages, queries

@@ -58,6 +58,7 @@ totals: 320 threads, 135344 of 232448 bytes of shared memory, 512 of 512 tensor-
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -153,9 +154,9 @@ def program():
                         if T.shuffle_elect(32):
                             T.mbarrier_arrive(scores_0_empty[use % 2])
                         use = use + 1
-                        leaf.read_weights(weight_0, head_weights, 0, (product * 4 + 0) * 32, 1, worker)
+                        leaf.read_weights(weight_0, head_weights, 0, product * 4 * 32, 1, worker)
                         leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 0, next_n, stride, tile * 128, worker)
+                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 4, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_0, head_weights, 0, (product * 4 + 1) * 32, 1, worker)
                         leaf.weigh_one(logit_0, dots_0, 1, weight_0, worker)
                         leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
@@ -200,9 +201,9 @@ def program():
                         if T.shuffle_elect(32):
                             T.mbarrier_arrive(scores_1_empty[use % 2])
                         use = use + 1
-                        leaf.read_weights(weight_1, head_weights, 0, (product * 4 + 0) * 32, 1, worker)
+                        leaf.read_weights(weight_1, head_weights, 0, product * 4 * 32, 1, worker)
                         leaf.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-                        leaf.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 0, next_n, stride, tile * 128, worker)
+                        leaf.store_query(logits, logit_1, scale_1, length_1, seq, product * 4, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_1, head_weights, 0, (product * 4 + 1) * 32, 1, worker)
                         leaf.weigh_one(logit_1, dots_1, 1, weight_1, worker)
                         leaf.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
@@ -264,11 +265,11 @@ def program():
                     T.tcgen05_after_thread_sync()
                     products = leaf.ceildiv(next_n, 4)
                     for i in T.serial(0, products, 2):
-                        if i + 0 < products:
+                        if i < products:
                             T.mbarrier_wait_parity(scores_0_empty[fill_0 % 2], ((fill_0 // 2) & 1) ^ 1)
                             T.tcgen05_after_thread_sync()
                             # S[keys, heads] = K Q^T
-                            T.tcgen05_gemm(keys[it % 6, :, :], queries[0, (i + 0) * 128 : (i + 0) * 128 + 128, :], scores_0[fill_0 % 2, :, :], transpose_B=True, clear_accum=True, mbar=None)
+                            T.tcgen05_gemm(keys[it % 6, :, :], queries[0, i * 128 : i * 128 + 128, :], scores_0[fill_0 % 2, :, :], transpose_B=True, clear_accum=True, mbar=None)
                             T.tcgen05_mma_arrive(scores_0_full[fill_0 % 2])
                             fill_0 = fill_0 + 1
                         if i + 1 < products:

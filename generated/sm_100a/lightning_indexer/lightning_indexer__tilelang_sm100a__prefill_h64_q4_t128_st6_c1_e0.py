@@ -52,6 +52,7 @@ totals: 320 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -104,10 +105,10 @@ def program():
                 weight_0 = T.alloc_fragment((64,), "float32")
                 scale_0 = T.alloc_fragment((128,), "float32")
                 logit_0 = T.alloc_fragment((128,), "float32")
-                begin_0 = T.alloc_fragment((2,), "int32")
-                size_0 = T.alloc_fragment((2,), "int32")
+                begin_0 = T.alloc_local((2,), "int32")
+                size_0 = T.alloc_local((2,), "int32")
                 worker = thread - 0
-                leaf.read_windows(begin_0, size_0, k_start, k_end, row + 0, 2, s, skv, skip_below, worker)
+                leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, 2, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
                 for it in T.serial(turns):
@@ -126,20 +127,20 @@ def program():
                         T.mbarrier_arrive(scores_empty[it % 2])
                     leaf.read_weights(weight_0, head_weights, 0, 0, 1, worker)
                     leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row + 0 + 0, stride, (first + it) * 128, worker)
+                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_0, head_weights, 0, 64, 1, worker)
                     leaf.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 0 + 1, stride, (first + it) * 128, worker)
+                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * 128, worker)
             elif thread < 256:
                 # score_1: epilogue of half 1 of the rows
                 dots_1 = T.alloc_fragment((128, 128), "float32")
                 weight_1 = T.alloc_fragment((64,), "float32")
                 scale_1 = T.alloc_fragment((128,), "float32")
                 logit_1 = T.alloc_fragment((128,), "float32")
-                begin_1 = T.alloc_fragment((2,), "int32")
-                size_1 = T.alloc_fragment((2,), "int32")
+                begin_1 = T.alloc_local((2,), "int32")
+                size_1 = T.alloc_local((2,), "int32")
                 worker = thread - 128
-                leaf.read_windows(begin_1, size_1, k_start, k_end, row + 2, 2, s, skv, skip_below, worker)
+                leaf_sm100.read_windows(begin_1, size_1, k_start, k_end, row + 2, 2, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
                 for it in T.serial(turns):
@@ -158,7 +159,7 @@ def program():
                         T.mbarrier_arrive(scores_empty[it % 2])
                     leaf.read_weights(weight_1, head_weights, 0, 128, 1, worker)
                     leaf.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 2 + 0, stride, (first + it) * 128, worker)
+                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 2, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_1, head_weights, 0, 192, 1, worker)
                     leaf.weigh_one(logit_1, dots_1, 1, weight_1, worker)
                     leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 1, row + 2 + 1, stride, (first + it) * 128, worker)
@@ -166,8 +167,8 @@ def program():
                 # load: key tiles, queries
                 query = row * 64
                 if turns > 0:
-                    T.tma_copy(query_map_rows[query + 0 : query + 0 + 256, 0 : 128], queries[0, :, :], barrier=queries_full[0])
-                    T.tma_copy(weight_map_rows[0, query + 0 : query + 0 + 256], head_weights[0, :], barrier=queries_full[0])
+                    T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, :, :], barrier=queries_full[0])
+                    T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, :], barrier=queries_full[0])
                     if T.shuffle_elect(32):
                         T.mbarrier_arrive(queries_full[0])
                 for it in T.serial(turns):

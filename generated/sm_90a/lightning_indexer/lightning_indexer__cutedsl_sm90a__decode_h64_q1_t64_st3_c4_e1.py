@@ -34,7 +34,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, wgmma
+from dsl_kernels.device.cutedsl import bulk, grid, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -129,8 +129,8 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(query_map: cut
     seq, tile, need, turns, step = leaf.find_share(seq, tile, need, step, seq_lens, b, 1, skip_below, 64, cta, 528, lane)
     if warp < 4:
         # score: products and epilogue, 64 keys a warpgroup
-        score_a = SCORE.operand_a(keys, 3)
-        score_b = SCORE.operand_b(queries, 2)
+        score_a = SCORE.operand_a(keys, 64, 128, 3, 128)
+        score_b = SCORE.operand_b(queries, 64, 128, 2, 128)
         acc = SCORE.accumulators()
         weight = cute.make_rmem_tensor(16, Float32)
         weight.fill(0)
@@ -154,7 +154,9 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(query_map: cut
                 leaf_sm90.read_weights(weight, head_weights + turn % 2 * 64, 0, 1, worker)
             cute.arch.mbarrier_wait(keys_full + it % 3, (it // 3) & 1)
             # S[keys, heads] = K Q^T
-            SCORE.multiply(score_a[None, None, None, it % 3], score_b[None, None, None, turn % 2], acc, False)
+            warpgroup.fence()
+            SCORE.multiply(score_a[None, None, None, it % 3, 0, 0], score_b[None, None, None, turn % 2, 0, 0], acc, False)
+            warpgroup.commit_group()
             leaf_sm90.read_scales(scale, key_scales + it % 3 * 64, 0, 1, worker)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -192,7 +194,7 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(query_map: cut
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 3, 8448)
             for p in cutlass.range_constexpr(1):
-                page = leaf.entry_of(entry, held * 1 + cutlass.min(p, last - tile * 1))
+                page = leaf.entry_of(entry, held + cutlass.min(p, last - tile))
                 bulk.load_box(key_map, key_map_coords, (page * 66, 0), (64, 128), keys + (it % 3 * 8192 + p * 64 * 128), keys_full + it % 3, evict_first=True)
                 with cute.arch.elect_one():
                     bulk.load_span(k_cache, Float32, page, 2112, 2048, 64, key_scales + (it % 3 * 64 + p * 64), keys_full + it % 3)

@@ -34,7 +34,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, wgmma
+from dsl_kernels.device.cutedsl import bulk, grid, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -128,8 +128,8 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
     if warp < 16:
         # score: products and epilogue, 64 keys a warpgroup
         cute.arch.setmaxregister_increase(104)
-        score_a = SCORE.operand_a(keys, 16)
-        score_b = SCORE.operand_b(queries, 4)
+        score_a = SCORE.operand_a(keys, 256, 128, 4, 128)
+        score_b = SCORE.operand_b(queries, 512, 128, 1, 128)
         acc = SCORE.accumulators()
         weight = cute.make_rmem_tensor(32, Float32)
         weight.fill(0)
@@ -154,7 +154,9 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(query_map: cu
             leaf_sm90.read_scales(scale, key_scales + it % 4 * 256, 0, 2, worker)
             for product in cutlass.range(leaf.ceildiv(next_n, 2), unroll=1):
                 # S[keys, heads] = K Q^T
-                SCORE.multiply(score_a[None, None, None, it % 4 * 4 + warp // 4], score_b[None, None, None, product], acc, False)
+                warpgroup.fence()
+                SCORE.multiply(score_a[None, None, None, it % 4, warp // 4, 0], score_b[None, None, None, 0, product, 0], acc, False)
+                warpgroup.commit_group()
                 leaf_sm90.read_query_lengths(length, seq_lens, seq, product * 2, 2, next_n, skip_below, worker)
                 warpgroup.wait_group(0)
                 leaf_sm90.read_weights(weight, head_weights, product * 128, 2, worker)

@@ -33,7 +33,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, wgmma
+from dsl_kernels.device.cutedsl import bulk, grid, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -124,8 +124,8 @@ def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(query_map: c
     if warp < 16:
         # score: 2 rows each
         cute.arch.setmaxregister_increase(112)
-        score_a = SCORE.operand_a(keys, 8)
-        score_b = SCORE.operand_b(queries, 4)
+        score_a = SCORE.operand_a(keys, 128, 128, 4, 128)
+        score_b = SCORE.operand_b(queries, 512, 128, 1, 128)
         acc = SCORE.accumulators()
         weight = cute.make_rmem_tensor(32, Float32)
         weight.fill(0)
@@ -147,13 +147,17 @@ def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(query_map: c
         for it in cutlass.range(turns, unroll=1):
             cute.arch.mbarrier_wait(keys_full + it % 4, (it // 4) & 1)
             # S[keys, heads] = K Q^T
-            SCORE.multiply(score_a[None, None, None, it % 4 * 2], score_b[None, None, None, replica], acc, False)
+            warpgroup.fence()
+            SCORE.multiply(score_a[None, None, None, it % 4, 0, 0], score_b[None, None, None, 0, replica, 0], acc, False)
+            warpgroup.commit_group()
             leaf_sm90.read_scales(scale, key_scales + it % 4 * 128, 0, 2, worker)
             warpgroup.wait_group(0)
             leaf_sm90.weigh(logit, acc, weight, 2, worker)
-            leaf_sm90.store_window(logits, logit, scale, begin, size, own, 2, stride, (first + it) * 128 + 0, worker)
+            leaf_sm90.store_window(logits, logit, scale, begin, size, own, 2, stride, (first + it) * 128, worker)
             # S[keys, heads] = K Q^T
-            SCORE.multiply(score_a[None, None, None, it % 4 * 2 + 1], score_b[None, None, None, replica], acc, False)
+            warpgroup.fence()
+            SCORE.multiply(score_a[None, None, None, it % 4, 1, 0], score_b[None, None, None, 0, replica, 0], acc, False)
+            warpgroup.commit_group()
             leaf_sm90.read_scales(scale, key_scales + it % 4 * 128, 64, 2, worker)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -169,8 +173,8 @@ def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(query_map: c
             if turns > 0:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(queries_full, 67584)
-                bulk.load_box(query_map, query_map_coords, (query + 0, 0), (256, 128), queries, queries_full)
-                bulk.load_box(weight_map, weight_map_coords, (query + 0,), (256,), head_weights, queries_full)
+                bulk.load_box(query_map, query_map_coords, (query, 0), (256, 128), queries, queries_full)
+                bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
                 bulk.load_box(query_map, query_map_coords, (query + 256, 0), (256, 128), queries + 32768, queries_full)
                 bulk.load_box(weight_map, weight_map_coords, (query + 256,), (256,), head_weights + 256, queries_full)
             for it in cutlass.range(turns, unroll=1):

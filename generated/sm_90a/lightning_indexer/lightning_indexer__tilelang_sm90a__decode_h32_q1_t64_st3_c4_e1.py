@@ -146,7 +146,7 @@ def program():
                         leaf.table_entries(ahead, block_table, max_pages, seq, tile + 32 * step, step, 1, last, lane)
                     T.mbarrier_wait_parity(keys_empty[it % 3], ((it // 3) & 1) ^ 1)
                     for p in T.unroll(1):
-                        leaf.entry_of(page, entry, held * 1 + T.min(p, last - tile * 1))
+                        leaf.entry_of(page, entry, held + T.min(p, last - tile))
                         T.tma_copy(key_map_rows[page * 66 : page * 66 + 64, 0 : 128], keys[it % 3, :, :], barrier=keys_full[it % 3], eviction_policy="evict_first")
                         T.tma_copy(k_cache_words[page, 2048:2112], key_scales[it % 3, :], barrier=keys_full[it % 3])
                     if T.shuffle_elect(32):

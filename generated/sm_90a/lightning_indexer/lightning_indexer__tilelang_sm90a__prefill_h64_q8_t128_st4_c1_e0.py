@@ -83,22 +83,22 @@ def program():
                 begin_0 = T.alloc_fragment((2,), "int32")
                 size_0 = T.alloc_fragment((2,), "int32")
                 worker = thread - 0
-                own = row + 0 * 2
+                own = row
                 leaf.read_windows(begin_0, size_0, k_start, k_end, own, 2, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_0, head_weights, 0, 0 * 128, 2, worker)
+                    leaf.read_weights(weight_0, head_weights, 0, 0, 2, worker)
                 for it in T.serial(turns):
                     T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 0 * 128 : 0 * 128 + 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 0 : 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_0, key_scales, it % 4, 0, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_0, num_regs=64)
                     leaf.weigh(logit_0, acc_0, weight_0, 2, worker)
-                    leaf.store_window(logits, logit_0, scale_0, begin_0, size_0, own, 2, stride, (first + it) * 128 + 0, worker)
+                    leaf.store_window(logits, logit_0, scale_0, begin_0, size_0, own, 2, stride, (first + it) * 128, worker)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 0 * 128 : 0 * 128 + 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 0 : 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_0, key_scales, it % 4, 64, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_0, num_regs=64)
@@ -117,22 +117,22 @@ def program():
                 begin_1 = T.alloc_fragment((2,), "int32")
                 size_1 = T.alloc_fragment((2,), "int32")
                 worker = thread - 128
-                own = row + 1 * 2
+                own = row + 2
                 leaf.read_windows(begin_1, size_1, k_start, k_end, own, 2, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_1, head_weights, 0, 1 * 128, 2, worker)
+                    leaf.read_weights(weight_1, head_weights, 0, 128, 2, worker)
                 for it in T.serial(turns):
                     T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 1 * 128 : 1 * 128 + 128, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 128 : 256, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_1, key_scales, it % 4, 0, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_1, num_regs=64)
                     leaf.weigh(logit_1, acc_1, weight_1, 2, worker)
-                    leaf.store_window(logits, logit_1, scale_1, begin_1, size_1, own, 2, stride, (first + it) * 128 + 0, worker)
+                    leaf.store_window(logits, logit_1, scale_1, begin_1, size_1, own, 2, stride, (first + it) * 128, worker)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 1 * 128 : 1 * 128 + 128, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 128 : 256, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_1, key_scales, it % 4, 64, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_1, num_regs=64)
@@ -151,22 +151,22 @@ def program():
                 begin_2 = T.alloc_fragment((2,), "int32")
                 size_2 = T.alloc_fragment((2,), "int32")
                 worker = thread - 256
-                own = row + 2 * 2
+                own = row + 4
                 leaf.read_windows(begin_2, size_2, k_start, k_end, own, 2, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_2, head_weights, 0, 2 * 128, 2, worker)
+                    leaf.read_weights(weight_2, head_weights, 0, 256, 2, worker)
                 for it in T.serial(turns):
                     T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 2 * 128 : 2 * 128 + 128, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 256 : 384, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_2, key_scales, it % 4, 0, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_2, num_regs=64)
                     leaf.weigh(logit_2, acc_2, weight_2, 2, worker)
-                    leaf.store_window(logits, logit_2, scale_2, begin_2, size_2, own, 2, stride, (first + it) * 128 + 0, worker)
+                    leaf.store_window(logits, logit_2, scale_2, begin_2, size_2, own, 2, stride, (first + it) * 128, worker)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 2 * 128 : 2 * 128 + 128, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 256 : 384, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_2, key_scales, it % 4, 64, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_2, num_regs=64)
@@ -185,22 +185,22 @@ def program():
                 begin_3 = T.alloc_fragment((2,), "int32")
                 size_3 = T.alloc_fragment((2,), "int32")
                 worker = thread - 384
-                own = row + 3 * 2
+                own = row + 6
                 leaf.read_windows(begin_3, size_3, k_start, k_end, own, 2, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_3, head_weights, 0, 3 * 128, 2, worker)
+                    leaf.read_weights(weight_3, head_weights, 0, 384, 2, worker)
                 for it in T.serial(turns):
                     T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 3 * 128 : 3 * 128 + 128, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 384 : 512, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_3, key_scales, it % 4, 0, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_3, num_regs=64)
                     leaf.weigh(logit_3, acc_3, weight_3, 2, worker)
-                    leaf.store_window(logits, logit_3, scale_3, begin_3, size_3, own, 2, stride, (first + it) * 128 + 0, worker)
+                    leaf.store_window(logits, logit_3, scale_3, begin_3, size_3, own, 2, stride, (first + it) * 128, worker)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 3 * 128 : 3 * 128 + 128, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 384 : 512, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     leaf.read_scales(scale_3, key_scales, it % 4, 64, 2, worker)
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_3, num_regs=64)
@@ -215,8 +215,8 @@ def program():
                 if thread < 544:
                     query = row * 64
                     if turns > 0:
-                        T.tma_copy(query_map_rows[query + 0 : query + 0 + 256, 0 : 128], queries[0, 0 : 256, :], barrier=queries_full[0])
-                        T.tma_copy(weight_map_rows[0, query + 0 : query + 0 + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
+                        T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, 0 : 256, :], barrier=queries_full[0])
+                        T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
                         T.tma_copy(query_map_rows[query + 256 : query + 256 + 256, 0 : 128], queries[0, 256 : 512, :], barrier=queries_full[0])
                         T.tma_copy(weight_map_rows[0, query + 256 : query + 256 + 256], head_weights[0, 256 : 512], barrier=queries_full[0])
                         if T.shuffle_elect(32):

@@ -1,6 +1,6 @@
 """sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64
 
-Generated from templates/cutedsl/sparse_mla.sm_90a.py.j2 by `make generate`: edit the template or the
+Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster=1, block=64.
 
 roles
@@ -16,6 +16,10 @@ buffers
   last_s     1 int32, shared
   scores     64x64 float32, registers of attend
   acc        64x512 float32, registers of attend
+  sums       2x64 float32, registers of attend
+  rows       2x64 float32, registers of attend
+  peak       64 float32, registers of attend
+  sinks      64 float32, registers of attend
 pipelines
   kv: gather (cp_async) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather hardware arrives per thread
@@ -27,12 +31,17 @@ totals: 384 threads, 229924 of 232448 bytes of shared memory, grid (t * 2, split
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Boolean, Float32, Int32, Int64
-from cutlass.cute.nvgpu import warpgroup
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from dsl_kernels.device.cutedsl import bulk, grid, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
-from dsl_kernels.device.cutedsl import sparse_mla_wide as wide
+from dsl_kernels.device.cutedsl import sparse_mla_wide as leaf_wide
 from dsl_kernels.runtime.artifact import Launch, Operand
+
+QK_NOPE = wgmma.Product("bfloat16", 64, 32, 512, "k", "k")
+QK_PE = wgmma.Product("bfloat16", 64, 32, 64, "k", "k")
+PV = wgmma.Product("bfloat16", 64, 256, 64, "k", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -56,125 +65,136 @@ LAUNCH = Launch(
 )
 
 
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 32768], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 4096], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 65536], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 8192], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 4096], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
+    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
+    kv_full: cute.struct.MemRange[Int64, 2]
+    kv_empty: cute.struct.MemRange[Int64, 2]
+
+
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    smem = cutlass.memory.SmemAllocator()
-    q_s = smem.allocate_array(BFloat16, 32768, byte_alignment=1024)
-    ckv_s = smem.allocate_array(BFloat16, 65536, byte_alignment=1024)
-    kpe_s = smem.allocate_array(BFloat16, 8192, byte_alignment=1024)
-    qpe_s = smem.allocate_array(BFloat16, 4096, byte_alignment=1024)
-    p_s = smem.allocate_array(BFloat16, 4096, byte_alignment=1024)
-    red_s = smem.allocate_array(Float32, 128, byte_alignment=16)
-    last_s = smem.allocate_array(Int32, 1)
-    kv_full = smem.allocate_array(Int64, 2)
-    kv_empty = smem.allocate_array(Int64, 2)
-
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    qpe_s = shared.qpe_s.data_ptr()
+    ckv_s = shared.ckv_s.data_ptr()
+    kpe_s = shared.kpe_s.data_ptr()
+    p_s = shared.p_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    last_s = shared.last_s.data_ptr()
+    kv_full = shared.kv_full.data_ptr()
+    kv_empty = shared.kv_empty.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
     bx, split, _ = cute.arch.block_idx()
-    lane = thread % 32
     row = bx // 2
     head0 = bx % 2 * 64
     turns = (topk // 64 - split + splits - 1) // splits
-    if thread == 0:
-        for i in cutlass.range_constexpr(2):
-            cute.arch.mbarrier_init(kv_full + i, 128)
-        for i in cutlass.range_constexpr(2):
-            cute.arch.mbarrier_init(kv_empty + i, 256)
-        cute.arch.mbarrier_init_fence()
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(kv_full + i, 128)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(kv_empty + i, 256)
+            cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    # So far nothing of the kernel before this one was needed.
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    row_ids = cute.make_tensor(indices + Int64(row) * Int64(topk), cute.make_layout(topk))
-    # Both roles count the live tiles on their own reading of the ids, one turn ahead.
-    low, high = leaf.read_ids(row_ids, Int32(0), turns, split, splits, lane)
-
-    group = cute.arch.make_warp_uniform(thread // 128) % 2
-    local = thread % 128
-    scores_mma, values_mma = wide.products()
-    queries, keys = wide.score_operands(scores_mma, ckv_s, q_s, 512, 2, group, local)
-    rope_queries, rope_keys = wide.score_operands(scores_mma, kpe_s, qpe_s, 64, 2, group, local)
-    weights, values = wide.value_operands(values_mma, ckv_s, p_s, 512, 2, group, local)
-    scores = cute.make_rmem_tensor(scores_mma.partition_shape_C((64, 32)), Float32)
-    acc = cute.make_rmem_tensor(values_mma.partition_shape_C((64, 256)), Float32)
-    sums = cute.make_rmem_tensor((2,), Float32)
-    peak = cute.make_rmem_tensor((2,), Float32)
-    red = cute.make_tensor(red_s, cute.make_layout((2, 64), stride=(64, 1)))
-    it = Int32(0)
-    last = Boolean(False)
-
-    if thread < 256:
+    low, high = leaf.read_ids(indices, topk, row, 0, turns, split, splits, lane)
+    if warp < 8:
+        # attend: queries, both products, softmax, merge, output
         cute.arch.setmaxregister_increase(216)
-        first = Int64(row) * 128 + head0
-        wide.load_queries(q_s.toint(), q_nope.toint() + first * 1024, 1024, thread)
-        wide.load_queries(qpe_s.toint(), q_pe.toint() + first * 128, 128, thread)
-        sinks = cute.make_rmem_tensor((2,), Float32)
-        wide.load_sinks(sinks, attn_sink + head0, local)
-        cute.arch.fence_view_async_shared()
+        qk_nope_a = QK_NOPE.operand_a(q_s, 64, 512, 1, 128)
+        qk_nope_b = QK_NOPE.operand_b(ckv_s, 64, 512, 2, 128)
+        qk_pe_a = QK_PE.operand_a(qpe_s, 64, 64, 1, 128)
+        qk_pe_b = QK_PE.operand_b(kpe_s, 64, 64, 2, 128)
+        pv_a = PV.operand_a(p_s, 64, 64, 1, 128)
+        pv_b = PV.operand_b(ckv_s, 64, 512, 2, 128)
+        scores = QK_NOPE.accumulators()
+        acc = PV.accumulators()
+        sums = cute.make_rmem_tensor(2, Float32)
+        sums.fill(0)
+        rows = cute.make_rmem_tensor(2, Float32)
+        rows.fill(0)
+        peak = cute.make_rmem_tensor(2, Float32)
+        peak.fill(0)
+        sinks = cute.make_rmem_tensor(2, Float32)
+        sinks.fill(0)
+        worker = thread
+        leaf_wide.load_query_rows(q_s, q_nope, row, head0, 128, 512, worker)
+        leaf_wide.load_query_rows(qpe_s, q_pe, row, head0, 128, 64, worker)
+        leaf_wide.load_row_sinks(sinks, attn_sink, head0, worker)
+        cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.barrier(barrier_id=1, number_of_threads=256)
         acc.fill(0.0)
         sums.fill(0.0)
         peak.fill(-Float32.inf)
         for turn in cutlass.range(turns, unroll=1):
-            in_low, in_high = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(row_ids, turn + 1, turns, split, splits, lane)
-            if (in_low | in_high) != 0:
-                slot = it % 2
+            in_low, in_high, live = leaf.vote(low, high, n)
+            low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+            if live:
                 cute.arch.mbarrier_wait(kv_full + it % 2, (it // 2) & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
+                # S = Q K^T
                 warpgroup.fence()
-                wide.multiply(scores_mma, scores, queries, keys[None, None, None, slot], False)
-                wide.multiply(scores_mma, scores, rope_queries, rope_keys[None, None, None, slot], True)
+                QK_NOPE.multiply(qk_nope_a[None, None, None, 0, 0, 0], qk_nope_b[None, None, None, it % 2, warp // 4, 0], scores, False)
+                QK_PE.multiply(qk_pe_a[None, None, None, 0, 0, 0], qk_pe_b[None, None, None, it % 2, warp // 4, 0], scores, True)
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
-                wide.mask_scores(scores, in_low, in_high, sm_scale * leaf.LOG2E, group, local)
-                rows = wide.row_maxima(scores)
-                wide.share_rows(rows, red, group, local, True)
+                leaf_wide.mask_columns(scores, in_low, in_high, sm_scale, worker)
+                leaf_wide.row_maxima(rows, scores)
+                leaf_wide.share_maxima(rows, red_s, worker)
                 cute.arch.barrier(barrier_id=1, number_of_threads=256)
-                wide.softmax(scores, sums, acc, peak, rows, red, group, local)
-                wide.store_weights(p_s.toint(), scores, group, local)
-                cute.arch.fence_view_async_shared()
+                leaf_wide.softmax_rows(scores, sums, acc, peak, rows, red_s, worker)
+                leaf_wide.store_rows(p_s, scores, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.barrier(barrier_id=1, number_of_threads=256)
+                # O += P K
                 warpgroup.fence()
-                wide.multiply(values_mma, acc, weights, values[None, None, None, slot], True)
+                PV.multiply(pv_a[None, None, None, 0, 0, 0], pv_b[None, None, None, it % 2, warp // 4, 0], acc, True)
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
                 cute.arch.mbarrier_arrive(kv_empty + it % 2)
-                it += 1
-        rows = cute.make_rmem_tensor((2,), Float32)
-        leaf.move(rows, sums)
-        wide.share_rows(rows, red, group, local, False)
+                it = it + 1
+        leaf_wide.share_sums(rows, sums, red_s, worker)
         cute.arch.barrier(barrier_id=1, number_of_threads=256)
-        wide.normalise(acc, sums, peak, rows, red, group, local)
-        # Partials keep the order in which the threads hold O.
-        mine = Int64(row) * splits + split
-        room = mine * 65536 + head0 * 512 + group * 16384 + local * 4
+        leaf_wide.normalise_rows(acc, sums, peak, rows, red_s, worker)
+        last = Boolean(True)
         if splits > 1:
-            wide.leave_part(acc, sums, o_partial, lse_partial, room, mine * 128 + head0, group, local)
-            last = wide.take_ticket(last_s, arrivals + bx, splits, 1, thread)
-            if last:
-                wide.merge_parts(
-                    acc, sums, o_partial, lse_partial, room - split * 65536, (mine - split) * 128 + head0,
-                    65536, 128, splits, local,
-                )
-        else:
-            last = Boolean(True)
+            leaf_wide.leave_rows(acc, sums, o_partial, lse_partial, row, splits, split, head0, 128, worker)
+            last = grid.take_ticket(last_s, arrivals + bx, splits, 1, 256, worker)
         if last:
-            wide.store_result(out, lse, acc, sums, sinks, first, ckv_s.toint(), group, lse_scale, local)
+            if splits > 1:
+                leaf_wide.merge_rows(acc, sums, o_partial, lse_partial, row, splits, head0, 128, worker)
+            leaf_wide.store_result_rows(out, lse, acc, sums, sinks, row, head0, 128, ckv_s, lse_scale, worker)
     else:
+        # gather: selected rows into the ring
         cute.arch.setmaxregister_decrease(72)
         worker = thread - 256
         for turn in cutlass.range(turns, unroll=1):
-            in_low, in_high = leaf.vote(low, high, n)
-            now_low, now_high = low, high
-            low, high = leaf.read_ids(row_ids, turn + 1, turns, split, splits, lane)
-            if (in_low | in_high) != 0:
-                slot = it % 2
+            in_low, in_high, live = leaf.vote(low, high, n)
+            now_low = low
+            now_high = high
+            low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+            if live:
                 cute.arch.mbarrier_wait(kv_empty + it % 2, ((it // 2) & 1) ^ 1)
-                leaf.copy_rows(ckv_s.toint() + slot * 65536, ckv.toint(), Int64(ckv_stride) * 2, 1024, now_low, now_high, n, worker)
-                leaf.copy_rows(kpe_s.toint() + slot * 8192, kpe.toint(), Int64(kpe_stride) * 2, 128, now_low, now_high, n, worker)
+                leaf.copy_rows(ckv_s + it % 2 * 32768, ckv, ckv_stride, 0, 512, now_low, now_high, n, worker)
+                leaf.copy_rows(kpe_s + it % 2 * 4096, kpe, kpe_stride, 0, 64, now_low, now_high, n, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % 2)
-                it += 1
+                it = it + 1
 
 
 @cute.jit

@@ -1,6 +1,6 @@
 """sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2
 
-Generated from templates/cutedsl/sparse_mla.sm_90a.py.j2 by `make generate`: edit the template or the
+Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
 declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=16, kv=bf16, tile=64, stages=2, cluster=2, slices=2.
 
 roles
@@ -17,6 +17,12 @@ buffers
   last_s     1 int32, shared
   scores     64x16 float32, registers of attend
   acc        256x16 float32, registers of attend
+  sums       4x16 float32, registers of attend
+  risen      4x16 float32, registers of attend
+  peak       16 float32, registers of attend
+  quads      8x64x8 float32, registers of attend
+  lses       8x8 float32, registers of attend
+  sinks      16 float32, registers of attend
 pipelines
   kv: gather (cp_async) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather hardware arrives per thread
@@ -31,11 +37,16 @@ totals: 256 threads, 93492 of 232448 bytes of shared memory, grid (t * 1, 2, spl
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import BFloat16, Boolean, Float32, Int32, Int64
-from cutlass.cute.nvgpu import warpgroup
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from dsl_kernels.device.cutedsl import bulk, grid, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
+
+QK_NOPE = wgmma.Product("bfloat16", 64, 16, 256, "k", "k")
+QK_PE = wgmma.Product("bfloat16", 64, 16, 32, "k", "k")
+PV = wgmma.Product("bfloat16", 256, 16, 64, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -59,137 +70,160 @@ LAUNCH = Launch(
 )
 
 
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 4096], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 512], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 32768], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 4096], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 1024], 1024]
+    x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2048], 128]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 64], 128]
+    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
+    kv_full: cute.struct.MemRange[Int64, 2]
+    kv_empty: cute.struct.MemRange[Int64, 2]
+    x_full: cute.struct.MemRange[Int64, 2]
+
+
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    smem = cutlass.memory.SmemAllocator()
-    q_s = smem.allocate_array(BFloat16, 4096, byte_alignment=1024)
-    ckv_s = smem.allocate_array(BFloat16, 32768, byte_alignment=1024)
-    kpe_s = smem.allocate_array(BFloat16, 4096, byte_alignment=1024)
-    qpe_s = smem.allocate_array(BFloat16, 512, byte_alignment=1024)
-    p_s = smem.allocate_array(BFloat16, 1024, byte_alignment=1024)
-    x_s = smem.allocate_array(Float32, 2048, byte_alignment=16)
-    red_s = smem.allocate_array(Float32, 64, byte_alignment=16)
-    last_s = smem.allocate_array(Int32, 1)
-    kv_full = smem.allocate_array(Int64, 2)
-    kv_empty = smem.allocate_array(Int64, 2)
-    x_full = smem.allocate_array(Int64, 2)
-
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    qpe_s = shared.qpe_s.data_ptr()
+    ckv_s = shared.ckv_s.data_ptr()
+    kpe_s = shared.kpe_s.data_ptr()
+    p_s = shared.p_s.data_ptr()
+    x_s = shared.x_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    last_s = shared.last_s.data_ptr()
+    kv_full = shared.kv_full.data_ptr()
+    kv_empty = shared.kv_empty.data_ptr()
+    x_full = shared.x_full.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
     bx, rank, part = cute.arch.block_idx()
-    lane = thread % 32
-    row = bx
-    head0 = 0
     # The CTAs of a slice group have consecutive ranks and walk the same tiles.
     which = rank % 2
-    split = part * 1 + rank // 2
+    split = part + rank // 2
     splits_of_row = splits // 2
     turns = (topk // 64 - split + splits_of_row - 1) // splits_of_row
-    if thread == 0:
-        for i in cutlass.range_constexpr(2):
-            cute.arch.mbarrier_init(kv_full + i, 128)
-        for i in cutlass.range_constexpr(2):
-            cute.arch.mbarrier_init(kv_empty + i, 128)
-        for i in cutlass.range_constexpr(2):
-            cute.arch.mbarrier_init(x_full + i, 1)
-        cute.arch.mbarrier_init_fence()
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(kv_full + i, 128)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(kv_empty + i, 128)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(x_full + i, 1)
+            cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
     # The other CTAs' barriers must stand before anything is sent to them.
     cute.arch.cluster_arrive_relaxed()
-    # So far nothing of the kernel before this one was needed.
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    row_ids = cute.make_tensor(indices + Int64(row) * Int64(topk), cute.make_layout(topk))
-    # Both roles count the live tiles on their own reading of the ids, one turn ahead.
-    low, high = leaf.read_ids(row_ids, Int32(0), turns, split, splits_of_row, lane)
-
-    scores_mma, values_mma = leaf.products(16)
-    keys, queries = leaf.score_operands(scores_mma, ckv_s, q_s, 256, 16, 2, thread)
-    rope_keys, rope_queries = leaf.score_operands(scores_mma, kpe_s, qpe_s, 32, 16, 2, thread)
-    values, weights = leaf.value_operands(values_mma, ckv_s, p_s, 256, 16, 2, thread)
-    scores = cute.make_rmem_tensor(scores_mma.partition_shape_C((64, 16)), Float32)
-    acc = cute.make_rmem_tensor(values_mma.partition_shape_C((256, 16)), Float32)
-    sums = cute.make_rmem_tensor((4,), Float32)
-    peak = cute.make_rmem_tensor((4,), Float32)
-    red = cute.make_tensor(red_s, cute.make_layout((4, 16), stride=(16, 1)))
-    it = Int32(0)
-    last = Boolean(False)
-
-    if thread < 128:
-        first = Int64(row) * 16 + head0
+    low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits_of_row, lane)
+    if warp < 4:
+        # attend: queries, both products, softmax, merge, output
+        qk_nope_a = QK_NOPE.operand_a(ckv_s, 64, 256, 2, 128)
+        qk_nope_b = QK_NOPE.operand_b(q_s, 16, 256, 1, 128)
+        qk_pe_a = QK_PE.operand_a(kpe_s, 64, 32, 2, 64)
+        qk_pe_b = QK_PE.operand_b(qpe_s, 16, 32, 1, 64)
+        pv_a = PV.operand_a(ckv_s, 64, 256, 2, 128)
+        pv_b = PV.operand_b(p_s, 64, 16, 1, 32)
+        scores = QK_NOPE.accumulators()
+        acc = PV.accumulators()
+        sums = cute.make_rmem_tensor(4, Float32)
+        sums.fill(0)
+        risen = cute.make_rmem_tensor(4, Float32)
+        risen.fill(0)
+        peak = cute.make_rmem_tensor(4, Float32)
+        peak.fill(0)
+        quads = cute.make_rmem_tensor(32, Float32)
+        quads.fill(0)
+        lses = cute.make_rmem_tensor(16, Float32)
+        lses.fill(0)
+        sinks = cute.make_rmem_tensor(4, Float32)
+        sinks.fill(0)
+        worker = thread
         share = rank // 2 * 8
-        sinks = leaf.load_sinks(attn_sink, head0, share, 8, 16, thread)
-        leaf.load_queries(q_s.toint(), q_nope.toint() + first * 1024 + which * 512, Int64(1024), 16, 512, thread)
-        leaf.load_queries(qpe_s.toint(), q_pe.toint() + first * 128 + which * 64, Int64(128), 16, 64, thread)
-        cute.arch.fence_view_async_shared()
+        leaf.load_sinks(sinks, attn_sink, 0, 16, share, worker)
+        leaf.load_queries(q_s, q_nope, bx, 0, 16, 16, 512, which * 256, 256, worker)
+        leaf.load_queries(qpe_s, q_pe, bx, 0, 16, 16, 64, which * 32, 32, worker)
+        cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.barrier(barrier_id=1, number_of_threads=128)
         acc.fill(0.0)
         sums.fill(0.0)
         peak.fill(-Float32.inf)
         cute.arch.cluster_wait()
         for turn in cutlass.range(turns, unroll=1):
-            in_low, in_high = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(row_ids, turn + 1, turns, split, splits_of_row, lane)
-            if (in_low | in_high) != 0:
-                slot = it % 2
+            in_low, in_high, live = leaf.vote(low, high, n)
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+            if live:
                 cute.arch.mbarrier_wait(kv_full + it % 2, (it // 2) & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
+                # S^T = K Q^T
                 warpgroup.fence()
-                leaf.multiply(scores_mma, scores, keys[None, None, None, slot], queries, False)
-                leaf.multiply(scores_mma, scores, rope_keys[None, None, None, slot], rope_queries, True)
+                QK_NOPE.multiply(qk_nope_a[None, None, None, it % 2, 0, 0], qk_nope_b[None, None, None, 0, 0, 0], scores, False)
+                QK_PE.multiply(qk_pe_a[None, None, None, it % 2, 0, 0], qk_pe_b[None, None, None, 0, 0, 0], scores, True)
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
-                use = it % 2
-                if thread == 0:
+                if worker == 0:
                     cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, 4096)
-                leaf.send_scores(scores, x_s.toint() + use * 4096, (x_full + it % 2).toint(), rank, 2, thread)
+                leaf.send_scores(scores, x_s + it % 2 * 1024, x_full + it % 2, rank, 2, worker)
                 cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
-                leaf.add_scores(scores, x_s + use * 1024, 2, thread)
-                leaf.mask_scores(scores, in_low, in_high, sm_scale * leaf.LOG2E, thread)
-                leaf.online_softmax(scores, sums, acc, peak, red, 1, thread)
-                leaf.store_weights(p_s.toint(), scores, 16, thread)
-                cute.arch.fence_view_async_shared()
+                leaf.add_scores(scores, x_s + it % 2 * 1024, 2, worker)
+                leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+                leaf.column_maxima(risen, scores, worker)
+                leaf.share_columns(red_s, risen, worker)
                 cute.arch.barrier(barrier_id=1, number_of_threads=128)
+                leaf.join_maxima(risen, red_s, worker)
+                leaf.online_softmax(scores, sums, acc, peak, risen)
+                leaf.store_weights(p_s, scores, 16, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.barrier(barrier_id=1, number_of_threads=128)
+                # O^T += K^T P^T
                 warpgroup.fence()
-                leaf.multiply(values_mma, acc, values[None, None, None, slot], weights, True)
+                PV.multiply(pv_a[None, None, None, it % 2, 0, 0], pv_b[None, None, None, 0, 0, 0], acc, True)
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
                 cute.arch.mbarrier_arrive(kv_empty + it % 2)
-                it += 1
-        leaf.normalise(acc, sums, peak, red, 1, thread)
-        merged, merged_lses = leaf.unmerged(acc, sums, 16)
-        # Partials keep the order in which the threads hold O: [quad, thread, 2 dims x 2 heads].
+                it = it + 1
+        leaf.column_sums(sums, worker)
+        leaf.share_columns(red_s, sums, worker)
+        cute.arch.barrier(barrier_id=1, number_of_threads=128)
+        leaf.join_sums(sums, red_s, worker)
+        leaf.normalise(acc, sums, peak)
+        leaf.unmerged(quads, lses, acc, sums, 16)
         clusters = splits // 2
-        mine = Int64(row) * splits + part * 2 + rank
-        room = mine * 8192 + head0 * 512 + thread * 4
+        last = Boolean(True)
         if clusters > 1:
-            leaf.leave_part(merged, merged_lses, o_partial, lse_partial, room, mine * 16 + head0, share, 16, thread)
-            last = leaf.take_ticket(last_s, arrivals + (bx * 2 + rank), clusters, 1, thread)
-        else:
-            last = Boolean(True)
+            leaf.leave_part(quads, lses, o_partial, lse_partial, bx, splits, part * 2 + rank, 0, share, 16, 16, worker)
+            last = grid.take_ticket(last_s, arrivals + bx * 2 + rank, clusters, 1, 128, worker)
         if last:
-            quads = cute.make_rmem_tensor((32,), Float32)
-            lses = cute.make_rmem_tensor((16,), Float32)
-            leaf.move(quads, merged)
-            leaf.move(lses, merged_lses)
             if clusters > 1:
-                leaf.merge_parts(
-                    quads, lses, o_partial, lse_partial, room - part * 16384, (mine - part * 2) * 16 + head0,
-                    16384, 32, share, 16, clusters, thread,
-                )
-            leaf.store_result(out, lse, quads, lses, sinks, first, share, which, 256, 16, lse_scale, thread)
+                leaf.merge_parts(quads, lses, o_partial, lse_partial, bx, splits, rank, 2, clusters, 0, share, 16, 16, worker)
+            leaf.store_result(out, lse, quads, lses, sinks, bx, 0, 16, share, which, 256, 16, lse_scale, worker)
     else:
+        # gather: selected rows into the ring
         worker = thread - 128
         for turn in cutlass.range(turns, unroll=1):
-            in_low, in_high = leaf.vote(low, high, n)
-            now_low, now_high = low, high
-            low, high = leaf.read_ids(row_ids, turn + 1, turns, split, splits_of_row, lane)
-            if (in_low | in_high) != 0:
-                slot = it % 2
+            in_low, in_high, live = leaf.vote(low, high, n)
+            now_low = low
+            now_high = high
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+            if live:
                 cute.arch.mbarrier_wait(kv_empty + it % 2, ((it // 2) & 1) ^ 1)
-                leaf.copy_rows(ckv_s.toint() + slot * 32768, ckv.toint() + which * 512, Int64(ckv_stride) * 2, 512, now_low, now_high, n, worker)
-                leaf.copy_rows(kpe_s.toint() + slot * 4096, kpe.toint() + which * 64, Int64(kpe_stride) * 2, 64, now_low, now_high, n, worker)
+                leaf.copy_rows(ckv_s + it % 2 * 16384, ckv, ckv_stride, which * 256, 256, now_low, now_high, n, worker)
+                leaf.copy_rows(kpe_s + it % 2 * 2048, kpe, kpe_stride, which * 32, 32, now_low, now_high, n, worker)
                 cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % 2)
-                it += 1
+                it = it + 1
         cute.arch.cluster_wait()
 
 

@@ -22,6 +22,7 @@ totals: 512 threads, 56128 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import topk_selector as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -45,17 +46,17 @@ def program():
         indices: T.Tensor((rows, k,), "int32"),
     ):
         with T.Kernel(rows, 1, threads=512) as (row, rank):
-            T.import_source(leaf.SOURCE)
             T.annotate_min_blocks_per_sm(2)
-            hist = T.alloc_shared((1, 4096), "int32")
-            entries = T.alloc_shared((1, 2112), "int64")
-            above = T.alloc_shared((1, 2560), "int32")
-            equal = T.alloc_shared((1, 2560), "int32")
-            pages = T.alloc_shared((1, 512), "int32")
-            sums = T.alloc_shared((1, 32), "int32")
-            counts = T.alloc_shared((1, 32), "int32")
-            state = T.alloc_shared((1, 8), "int32")
-            counters = T.alloc_shared((1, 8), "int32")
+            T.import_source(leaf.SOURCE)
+            hist = T.alloc_shared((4096,), "int32")
+            entries = T.alloc_shared((2112,), "int64")
+            above = T.alloc_shared((2560,), "int32")
+            equal = T.alloc_shared((2560,), "int32")
+            pages = T.alloc_shared((512,), "int32")
+            sums = T.alloc_shared((32,), "int32")
+            counts = T.alloc_shared((32,), "int32")
+            state = T.alloc_shared((8,), "int32")
+            counters = T.alloc_shared((8,), "int32")
 
             thread = T.get_thread_binding()
             lane = thread % 32

@@ -24,6 +24,7 @@ totals: 1024 threads, 189760 of 232448 bytes of shared memory, grid (rows, 2)
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import topk_selector as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -48,17 +49,17 @@ def program():
     ):
         with T.Kernel(rows, 2, threads=1024, cluster_dims=(1, 2, 1)) as (row, rank):
             T.import_source(leaf.SOURCE)
-            hist = T.alloc_shared((1, 4096), "int32")
-            entries = T.alloc_shared((1, 2112), "int64")
-            above = T.alloc_shared((1, 2560), "int32")
-            equal = T.alloc_shared((1, 2560), "int32")
-            coarse = T.alloc_shared((1, 128), "int32")
-            stash = T.alloc_shared((1, 32768), "int32")
-            pages = T.alloc_shared((1, 1024), "int32")
-            sums = T.alloc_shared((1, 32), "int32")
-            counts = T.alloc_shared((1, 32), "int32")
-            state = T.alloc_shared((1, 8), "int32")
-            counters = T.alloc_shared((1, 8), "int32")
+            hist = T.alloc_shared((4096,), "int32")
+            entries = T.alloc_shared((2112,), "int64")
+            above = T.alloc_shared((2560,), "int32")
+            equal = T.alloc_shared((2560,), "int32")
+            coarse = T.alloc_shared((128,), "int32")
+            stash = T.alloc_shared((32768,), "int32")
+            pages = T.alloc_shared((1024,), "int32")
+            sums = T.alloc_shared((32,), "int32")
+            counts = T.alloc_shared((32,), "int32")
+            state = T.alloc_shared((8,), "int32")
+            counters = T.alloc_shared((8,), "int32")
 
             thread = T.get_thread_binding()
             lane = thread % 32

@@ -23,6 +23,7 @@ totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 8)
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import topk_selector as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -47,16 +48,16 @@ def program():
     ):
         with T.Kernel(rows, 8, threads=512, cluster_dims=(1, 8, 1)) as (row, rank):
             T.import_source(leaf.SOURCE)
-            hist = T.alloc_shared((1, 4096), "int32")
-            entries = T.alloc_shared((1, 2112), "int64")
-            above = T.alloc_shared((1, 2560), "int32")
-            equal = T.alloc_shared((1, 2560), "int32")
-            coarse = T.alloc_shared((1, 512), "int32")
-            pages = T.alloc_shared((1, 512), "int32")
-            sums = T.alloc_shared((1, 32), "int32")
-            counts = T.alloc_shared((1, 32), "int32")
-            state = T.alloc_shared((1, 8), "int32")
-            counters = T.alloc_shared((1, 8), "int32")
+            hist = T.alloc_shared((4096,), "int32")
+            entries = T.alloc_shared((2112,), "int64")
+            above = T.alloc_shared((2560,), "int32")
+            equal = T.alloc_shared((2560,), "int32")
+            coarse = T.alloc_shared((512,), "int32")
+            pages = T.alloc_shared((512,), "int32")
+            sums = T.alloc_shared((32,), "int32")
+            counts = T.alloc_shared((32,), "int32")
+            state = T.alloc_shared((8,), "int32")
+            counters = T.alloc_shared((8,), "int32")
 
             thread = T.get_thread_binding()
             lane = thread % 32

@@ -1,14 +1,14 @@
-"""lightning_indexer__tilelang_sm90a__prefill_h32_q16_t128_st4_c1_e0
+"""lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0
 
 Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=128, stages=4, resident=1, evict=0.
+declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=64, stages=6, resident=1, evict=0.
 
 roles
   score      threads 0..511, 112 registers  4 rows each
   load       threads 512..639, 24 registers  key tiles, queries
 buffers
-  keys       4 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
-  key_scales 4 stages of 128 float32, shared
+  keys       6 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
+  key_scales 6 stages of 64 float32, shared
   queries    512x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 512 float32, shared
   acc        64x128 float32, registers of score
@@ -18,18 +18,19 @@ buffers
   begin      4 int32, registers of score
   size       4 int32, registers of score
 pipelines
-  keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
-    full  x1, 16896 bytes: load arrive + expect bytes
+  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> score (wgmma)
+    full  x1, 8448 bytes: load arrive + expect bytes
       score: wait full
     empty x4: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
   queries: load (bulk) ==[queries head_weights: once]==> score (wgmma)
     full  x1, 67584 bytes: load arrive + expect bytes
       score: wait full
-totals: 640 threads, 135240 of 232448 bytes of shared memory, grid (ceildiv(s, 16), splits)
+totals: 640 threads, 118376 of 232448 bytes of shared memory, grid (ceildiv(s, 16), splits)
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -41,7 +42,7 @@ def program():
     stride = T.dynamic("stride")
 
     @T.prim_func
-    def lightning_indexer__tilelang_sm90a__prefill_h32_q16_t128_st4_c1_e0(
+    def lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0(
         q: T.Tensor((s, 32, 128,), "float8_e4m3fn"),
         k: T.Tensor((skv, 128,), "float8_e4m3fn"),
         k_scales: T.Tensor((skv,), "float32"),
@@ -57,12 +58,12 @@ def program():
             weight_map_rows = T.view(weights, (1, s * 32), "float32", strides=(4, 1))
             key_map_rows = T.view(k, (skv, 128), "float8_e4m3")
             scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
-            keys = T.alloc_shared((4, 128, 128), "float8_e4m3")
-            key_scales = T.alloc_shared((4, 128), "float32")
+            keys = T.alloc_shared((6, 64, 128), "float8_e4m3")
+            key_scales = T.alloc_shared((6, 64), "float32")
             queries = T.alloc_shared((1, 512, 128), "float8_e4m3")
             head_weights = T.alloc_shared((1, 512), "float32")
-            keys_full = T.alloc_barrier([1] * 4)
-            keys_empty = T.alloc_barrier([4] * 4)
+            keys_full = T.alloc_barrier([1] * 6)
+            keys_empty = T.alloc_barrier([4] * 6)
             queries_full = T.alloc_barrier([1] * 1)
 
             thread = T.get_thread_binding()
@@ -72,7 +73,7 @@ def program():
             turns = T.alloc_var("int32", init=0)
             # Later rows see more keys in a causal prefill: the longest blocks start first.
             row = (leaf.ceildiv(s, 16) - 1 - block) * 16
-            leaf.find_tiles(first, turns, k_start, k_end, row, 16, s, skv, skip_below, 128, split, splits)
+            leaf.find_tiles(first, turns, k_start, k_end, row, 16, s, skv, skip_below, 64, split, splits)
             if thread < 128:
                 # score 0: 4 rows each
                 T.set_max_nreg(112, 1)
@@ -83,34 +84,25 @@ def program():
                 begin_0 = T.alloc_fragment((4,), "int32")
                 size_0 = T.alloc_fragment((4,), "int32")
                 worker = thread - 0
-                own = row + 0 * 4
+                own = row
                 leaf.read_windows(begin_0, size_0, k_start, k_end, own, 4, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_0, head_weights, 0, 0 * 128, 4, worker)
+                    leaf.read_weights(weight_0, head_weights, 0, 0, 4, worker)
                 for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
+                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 0 * 128 : 0 * 128 + 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 0 : 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     # Two scales a lane are two registers too many while the product runs.
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_0, num_regs=64)
-                    leaf.read_scales(scale_0, key_scales, it % 4, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    leaf.weigh(logit_0, acc_0, weight_0, 4, worker)
-                    leaf.store_window(logits, logit_0, scale_0, begin_0, size_0, own, 4, stride, (first + it) * 128 + 0, worker)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 0 * 128 : 0 * 128 + 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_0, num_regs=64)
-                    leaf.read_scales(scale_0, key_scales, it % 4, 64, 4, worker)
+                    leaf.read_scales(scale_0, key_scales, it % 6, 0, 4, worker)
                     T.wait_wgmma(0)
                     T.sync_warp()
                     if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 4])
+                        T.mbarrier_arrive(keys_empty[it % 6])
                     leaf.weigh(logit_0, acc_0, weight_0, 4, worker)
-                    leaf.store_window(logits, logit_0, scale_0, begin_0, size_0, own, 4, stride, (first + it) * 128 + 64, worker)
+                    leaf.store_window(logits, logit_0, scale_0, begin_0, size_0, own, 4, stride, (first + it) * 64, worker)
             elif thread < 256:
                 # score 1: 4 rows each
                 T.set_max_nreg(112, 1)
@@ -121,34 +113,25 @@ def program():
                 begin_1 = T.alloc_fragment((4,), "int32")
                 size_1 = T.alloc_fragment((4,), "int32")
                 worker = thread - 128
-                own = row + 1 * 4
+                own = row + 4
                 leaf.read_windows(begin_1, size_1, k_start, k_end, own, 4, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_1, head_weights, 0, 1 * 128, 4, worker)
+                    leaf.read_weights(weight_1, head_weights, 0, 128, 4, worker)
                 for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
+                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 1 * 128 : 1 * 128 + 128, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 128 : 256, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     # Two scales a lane are two registers too many while the product runs.
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_1, num_regs=64)
-                    leaf.read_scales(scale_1, key_scales, it % 4, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    leaf.weigh(logit_1, acc_1, weight_1, 4, worker)
-                    leaf.store_window(logits, logit_1, scale_1, begin_1, size_1, own, 4, stride, (first + it) * 128 + 0, worker)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 1 * 128 : 1 * 128 + 128, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_1, num_regs=64)
-                    leaf.read_scales(scale_1, key_scales, it % 4, 64, 4, worker)
+                    leaf.read_scales(scale_1, key_scales, it % 6, 0, 4, worker)
                     T.wait_wgmma(0)
                     T.sync_warp()
                     if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 4])
+                        T.mbarrier_arrive(keys_empty[it % 6])
                     leaf.weigh(logit_1, acc_1, weight_1, 4, worker)
-                    leaf.store_window(logits, logit_1, scale_1, begin_1, size_1, own, 4, stride, (first + it) * 128 + 64, worker)
+                    leaf.store_window(logits, logit_1, scale_1, begin_1, size_1, own, 4, stride, (first + it) * 64, worker)
             elif thread < 384:
                 # score 2: 4 rows each
                 T.set_max_nreg(112, 1)
@@ -159,34 +142,25 @@ def program():
                 begin_2 = T.alloc_fragment((4,), "int32")
                 size_2 = T.alloc_fragment((4,), "int32")
                 worker = thread - 256
-                own = row + 2 * 4
+                own = row + 8
                 leaf.read_windows(begin_2, size_2, k_start, k_end, own, 4, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_2, head_weights, 0, 2 * 128, 4, worker)
+                    leaf.read_weights(weight_2, head_weights, 0, 256, 4, worker)
                 for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
+                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 2 * 128 : 2 * 128 + 128, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 256 : 384, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     # Two scales a lane are two registers too many while the product runs.
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_2, num_regs=64)
-                    leaf.read_scales(scale_2, key_scales, it % 4, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    leaf.weigh(logit_2, acc_2, weight_2, 4, worker)
-                    leaf.store_window(logits, logit_2, scale_2, begin_2, size_2, own, 4, stride, (first + it) * 128 + 0, worker)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 2 * 128 : 2 * 128 + 128, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_2, num_regs=64)
-                    leaf.read_scales(scale_2, key_scales, it % 4, 64, 4, worker)
+                    leaf.read_scales(scale_2, key_scales, it % 6, 0, 4, worker)
                     T.wait_wgmma(0)
                     T.sync_warp()
                     if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 4])
+                        T.mbarrier_arrive(keys_empty[it % 6])
                     leaf.weigh(logit_2, acc_2, weight_2, 4, worker)
-                    leaf.store_window(logits, logit_2, scale_2, begin_2, size_2, own, 4, stride, (first + it) * 128 + 64, worker)
+                    leaf.store_window(logits, logit_2, scale_2, begin_2, size_2, own, 4, stride, (first + it) * 64, worker)
             elif thread < 512:
                 # score 3: 4 rows each
                 T.set_max_nreg(112, 1)
@@ -197,52 +171,43 @@ def program():
                 begin_3 = T.alloc_fragment((4,), "int32")
                 size_3 = T.alloc_fragment((4,), "int32")
                 worker = thread - 384
-                own = row + 3 * 4
+                own = row + 12
                 leaf.read_windows(begin_3, size_3, k_start, k_end, own, 4, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_3, head_weights, 0, 3 * 128, 4, worker)
+                    leaf.read_weights(weight_3, head_weights, 0, 384, 4, worker)
                 for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
+                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
                     # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 0 : 64, :], queries[0, 3 * 128 : 3 * 128 + 128, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 384 : 512, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
                     # Two scales a lane are two registers too many while the product runs.
                     T.wait_wgmma(0)
                     T.warpgroup_fence_operand(acc_3, num_regs=64)
-                    leaf.read_scales(scale_3, key_scales, it % 4, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    leaf.weigh(logit_3, acc_3, weight_3, 4, worker)
-                    leaf.store_window(logits, logit_3, scale_3, begin_3, size_3, own, 4, stride, (first + it) * 128 + 0, worker)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 4, 64 : 128, :], queries[0, 3 * 128 : 3 * 128 + 128, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_3, num_regs=64)
-                    leaf.read_scales(scale_3, key_scales, it % 4, 64, 4, worker)
+                    leaf.read_scales(scale_3, key_scales, it % 6, 0, 4, worker)
                     T.wait_wgmma(0)
                     T.sync_warp()
                     if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 4])
+                        T.mbarrier_arrive(keys_empty[it % 6])
                     leaf.weigh(logit_3, acc_3, weight_3, 4, worker)
-                    leaf.store_window(logits, logit_3, scale_3, begin_3, size_3, own, 4, stride, (first + it) * 128 + 64, worker)
+                    leaf.store_window(logits, logit_3, scale_3, begin_3, size_3, own, 4, stride, (first + it) * 64, worker)
             else:
                 # load: key tiles, queries
                 T.set_max_nreg(24, 0)
                 if thread < 544:
                     query = row * 32
                     if turns > 0:
-                        T.tma_copy(query_map_rows[query + 0 : query + 0 + 256, 0 : 128], queries[0, 0 : 256, :], barrier=queries_full[0])
-                        T.tma_copy(weight_map_rows[0, query + 0 : query + 0 + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
+                        T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, 0 : 256, :], barrier=queries_full[0])
+                        T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
                         T.tma_copy(query_map_rows[query + 256 : query + 256 + 256, 0 : 128], queries[0, 256 : 512, :], barrier=queries_full[0])
                         T.tma_copy(weight_map_rows[0, query + 256 : query + 256 + 256], head_weights[0, 256 : 512], barrier=queries_full[0])
                         if T.shuffle_elect(32):
                             T.mbarrier_arrive(queries_full[0])
                     for it in T.serial(turns):
-                        T.mbarrier_wait_parity(keys_empty[it % 4], ((it // 4) & 1) ^ 1)
-                        key = (first + it) * 128
-                        T.tma_copy(key_map_rows[key : key + 128, 0 : 128], keys[it % 4, :, :], barrier=keys_full[it % 4])
-                        T.tma_copy(scale_map_rows[0, key : key + 128], key_scales[it % 4, :], barrier=keys_full[it % 4])
+                        T.mbarrier_wait_parity(keys_empty[it % 6], ((it // 6) & 1) ^ 1)
+                        key = (first + it) * 64
+                        T.tma_copy(key_map_rows[key : key + 64, 0 : 128], keys[it % 6, :, :], barrier=keys_full[it % 6])
+                        T.tma_copy(scale_map_rows[0, key : key + 64], key_scales[it % 6, :], barrier=keys_full[it % 6])
                         if T.shuffle_elect(32):
-                            T.mbarrier_arrive(keys_full[it % 4])
+                            T.mbarrier_arrive(keys_full[it % 6])
 
-    return lightning_indexer__tilelang_sm90a__prefill_h32_q16_t128_st4_c1_e0
+    return lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0

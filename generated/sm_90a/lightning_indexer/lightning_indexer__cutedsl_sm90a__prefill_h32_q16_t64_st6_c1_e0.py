@@ -1,14 +1,14 @@
-"""lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0
+"""lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0
 
 Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=128, stages=4, resident=1, evict=0.
+declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=64, stages=6, resident=1, evict=0.
 
 roles
   score      threads 0..511, 112 registers  4 rows each
   load       threads 512..639, 24 registers  key tiles, queries
 buffers
-  keys       4 stages of 128x128 float8_e4m3, shared, 128-byte swizzle
-  key_scales 4 stages of 128 float32, shared
+  keys       6 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
+  key_scales 6 stages of 64 float32, shared
   queries    512x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 512 float32, shared
   acc        64x128 float32, registers of score
@@ -18,22 +18,22 @@ buffers
   begin      4 int32, registers of score
   size       4 int32, registers of score
 pipelines
-  keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
-    full  x1, 16896 bytes: load arrive + expect bytes
+  keys: load (bulk) ==[keys key_scales: 6-slot ring]==> score (wgmma)
+    full  x1, 8448 bytes: load arrive + expect bytes
       score: wait full
     empty x4: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
   queries: load (bulk) ==[queries head_weights: once]==> score (wgmma)
     full  x1, 67584 bytes: load arrive + expect bytes
       score: wait full
-totals: 640 threads, 135240 of 232448 bytes of shared memory, grid (ceildiv(s, 16), splits)
+totals: 640 threads, 118376 of 232448 bytes of shared memory, grid (ceildiv(s, 16), splits)
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, wgmma
+from dsl_kernels.device.cutedsl import bulk, grid, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -66,11 +66,11 @@ LAUNCH = Launch(
         ),
         TensorMap(
             "key_map", "k", "UINT8", global_dims=('128', 'skv'), global_strides=('128',),
-            box=(128, 128), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
             "scale_map", "k_scales", "FLOAT32", global_dims=('skv',), global_strides=(),
-            box=(128,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
+            box=(64,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
         ),
     ),
 )
@@ -78,17 +78,17 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 65536], 1024]
-    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 512], 128]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 49152], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 384], 128]
     queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 65536], 1024]
     head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 512], 128]
-    keys_full: cute.struct.MemRange[Int64, 4]
-    keys_empty: cute.struct.MemRange[Int64, 4]
+    keys_full: cute.struct.MemRange[Int64, 6]
+    keys_empty: cute.struct.MemRange[Int64, 6]
     queries_full: cute.struct.MemRange[Int64, 1]
 
 
 @cute.kernel
-def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom, weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32):
+def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom, weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
     key_scales = shared.key_scales.data_ptr()
@@ -106,12 +106,12 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0(query_map: 
     turns = Int32(0)
     # Later rows see more keys in a causal prefill: the longest blocks start first.
     row = (leaf.ceildiv(s, 16) - 1 - block) * 16
-    first, turns = leaf.find_tiles(k_start, k_end, row, 16, s, skv, skip_below, 128, split, splits)
+    first, turns = leaf.find_tiles(k_start, k_end, row, 16, s, skv, skip_below, 64, split, splits)
     if warp == 0:
         with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(4):
+            for i in cutlass.range_constexpr(6):
                 cute.arch.mbarrier_init(keys_full + i, 1)
-            for i in cutlass.range_constexpr(4):
+            for i in cutlass.range_constexpr(6):
                 cute.arch.mbarrier_init(keys_empty + i, 4)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_full + i, 1)
@@ -124,8 +124,8 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0(query_map: 
     if warp < 16:
         # score: 4 rows each
         cute.arch.setmaxregister_increase(112)
-        score_a = SCORE.operand_a(keys, 8)
-        score_b = SCORE.operand_b(queries, 4)
+        score_a = SCORE.operand_a(keys, 64, 128, 6, 128)
+        score_b = SCORE.operand_b(queries, 512, 128, 1, 128)
         acc = SCORE.accumulators()
         weight = cute.make_rmem_tensor(32, Float32)
         weight.fill(0)
@@ -145,26 +145,20 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0(query_map: 
             cute.arch.mbarrier_wait(queries_full, 0)
             leaf_sm90.read_weights(weight, head_weights, replica * 128, 4, worker)
         for it in cutlass.range(turns, unroll=1):
-            cute.arch.mbarrier_wait(keys_full + it % 4, (it // 4) & 1)
+            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
             # S[keys, heads] = K Q^T
-            SCORE.multiply(score_a[None, None, None, it % 4 * 2], score_b[None, None, None, replica], acc, False)
+            warpgroup.fence()
+            SCORE.multiply(score_a[None, None, None, it % 6, 0, 0], score_b[None, None, None, 0, replica, 0], acc, False)
+            warpgroup.commit_group()
             # Two scales a lane are two registers too many while the product runs.
             warpgroup.wait_group(0)
-            leaf_sm90.read_scales(scale, key_scales + it % 4 * 128, 0, 4, worker)
-            warpgroup.wait_group(0)
-            leaf_sm90.weigh(logit, acc, weight, 4, worker)
-            leaf_sm90.store_window(logits, logit, scale, begin, size, own, 4, stride, (first + it) * 128 + 0, worker)
-            # S[keys, heads] = K Q^T
-            SCORE.multiply(score_a[None, None, None, it % 4 * 2 + 1], score_b[None, None, None, replica], acc, False)
-            # Two scales a lane are two registers too many while the product runs.
-            warpgroup.wait_group(0)
-            leaf_sm90.read_scales(scale, key_scales + it % 4 * 128, 64, 4, worker)
+            leaf_sm90.read_scales(scale, key_scales + it % 6 * 64, 0, 4, worker)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(keys_empty + it % 4)
+                cute.arch.mbarrier_arrive(keys_empty + it % 6)
             leaf_sm90.weigh(logit, acc, weight, 4, worker)
-            leaf_sm90.store_window(logits, logit, scale, begin, size, own, 4, stride, (first + it) * 128 + 64, worker)
+            leaf_sm90.store_window(logits, logit, scale, begin, size, own, 4, stride, (first + it) * 64, worker)
     else:
         # load: key tiles, queries
         cute.arch.setmaxregister_decrease(24)
@@ -173,23 +167,23 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0(query_map: 
             if turns > 0:
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(queries_full, 67584)
-                bulk.load_box(query_map, query_map_coords, (query + 0, 0), (256, 128), queries, queries_full)
-                bulk.load_box(weight_map, weight_map_coords, (query + 0,), (256,), head_weights, queries_full)
+                bulk.load_box(query_map, query_map_coords, (query, 0), (256, 128), queries, queries_full)
+                bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
                 bulk.load_box(query_map, query_map_coords, (query + 256, 0), (256, 128), queries + 32768, queries_full)
                 bulk.load_box(weight_map, weight_map_coords, (query + 256,), (256,), head_weights + 256, queries_full)
             for it in cutlass.range(turns, unroll=1):
-                cute.arch.mbarrier_wait(keys_empty + it % 4, ((it // 4) & 1) ^ 1)
+                cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 4, 16896)
-                key = (first + it) * 128
-                bulk.load_box(key_map, key_map_coords, (key, 0), (128, 128), keys + it % 4 * 16384, keys_full + it % 4)
-                bulk.load_box(scale_map, scale_map_coords, (key,), (128,), key_scales + it % 4 * 128, keys_full + it % 4)
+                    cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 6, 8448)
+                key = (first + it) * 64
+                bulk.load_box(key_map, key_map_coords, (key, 0), (64, 128), keys + it % 6 * 8192, keys_full + it % 6)
+                bulk.load_box(scale_map, scale_map_coords, (key,), (64,), key_scales + it % 6 * 64, keys_full + it % 6)
 
 
 @cute.jit
 def program(q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32):
     query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, 128), True)
     weight_map, weight_map_coords = bulk.box_map(weights, Float32, (256,), False)
-    key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (128, 128), True)
-    scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (128,), False)
-    lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t128_st4_c1_e0(query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride).launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))
+    key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (64, 128), True)
+    scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (64,), False)
+    lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride).launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))

@@ -1,0 +1,93 @@
+"""Every case on this GPU, in processes of their own, within one time limit: a record a case, and a log.
+
+    python benchmarks/cases_session.py OUT [--limit 440] [--only reduction,transfers]
+
+A case that fails leaves its error in `session.json`, and the rest goes on. Counters are read after all times, by
+Nsight Compute where it is installed. Claims, pages and pictures are made from the records, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dsl_kernels import cases
+from dsl_kernels.cases import base
+
+ROOT = Path(__file__).resolve().parent.parent
+# Seconds of device time a case may take; the sum leaves room for the counters.
+ORDER = {
+    "reduction": 25,
+    "transfers": 30,
+    "triton_attention": 45,
+    "split_k": 50,
+    "gather_occupancy": 60,
+    "dense_sparse": 60,
+}
+
+
+def measure(name: str, folder: Path, budget: int, left: float) -> dict[str, Any]:
+    """Times of a case, by the command that a reader would type."""
+    command = [
+        sys.executable, "-m", "dsl_kernels", "case", "run", name, "--no-counters", "--budget", str(budget),
+        "--out", str(folder / f"{name}.json"),
+    ]  # fmt: skip
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=min(budget + 60, left), check=False
+        )
+        said = {"status": done.returncode, "output": done.stdout[-300:], "errors": done.stderr[-1500:]}
+    except subprocess.TimeoutExpired:
+        said = {"status": None, "errors": "no end in time"}
+    return {"case": name, "seconds": round(time.monotonic() - begin, 1), **said}
+
+
+def count(name: str, folder: Path, left: float) -> dict[str, Any]:
+    """Counters of a case, added to its record."""
+    from dsl_kernels.cases import _counters
+
+    case, path = cases.get(name), folder / f"{name}.json"
+    begin = time.monotonic()
+    if not case.launches or not path.exists() or left < 15:
+        return {"case": name, "counters": "not asked for", "left": round(left)}
+    record = base.read(path)
+    _counters.add(record, case, timeout=min(90.0, left))
+    base.write(record, path)
+    return {"case": name, "counters": list(record["counters"]), "seconds": round(time.monotonic() - begin, 1)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="folder of the records")
+    parser.add_argument("--limit", type=float, default=440.0, help="seconds for everything")
+    parser.add_argument("--only", help="names of cases, separated by commas")
+    options = parser.parse_args()
+    end = time.monotonic() + options.limit
+    options.out.mkdir(parents=True, exist_ok=True)
+    chosen = options.only.split(",") if options.only else list(ORDER)
+    log: list[dict[str, Any]] = []
+
+    def note(entry: dict[str, Any]) -> None:
+        log.append(entry)
+        (options.out / "session.json").write_text(json.dumps(log, indent=1) + "\n")
+        print(json.dumps({**entry, "output": None}), flush=True)
+
+    for name in chosen:
+        note(measure(name, options.out, ORDER.get(name, 60), max(1.0, end - time.monotonic())))
+    for name in chosen:
+        note(count(name, options.out, end - time.monotonic()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

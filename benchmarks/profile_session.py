@@ -1,0 +1,400 @@
+"""Everything about profiles that needs the GPU, in one run of at most eight minutes.
+
+    python benchmarks/profile_session.py --out FOLDER [--bundle build/aot/sm_90a]
+    python benchmarks/profile_session.py --out FOLDER --tuned      # the winners of the tuned table instead
+    python benchmarks/profile_session.py --extract ARCHIVE         # what may be kept of it; no GPU
+
+Writes session.log and profile_session.tar.gz: what the profiler and the driver say (doctor.json), the ceilings of the
+card (<gpu>_ceilings.json), the planted causes (planted_*), raw counters of a list of kernels (kernels_<part>.csv with
+kernels_<part>.json beside it), and kernels against the ceiling of the same minute (ratios.json). A stage that fails
+leaves the others. No JIT: kernels come from a bundle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+BUDGET_S = 470.0
+WORK = Path("/tmp") / "profile_session"
+GPU = "NVIDIA H200"
+# The list is looked at in two runs of the profiler, so that one that is stopped costs only its own.
+PART = 9
+TUNED_PART = 21
+# What is looked at: op, sizes, form, and an implementation: a DSL's fastest or slowest, or triton or torch.
+KERNELS: tuple[tuple[str, dict[str, int], str | None, str | None], ...] = (
+    ("sparse_mla", {"t": 64, "heads": 16}, None, "cutedsl fastest"),
+    ("sparse_mla", {"t": 64, "heads": 16}, None, "triton"),
+    ("sparse_mla", {"t": 1, "heads": 16}, None, "cutedsl fastest"),
+    ("topk_selector", {"rows": 64, "len": 131072}, None, "cutedsl fastest"),
+    ("lightning_indexer", {"b": 16, "len": 32768}, None, "cutedsl fastest"),
+    ("sdpa", {"n": 2048}, None, "torch"),
+    ("sparse_mla", {"t": 64, "heads": 16}, None, "tilelang fastest"),
+    ("sparse_mla", {"t": 4, "heads": 16}, None, "triton"),
+    ("topk_selector", {"rows": 1, "len": 131072}, None, "cutedsl fastest"),
+    ("topk_selector", {"rows": 1, "len": 131072}, None, "tilelang fastest"),
+    ("lightning_indexer", {"b": 1, "len": 131072}, None, "cutedsl fastest"),
+    ("lightning_indexer", {"b": 64, "len": 131072}, None, "cutedsl fastest"),
+    ("sparse_mla", {"t": 16, "heads": 16}, None, "cutedsl fastest"),
+    ("sparse_mla", {"t": 128, "heads": 128}, None, "cutedsl fastest"),
+    ("sparse_mla", {"t": 64, "heads": 16}, "fp8", "cutedsl fastest"),
+    ("sparse_mla", {"t": 1, "heads": 16}, None, "slowest"),
+    ("sparse_mla", {"t": 64, "heads": 16}, None, "slowest"),
+    ("topk_selector", {"rows": 1, "len": 131072}, None, "slowest"),
+    ("lightning_indexer", {"b": 1, "len": 131072}, None, "slowest"),
+    ("lightning_indexer", {"b": 16, "len": 32768}, None, "tilelang fastest"),
+    ("topk_selector", {"rows": 16, "len": 4096}, None, "cutedsl fastest"),
+    ("topk_selector", {"rows": 64, "len": 131072}, None, "torch"),
+)
+
+
+def implementation(wanted: str | None, op: str, form: str, bucket: dict[str, int]) -> str | None:
+    """A variant's id by its measured time in the tuned table of this card."""
+    import torch
+
+    from dsl_kernels import registry, variants
+
+    if wanted in (None, "triton", "torch"):
+        return wanted
+    for entry in registry.tuned_table(torch.cuda.get_device_name()):
+        if entry["op"] == op and entry["form"] == form and entry["bucket"] == bucket:
+            times = {us: name for name, us in entry["us"].items()}
+            if wanted == "slowest":
+                return times[max(times)]
+            backend = str(wanted).split()[0]
+            mine = {us: name for us, name in times.items() if variants.get(name).backend == backend}
+            return mine[min(mine)] if mine else None
+    return None
+
+
+def targets(seen: dict[str, Any], part: int) -> Iterator[Any]:
+    """The targets one by one, so that each one's inputs are gone before the next's are drawn."""
+    import torch
+
+    from dsl_kernels import grids, registry
+    from dsl_kernels.profile import targets as made
+
+    for op, dims, form, wanted in listed(part):
+        try:
+            impl = None
+            if wanted and "__" in wanted:
+                impl = wanted
+            elif op != "sdpa":
+                case = grids.Case(op, form or made.FORMS[op], {**made.DEFAULTS[op], **dims})
+                call = registry.Call(op, case.form, "sm_90a", dims_of(case))
+                impl = implementation(wanted, op, case.form, registry.bucket(call))
+            held = made.target(op, dims, impl, form=form)
+            held.label = label_of(op, dims, form, wanted)
+            seen["implementations"][held.label] = impl
+            yield held
+            del held
+        except Exception as error:
+            seen["failed"].append(f"{op} {dims} {wanted}: {error!r}")
+        torch.cuda.empty_cache()
+
+
+Wanted = tuple[str, dict[str, int], str | None, str | None]
+
+
+def label_of(op: str, dims: dict[str, int], form: str | None, wanted: str | None) -> str:
+    """The name of the range in which a kernel is looked at."""
+    sizes = (f"{name}={value}" for name, value in dims.items())
+    return " ".join(part for part in (op, form, *sizes, wanted) if part)
+
+
+def listed(part: int) -> list[Wanted]:
+    """What one run of the profiler looks at: parts 0 and 1 of the list, parts from 10 on of the tuned winners."""
+    if part < 10:
+        return list(KERNELS[:PART] if part == 0 else KERNELS[PART:])
+    winners = tuned_winners()
+    return winners[(part - 10) * TUNED_PART : (part - 9) * TUNED_PART]
+
+
+def tuned_winners() -> list[Wanted]:
+    """The op, sizes, form and variant of every entry of the tuned table."""
+    from dsl_kernels import registry
+
+    found: list[Wanted] = []
+    for entry in registry.tuned_table(GPU):
+        b = entry["bucket"]
+        if entry["op"] == "topk_selector":
+            dims = {"rows": b["rows"], "len": b["max_len"], "k": b["k"]}
+        elif entry["form"] == "prefill":
+            dims = {"s": b["s"], "skv": b["skv"], "heads": b["heads"]}
+        elif entry["op"] == "lightning_indexer":
+            dims = {"b": b["b"], "len": b["max_len"], "heads": b["heads"], "next_n": b["next_n"]}
+        else:
+            dims = {"t": b["t"], "heads": b["heads"], "topk": b["topk"]}
+        found.append((entry["op"], dims, entry["form"], entry["variant"]))
+    return found
+
+
+def dims_of(case: Any) -> dict[str, int]:
+    """What the registry's bucket of a case is computed from."""
+    p = case.params
+    if case.op == "lightning_indexer":
+        return {"b": p["b"], "next_n": 1, "heads": p["heads"], "max_pages": p["len"] // 64, "max_len": p["len"], "stride": p["len"]}  # fmt: skip
+    if case.op == "topk_selector":
+        return {"rows": p["rows"], "stride": p["len"], "k": p["k"], "max_len": p["len"], "next_n": 1, "page_size": 0, "b": 1, "max_pages": 1}  # fmt: skip
+    return {"t": p["t"], "heads": p["heads"], "n": p["pages"] * 64, "topk": p["topk"]}
+
+
+def stage_kernels(out: Path, part: int) -> None:
+    """Launch the kernels of one part of the list for the profiler that runs this."""
+    from dsl_kernels.profile.targets import look
+
+    seen: dict[str, Any] = {"failed": [], "implementations": {}, "launches": []}
+    for held in targets(seen, part):
+        try:
+            seen["launches"] += look([held])
+        except Exception as error:
+            seen["failed"].append(f"{held.label}: {error!r}")
+        (out / f"kernels_{part}.json").write_text(json.dumps(seen, indent=1, default=str) + "\n")
+    print(seen["failed"])
+
+
+def stage_ceilings(out: Path) -> None:
+    from dsl_kernels import ceilings
+    from dsl_kernels.profile.ceilings import path_of
+
+    begin = time.perf_counter()
+    found = ceilings.calibrate()
+    path_of(found.gpu, out).write_text(found.to_json())
+    print(f"ceilings: {time.perf_counter() - begin:.1f} s, dram {found.dram_gbps}, l2 {found.l2_gbps} GB/s")
+    for point in found.points:
+        print(point)
+
+
+def stage_ratios(out: Path, seconds: float) -> None:
+    """Every op against the fastest fetch of the same bytes in the same minute."""
+    import torch
+
+    from dsl_kernels import grids
+
+    end = time.monotonic() + seconds
+    points = [
+        *(grids.Case("sparse_mla", form, {"t": t, "heads": h, "pages": 4096}) for t in (64, 128, 16, 1024, 4, 1, 4096)
+          for form, h in (("bf16", 16), ("bf16", 8), ("fp8", 16), ("bf16", 64), ("bf16", 128)) if t * h <= 65536),
+        *(grids.Case("lightning_indexer", "decode", {"b": b, "len": n, "heads": 64}) for b, n in ((64, 131072), (16, 32768), (1, 131072))),
+    ]  # fmt: skip
+    rows = []
+    for case in points:
+        if time.monotonic() > end:
+            break
+        try:
+            with torch.inference_mode():
+                rows.append(grids.time_case(case, grids.prepare(case), baseline=False))
+            print(
+                case.op,
+                case.form,
+                case.label,
+                rows[-1]["us"],
+                rows[-1].get("ceiling_us"),
+                rows[-1].get("ratio"),
+                rows[-1]["notes"],
+            )
+        except Exception as error:
+            print(case.op, case.form, case.label, repr(error))
+        (out / "ratios.json").write_text(json.dumps(rows, indent=1) + "\n")
+        torch.cuda.empty_cache()
+
+
+def doctor(out: Path) -> None:
+    from dsl_kernels.profile import collect
+
+    rows = list(collect.doctor(gpu=True))
+    (out / "doctor.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(json.dumps(rows))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "profile_out")))
+    parser.add_argument("--bundle", type=Path, default=ROOT / "build" / "aot" / "sm_90a")
+    parser.add_argument("--stage", choices=("ceilings", "kernels", "ratios"))
+    parser.add_argument("--tuned", action="store_true", help="look at the winners of the tuned table")
+    parser.add_argument("--extract", type=Path, help="an archive that a session wrote")
+    parser.add_argument("--part", type=int, default=0, help="of the list of kernels")
+    parser.add_argument(
+        "--seconds", type=float, default=100.0, help="of the stage that compares with ceilings"
+    )
+    options = parser.parse_args()
+    if options.extract:
+        extract(options.extract)
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    out = options.out.resolve()
+    if options.stage == "ceilings":
+        stage_ceilings(out)
+    elif options.stage == "kernels":
+        stage_kernels(out, options.part)
+    elif options.stage == "ratios":
+        stage_ratios(out, options.seconds)
+    else:
+        session(out, options.bundle, options.tuned)
+
+
+class Session:
+    """The stages in processes of their own, each with what is left of the time; what they wrote is packed after each."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.begin = time.monotonic()
+        self.log = (out / "session.log").open("w")
+        WORK.mkdir(parents=True, exist_ok=True)
+
+    def left(self) -> float:
+        return BUDGET_S - (time.monotonic() - self.begin)
+
+    def say(self, text: str) -> None:
+        line = f"[{time.monotonic() - self.begin:6.1f}] {text}"
+        print(line, flush=True)
+        self.log.write(line + "\n")
+        self.log.flush()
+
+    def pack(self) -> None:
+        with tarfile.open(self.out / "profile_session.tar.gz", "w:gz") as packed:
+            for path in sorted(WORK.iterdir()):
+                packed.add(path, path.name)
+
+    def stage(self, name: str, limit: float, argv: list[str]) -> None:
+        started = time.monotonic()
+        # A stage and what it started end together: a program left under the profiler would hold the GPU.
+        running = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            cwd=ROOT,
+        )
+        try:
+            text, _ = running.communicate(timeout=max(1.0, min(limit, self.left())))
+            how = f"status {running.returncode}"
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            text, _ = running.communicate()
+            how = "stopped"
+        self.say(f"{name}: {how} after {time.monotonic() - started:.1f} s\n{text[-8000:]}")
+        self.pack()
+
+
+def session(out: Path, bundle: Path, tuned: bool) -> None:
+    """Every stage, the most wanted first."""
+    from dsl_kernels.profile import collect
+
+    os.environ.setdefault("DSL_KERNELS_DISABLE_JIT", "1")
+    os.environ.setdefault("DSL_KERNELS_CACHE_DIR", "/tmp/dsl_kernels_cache")
+    if bundle.is_dir():
+        os.environ.setdefault("DSL_KERNELS_BUNDLE_DIR", str(bundle))
+    run = Session(out)
+    me = [sys.executable, str(Path(__file__).resolve()), "--out", str(WORK), "--stage"]
+    try:
+        doctor(WORK)
+        run.say("doctor done")
+    except Exception:
+        run.say(traceback.format_exc())
+    planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
+    run.stage("ceilings", 100.0, [*me, "ceilings"])
+    if tuned:
+        run.stage("twins", 60.0, [*planted, "--times"])
+    else:
+        run.stage("planted", 160.0, planted)
+    for part in range(10, 10 + -(-len(tuned_winners()) // TUNED_PART)) if tuned else (0, 1):
+        try:
+            ncu, report = str(collect.find_ncu()), Path("/tmp") / f"kernels_{part}.ncu-rep"
+            argv = collect.command([*me, "kernels", "--part", str(part)], report, ncu=ncu)
+            run.stage(f"kernels {part}", 140.0, argv)
+            if report.exists():
+                (WORK / f"kernels_{part}.csv").write_text(collect.raw_csv(report, ncu))
+                run.pack()
+        except Exception:
+            run.say(traceback.format_exc())
+    if tuned:
+        command = [sys.executable, "-m", "dsl_kernels"]
+        sized = ["sparse_mla", "--dim", "t=64"]
+        run.stage("profile kernels", 40.0, [*command, "profile", "kernels", *sized])
+        run.stage("profile collect", 60.0, [*command, "profile", "collect", *sized, "--out", str(WORK)])
+        run.stage("doctor", 60.0, [*command, "doctor"])
+    if run.left() > 30.0 and not tuned:
+        run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
+    run.say("end")
+
+
+def extract(archive: Path) -> None:
+    """Keep what a session read, without code and with the counters that fingerprints use, as test data and tables."""
+    import lzma
+    import tempfile
+
+    import planted_causes
+
+    from dsl_kernels import profile
+    from dsl_kernels.profile import metrics, recorded
+    from dsl_kernels.profile.ceilings import path_of
+    from dsl_kernels.profile.targets import workload
+
+    wanted = {*metrics.requested("GH100"), metrics.SAMPLES}
+
+    def slim(report: profile.KernelReport, **changes: Any) -> dict[str, Any]:
+        kept = {name: value for name, value in report.metrics.items() if name in wanted}
+        return dict(profile.plain(replace(report, metrics=kept, **changes)))
+
+    def keep(name: str, content: Any) -> None:
+        (planted_causes.KEPT / name).write_bytes(
+            lzma.compress(json.dumps(content, sort_keys=True).encode(), preset=9)
+        )
+
+    with tempfile.TemporaryDirectory() as held, tarfile.open(archive) as packed:
+        folder = Path(held)
+        packed.extractall(folder, filter="data")
+        if (folder / planted_causes.RAW).exists():
+            twins = json.loads((folder / planted_causes.TWINS).read_text())
+            seen = [slim(report) for report in planted_causes.reports(folder)]
+            keep("planted_h200.json.xz", {"reports": seen, "twins": twins})
+        elif (folder / planted_causes.TWINS).exists():
+            print((folder / planted_causes.TWINS).read_text())
+        calibrated = profile.read_ceilings(GPU, folder)
+        if calibrated is not None:
+            path_of(GPU).write_text(calibrated.to_json())
+        looks = []
+        for path in sorted(folder.glob("kernels_*.csv")):
+            about = json.loads(path.with_suffix(".json").read_text())
+            works = {item["label"]: profile.Workload(**item["workload"]) for item in about["launches"]}
+            reports = profile.read(path)
+            for label, work in works.items():
+                # Of a call's kernels the longest is the one that its work belongs to.
+                mine = [report for report in reports if report.label == label]
+                longest = max(mine, key=lambda report: report.metrics[metrics.DURATION])
+                # From the sizes again, so that what a kernel has to read is as this version counts it.
+                variant = work.variant or about["implementations"].get(label) or ""
+                looks.append((longest, workload(work.op, work.dims, form=work.form, variant=variant)))
+        entries = []
+        for report, work in looks:
+            entry = planted_causes.tuned_entry(work)
+            if entry is not None and entry["variant"] == work.variant:
+                found = profile.diagnose(profile.fingerprint(report, work), calibrated)
+                identity = {name: entry[name] for name in ("op", "form", "bucket", "variant")}
+                entries.append({**identity, **recorded.summary(found)})
+        recorded.write(GPU, entries, calibrated.metadata if calibrated else {})
+        listed_labels = {label_of(*wanted) for wanted in KERNELS}
+        if any(report.label in listed_labels for report, _ in looks):
+            seen = [{"report": slim(report), "workload": profile.plain(work)} for report, work in looks]
+            keep("kernels_h200.json.xz", seen)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Hardware counters of a case's launches, through Nsight Compute: one process a case, one profiled call a launch.
+
+A marker kernel runs before every launch, so that the rows of the report can be told apart by order alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import glob
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ToolchainError
+from ._cuda import Source
+from .base import Case, judged
+
+WARM_UPS = 3
+MARKER = Source('extern "C" __global__ void case_marker() {}', "marker")
+# Stall reasons that Hopper alone counts.
+HOPPER_STALLS = ("gmma", "imc_miss")
+STALLS = (
+    "barrier", "branch_resolving", "dispatch_stall", "drain", "lg_throttle", "long_scoreboard", "math_pipe_throttle",
+    "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "selected", "short_scoreboard", "sleeping",
+    "tex_throttle", "wait",
+)  # fmt: skip
+METRICS = (
+    "gpu__time_duration.sum",
+    "sm__cycles_elapsed.max",
+    "sm__cycles_active.avg",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__throughput.avg.pct_of_peak_sustained_active",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "lts__t_sector_hit_rate.pct",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_red.sum",
+    "lts__t_sectors_op_atom.sum",
+    "l1tex__m_xbar2l1tex_read_bytes.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "smsp__issue_active.avg.per_cycle_active",
+    "smsp__warps_eligible.avg.per_cycle_active",
+    "smsp__average_warp_latency_per_inst_issued.ratio",
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active",
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block_dynamic",
+    "launch__occupancy_limit_registers",
+    "launch__occupancy_limit_shared_mem",
+    "launch__occupancy_limit_warps",
+    "launch__waves_per_multiprocessor",
+)
+
+
+def metrics() -> list[str]:
+    """Names to ask for on this GPU."""
+    import torch
+
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    reasons = sorted({*STALLS, *(HOPPER_STALLS if hopper else ())})
+    return [*METRICS, *(f"smsp__average_warps_issue_stalled_{r}_per_issue_active.ratio" for r in reasons)]
+
+
+def ncu() -> str:
+    """Nsight Compute's command.
+
+    Raises:
+        ToolchainError: it is not installed.
+    """
+    found = shutil.which("ncu") or next(
+        iter(sorted(glob.glob("/opt/nvidia/nsight-compute/*/ncu") + glob.glob("/usr/local/cuda*/bin/ncu"))),
+        None,
+    )
+    if found is None:
+        raise ToolchainError(
+            "ncu",
+            expected="Nsight Compute on the PATH",
+            got="none",
+            fix="install Nsight Compute; without it a case has times but no counters",
+        )
+    return found
+
+
+def command(case: Case, launches: Sequence[str], log: str) -> list[str]:
+    """The command that profiles the launches and writes a CSV of raw metrics to `log`."""
+    wanted = "|".join(dict.fromkeys(case.launch(name).kernel for name in launches))
+    return [
+        ncu(), "--csv", "--page", "raw", "--print-units", "base", "--log-file", log,
+        "--clock-control", "none", "--cache-control", "none", "--profile-from-start", "off",
+        "--kernel-name", f"regex:case_marker|{wanted}", "--metrics", ",".join(metrics()),
+        sys.executable, "-m", "dsl_kernels", "case", "run", case.name, "--launch", ",".join(launches),
+    ]  # fmt: skip
+
+
+def launch(case: Case, names: Sequence[str]) -> None:
+    """Run launches the way the command expects: warmed up, then once inside the profiled range, after a marker."""
+    import torch
+
+    for name in names:
+        with torch.inference_mode():
+            call: Callable[[], Any] = case.launch(name).prepare()
+            for _ in range(WARM_UPS):
+                call()
+            torch.cuda.synchronize()
+            torch.cuda.profiler.start()
+            MARKER.launch("case_marker", 1, 32)
+            call()
+            torch.cuda.synchronize()
+            torch.cuda.profiler.stop()
+        del call
+        torch.cuda.empty_cache()
+
+
+def collect(
+    case: Case, launches: Sequence[str] | None = None, *, timeout: float = 120.0
+) -> dict[str, dict[str, Any]]:
+    """Counters by launch: the kernel's name and its metrics in base units.
+
+    Raises:
+        ToolchainError: no ncu, or it read nothing (no permission for counters, no kernel that matches).
+    """
+    names = list(launches or case.launches)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        try:
+            done = subprocess.run(
+                command(case, names, str(log)),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=timeout,
+            )
+            said = "\n".join(part[-800:] for part in (done.stdout, done.stderr) if part)
+        except subprocess.TimeoutExpired:
+            said = f"no end after {timeout:.0f} s"
+        text = log.read_text() if log.exists() else ""
+    found = dict(by_launch(text, names))
+    if not found:
+        raise ToolchainError(
+            "ncu",
+            expected="counters of " + ", ".join(names),
+            got=(refusal(text) or said.strip() or "no kernel")[:1200],
+            fix="run as root, or let the driver open the counters (NVreg_RestrictProfilingToAdminUsers=0)",
+        )
+    return found
+
+
+def add(record: dict[str, Any], case: Case, timeout: float = 120.0) -> None:
+    """Put the counters of a case's launches into its record, or a note that says why there are none."""
+    if not case.launches:
+        return
+    try:
+        record["counters"] = collect(case, timeout=timeout)
+        missing = [name for name in case.launches if name not in record["counters"]]
+        record["notes"] += [f"no counters of {', '.join(missing)}"] if missing else []
+    except ToolchainError as error:
+        record["notes"].append(f"no counters: {error}")
+    record["expected"] = judged(case, record["counters"])
+
+
+def refusal(text: str) -> str:
+    """What ncu complained of."""
+    return "\n".join(line for line in text.splitlines() if line.startswith("==ERROR==") or "ERR_NV" in line)
+
+
+def by_launch(text: str, names: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The longest kernel after each marker, in the order of the launches."""
+    groups: list[list[dict[str, str]]] = []
+    for row in rows(text):
+        if row["Kernel Name"].startswith("case_marker"):
+            groups.append([])
+        elif groups:
+            groups[-1].append(row)
+    for name, group in zip(names, groups, strict=False):
+        if group:
+            row = max(group, key=lambda row: _number(row.get("gpu__time_duration.sum", "")) or 0.0)
+            held = {key: _number(value) for key, value in row.items() if "__" in key}
+            read = {key: value for key, value in held.items() if value is not None}
+            yield name, {"kernel": re.split(r"[(<]", row["Kernel Name"])[0].strip()[:200], "metrics": read}
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """Rows of ncu's raw CSV: the first line after the header holds units."""
+    lines = text.splitlines()
+    start = next((place for place, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return []
+    return [row for row in list(csv.DictReader(lines[start:]))[1:] if row.get("Kernel Name")]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ""))
+    except ValueError:
+        return None

@@ -1,0 +1,272 @@
+"""What a case is, and how it runs: results are checked before anything is timed, and all figures go into one record.
+
+A record is plain JSON: the environment, a row a measurement, the counters of the kernels that a profiler looked at,
+and the expectations with what was found. Pictures, pages and claims are made from it, without a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import bench
+from ..errors import ArtifactError, UnknownNameError, did_you_mean
+from ..problems.base import Comparison
+
+SCHEMA = 1
+# Device seconds after which a case starts no further row.
+BUDGET_SECONDS = 60.0
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel for a profiler to look at.
+
+    Attributes:
+        prepare: draws the inputs and returns a function that launches the kernel once.
+        kernel: regular expression that its device function's name matches, and no other of the same call.
+    """
+
+    prepare: Callable[[], Callable[[], Any]]
+    kernel: str
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a launch's counters should say.
+
+    Attributes:
+        launch: name of the launch.
+        metric: name of Nsight Compute's, or "dominant_stall".
+        relation: "<", ">=" or "in".
+        wanted: a number in the metric's unit, or names.
+        why: what it would mean.
+    """
+
+    launch: str
+    metric: str
+    relation: str
+    wanted: float | tuple[str, ...]
+    why: str
+
+    def holds(self, value: float | str) -> bool:
+        """Whether a reading is as expected."""
+        if isinstance(self.wanted, tuple):
+            return value in self.wanted
+        return float(value) < self.wanted if self.relation == "<" else float(value) >= self.wanted
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question and how it is answered.
+
+    Attributes:
+        name: its module's name.
+        question: one sentence.
+        source: number of the founding document that asks it.
+        measure: fills a Recorder; needs a GPU.
+        draw: (record) -> matplotlib figure.
+        launches: kernels that a profiler may look at, by name.
+        expected: what their counters should say.
+    """
+
+    name: str
+    question: str
+    source: str
+    measure: Callable[[Recorder], None]
+    draw: Callable[[Record], Any]
+    launches: Mapping[str, Launch]
+    expected: tuple[Expectation, ...] = ()
+
+    def launch(self, name: str) -> Launch:
+        """The launch of that name.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
+        if name not in self.launches:
+            known = list(self.launches)
+            raise UnknownNameError(
+                f"launch of the case {self.name}",
+                expected="a known launch",
+                got=repr(name),
+                fix=did_you_mean(name, known) if known else "this case has no kernel to profile",
+            )
+        return self.launches[name]
+
+
+class Recorder:
+    """Rows of a case. A row that raises is kept with its error, and the next one is measured."""
+
+    def __init__(self, budget: float = BUDGET_SECONDS) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self._end = time.monotonic() + budget
+
+    @property
+    def spent(self) -> bool:
+        """Whether the case's time is over."""
+        return time.monotonic() > self._end
+
+    def row(
+        self,
+        name: str,
+        timing: Callable[[], Mapping[str, Any]],
+        check: Callable[[], Comparison] | None = None,
+        *,
+        measurement_only: bool = False,
+        **facts: Any,
+    ) -> dict[str, Any]:
+        """Check a kernel, then time it. A wrong result is not timed, unless the row is for measurement only.
+
+        Args:
+            timing: the figures of the row.
+            check: None where there is no result that could be wrong (a clock, a property).
+            measurement_only: the kernel leaves work out on purpose: it is wrong, and says so.
+        """
+        row: dict[str, Any] = {"name": name, **facts}
+        self.rows.append(row)
+        if self.spent:
+            row["error"] = "not measured: the time of the case was over"
+            return row
+        try:
+            if check is not None:
+                found = check()
+                row["ok"], row["checks"] = found.ok, found.figures
+                if found.failures:
+                    row["failures"] = found.failures
+                if not found.ok and not measurement_only:
+                    return row
+            row |= timing()
+        except Exception as error:
+            row["error"] = _brief(error)
+        return row
+
+
+def _brief(error: Exception) -> str:
+    text = str(error) or repr(error)
+    shown = text if len(text) <= 800 else f"{text[:300]} ... {text[-500:]}"
+    return f"{type(error).__name__}: {shown}"
+
+
+def run(case: Case, budget: float = BUDGET_SECONDS, *, counters: bool = False) -> dict[str, Any]:
+    """Measure a case on the GPU of this machine and return its record.
+
+    Args:
+        counters: ask Nsight Compute as well; what it does not answer becomes a note.
+
+    Raises:
+        ExecutorUnavailableError: there is no GPU.
+    """
+    import torch
+
+    bench.require_gpu()
+    recorder = Recorder(budget)
+    begin = time.monotonic()
+    with torch.inference_mode():
+        try:
+            case.measure(recorder)
+        except Exception as error:
+            recorder.notes.append(f"the case ended early: {_brief(error)}")
+    torch.cuda.empty_cache()
+    record = {
+        "schema": SCHEMA,
+        "case": case.name,
+        "question": case.question,
+        "environment": {**bench.environment(), "command": f"python -m dsl_kernels case run {case.name}"},
+        "seconds": round(time.monotonic() - begin, 1),
+        "rows": recorder.rows,
+        "counters": {},
+        "expected": judged(case, {}),
+        "notes": recorder.notes,
+    }
+    if counters:
+        from . import _counters
+
+        _counters.add(record, case)
+    return record
+
+
+def judged(case: Case, counters: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Every expectation beside what the counters say; `holds` is None where nothing was read."""
+    found = []
+    for expectation in case.expected:
+        metrics = counters.get(expectation.launch, {}).get("metrics", {})
+        value = (
+            dominant_stall(metrics)
+            if expectation.metric == "dominant_stall"
+            else metrics.get(expectation.metric)
+        )
+        holds = None if value is None else expectation.holds(value)
+        found.append({**asdict(expectation), "got": value, "holds": holds})
+    return found
+
+
+def stall_shares(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Share of the warps' time by stall reason, greatest first; "selected" is a warp that issues."""
+    before, after = "smsp__average_warps_issue_stalled_", "_per_issue_active.ratio"
+    cycles = {
+        name.removeprefix(before).removesuffix(after): value
+        for name, value in metrics.items()
+        if name.startswith(before) and name.endswith(after)
+    }
+    total = sum(cycles.values())
+    if not total:
+        return {}
+    return {name: cycles[name] / total for name in sorted(cycles, key=lambda n: -cycles[n])}
+
+
+def dominant_stall(metrics: Mapping[str, float]) -> str | None:
+    """The reason that warps waited for longest."""
+    return next((name for name in stall_shares(metrics) if name != "selected"), None)
+
+
+def times(calls: Sequence[bench.Call], moved: float = 0.0, flops: float = 0.0) -> dict[str, Any]:
+    """Time of one call as a row's figures, with GB/s and TFLOP/s where the work is known."""
+    timing = bench.graph_time(calls)
+    found: dict[str, Any] = {"us": timing.us, "low": timing.low, "high": timing.high}
+    if moved:
+        found["gbps"] = moved / timing.us / 1e3
+    if flops:
+        found["tflops"] = flops / timing.us / 1e6
+    return found
+
+
+def rows_of(record: Record, kind: str) -> list[dict[str, Any]]:
+    """Rows of one kind that were measured."""
+    return [row for row in record["rows"] if row.get("kind") == kind and "error" not in row]
+
+
+def write(record: Record, path: Path) -> None:
+    """Write a record; a file that is there is replaced whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=1, allow_nan=False, default=float) + "\n"
+    beside = path.with_name(path.name + ".part")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A record that `write` made.
+
+    Raises:
+        ArtifactError: there is none, or it is of another schema.
+    """
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+        if record.get("schema") != SCHEMA:
+            raise ValueError(f"schema {record.get('schema')}")
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            path.name,
+            expected=f"the record of a case, schema {SCHEMA}",
+            got=str(error),
+            fix="measure it again with `python -m dsl_kernels case run NAME --out FILE`",
+        ) from None
+    return record

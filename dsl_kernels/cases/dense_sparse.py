@@ -1,0 +1,235 @@
+"""A sparse decode step beside dense attention over the same cache, by context length and number of queries.
+
+The step scores every token, selects 2048 and attends to them. Dense attention reads every latent row: by a Triton
+split-K kernel over whole pages, and by this library's attention given every token's id. What the memory allows, the
+bytes of the cache over the rate of a sequential read in the same run, stands beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import bench, ceilings, measure, ops, problems, steps
+from ..problems.base import Comparison
+from ..problems.layouts import LATENT_DIM, ROPE_DIM
+from ..problems.lightning_indexer import PAGE
+from . import _figures
+from .base import Case, Launch, Record, Recorder, rows_of, times
+
+DEVICE = "cuda"
+ROW = 2 * (LATENT_DIM + ROPE_DIM)
+# The points that the question is about come first; a case whose time is over leaves out the last.
+POINTS = (
+    *((t, length) for length in (131072, 32768) for t in (1, 16, 64)),
+    *((t, length) for length in (4096, 65536, 16384) for t in (1, 16, 64)),
+)
+DENSE_TILES = ((32, 4, 3), (64, 8, 2))
+
+
+def measure_point(to: Recorder, t: int, length: int) -> None:
+    if to.spent:
+        to.row(f"step T={t} L={length}", dict, kind="step", t=t, context=length)
+        return
+    size = steps.StepSize(batch=t, context=length)
+    sets = measure.step_sets(size)
+
+    def sparse() -> dict[str, Any]:
+        found = measure.time_step(sets, baseline=False)
+        return {
+            "us": found["step"]["us"],
+            "low": found["step"]["low"],
+            "high": found["step"]["high"],
+            "ops": found["ops"],
+            "ceilings": found["ceilings"],
+            "turns": found["turns"],
+            "used": {item.variant.op: item.variant.id for item in steps.used()},
+        }
+
+    def check_sparse() -> Comparison:
+        ops.clear()
+        _, comparisons = steps.run_checked(sets[0], sample=2)
+        return merged(comparisons)
+
+    to.row(f"step T={t} L={length}", sparse, check_sparse, kind="step", t=t, context=length)
+    moved = float(t) * length * ROW
+    few = sets[: bench.turns(moved, limit=len(sets))]
+    held = [Dense(inputs) for inputs in few]
+    to.row(
+        f"dense, every id, T={t} L={length}",
+        partial(times, [one.every_id for one in held], moved),
+        partial(held[0].check, held[0].every_id),
+        kind="dense",
+        how="sparse_mla over every id",
+        t=t,
+        context=length,
+    )
+    _dense_triton(to, held, t, length, moved)
+
+
+def merged(comparisons: dict[str, Comparison]) -> Comparison:
+    """One comparison of all ops and the chain."""
+    found = Comparison()
+    for op, comparison in comparisons.items():
+        found.figures |= {f"{op}: {name}": value for name, value in comparison.figures.items()}
+        found.limits |= {f"{op}: {name}": value for name, value in comparison.limits.items()}
+        found.failures += [f"{op}: {text}" for text in comparison.failures]
+    return found
+
+
+class Dense:
+    """Attention of a step's queries over every token of their sequences."""
+
+    def __init__(self, inputs: steps.StepInputs) -> None:
+        self.inputs = inputs
+        t = inputs.tensors
+        self.table = t["block_table"]
+        offsets = torch.arange(PAGE, dtype=torch.int32, device=self.table.device)
+        self.ids = (self.table[:, :, None] * PAGE + offsets).flatten(1).contiguous()
+        self.out = torch.empty_like(t["q_nope"])
+        self.lse = torch.empty(t["q_nope"].shape[:2], device=self.table.device)
+
+    def every_id(self) -> None:
+        t = self.inputs.tensors
+        ops.sparse_mla(
+            t["q_nope"], t["q_pe"], t["kv"], self.ids, kpe=t["kpe"], sm_scale=self.inputs.sm_scale,
+            out=self.out, lse=self.lse,
+        )  # fmt: skip
+
+    def triton(self, mla: Any, setting: Any, splits: int, scratch: Any) -> Any:
+        t, rows = self.inputs.tensors, self.inputs.cache_rows()
+        problem = mla.Problem(
+            t["q_nope"], t["q_pe"], rows["ckv"], rows["kpe"], self.table, self.ids.shape[1],
+            self.inputs.sm_scale, self.out, self.lse,
+        )  # fmt: skip
+        return mla.attend(problem, setting, splits, scratch)
+
+    def check(self, call: Callable[[], Any]) -> Comparison:
+        """The comparison of the sparse_mla problem, first and last query, against float64 over every token."""
+        self.out.fill_(float("nan"))
+        call()
+        t, rows = self.inputs.tensors, self.inputs.cache_rows()
+        few = torch.tensor(sorted({0, self.ids.shape[0] - 1}), device=self.ids.device)
+        heads = self.out.shape[1]
+        inputs = {
+            "q_nope": t["q_nope"][few],
+            "q_pe": t["q_pe"][few],
+            **rows,
+            "indices": self.ids[few],
+            "attn_sink": torch.full((heads,), -math.inf, device=self.ids.device),
+            "sm_scale": self.inputs.sm_scale,
+            "lse_scale": 1.0,
+        }
+        problem = problems.get("sparse_mla")
+        expected = problem.reference("bf16", inputs)
+        return problem.compare("bf16", inputs, {"out": self.out[few], "lse": self.lse[few]}, expected)
+
+
+def _dense_triton(to: Recorder, held: list[Dense], t: int, length: int, moved: float) -> None:
+    """The fastest of a few tiles and splits."""
+    facts: dict[str, Any] = {"kind": "dense", "how": "Triton split-K over pages", "t": t, "context": length}
+    try:
+        from . import _triton_mla as mla
+    except ImportError as error:
+        to.notes.append(f"no dense Triton attention: {error}")
+        return
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    tried: list[tuple[float, Any, int]] = []
+
+    def calls(setting: Any, splits: int) -> list[bench.Call]:
+        scratch = (
+            torch.empty(t * splits * 16 * LATENT_DIM, device=DEVICE),
+            torch.empty(t * splits * 16, device=DEVICE),
+        )
+        return [partial(one.triton, mla, setting, splits, scratch) for one in held]
+
+    for tile in DENSE_TILES:
+        setting = mla.Setting(*tile, dense=True)
+        for splits in mla.split_counts(t, length, setting.tokens, processors):
+            try:
+                tried.append((bench.graph_time(calls(setting, splits), replays=5).us, setting, splits))
+            except Exception as error:
+                to.notes.append(f"dense Triton {setting.label}: {type(error).__name__}")
+    if not tried:
+        return
+    _, setting, splits = min(tried, key=lambda one: one[0])
+    chosen = calls(setting, splits)
+    to.row(
+        f"dense, Triton, T={t} L={length}",
+        partial(times, chosen, moved),
+        partial(held[0].check, chosen[0]),
+        setting=setting.label,
+        splits=splits,
+        **facts,
+    )
+
+
+def measure_all(to: Recorder) -> None:
+    buffer = torch.empty(2, 1 << 30, dtype=torch.uint8, device=DEVICE)
+    to.row(
+        "read 1 GiB",
+        partial(times, [partial(ceilings.read, part) for part in buffer], float(1 << 30)),
+        kind="read",
+    )
+    del buffer
+    for t, length in POINTS:
+        try:
+            measure_point(to, t, length)
+        except Exception as error:
+            to.notes.append(f"T={t} L={length}: {type(error).__name__}: {str(error)[:300]}")
+        torch.cuda.empty_cache()
+
+
+def dense_us(record: Record, t: int, context: int) -> float | None:
+    """The faster of the dense kernels at a point."""
+    found = [
+        row["us"]
+        for row in rows_of(record, "dense")
+        if row["t"] == t and row["context"] == context and "us" in row
+    ]
+    return min(found, default=None)
+
+
+def floor_us(record: Record, t: int, context: int) -> float | None:
+    """What reading every latent row once takes at the rate of the sequential read of the same run."""
+    read = [row["gbps"] for row in rows_of(record, "read")]
+    return t * context * ROW / read[0] / 1e3 if read else None
+
+
+def figure(record: Record) -> Any:
+    """Time against context for scoring, selection, attention, the step and dense attention; one panel a T."""
+    points = [row for row in rows_of(record, "step") if "us" in row]
+    counts = sorted({row["t"] for row in points}) or [1]
+    drawn, axes = _figures.panels(len(counts), "Decode step and dense attention, 16 heads", record, 4.4)
+    for axis, t in zip(axes, counts, strict=True):
+        held = [row for row in points if row["t"] == t]
+        curves = {
+            "scoring": [(row["context"], row["ops"]["lightning_indexer"]) for row in held],
+            "selection": [(row["context"], row["ops"]["topk_selector"]) for row in held],
+            "sparse attention": [(row["context"], row["ops"]["sparse_mla"]) for row in held],
+            "whole step": [(row["context"], row["us"]) for row in held],
+        }
+        dense = [(row["context"], dense_us(record, t, row["context"])) for row in held]
+        curves["dense attention"] = [(at, us) for at, us in dense if us is not None]
+        floor = [(row["context"], floor_us(record, t, row["context"])) for row in held]
+        curves["dense, bytes only"] = [(at, us) for at, us in floor if us is not None]
+        _figures.lines(axis, curves, f"context, T={t}", "µs")
+    return drawn
+
+
+def _every_id() -> Callable[[], None]:
+    return Dense(measure.step_sets(steps.StepSize(batch=1, context=131072))[0]).every_id
+
+
+CASE = Case(
+    name="dense_sparse",
+    question="From which context length on, and by how much, is a sparse decode step faster than dense attention?",
+    source="002",
+    measure=measure_all,
+    draw=figure,
+    launches={"dense_t1_128k": Launch(_every_id, "sparse_mla|main_kernel|kernel_cutlass")},
+)

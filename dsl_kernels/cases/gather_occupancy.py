@@ -1,0 +1,637 @@
+"""Fetching rows at random: whether warps, bytes in flight, order or the L2 decide how fast it goes.
+
+A kernel does nothing but fetch rows of 1152 bytes, add up their words and store the sum, so that its result can be
+checked. It fetches in three ways: 16-byte loads into registers, 16-byte asynchronous copies and one bulk copy a row.
+Warps an SM and rows in flight a warp are set independently. Attention of this library runs on the same rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+
+from .. import bench, ceilings, ops, problems
+from ..problems.base import Comparison
+from ..problems.layouts import LATENT_DIM, ROPE_DIM
+from ..problems.sparse_mla import DATASET_SM_SCALE
+from . import _figures
+from ._cuda import Source, check
+from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
+
+DEVICE = "cuda"
+ROW = 2 * (LATENT_DIM + ROPE_DIM)
+TOPK = 2048
+PAGE = 64
+HEADS = 16
+DEPTHS = (1, 2, 4, 8)
+WARPS = (1, 2, 4, 8, 16, 32, 64)
+ENGINES = ("loads", "cp_async", "bulk")
+SHARED_BYTES = 220 << 10
+# Registers a thread of gather_loads by depth, and of the kernels with a ring: what bounds resident warps.
+LOAD_REGISTERS = {1: 32, 2: 48, 4: 72, 8: 120}
+RING_REGISTERS = 48
+
+SOURCE = r"""
+#define PIECES (ROW / 16)
+
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+  return (unsigned)__cvta_generic_to_shared(p);
+}
+
+__device__ __forceinline__ unsigned words(uint4 v) { return v.x + v.y + v.z + v.w; }
+
+__device__ __forceinline__ void store_sum(unsigned* sums, long long row, unsigned sum, int lane) {
+  for (int step = 16; step > 0; step >>= 1) sum += __shfl_down_sync(0xffffffffu, sum, step);
+  if (lane == 0) sums[row] = sum;
+}
+
+// The rows of one warp, and their ids, which are loaded 32 at a time and a batch ahead.
+struct Share {
+  const int* ids;
+  long long first, count, rows;
+  int lane, now, next;
+
+  __device__ Share(const int* ids, long long rows) : ids(ids), rows(rows), lane(threadIdx.x % 32) {
+    const long long warps = (long long)gridDim.x * (blockDim.x / 32);
+    const long long warp = (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    const long long each = (rows + warps - 1) / warps;
+    first = warp * each;
+    count = first < rows ? (rows - first < each ? rows - first : each) : 0;
+    now = 0;
+    next = load(0);
+  }
+  __device__ int load(long long at) const {
+    return at + lane < count ? ids[first + at + lane] : 0;
+  }
+  // Ids must be asked for in order.
+  __device__ long long id(long long at) {
+    if (at % 32 == 0) {
+      now = next;
+      next = load(at + 32);
+    }
+    return __shfl_sync(0xffffffffu, now, at % 32);
+  }
+};
+
+extern "C" __global__ void gather_loads(const char* cache, const int* ids, unsigned* sums, long long rows) {
+  Share share(ids, rows);
+  for (long long at = 0; at < share.count; at += DEPTH) {
+    uint4 held[DEPTH][(PIECES + 31) / 32];
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      if (at + d >= share.count) break;
+      const uint4* row = (const uint4*)(cache + share.id(at + d) * ROW);
+#pragma unroll
+      for (int p = 0; p < (PIECES + 31) / 32; p++)
+        held[d][p] = p * 32 + share.lane < PIECES ? row[p * 32 + share.lane] : make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) {
+      if (at + d >= share.count) break;
+      unsigned sum = 0;
+#pragma unroll
+      for (int p = 0; p < (PIECES + 31) / 32; p++) sum += words(held[d][p]);
+      store_sum(sums, share.first + at + d, sum, share.lane);
+    }
+  }
+}
+
+__device__ __forceinline__ void consume(const char* slot, unsigned* sums, long long row, int lane) {
+  unsigned sum = 0;
+  for (int p = lane; p < PIECES; p += 32) sum += words(((const uint4*)slot)[p]);
+  store_sum(sums, row, sum, lane);
+  __syncwarp();
+}
+
+extern "C" __global__ void gather_cp_async(const char* cache, const int* ids, unsigned* sums, long long rows) {
+  extern __shared__ __align__(128) char ring[];
+  Share share(ids, rows);
+  char* own = ring + (threadIdx.x / 32) * DEPTH * ROW;
+  auto fetch = [&](long long at) {
+    if (at < share.count) {
+      const char* row = cache + share.id(at) * ROW;
+      const unsigned slot = shared_address(own + at % DEPTH * ROW);
+      for (int p = share.lane; p < PIECES; p += 32)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(slot + p * 16), "l"(row + p * 16) : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  for (int d = 0; d < DEPTH; d++) fetch(d);
+  for (long long at = 0; at < share.count; at++) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(DEPTH - 1) : "memory");
+    __syncwarp();
+    consume(own + at % DEPTH * ROW, sums, share.first + at, share.lane);
+    fetch(at + DEPTH);
+  }
+}
+
+extern "C" __global__ void gather_bulk(const char* cache, const int* ids, unsigned* sums, long long rows) {
+  extern __shared__ __align__(128) char ring[];
+  Share share(ids, rows);
+  const int warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  char* own = ring + warp * DEPTH * ROW;
+  unsigned long long* full = (unsigned long long*)(ring + warps * DEPTH * ROW) + warp * DEPTH;
+  if (share.lane == 0)
+    for (int d = 0; d < DEPTH; d++)
+      asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&full[d])) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  __syncwarp();
+  auto fetch = [&](long long at) {
+    if (at >= share.count) return;
+    const long long id = share.id(at);
+    if (share.lane == 0) {
+      const unsigned barrier = shared_address(&full[at % DEPTH]);
+      asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(ROW) : "memory");
+      asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                   ::"r"(shared_address(own + at % DEPTH * ROW)), "l"(cache + id * ROW), "r"(ROW), "r"(barrier)
+                   : "memory");
+    }
+  };
+  for (int d = 0; d < DEPTH; d++) fetch(d);
+  for (long long at = 0; at < share.count; at++) {
+    const unsigned barrier = shared_address(&full[at % DEPTH]), phase = (at / DEPTH) & 1;
+    unsigned done = 0;
+    while (!done)
+      asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                   : "=r"(done) : "r"(barrier), "r"(phase) : "memory");
+    consume(own + at % DEPTH * ROW, sums, share.first + at, share.lane);
+    fetch(at + DEPTH);
+  }
+}
+"""
+
+
+@lru_cache(maxsize=16)
+def source(depth: int) -> Source:
+    """The kernels with `depth` rows in flight a warp."""
+    return Source(SOURCE, f"gather_depth{depth}", {"DEPTH": depth, "ROW": ROW})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A way to fetch rows: the engine, resident warps an SM, rows in flight a warp."""
+
+    engine: str
+    warps: int
+    depth: int
+
+    @property
+    def in_flight(self) -> int:
+        """Bytes in flight an SM."""
+        return self.warps * self.depth * ROW
+
+    @property
+    def warps_per_block(self) -> int:
+        return max(1, self.warps // 4)
+
+    @property
+    def blocks_per_sm(self) -> int:
+        return self.warps // self.warps_per_block
+
+    @property
+    def shared(self) -> int:
+        """Dynamic shared memory of a block: the ring, and a barrier a row of it."""
+        if self.engine == "loads":
+            return 0
+        return self.warps_per_block * self.depth * (ROW + 8 * (self.engine == "bulk"))
+
+    @property
+    def fits(self) -> bool:
+        """Whether shared memory and registers let all warps be resident at once."""
+        registers = LOAD_REGISTERS[self.depth] if self.engine == "loads" else RING_REGISTERS
+        shared = self.blocks_per_sm * (self.shared + 1024)
+        return self.warps * 32 * registers <= 65536 and shared <= SHARED_BYTES
+
+
+def settings() -> list[Setting]:
+    """Every combination that fits an SM."""
+    found = [Setting(e, w, d) for e in ENGINES for w in WARPS for d in DEPTHS]
+    return [setting for setting in found if setting.fits]
+
+
+# Tried at every size: what attains most changes with the number of rows.
+CANDIDATES = tuple(
+    Setting(engine, warps, depth)
+    for engine in ENGINES
+    for warps, depth in ((4, 4), (8, 2), (8, 4), (16, 1), (16, 2), (16, 4), (32, 1), (32, 2))
+    if Setting(engine, warps, depth).fits
+)
+
+
+def gather(setting: Setting, cache: torch.Tensor, ids: torch.Tensor, sums: torch.Tensor) -> None:
+    """sums[i] = the sum of the 32-bit words of row ids[i], modulo 2^32."""
+    sms = torch.cuda.get_device_properties(cache.device).multi_processor_count
+    source(setting.depth).launch(
+        f"gather_{setting.engine}",
+        setting.blocks_per_sm * sms,
+        32 * setting.warps_per_block,
+        cache,
+        ids,
+        sums,
+        ids.numel(),
+        shared=setting.shared,
+    )
+
+
+def word_sums(cache: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """What `gather` must give, as int32 of the same bits; runs on any device."""
+    words = cache.view(torch.int32)[ids.flatten().long()]
+    total = words.long().sum(dim=1) & 0xFFFFFFFF
+    return torch.where(total >= 1 << 31, total - (1 << 32), total).to(torch.int32)
+
+
+def checked(setting: Setting, cache: torch.Tensor, ids: torch.Tensor, sums: torch.Tensor) -> Comparison:
+    """Every sum equals the reference's."""
+    found = Comparison()
+    sums.zero_()
+    gather(setting, cache, ids, sums)
+    wrong = int((sums != word_sums(cache, ids)).sum())
+    found.demand("row sums equal the reference", wrong == 0, f"{wrong} of {sums.numel()} rows differ")
+    return found
+
+
+def select(t: int, contexts: int, length: int, order: str, generator: torch.Generator) -> torch.Tensor:
+    """Rows [t, 2048] that queries select from contexts of `length` tokens whose pages lie anywhere.
+
+    Args:
+        order: "random", "position" (ascending in the sequence) or "page" (ascending in memory).
+    """
+    device = generator.device
+    pages = length // PAGE
+    tables = torch.randperm(contexts * pages, generator=generator, device=device).view(contexts, pages)
+    found = torch.empty(t, TOPK, dtype=torch.int32, device=device)
+    for row in range(t):
+        positions = torch.randperm(length, generator=generator, device=device)[:TOPK]
+        if order == "position":
+            positions = positions.sort().values
+        ids = tables[row % contexts][positions // PAGE] * PAGE + positions % PAGE
+        found[row] = ids.sort().values if order == "page" else ids
+    return found
+
+
+def attention(
+    cache: torch.Tensor, ids: torch.Tensor, seed: int = 0
+) -> tuple[Callable[[], None], Callable[[], Comparison]]:
+    """This library's sparse attention over the same rows: a call, and its check on four queries."""
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    t = ids.shape[0]
+
+    def query(width: int) -> torch.Tensor:
+        return torch.randn(t, HEADS, width, generator=generator, device=DEVICE, dtype=torch.bfloat16)
+
+    q_nope, q_pe = query(LATENT_DIM), query(ROPE_DIM)
+    out, lse = torch.empty_like(q_nope), torch.empty(t, HEADS, device=DEVICE)
+
+    def call() -> None:
+        ops.sparse_mla(q_nope, q_pe, cache, ids, sm_scale=DATASET_SM_SCALE, out=out, lse=lse)
+
+    def check_it() -> Comparison:
+        call()
+        few = torch.linspace(0, t - 1, min(t, 4), device=DEVICE).long()
+        inputs = {
+            "q_nope": q_nope[few],
+            "q_pe": q_pe[few],
+            "ckv": cache[:, :LATENT_DIM],
+            "kpe": cache[:, LATENT_DIM:],
+            "indices": ids[few],
+            "attn_sink": torch.full((HEADS,), -math.inf, device=DEVICE),
+            "sm_scale": DATASET_SM_SCALE,
+            "lse_scale": 1.0,
+        }
+        problem = problems.get("sparse_mla")
+        expected = problem.reference("bf16", inputs)
+        return problem.compare("bf16", inputs, {"out": out[few], "lse": lse[few]}, expected)
+
+    return call, check_it
+
+
+def draw_cache(rows: int, seed: int = 0) -> torch.Tensor:
+    """Latent rows with their rope part, [rows, 576] bf16."""
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    return torch.randn(rows, ROW // 2, generator=generator, device=DEVICE, dtype=torch.bfloat16)
+
+
+def draw_ids(t: int, rows: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator(DEVICE).manual_seed(seed)
+    return torch.randint(rows, (t, TOPK), generator=generator, device=DEVICE, dtype=torch.int32)
+
+
+LARGE = 2 << 20
+FOOTPRINTS = {"33 MB": (1, 28672), "302 MB": (64, 4096), "2416 MB": (64, 32768)}
+ORDERS = ("random", "position", "page")
+
+
+def measure(to: Recorder) -> None:
+    cache = draw_cache(LARGE)
+    best = _sweep(to, cache)
+    _against_sequential(to, cache, best)
+    _against_t(to, cache)
+    _orders(to, cache, best)
+    _persistence(to, cache, best)
+
+
+def _sweep(to: Recorder, cache: torch.Tensor) -> Setting:
+    """Warps times rows in flight, every engine, 131072 random rows out of 2.4 GB."""
+    sets = [draw_ids(64, LARGE, seed) for seed in range(2)]
+    sums = torch.empty(sets[0].numel(), dtype=torch.int32, device=DEVICE)
+    fastest, best = math.inf, CANDIDATES[-1]
+    for setting in settings():
+        row = to.row(
+            f"{setting.engine} w{setting.warps} d{setting.depth}",
+            partial(times, [partial(gather, setting, cache, ids, sums) for ids in sets], sums.numel() * ROW),
+            partial(checked, setting, cache, sets[0], sums),
+            kind="sweep",
+            engine=setting.engine,
+            warps=setting.warps,
+            depth=setting.depth,
+            in_flight=setting.in_flight,
+            occupancy=setting.warps / 64,
+        )
+        if row.get("us", math.inf) < fastest:
+            fastest, best = row["us"], setting
+    return best
+
+
+def _against_sequential(to: Recorder, cache: torch.Tensor, best: Setting) -> None:
+    count = 64 * TOPK
+    sums = torch.empty(count, dtype=torch.int32, device=DEVICE)
+    starts = (0, LARGE // 2)
+    ordered = [torch.arange(s, s + count, dtype=torch.int32, device=DEVICE) for s in starts]
+    drawn = [draw_ids(64, LARGE, seed) for seed in (5, 6)]
+    for name, sets in (("sequential rows", ordered), ("random rows", drawn)):
+        to.row(
+            name,
+            partial(times, [partial(gather, best, cache, ids, sums) for ids in sets], count * ROW),
+            partial(checked, best, cache, sets[0], sums),
+            kind="order",
+            engine=best.engine,
+            warps=best.warps,
+            depth=best.depth,
+        )
+    flat = cache.view(torch.uint8).view(-1)
+    half = flat.numel() // 2
+    reads = [partial(ceilings.read, flat[start : start + (256 << 20)]) for start in (0, half)]
+    to.row("read 256 MB", partial(times, reads, float(256 << 20)), kind="order", engine="bulk, 8 KB a copy")
+
+
+def _against_t(to: Recorder, cache: torch.Tensor) -> None:
+    """Attention beside the fastest way to fetch its rows, by number of queries."""
+    for t in (1, 4, 16, 64, 128):
+        turns = bench.turns(t * TOPK * float(ROW), limit=16)
+        sets = [draw_ids(t, LARGE, 100 + seed) for seed in range(turns)]
+        sums = torch.empty(sets[0].numel(), dtype=torch.int32, device=DEVICE)
+        moved = t * TOPK * float(ROW)
+
+        def attainable(sets: Any = sets, sums: Any = sums, moved: float = moved) -> dict[str, Any]:
+            found: dict[str, tuple[float, Setting]] = {}
+            for setting in CANDIDATES:
+                timing = bench.graph_time(
+                    [partial(gather, setting, cache, ids, sums) for ids in sets], replays=10
+                )
+                if timing.us < found.get(setting.engine, (math.inf, setting))[0]:
+                    found[setting.engine] = timing.us, setting
+            us, setting = min(found.values(), key=lambda pair: pair[0])
+            return {
+                "us": us,
+                "gbps": moved / us / 1e3,
+                "engine": setting.engine,
+                "warps": setting.warps,
+                "depth": setting.depth,
+                "by_engine": {engine: pair[0] for engine, pair in found.items()},
+            }
+
+        to.row(
+            f"attainable T={t}",
+            attainable,
+            partial(checked, CANDIDATES[-1], cache, sets[0], sums),
+            kind="attainable",
+            t=t,
+            turns=turns,
+        )
+        calls = [attention(cache, ids) for ids in sets]
+        to.row(
+            f"attention T={t}",
+            partial(times, [call for call, _ in calls], moved),
+            calls[0][1],
+            kind="attention",
+            t=t,
+            turns=turns,
+        )
+
+
+def _orders(to: Recorder, cache: torch.Tensor, best: Setting) -> None:
+    """Ids in three orders out of three footprints, each order against random ids in turns."""
+    t = 64
+    for footprint, (contexts, length) in FOOTPRINTS.items():
+        sets = {
+            order: [
+                select(t, contexts, length, order, torch.Generator(DEVICE).manual_seed(seed))
+                for seed in (1, 2)
+            ]
+            for order in ORDERS
+        }
+        sums = torch.empty(t * TOPK, dtype=torch.int32, device=DEVICE)
+        fetch = {o: [partial(gather, best, cache, ids, sums) for ids in sets[o]] for o in ORDERS}
+        attend = {o: [attention(cache, ids) for ids in sets[o]] for o in ORDERS}
+        for order in ORDERS[1:]:
+            to.row(
+                f"gather {footprint} by {order}",
+                partial(_paired, fetch["random"], fetch[order]),
+                partial(checked, best, cache, sets[order][0], sums),
+                kind="index_order",
+                what="gather",
+                footprint=footprint,
+                order=order,
+            )
+            to.row(
+                f"attention {footprint} by {order}",
+                partial(_paired, [c for c, _ in attend["random"]], [c for c, _ in attend[order]]),
+                attend[order][0][1],
+                kind="index_order",
+                what="attention",
+                footprint=footprint,
+                order=order,
+            )
+
+
+def _paired(a: Sequence[bench.Call], b: Sequence[bench.Call]) -> dict[str, Any]:
+    return bench.paired(a, b).to_dict()
+
+
+HOT_BYTES = 16 << 20
+
+
+def _persistence(to: Recorder, cache: torch.Tensor, best: Setting) -> None:
+    """Rows of a hot 16 MiB, fetched again and again with 256 MiB of other reads in between; persisting or not."""
+    hot = HOT_BYTES // ROW
+    ids = draw_ids(8, hot, 7)
+    sums = torch.empty(ids.numel(), dtype=torch.int32, device=DEVICE)
+    flat = cache.view(torch.uint8).view(-1)
+    other = flat[flat.numel() // 2 :][: 256 << 20]
+    fetch = partial(gather, best, cache, ids, sums)
+    attend, attend_check = attention(cache, draw_ids(4, hot, 8))
+    cases: tuple[tuple[str, Callable[[], None], Callable[[], Comparison]], ...] = (
+        ("gather", fetch, partial(checked, best, cache, ids, sums)),
+        ("attention T=4", attend, attend_check),
+    )
+    for name, call, check_it in cases:
+        to.row(
+            f"persisting L2, {name}",
+            partial(_persisting, cache, call, partial(ceilings.read, other)),
+            check_it,
+            kind="persistence",
+            what=name,
+            hot_bytes=HOT_BYTES,
+        )
+
+
+def _persisting(cache: torch.Tensor, call: Callable[[], None], disturb: Callable[[], None]) -> dict[str, Any]:
+    """Paired times of (disturb, call) without and with a persisting window over the hot rows, and of disturb alone."""
+    from cuda.bindings import driver
+
+    device = check(driver.cuCtxGetDevice(), "device")
+    attribute = driver.CUdevice_attribute
+    most = check(
+        driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE, device), "L2"
+    )
+    limit = driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE
+    check(driver.cuCtxSetLimit(limit, min(most, 2 * HOT_BYTES)), "persisting L2")
+    stream = torch.cuda.Stream()
+
+    def window(size: int) -> None:
+        value = driver.CUstreamAttrValue()
+        value.accessPolicyWindow.base_ptr = cache.data_ptr()
+        value.accessPolicyWindow.num_bytes = size
+        value.accessPolicyWindow.hitRatio = 1.0
+        kind = driver.CUaccessProperty
+        persisting, normal = kind.CU_ACCESS_PROPERTY_PERSISTING, kind.CU_ACCESS_PROPERTY_NORMAL
+        value.accessPolicyWindow.hitProp = persisting if size else normal
+        value.accessPolicyWindow.missProp = normal
+        name = driver.CUstreamAttrID.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW
+        check(driver.cuStreamSetAttribute(stream.cuda_stream, name, value), "access policy window")
+
+    def once(run: Callable[[], None] | None, count: int = 40) -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        with torch.cuda.stream(stream):
+            for turn in range(count + 4):
+                if turn == 4:
+                    begin.record(stream)
+                disturb()
+                if run is not None:
+                    run()
+            end.record(stream)
+        stream.synchronize()
+        return 1e3 * begin.elapsed_time(end) / count
+
+    plain, kept, again, alone = [], [], [], []
+    try:
+        for _ in range(15):
+            window(0)
+            check(driver.cuCtxResetPersistingL2Cache(), "reset of the L2")
+            plain.append(once(call))
+            alone.append(once(None))
+            window(HOT_BYTES)
+            kept.append(once(call))
+            window(0)
+            check(driver.cuCtxResetPersistingL2Cache(), "reset of the L2")
+            again.append(once(call))
+    finally:
+        window(0)
+        driver.cuCtxResetPersistingL2Cache()
+        driver.cuCtxSetLimit(limit, 0)
+    found = bench.compared(plain, kept, again)
+    other = sorted(alone)[len(alone) // 2]
+    return {
+        **found.to_dict(),
+        "disturb_us": other,
+        "without_us": found.a_us - other,
+        "with_us": found.b_us - other,
+        "set_aside_bytes": min(most, 2 * HOT_BYTES),
+    }
+
+
+def target(setting: Setting) -> Launch:
+    def prepare() -> Callable[[], None]:
+        cache, ids = draw_cache(LARGE), draw_ids(64, LARGE, 0)
+        sums = torch.empty(ids.numel(), dtype=torch.int32, device=DEVICE)
+        return partial(gather, setting, cache, ids, sums)
+
+    return Launch(prepare, f"gather_{setting.engine}")
+
+
+def _attention_target() -> Callable[[], None]:
+    return attention(draw_cache(LARGE), draw_ids(64, LARGE, 0))[0]
+
+
+def figure(record: Record) -> Any:
+    """Rate against resident warps and against bytes in flight, and attention beside what is attainable."""
+    drawn, (warps, flight, share) = _figures.panels(3, "Random rows of 1152 bytes", record, width=4.4)
+    sweep = rows_of(record, "sweep")
+    loads = [row for row in sweep if row["engine"] == "bulk"]
+    _figures.lines(
+        warps,
+        {
+            f"bulk, {depth} rows a warp": [(r["warps"], r["gbps"]) for r in loads if r["depth"] == depth]
+            for depth in DEPTHS
+        },
+        "resident warps an SM",
+        "GB/s",
+        logy=False,
+    )
+    _figures.lines(
+        flight,
+        {
+            engine: _upper([(r["in_flight"], r["gbps"]) for r in sweep if r["engine"] == engine])
+            for engine in ENGINES
+        },
+        "bytes in flight an SM",
+        "GB/s, best of all warps",
+        logy=False,
+    )
+    limit = {row["t"]: row["us"] for row in rows_of(record, "attainable")}
+    ours = {row["t"]: row["us"] for row in rows_of(record, "attention")}
+    _figures.lines(
+        share,
+        {"attention": [(t, limit[t] / us) for t, us in ours.items() if t in limit]},
+        "queries (T)",
+        "achieved / attainable",
+        logy=False,
+    )
+    share.set_ylim(0, 1.1)
+    return drawn
+
+
+def _upper(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    found: dict[float, float] = {}
+    for at, value in points:
+        found[at] = max(value, found.get(at, 0.0))
+    return list(found.items())
+
+
+OCCUPIED = "sm__warps_active.avg.pct_of_peak_sustained_active"
+DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+CASE = Case(
+    name="gather_occupancy",
+    question="Is a gather of random rows slow because few warps are resident, or because few bytes are in flight?",
+    source="000",
+    measure=measure,
+    draw=figure,
+    launches={
+        "loads_w8_d1": target(Setting("loads", 8, 1)),
+        "loads_w32_d1": target(Setting("loads", 32, 1)),
+        "bulk_w8_d8": target(Setting("bulk", 8, 8)),
+        "bulk_w32_d2": target(Setting("bulk", 32, 2)),
+        "attention_t64": Launch(_attention_target, r"sparse_mla|main_kernel|kernel_cutlass"),
+    },
+    expected=(
+        Expectation("bulk_w8_d8", OCCUPIED, "<", 15.0, "the occupancy that the tool would call the limit"),
+        Expectation("bulk_w8_d8", DRAM, ">=", 60.0, "and yet not far from the rate of the memory"),
+        Expectation("loads_w8_d1", DRAM, "<", 60.0, "the same warps with an eighth of the bytes in flight"),
+        Expectation("loads_w8_d1", "dominant_stall", "in", ("long_scoreboard",), "waits for loads"),
+    ),
+)

@@ -1,0 +1,360 @@
+"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, calibrate, schema."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .. import profile
+from ..errors import ArtifactError, InvalidArgumentError, UnknownNameError, did_you_mean
+from ..profile import collect as collector
+from ..profile import metrics
+from . import _output as out
+from ._machine import gpus
+
+app = typer.Typer()
+profile_app = typer.Typer(
+    help="Why a kernel is slow: collect counters, diagnose, compare, calibrate.", no_args_is_help=True
+)
+app.add_typer(profile_app, name="profile")
+
+Op = Annotated[str, typer.Argument(help="Operation, or sdpa for torch's attention.")]
+Dims = Annotated[
+    list[str] | None, typer.Option("--dim", help="Size as name=value; repeat it, or separate with commas.")
+]
+Impl = Annotated[
+    str | None,
+    typer.Option("--variant", help="Variant id, triton or torch; by default what the registry selects."),
+]
+Form = Annotated[str | None, typer.Option(help="Form of the problem (decode, bf16, fp8, default).")]
+Kernel = Annotated[str | None, typer.Option(help="Regular expression searched in the kernel's name.")]
+RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff}  # fmt: skip
+
+
+@profile_app.command()
+def target(
+    op: Op,
+    dim: Dims = None,
+    variant: Impl = None,
+    form: Form = None,
+    launches: Annotated[int, typer.Option(min=1, help="Launches that the profiler sees.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+) -> None:
+    """Run one kernel for a profiler to look at: inputs, warm-up, then its launches between profiler start and stop."""
+    from ..bench import require_gpu
+
+    require_gpu()
+    import torch
+
+    from ..profile import targets
+
+    with torch.inference_mode():
+        made = targets.target(op, out.dims_of(dim or []), variant, form=form, seed=seed)
+        targets.look([made], launches)
+    out.error_console().print(f"launched {made.label}", markup=False)
+
+
+@profile_app.command()
+def kernels(
+    op: Op, dim: Dims = None, variant: Impl = None, form: Form = None, as_json: out.Json = False
+) -> None:
+    """The kernels that one call launches, with their times, by tracing: needs a GPU but no counters."""
+    from ..bench import require_gpu
+
+    require_gpu()
+    import torch
+
+    from ..profile import targets
+
+    with torch.inference_mode():
+        made = targets.target(op, out.dims_of(dim or []), variant, form=form)
+        found = targets.activity(made)
+    if as_json:
+        typer.echo(profile.dump(found), nl=False)
+        return
+    rows = ((item.metrics[metrics.DURATION] / 1e3, item.kernel) for item in found)
+    out.show(out.table(made.label, ("us", "kernel"), rows, right=("us",)))
+    _not_read(found[0] if found else None)
+
+
+@profile_app.command("collect")
+def collect(
+    op: Annotated[str | None, typer.Argument(help="Operation, or sdpa; none with --program.")] = None,
+    dim: Dims = None,
+    variant: Impl = None,
+    form: Form = None,
+    program: Annotated[
+        str | None, typer.Option(help="Another program to look at, from its first kernel on, in one string.")
+    ] = None,
+    kernel: Kernel = None,
+    cache: Annotated[str, typer.Option(help="cold: flushed before every pass; warm: as it is.")] = "cold",
+    full: Annotated[
+        bool, typer.Option("--full", help="Every section of Nsight Compute, for its rules too.")
+    ] = False,
+    chip: Annotated[
+        str | None, typer.Option(help="GH100 or GB100; by default this machine's, or GH100.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where the report is written.")] = Path("profiles"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command; run nothing.")] = False,
+    as_json: out.Json = False,
+) -> None:
+    """Collect the counters of a kernel with Nsight Compute and diagnose it.
+
+    The report (.ncu-rep, it holds the kernel's code) and its counters (.csv) are kept in the folder.
+    """
+    chip = chip or _chip()
+    for name, value, known in (("--cache", cache, list(collector.CACHES)), ("--chip", chip, list(metrics.CHIPS.values()))):  # fmt: skip
+        if value not in known:
+            raise InvalidArgumentError(
+                name, expected=" or ".join(known), got=repr(value), fix=did_you_mean(value, known)
+            )
+    if (op is None) == (program is None):
+        raise InvalidArgumentError(
+            "what to look at",
+            expected="an operation or --program",
+            got="none" if op is None else "both",
+            fix="for example `profile collect sparse_mla --dim t=64`",
+        )
+    argv, stem = _looked_at(op, dim, variant, form, program)
+    report = folder / f"{stem}.ncu-rep"
+    ncu = "ncu" if dry_run else str(collector.find_ncu())
+    command = collector.command(
+        argv,
+        report,
+        chip=chip,
+        kernel=kernel,
+        cache=cache,
+        full=full,
+        from_start=program is not None,
+        ncu=ncu,
+    )
+    if dry_run:
+        typer.echo(shlex.join(command))
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with out.error_console().status("collecting"):
+        collector.run(command)
+        text = collector.raw_csv(report, ncu)
+    path = report.with_suffix(".csv")
+    path.write_text(text)
+    work = _workload(op, dim, variant, form) if op is not None else None
+    _show(_diagnosed(profile.read(path), work), as_json, False)
+    out.error_console().print(f"kept {report} and {path}", markup=False, soft_wrap=True)
+
+
+@profile_app.command("read")
+def read(
+    path: Annotated[
+        Path, typer.Argument(help=".ncu-rep, raw CSV, details CSV, a printed log, or extracted JSON.")
+    ],
+    kernel: Kernel = None,
+    op: Annotated[
+        str | None, typer.Option(help="What the kernel computes: then bytes used are known.")
+    ] = None,
+    dim: Dims = None,
+    variant: Impl = None,
+    form: Form = None,
+    extract: Annotated[
+        Path | None, typer.Option(help="Write what was read as JSON, which holds no code and may be kept.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="A page a kernel, at most 60 lines.")] = False,
+    as_json: out.Json = False,
+) -> None:
+    """Diagnose what a profiler wrote: causes, evidence, what to change, and the most that could gain. Needs no GPU."""
+    found = _read(path, kernel)
+    if extract is not None:
+        extract.write_text(profile.dump(found))
+    work = _workload(op, dim, variant, form) if op is not None else None
+    _show(_diagnosed(found, work), as_json, markdown)
+
+
+@profile_app.command("diff")
+def diff(
+    a: Annotated[Path, typer.Argument(help="One profile.")],
+    b: Annotated[Path, typer.Argument(help="The other.")],
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="Regular expression of the kernel: once for both, or one each.")
+    ] = None,
+    as_json: out.Json = False,
+) -> None:
+    """Two kernels side by side: units, stalls, bytes, registers, waves."""
+    names = (kernel or [None])[:2]  # type: ignore[list-item]
+    one, other = (profile.fingerprint(_read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1])))
+    found = profile.diff(one, other)
+    if as_json:
+        typer.echo(profile.dump(found), nl=False)
+        return
+    rows = ((row.figure, row.a, row.b, row.ratio) for row in found.rows)
+    out.show(out.table("", ("figure", found.a[:40], found.b[:40], "b / a"), rows, right=(found.a[:40], found.b[:40], "b / a")))  # fmt: skip
+    for note in found.notes:
+        out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
+
+
+@profile_app.command("static")
+def static(
+    name: Annotated[str, typer.Argument(help="Variant id.")],
+    emulate: Annotated[
+        bool, typer.Option("--emulate", help="Add what the emulator counts on its smallest workload.")
+    ] = False,
+    as_json: out.Json = False,
+) -> None:
+    """What a compiled variant says of itself: registers, spills, shared memory, opcodes. Needs no GPU."""
+    variant = out.variant(name)
+    found = collector.emulated(variant) if emulate else collector.static(variant)
+    if as_json:
+        typer.echo(profile.dump(found), nl=False)
+        return
+    out.show(out.table(found.kernel, ("figure", "value"), sorted(found.metrics.items()), right=("value",)))
+    _not_read(found)
+
+
+@profile_app.command()
+def calibrate(
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Where to write; by default beside the tuned tables.")
+    ] = None,
+    as_json: out.Json = False,
+) -> None:
+    """Measure what this GPU's memory allows and record it: the ceilings that diagnoses refer to."""
+    from ..bench import require_gpu
+
+    require_gpu()
+    from .. import ceilings
+    from ..profile.ceilings import path_of
+
+    with out.progress(as_json) as bar:
+        total = len(ceilings.ROW_BYTES) * len(ceilings.FOOTPRINTS) * len(ceilings.ORDERS)
+        task = bar.add_task("calibrate", total=total)
+        found = ceilings.calibrate(on_point=lambda point: bar.update(task, advance=1))
+    path = path_of(found.gpu, folder)
+    path.write_text(found.to_json())
+    if as_json:
+        out.print_json({"path": path, "dram_gbps": found.dram_gbps, "l2_gbps": found.l2_gbps})
+        return
+    rows = ((p.row_bytes, out.size_text(p.footprint), p.order, p.gbps, p.method, out.size_text(p.in_flight)) for p in found.points)  # fmt: skip
+    out.show(
+        out.table(
+            f"{found.gpu}: DRAM {found.dram_gbps:.0f} GB/s, L2 {found.l2_gbps:.0f} GB/s",
+            ("row bytes", "out of", "order", "GB/s", "fastest by", "in flight an SM"),
+            rows,
+            right=("row bytes", "GB/s"),
+        )
+    )
+    out.console().print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+@profile_app.command("schema")
+def schema(
+    record: Annotated[str, typer.Argument(help="report, fingerprint, diagnosis or diff.")] = "diagnosis",
+) -> None:
+    """The JSON schema of a record."""
+    if record not in RECORDS:
+        raise UnknownNameError(
+            "record", expected="a record", got=repr(record), fix=did_you_mean(record, list(RECORDS))
+        )
+    out.print_json(profile.schema(RECORDS[record]))
+
+
+def _chip() -> str:
+    """The chip of this machine's first GPU, by which counters are named."""
+    found = gpus()
+    arch = (found[0]["arch"] or "") if found else ""
+    return metrics.CHIPS.get(arch.rstrip("a"), "GH100")
+
+
+def _not_read(found: profile.KernelReport | None) -> None:
+    if found is not None:
+        out.error_console().print(f"not read: {', '.join(found.missing)}", markup=False)
+
+
+def _looked_at(
+    op: str | None, dim: list[str] | None, variant: str | None, form: str | None, program: str | None
+) -> tuple[list[str], str]:
+    """The program to run under the profiler, and a name for its report."""
+    if op is None:
+        argv = shlex.split(program or "")
+        return argv, re.sub(r"\W+", "_", Path(argv[0]).stem if argv else "program")
+    dims = out.dims_of(dim or [])
+    argv = [sys.executable, "-m", "dsl_kernels", "profile", "target", op]
+    argv += [part for name, value in dims.items() for part in ("--dim", f"{name}={value}")]
+    argv += ["--variant", variant] if variant else []
+    argv += ["--form", form] if form else []
+    parts = [op, *(f"{name}{value}" for name, value in dims.items()), (variant or "").split("__", 1)[-1]]
+    return argv, "_".join(part for part in parts if part)
+
+
+def _read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
+    """The launches in a file whose kernel or range matches."""
+    try:
+        pattern = re.compile(kernel or "")
+    except re.error as error:
+        raise InvalidArgumentError(
+            "--kernel", expected="a regular expression", got=f"{kernel!r}: {error}", fix="escape it"
+        ) from None
+    held = profile.read(path)
+    found = [item for item in held if pattern.search(item.kernel) or pattern.search(item.label)]
+    if not found:
+        raise ArtifactError(
+            str(path),
+            expected=f"a kernel that matches {kernel!r}",
+            got=", ".join(sorted({item.kernel[:60] for item in held})[:8]),
+            fix="correct --kernel",
+        )
+    return found
+
+
+def _workload(op: str, dim: list[str] | None, variant: str | None, form: str | None) -> profile.Workload:
+    from ..profile import targets
+
+    return targets.workload(op, out.dims_of(dim or []), form=form, variant=variant or "")
+
+
+def _diagnosed(
+    reports: Sequence[profile.KernelReport], work: profile.Workload | None
+) -> list[profile.Diagnosis]:
+    """Each launch by the ceilings of its GPU; what the op has to read is the longest launch's business."""
+    longest = max(reports, key=lambda report: report.metrics.get(metrics.DURATION, 0.0))
+    return [
+        profile.diagnose(
+            profile.fingerprint(report, work if report is longest else None),
+            profile.read_ceilings(report.device) if report.device else None,
+        )
+        for report in reports
+    ]
+
+
+def _show(found: Sequence[profile.Diagnosis], as_json: bool, markdown: bool) -> None:
+    if as_json:
+        typer.echo(profile.dump(list(found)), nl=False)
+    elif markdown:
+        typer.echo("\n".join(profile.markdown(item) for item in found), nl=False)
+    elif len(found) == 1:
+        typer.echo(profile.text(found[0]), nl=False)
+    else:
+        columns = ("kernel", "us", "DRAM", "L2", "tensor", "stall", "cause", "bound")
+        out.show(out.table("", columns, map(_row, found), right=columns[1:5] + ("bound",)))
+
+
+def _row(item: profile.Diagnosis) -> tuple[Any, ...]:
+    f, top = item.fingerprint, item.top
+
+    def share(value: float | None) -> str | None:
+        return None if value is None else f"{value:.0%}"
+
+    stall = f.dominant_stall
+    return (
+        (f.label or f.kernel)[:60],
+        f.us,
+        share(f.sol.get("dram")),
+        share(f.sol.get("l2")),
+        share(f.pipes.get("tensor")),
+        f"{stall} {f.stalls[stall].share:.0%}" if stall else None,
+        top.cause if top else None,
+        top.bound if top else None,
+    )

@@ -1,0 +1,468 @@
+"""Leaf maths of sparse MLA on Hopper, by name: what each leaf means, in torch.
+
+Registers of a role are whole tiles here: scores S^T are tokens by heads and O^T is latent dims by heads, or both the
+other way round where the heads lie on M. A value that every lane has for itself is a tensor over the lanes. What
+crosses CTAs or goes to scratch memory keeps the order in which the threads of a warpgroup hold an accumulator.
+All exponents are base 2: logits carry log2(e), and an lse is the log2 of a sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
+from ...tile.text import Sets, leaf
+
+LOG2E = math.log2(math.e)
+TILE, WARP = 64, 32
+THREADS = 128
+
+
+def by_thread(tile: torch.Tensor) -> torch.Tensor:
+    """A [64, 8] piece of an accumulator as the threads of a warpgroup hold it: [128, 4].
+
+    Thread 32 w + 4 i + q has rows 16 w + i and 8 further down, and columns 2 q and 2 q + 1.
+    """
+    return tile.reshape(4, 2, 8, 4, 2).permute(0, 2, 3, 1, 4).reshape(THREADS, 4)
+
+
+def from_threads(values: torch.Tensor) -> torch.Tensor:
+    """The inverse of `by_thread`."""
+    return values.reshape(4, 8, 4, 2, 2).permute(0, 3, 1, 2, 4).reshape(TILE, 8)
+
+
+def quads_of(acc: torch.Tensor) -> torch.Tensor:
+    """O^T [dims, heads] as its [64 dims, 8 heads] quads, heads fastest: [quads, 64, 8]."""
+    dims, heads = acc.shape
+    return acc.view(dims // 64, 64, heads // 8, 8).permute(0, 2, 1, 3).reshape(-1, 64, 8)
+
+
+def _lse_by_thread(lses: torch.Tensor) -> torch.Tensor:
+    """The lse of a quad's eight heads as each thread has those of its two: [128, 2]."""
+    return lses.view(1, 4, 2).expand(THREADS // 4, 4, 2).reshape(THREADS, 2)
+
+
+def join(values: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Join normalised parts [parts, quads, 64, 8] by their lse [parts, quads, 8]; an empty part has weight 0."""
+    lse = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
+    share = torch.where(lses > -math.inf, torch.exp2(lses - lse), 0.0)[:, :, None]
+    return torch.where(share > 0, share * values, 0.0).sum(dim=0), lse
+
+
+def rows_of_cache(cache: Any, ids: torch.Tensor, n: int) -> torch.Tensor:
+    """The rows that ids name, zeros for an id that names none."""
+    inside = (ids >= 0) & (ids < n)
+    picked = cache[torch.where(inside, ids, 0).long()]
+    raw = torch.where(inside[:, None], picked.contiguous().view(torch.uint8), 0)
+    return raw.view(picked.dtype)
+
+
+def share_of(lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
+    """What the tokens keep of a head beside its sink; 0 for a head without tokens."""
+    return torch.where(lse > -math.inf, 1.0 / (1.0 + torch.exp2(sink * LOG2E - lse)), 0.0)
+
+
+@leaf
+def read_ids(
+    low: Sets, high: Sets, indices: Any, topk: int, row: int, turn: int, turns: int, split: int, splits: int, lane: Any
+) -> Any:
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    if turn >= turns:
+        none = torch.full((WARP,), -1, dtype=torch.int32, device=indices.device)
+        return none, none
+    first = (split + turn * splits) * TILE
+    return indices[row, first : first + WARP], indices[row, first + WARP : first + TILE]
+
+
+@leaf
+def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -> Any:
+    """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
+    in_low, in_high = (low >= 0) & (low < n), (high >= 0) & (high < n)
+    return in_low, in_high, bool(in_low.any() | in_high.any())
+
+
+@leaf
+def load_queries(
+    target: Any, q: Any, row: int, head0: int, heads: int, block: int, width: int, first: int, columns: int, thread: Any
+) -> None:
+    """Columns `first` on of a block of heads of one query, whose rows are `width` long."""
+    target.copy_(q[row, head0 : head0 + block, first : first + columns])
+
+
+@leaf
+def load_sinks(sinks: Any, attn_sink: Any, head0: int, block: int, share: Any, thread: Any) -> None:
+    """The sink logits of the heads that this CTA finishes, read long before they are wanted."""
+    sinks.copy_(attn_sink[head0 : head0 + sinks.numel()])
+
+
+@leaf
+def copy_rows(
+    target: Any, cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
+) -> None:
+    """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row."""
+    target.copy_(rows_of_cache(cache, torch.cat([low, high]), n)[:, first : first + columns])
+
+
+@leaf
+def load_tokens(words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any) -> None:
+    """Read a slice of a tile's 656-byte tokens into registers: its latent and rope dims, in bf16 once unpacked."""
+    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    held = words.view(torch.bfloat16)
+    held[:, :dims] = latent[:, which * dims : (which + 1) * dims]
+    held[:, dims:] = rope[:, which * dims // 8 : (which + 1) * dims // 8]
+
+
+@leaf
+def store_tokens(words: Any, ckv: Any, kpe: Any, dims: int, thread: Any) -> None:
+    """Write what `load_tokens` read as bf16 rows."""
+    held = words.view(torch.bfloat16)
+    ckv.copy_(held[:, :dims])
+    kpe.copy_(held[:, dims:])
+
+
+@leaf
+def move(to: Any, source: Any) -> None:
+    """Copy registers."""
+    to.copy_(source)
+
+
+@leaf
+def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> None:
+    """Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR d."""
+    mine = torch.stack([by_thread(scores[:, g : g + 8]) for g in range(0, scores.shape[1], 8)])
+    for d in range(1, slices):
+        send(rank ^ d, (d - 1,), mine)
+
+
+@leaf
+def add_scores(scores: Any, received: Any, slices: int, thread: Any) -> None:
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    got = [torch.cat([from_threads(piece) for piece in received[d]], dim=1) for d in range(slices - 1)]
+    scores += got[0]
+    if slices == 4:
+        scores += got[1] + got[2]
+
+
+@leaf
+def mask_scores(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
+    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    inside = torch.cat([low, high])
+    scores.copy_(torch.where(inside[:, None], scores * (sm_scale * LOG2E), -math.inf))
+
+
+@leaf
+def column_maxima(risen: Any, scores: Any, thread: Any) -> None:
+    """Maxima over the 16 tokens of each warp."""
+    risen.copy_(scores.view(4, 16, -1).amax(dim=1))
+
+
+@leaf
+def share_columns(red: Any, values: Any, thread: Any) -> None:
+    """Leave one value a column and warp for the other warps."""
+    red.copy_(values)
+
+
+@leaf
+def join_maxima(top: Any, red: Any, thread: Any) -> None:
+    """The maxima of the columns over the four warps."""
+    top.copy_(red.amax(dim=0))
+
+
+@leaf
+def online_softmax(scores: Any, sums: Any, acc: Any, peak: Any, top: Any) -> None:
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    """
+    risen = torch.maximum(top, peak)
+    decay = torch.exp2(peak - risen)
+    peak.copy_(risen)
+    scores.copy_(torch.exp2(scores - risen))
+    sums.copy_(sums * decay + scores.view(len(sums), -1, scores.shape[1]).sum(dim=1))
+    acc *= decay
+
+
+@leaf
+def store_weights(target: Any, weights: Any, heads: int, thread: Any) -> None:
+    """Write P as bf16; eight heads lie along the rows."""
+    target.copy_(weights if heads > 8 else weights.T)
+
+
+@leaf
+def column_sums(risen: Any, sums: Any, thread: Any) -> None:
+    """Sums over the tokens of each warp."""
+    risen.copy_(sums.view(4, -1, sums.shape[1]).sum(dim=1))
+
+
+@leaf
+def join_sums(top: Any, red: Any, thread: Any) -> None:
+    """The sums of the columns over the four warps."""
+    top.copy_((red[0] + red[1]) + (red[2] + red[3]))
+
+
+@leaf
+def normalise(acc: Any, top: Any, peak: Any) -> None:
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    total = top.clone()
+    acc.copy_(torch.where(total > 0, acc / torch.where(total > 0, total, 1.0), 0.0))
+    top.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
+
+
+@leaf
+def send_parts(acc: Any, lses: Any, send: Any, rank: int, slices: int, parts: int, heads: int, thread: Any) -> None:
+    """Send each CTA of the cluster that holds this slice its share of the quads of O and their lses, this one included."""
+    quads = quads_of(acc)
+    own = len(quads) // parts
+    for s in range(parts):
+        for u in range(own):
+            quad = s * own + u
+            first = quad % (heads // 8) * 8
+            values = torch.cat([by_thread(quads[quad]), _lse_by_thread(lses[first : first + 8])], dim=1)
+            send(rank % slices + s * slices, (rank // slices * own + u,), values)
+
+
+@leaf
+def merge_sent(quads: Any, lses: Any, received: Any, parts: int, thread: Any) -> None:
+    """Join the parts that the CTAs of the cluster have sent."""
+    own = quads.shape[0]
+    got = received.view(parts, own, THREADS, 6)
+    values = torch.stack([torch.stack([from_threads(q[:, :4]) for q in part]) for part in got])
+    merged, lse = join(values, got[:, :, :4, 4:].reshape(parts, own, 8))
+    quads.copy_(merged)
+    lses.copy_(lse)
+
+
+@leaf
+def unmerged(quads: Any, lses: Any, acc: Any, top: Any, heads: int) -> None:
+    """The quads of O and their lses, where no other CTA has a part of them."""
+    quads.copy_(quads_of(acc))
+    lses.copy_(top.view(1, heads // 8, 8).expand(len(quads) // (heads // 8), -1, -1).reshape(-1, 8))
+
+
+def _heads_of(quad: int, heads: int, head0: int) -> slice:
+    first = head0 + quad % (heads // 8) * 8
+    return slice(first, first + 8)
+
+
+@leaf
+def leave_part(
+    quads: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, at: int, head0: int, share: int, heads: int, block: int, thread: Any
+) -> None:  # fmt: skip
+    """Write this CTA's normalised share of O, in the order of the threads, and its lses, for `merge_parts`."""
+    room = o_partial[row, at].reshape(-1)[head0 * LATENT_DIM :]
+    for u, quad in enumerate(quads):
+        room[u * 512 : (u + 1) * 512] = by_thread(quad).reshape(-1)
+        if u < block // 8:
+            lse_partial[row, at, _heads_of(share + u, block, head0)] = lses[u]
+
+
+@leaf
+def merge_parts(
+    quads: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, rank: int, cluster: int, clusters: int, head0: int,
+    share: int, heads: int, block: int, thread: Any,
+) -> None:  # fmt: skip
+    """Replace this CTA's quads and the lses of their heads by those of all clusters' parts."""
+    own = quads.shape[0]
+    values, parts = [], []
+    for cluster_of_row in range(clusters):
+        at = cluster_of_row * cluster + rank
+        room = o_partial[row, at].reshape(-1)[head0 * LATENT_DIM :][: own * 512].view(own, THREADS, 4)
+        values.append(torch.stack([from_threads(piece) for piece in room]))
+        parts.append(torch.stack([lse_partial[row, at, _heads_of(share + u, block, head0)] for u in range(own)]))
+    merged, lse = join(torch.stack(values), torch.stack(parts))
+    quads.copy_(merged)
+    lses.copy_(lse)
+
+
+@leaf
+def store_result(
+    out: Any, lse: Any, quads: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, share: int, which: int, dims: int, block: int,
+    lse_scale: float, thread: Any,
+) -> None:  # fmt: skip
+    """Store this CTA's quads as bf16, each head scaled by the share that tokens keep beside its sink; and the lse."""
+    for u, quad in enumerate(quads):
+        at = share + u
+        columns = _heads_of(at, block, 0)
+        first = which * dims + at // (block // 8) * 64
+        kept = share_of(lses[u], sinks[columns])
+        out[row, _heads_of(at, block, head0), first : first + 64] = (quad * kept).T.to(out.dtype)
+        if which == 0 and at < block // 8:
+            lse[row, _heads_of(at, block, head0)] = lses[u] * lse_scale
+
+
+# A whole row a CTA: splits meet in scratch memory, as [heads / 8, 512 dims, 8 heads].
+
+
+@leaf
+def load_half(words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any) -> None:
+    """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`."""
+    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, high if batch else low, n))
+    held = words[at].view(torch.bfloat16)
+    held[:, :LATENT_DIM] = latent
+    held[:, LATENT_DIM:] = rope
+
+
+@leaf
+def store_half(words: Any, at: int, ckv: Any, kpe: Any, batch: int, thread: Any) -> None:
+    """Write what `load_half` read as bf16 rows of the tile."""
+    held, rows = words[at].view(torch.bfloat16), slice(batch * WARP, (batch + 1) * WARP)
+    ckv[rows] = held[:, :LATENT_DIM]
+    kpe[rows] = held[:, LATENT_DIM:]
+
+
+@leaf
+def write_outputs(
+    acc: Any, top: Any, attn_sink: Any, out: Any, lse: Any, row: int, head0: int, heads: int, lse_scale: float, thread: Any
+) -> None:  # fmt: skip
+    """The result of a row that one CTA holds whole."""
+    block = slice(head0, head0 + acc.shape[1])
+    out[row, block] = (acc * share_of(top, attn_sink[block])).T.to(out.dtype)
+    lse[row, block] = top * lse_scale
+
+
+@leaf
+def write_partial(
+    acc: Any, top: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
+) -> None:  # fmt: skip
+    """The normalised output and the lse of one split, for `merge_splits`."""
+    block = slice(head0, head0 + acc.shape[1])
+    by_head = acc.view(LATENT_DIM, -1, 8).permute(1, 0, 2)
+    o_partial[row, split, block] = by_head.reshape(acc.shape[1], LATENT_DIM)
+    lse_partial[row, split, block] = top
+
+
+@leaf
+def merge_splits(
+    o_partial: Any, lse_partial: Any, attn_sink: Any, out: Any, lse: Any, row: int, head0: int, block: int, heads: int, splits: int,
+    lse_scale: float, first: int, count: int, thread: Any, threads: int,
+) -> None:  # fmt: skip
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim."""
+    rows = slice(head0, head0 + block)
+    parts = o_partial[row, :splits, rows].reshape(splits, block // 8, LATENT_DIM, 8).transpose(1, 2)
+    lses = lse_partial[row, :splits, rows]
+    total = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
+    weight = torch.where(lses > -math.inf, torch.exp2(lses - total), 0.0)[:, None]
+    merged = torch.where(weight > 0, weight * parts.reshape(splits, LATENT_DIM, block), 0.0).sum(dim=0)
+    result = merged * share_of(total, attn_sink[rows])
+    for quad in range(first, first + count):
+        head, dim = quad // 1024 * 8 + quad % 2 * 4, quad % 1024 // 2
+        out[row, head0 + head : head0 + head + 4, dim] = result[dim, head : head + 4].to(out.dtype)
+        if dim == 0:
+            lse[row, head0 + head : head0 + head + 4] = total[head : head + 4] * lse_scale
+
+
+# Heads on M: each of two warpgroups has half of the tokens of S and half of the dims of O.
+
+
+@leaf
+def mask_columns(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
+    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    inside = torch.cat([low, high])
+    scores.copy_(torch.where(inside[None, :], scores * (sm_scale * LOG2E), -math.inf))
+
+
+@leaf
+def row_maxima(rows: Any, scores: Any) -> None:
+    """Maxima of each head over the tokens of a warpgroup."""
+    rows.copy_(scores.view(len(scores), 2, -1).amax(dim=2).T)
+
+
+@leaf
+def share_maxima(rows: Any, red: Any, thread: Any) -> None:
+    """Leave the maxima of a warpgroup's half for the other."""
+    red.copy_(rows)
+
+
+@leaf
+def softmax_rows(scores: Any, sums: Any, acc: Any, peak: Any, rows: Any, red: Any, thread: Any) -> None:
+    """P = exp2(S - maximum) in place of S, with the maximum of both halves; rescale the sums and O to it."""
+    risen = torch.maximum(peak, red.amax(dim=0))
+    decay = torch.exp2(peak - risen)
+    peak.copy_(risen)
+    scores.copy_(torch.exp2(scores - risen[:, None]))
+    sums.copy_(sums * decay + scores.view(len(scores), 2, -1).sum(dim=2).T)
+    acc *= decay[:, None]
+
+
+@leaf
+def store_rows(target: Any, weights: Any, thread: Any) -> None:
+    """Write P as bf16, heads by tokens."""
+    target.copy_(weights)
+
+
+@leaf
+def share_sums(rows: Any, sums: Any, red: Any, thread: Any) -> None:
+    """Leave the sums of a warpgroup's half for the other."""
+    rows.copy_(sums)
+    red.copy_(sums)
+
+
+@leaf
+def normalise_rows(acc: Any, sums: Any, peak: Any, rows: Any, red: Any, thread: Any) -> None:
+    """O / sum in place, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
+    total = red[0] + red[1]
+    acc.copy_(torch.where(total[:, None] > 0, acc / torch.where(total > 0, total, 1.0)[:, None], 0.0))
+    sums.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf).expand_as(sums))
+
+
+def _rows_by_thread(acc: torch.Tensor) -> torch.Tensor:
+    """O [64 heads, 512] as the threads of two warpgroups hold it: [2, 32 pieces of 8 dims, 128, 4]."""
+    halves = acc.view(TILE, 2, 32, 8)
+    return torch.stack([torch.stack([by_thread(halves[:, g, u]) for u in range(32)]) for g in range(2)])
+
+
+def _rows_from_threads(values: torch.Tensor) -> torch.Tensor:
+    pieces = [torch.cat([from_threads(piece) for piece in half], dim=1) for half in values.view(2, 32, THREADS, 4)]
+    return torch.cat(pieces, dim=1)
+
+
+@leaf
+def leave_rows(
+    acc: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
+) -> None:  # fmt: skip
+    """Write a normalised O, in the order of the threads, and its lses, for `merge_rows`."""
+    room = o_partial[row, split].reshape(-1)[head0 * LATENT_DIM :]
+    room[: acc.numel()] = _rows_by_thread(acc).reshape(-1)
+    lse_partial[row, split, head0 : head0 + len(acc)] = lses[0]
+
+
+@leaf
+def merge_rows(
+    acc: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, head0: int, heads: int, thread: Any
+) -> None:  # fmt: skip
+    """Replace O and its lses by those of all splits."""
+    parts = [
+        _rows_from_threads(o_partial[row, s].reshape(-1)[head0 * LATENT_DIM :][: acc.numel()]) for s in range(splits)
+    ]
+    values = torch.stack(parts)[:, None].transpose(2, 3)
+    merged, lse = join(values, lse_partial[row, :splits, None, head0 : head0 + len(acc)])
+    acc.copy_(merged[0].T)
+    lses.copy_(lse[0].expand_as(lses))
+
+
+@leaf
+def store_result_rows(
+    out: Any, lse: Any, acc: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, scratch: Any, lse_scale: float, thread: Any
+) -> None:  # fmt: skip
+    """Store O as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
+
+    The rows pass through `scratch`, so that whole rows go out at once.
+    """
+    block = slice(head0, head0 + len(acc))
+    out[row, block] = (acc * share_of(lses[0], sinks)[:, None]).to(out.dtype)
+    lse[row, block] = lses[0] * lse_scale
+
+
+@leaf
+def load_row_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
+    """The sink logits of the heads, read long before they are wanted."""
+    sinks.copy_(attn_sink[head0 : head0 + sinks.numel()])
+
+
+@leaf
+def load_query_rows(target: Any, q: Any, row: int, head0: int, heads: int, columns: int, thread: Any) -> None:
+    """A block of 64 heads of one query."""
+    target.copy_(q[row, head0 : head0 + target.shape[0]])

@@ -1,0 +1,41 @@
+"""Why a kernel is slow: read what a profiler saw, reduce it to a fingerprint, and say what to change and for how much.
+
+`read` gives the launches of a report, `fingerprint` reduces one to comparable numbers, `diagnose` holds it against the
+rules and the calibrated ceilings of the GPU, `diff` sets two beside each other. Nothing here needs a GPU or torch;
+`collect` and `targets` run what has to be looked at.
+"""
+
+from __future__ import annotations
+
+from .ceilings import Ceilings, read_ceilings
+from .diff import diff
+from .fingerprint import fingerprint
+from .model import (
+    Diagnosis,
+    Diff,
+    DiffRow,
+    Evidence,
+    Finding,
+    Fingerprint,
+    Issue,
+    KernelReport,
+    NcuRule,
+    Occupancy,
+    Spills,
+    Stall,
+    Traffic,
+    Workload,
+    dump,
+    load,
+    plain,
+    schema,
+)
+from .readers import read
+from .render import markdown, text
+from .rules import diagnose
+
+__all__ = [
+    "Ceilings", "Diagnosis", "Diff", "DiffRow", "Evidence", "Finding", "Fingerprint", "Issue", "KernelReport", "NcuRule", "Occupancy",
+    "Spills", "Stall", "Traffic", "Workload", "diagnose", "diff", "dump", "fingerprint", "load", "markdown", "plain", "read", "read_ceilings",
+    "schema", "text",
+]  # fmt: skip

@@ -1,0 +1,124 @@
+"""A CUDA C++ file as launchable kernels: compiled by NVRTC for the GPU at hand, loaded into the context torch uses."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import LaunchError, ToolchainError
+
+SHARED_LIMIT = 200 << 10
+
+
+class Module:
+    """The `extern "C"` kernels of a file on one GPU.
+
+    Raises:
+        ToolchainError: NVRTC is missing, or refuses the file; quotes its log.
+        LaunchError: the driver refuses the code.
+    """
+
+    def __init__(self, source: Path, defines: Mapping[str, int] | None = None, device: int = 0) -> None:
+        import torch
+
+        properties = torch.cuda.get_device_properties(device)
+        self.device = device
+        self.sms: int = properties.multi_processor_count
+        arch = f"sm_{properties.major}{properties.minor}a"
+        code = cubin(source, arch, tuple(sorted((defines or {}).items())))
+        self._library = check(_driver().cuLibraryLoadData(code, None, None, 0, None, None, 0), source.name)
+        self._functions: dict[str, Any] = {}
+
+    def function(self, name: str) -> Any:
+        """The driver's handle of a kernel, allowed the shared memory of an SM."""
+        if name not in self._functions:
+            driver = _driver()
+            kernel = check(driver.cuLibraryGetKernel(self._library, name.encode()), name)
+            held = check(driver.cuKernelGetFunction(kernel), name)
+            limit = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            check(driver.cuFuncSetAttribute(held, limit, SHARED_LIMIT), f"shared memory of {name}")
+            self._functions[name] = held
+        return self._functions[name]
+
+    def launch(self, name: str, grid: int, block: int, arguments: Sequence[Any], shared: int = 0) -> None:
+        """Launch on torch's current stream.
+
+        Args:
+            arguments: tensors and None (pointers), ctypes values, and plain ints (32 bits).
+        """
+        import torch
+
+        values = [_argument(value) for value in arguments]
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        packed = (tuple(value for _, value in values), tuple(kind for kind, _ in values))
+        done = _driver().cuLaunchKernel(
+            self.function(name), grid, 1, 1, block, 1, 1, shared, stream, packed, 0
+        )
+        check(done, f"launch {name}")
+
+
+def _argument(value: Any) -> tuple[Any, Any]:
+    if value is None:
+        return ctypes.c_void_p, 0
+    if isinstance(value, int):
+        return ctypes.c_int, value
+    if isinstance(value, ctypes._SimpleCData):
+        return type(value), value.value
+    return ctypes.c_void_p, value.data_ptr()
+
+
+def _driver() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+@lru_cache(maxsize=16)
+def cubin(source: Path, arch: str, defines: tuple[tuple[str, int], ...] = ()) -> bytes:
+    """The file compiled by NVRTC.
+
+    Raises:
+        ToolchainError: NVRTC is missing or refuses.
+    """
+    fix = "`pip install nvidia-cuda-nvrtc`, or install the CUDA toolkit"
+    try:
+        from cuda.bindings import nvrtc
+
+        _, program = nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 0, [], [])
+    except (ImportError, RuntimeError) as error:
+        raise ToolchainError("NVRTC", expected="a usable library", got=str(error), fix=fix) from None
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
+    options += [f"-D{name}={value}".encode() for name, value in defines]
+    if nvrtc.nvrtcCompileProgram(program, len(options), options)[0]:
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise ToolchainError(
+            "NVRTC",
+            expected=f"{source.name} to compile",
+            got=log.decode(errors="replace").strip("\0 \n"),
+            fix=fix,
+        )
+    _, size = nvrtc.nvrtcGetCUBINSize(program)
+    code = b" " * size
+    nvrtc.nvrtcGetCUBIN(program, code)
+    return code
+
+
+def check(result: tuple[Any, ...], what: str) -> Any:
+    """The value of a driver call.
+
+    Raises:
+        LaunchError: it failed.
+    """
+    if result[0]:
+        raise LaunchError(
+            what,
+            expected="success",
+            got=str(result[0]),
+            fix="see the CUDA driver's error; `doctor` checks it",
+        )
+    return result[1] if len(result) == 2 else None

@@ -1,0 +1,264 @@
+"""Single kernels for a profiler to look at: warmed up, then launched between a profiler's start and stop.
+
+Everything outside `look` runs before the profiler listens, so drawing inputs and compiling are not in the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .. import grids, measure, registry, variants
+from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
+from ..problems.lightning_indexer import PAGE
+from ..programs.sparse_mla import MAX_HEAD_BLOCK
+from ..steps import StepSize
+from . import metrics
+from .model import KernelReport, Workload
+
+# The baseline's tile where nobody timed its settings: (tokens, warps, stages).
+TRITON_SETTING = (32, 4, 3)
+# Sizes that an op is looked at with where none are given; they also say which names `--dim` takes.
+DEFAULTS: dict[str, dict[str, int]] = {
+    "lightning_indexer": {"b": 16, "len": 32768, "heads": 64, "next_n": 1},
+    "topk_selector": {"rows": 16, "len": 32768, "k": 2048},
+    "sparse_mla": {"t": 64, "heads": 16, "pages": 4096, "topk": 2048},
+    "sdpa": {"b": 1, "heads": 32, "n": 2048, "d": 128, "causal": 1},
+}
+# Where a form has sizes of its own.
+OTHER_SIZES: dict[tuple[str, str], dict[str, int]] = {
+    ("lightning_indexer", "prefill"): {"s": 4096, "skv": 32768, "heads": 64},
+}
+FORMS = {"lightning_indexer": "decode", "topk_selector": "default", "sparse_mla": "bf16", "sdpa": "bf16"}
+WARM_UPS = 2
+# Bytes of a key of the index, and its scale.
+INDEX_TOKEN = 132.0
+
+
+@dataclass
+class Target:
+    """A call to look at, `warm` that go before it on other inputs, and what it has to do.
+
+    `kernels` is how many a call launches.
+    """
+
+    label: str
+    call: Callable[[], Any]
+    workload: Workload
+    warm: Callable[[], Any]
+    kernels: int = 1
+
+
+def target(
+    op: str, dims: Mapping[str, int], impl: str | None = None, *, form: str | None = None, seed: int = 0
+) -> Target:
+    """The kernel of an op at these sizes.
+
+    Args:
+        op: an operation, or "sdpa" for torch's attention.
+        impl: a variant's id, "triton" or "torch"; by default what the registry selects.
+
+    Raises:
+        UnknownNameError, InvalidArgumentError: no such op, size or implementation.
+        NoVariantError: the variant refuses the sizes.
+    """
+    form = _form(op, form, impl)
+    sizes = _sizes(op, form, dims)
+    label = " ".join(
+        [op, *(f"{k}={v}" for k, v in dims.items()), impl.split("__", 1)[-1] if impl else "selected"]
+    )
+    work = workload(op, dims, form=form)
+    if op == "sdpa":
+        return _sdpa(label, sizes, work)
+    case = grids.Case(op, form, sizes)
+    if impl == "torch" and op == "topk_selector":
+        return _torch_topk(label, sizes, seed, work)
+    prepared = grids.prepare(case, seed)
+    if impl == "torch":
+        return _torch(label, case, prepared, work)
+    if impl == "triton":
+        return _triton(label, case, prepared, work)
+    chosen = registry.select(grids.call_of(case, prepared), impl)
+    calls = prepared.calls(chosen.variant.id, chosen.launch.get("splits"))
+    return Target(label, calls[-1], workload(op, dims, form=form, variant=chosen.variant.id), calls[0])
+
+
+def look(targets: Iterable[Target], launches: int = 1) -> list[dict[str, Any]]:
+    """Launch each target for the profiler; the labels and counts of launches, in the order in which they ran."""
+    runtime = torch.cuda.cudart()
+    seen = []
+    for item in targets:
+        for _ in range(WARM_UPS):
+            item.warm()
+        item.call()
+        torch.cuda.synchronize()
+        runtime.cudaProfilerStart()
+        torch.cuda.nvtx.range_push(item.label)
+        for _ in range(launches):
+            item.call()
+        torch.cuda.synchronize()
+        torch.cuda.nvtx.range_pop()
+        runtime.cudaProfilerStop()
+        seen.append(
+            {"label": item.label, "kernels": item.kernels * launches, "workload": vars(item.workload)}
+        )
+    return seen
+
+
+def activity(item: Target) -> list[KernelReport]:
+    """The kernels that a call launches, as tracing sees them (torch.profiler): names and times, no counters."""
+    item.warm()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as held:
+        item.call()
+        torch.cuda.synchronize()
+    major, minor = torch.cuda.get_device_capability()
+    return [
+        KernelReport(
+            event.name,
+            "activity",
+            arch=f"sm_{major}{minor}",
+            device=torch.cuda.get_device_name(),
+            metrics={metrics.DURATION: 1e3 * float(event.device_time_total)},
+            label=item.label,
+            missing=("stalls", "bytes moved", "units", "registers"),
+        )
+        for event in held.events()
+        if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
+
+
+def _with(work: Workload, **changes: Any) -> Workload:
+    return Workload(**{**vars(work), **changes})
+
+
+def workload(op: str, dims: Mapping[str, int], *, form: str | None = None, variant: str = "") -> Workload:
+    """What an op must read at these sizes, from its arithmetic alone; needs no GPU."""
+    chosen = _form(op, form, variant)
+    sizes = _sizes(op, chosen, dims)
+    if op == "sdpa":
+        # Queries, keys and values, each once.
+        read = 3.0 * 2.0 * sizes["b"] * sizes["heads"] * sizes["n"] * sizes["d"]
+        return Workload(op, "bf16", variant or "torch", sizes, unique_bytes=read)
+    if chosen == "prefill":
+        # Keys are read again for every few rows; what must come from the DRAM is queries and keys once.
+        once = sizes["skv"] * INDEX_TOKEN + sizes["s"] * sizes["heads"] * 128.0
+        return Workload(op, chosen, variant, sizes, unique_bytes=once)
+    if op == "lightning_indexer":
+        tokens = StepSize(batch=sizes["b"], context=sizes["len"], index_heads=sizes["heads"])
+        read = sizes["b"] * sizes["len"] * INDEX_TOKEN
+        return Workload(
+            op, chosen, variant, sizes, read, read, PAGE * int(INDEX_TOKEN),
+            measure.pool(tokens).pages * PAGE * INDEX_TOKEN, "random",
+        )  # fmt: skip
+    if op == "topk_selector":
+        read = sizes["rows"] * sizes["len"] * 4.0
+        return Workload(op, chosen, variant, sizes, read, read)
+    row, held = (656 if chosen == "fp8" else 1152), sizes["pages"] * PAGE
+    rows = sizes["t"] * sizes["topk"]
+    unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
+    # Every block of heads is a CTA of its own and fetches the rows again.
+    block = (variants.get(variant).knobs.get("block") if "__" in variant else 0) or MAX_HEAD_BLOCK
+    read = float(rows * row * -(-sizes["heads"] // block))
+    return Workload(op, chosen, variant, sizes, read, unique * row, row, float(held * row), "random")
+
+
+def _sizes(op: str, form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    known = OTHER_SIZES.get((op, form)) or DEFAULTS[op]
+    if unknown := sorted(set(dims) - set(known)):
+        raise InvalidArgumentError(
+            "--dim",
+            expected=f"sizes of {op} {form}: {', '.join(known)}",
+            got=unknown[0],
+            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in known.items()),
+        )
+    return {**known, **dims}
+
+
+def _form(op: str, form: str | None, variant: str | None) -> str:
+    """The form asked for, else that which the variant was built for, else the op's usual one."""
+    if op not in DEFAULTS:
+        raise UnknownNameError(
+            "op", expected="an operation to look at", got=repr(op), fix=did_you_mean(op, list(DEFAULTS))
+        )
+    if form is None and variant and variant not in ("triton", "torch"):
+        knobs = variants.get(variant).knobs
+        form = knobs.get("kv") or knobs.get("mode")
+    return form or FORMS[op]
+
+
+def _triton(label: str, case: grids.Case, prepared: grids.Prepared, work: Workload) -> Target:
+    module = measure.baseline_module()
+    if module is None or not prepared.baseline:
+        raise ToolchainError(
+            f"Triton's {case.op}",
+            expected="a checkout with Triton, and sparse_mla with a bf16 cache",
+            got="none" if module is None else f"{case.op} {case.form}",
+            fix="look at a variant, or at torch",
+        )
+    setting = module.Setting(*TRITON_SETTING)
+    t, heads, _ = prepared.baseline[0]["q_nope"].shape
+    topk = prepared.baseline[0]["indices"].shape[1]
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    splits = max(module.split_counts(t, -(-heads // 16), topk, setting.tokens, processors))
+    scratch = module.workspace(t, heads, measure.DEVICE, splits=splits)
+    out = torch.empty_like(prepared.baseline[0]["q_nope"])
+    lse = torch.empty(t, heads, device=measure.DEVICE)
+
+    def call(turn: int) -> None:
+        c = prepared.baseline[turn]
+        module.sparse_mla(
+            c["q_nope"], c["q_pe"], c["ckv"], c["kpe"], c["indices"], grids.DATASET_SM_SCALE, out, lse, scratch,
+            setting, splits,
+        )  # fmt: skip
+
+    return Target(label, lambda: call(-1), _with(work, variant="triton"), lambda: call(0), kernels=2)
+
+
+def _torch(label: str, case: grids.Case, prepared: grids.Prepared, work: Workload) -> Target:
+    """Attention as torch does it: gather the rows, then its scaled_dot_product_attention over them."""
+    if case.op != "sparse_mla" or not prepared.baseline:
+        raise InvalidArgumentError(
+            "--variant",
+            expected="a variant of the op",
+            got="'torch'",
+            fix="torch is looked at for topk_selector, for sparse_mla with a bf16 cache, and as sdpa",
+        )
+
+    def call(turn: int) -> torch.Tensor:
+        c = prepared.baseline[turn]
+        ids = c["indices"].long()
+        keys = torch.cat([c["ckv"][ids], c["kpe"][ids]], dim=2)[:, None]
+        query = torch.cat([c["q_nope"], c["q_pe"]], dim=2)[:, :, None]
+        keys = keys.expand(-1, query.shape[1], -1, -1)
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, keys, keys[..., :512], scale=grids.DATASET_SM_SCALE
+        )
+
+    return Target(label, lambda: call(-1), _with(work, variant="torch"), lambda: call(0), kernels=0)
+
+
+def _torch_topk(label: str, sizes: Mapping[str, int], seed: int, work: Workload) -> Target:
+    generator = torch.Generator(measure.DEVICE).manual_seed(seed)
+    shape = (sizes["rows"], sizes["len"])
+    sets = [torch.randn(shape, generator=generator, device=measure.DEVICE) for _ in range(2)]
+    return Target(
+        label,
+        lambda: sets[1].topk(sizes["k"], dim=1),
+        _with(work, variant="torch"),
+        lambda: sets[0].topk(sizes["k"], dim=1),
+        kernels=0,
+    )
+
+
+def _sdpa(label: str, sizes: Mapping[str, int], work: Workload) -> Target:
+    shape = (sizes["b"], sizes["heads"], sizes["n"], sizes["d"])
+    q, k, v = (torch.randn(shape, device=measure.DEVICE, dtype=torch.bfloat16) for _ in range(3))
+
+    def call() -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(sizes["causal"]))
+
+    return Target(label, call, work, call)

@@ -1,0 +1,71 @@
+"""The CUDA kernels of the cases, compiled and executed on a CPU: their results equal the cases' references."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+import torch
+
+from dsl_kernels.cases import gather_occupancy, reduction
+from dsl_kernels.errors import ToolchainError
+from dsl_kernels.runtime import toolkit
+
+np = pytest.importorskip("numpy")
+emulator = pytest.importorskip("dsl_kernels.emulator")
+pytestmark = [pytest.mark.compile, pytest.mark.emulator]
+
+
+@pytest.fixture(scope="module")
+def ptx(tmp_path_factory):
+    """Source -> PTX by nvcc, each compiled once."""
+    try:
+        nvcc = toolkit.nvcc()
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    folder, held = tmp_path_factory.mktemp("cases"), {}
+
+    def compiled(source) -> str:
+        if source.name not in held:
+            (folder / f"{source.name}.cu").write_text(source.text)
+            out = folder / f"{source.name}.ptx"
+            command = [nvcc.path, "-ptx", *source.options("sm_90a"), "-o", out.name, f"{source.name}.cu"]
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+            held[source.name] = out.read_text()
+        return held[source.name]
+
+    return compiled
+
+
+@pytest.mark.parametrize("version", reduction.VERSIONS)
+@pytest.mark.parametrize("n", [1, 700, 5000])
+def test_every_reduction_is_exact(ptx, version, n):
+    data = np.random.default_rng(n).integers(0, 2, n).astype(np.float32)
+    data[0], total = 1, np.zeros(1, dtype=np.float32)
+    emulator.launch(
+        ptx(reduction.SOURCE),
+        grid=3,
+        block=reduction.BLOCK,
+        args=[data, total, n],
+        entry=f"reduce_{version}",
+    )
+    assert total[0] == data.sum()
+
+
+@pytest.mark.parametrize("engine", gather_occupancy.ENGINES)
+@pytest.mark.parametrize(("depth", "warps"), [(1, 1), (2, 2), (8, 3)])
+@pytest.mark.parametrize("rows", [5, 203])
+def test_every_gather_adds_up_the_rows_it_was_given(ptx, engine, depth, warps, rows):
+    generator = torch.Generator().manual_seed(depth)
+    cache = torch.randint(-(2**15), 2**15, (64, 576), generator=generator, dtype=torch.int16)
+    ids = torch.randint(64, (rows,), generator=generator, dtype=torch.int32)
+    sums = np.zeros(rows, dtype=np.int32)
+    emulator.launch(
+        ptx(gather_occupancy.source(depth)),
+        grid=2,
+        block=32 * warps,
+        args=[cache.numpy(), ids.numpy(), sums, rows],
+        entry=f"gather_{engine}",
+        dynamic_smem=warps * depth * (gather_occupancy.ROW + 8),
+    )
+    assert sums.tolist() == gather_occupancy.word_sums(cache, ids).tolist()

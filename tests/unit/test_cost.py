@@ -1,0 +1,350 @@
+"""The cost model: its counts are what the bodies do, its ranking is numbers alone, fast, and separates variants."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from test_registry import ARCHS, GRID, decode, mla, prefill, topk
+
+from dsl_kernels import programs, registry, variants
+from dsl_kernels.arch import get_arch
+from dsl_kernels.tile import text as text_module
+from dsl_kernels.tile.execute import Executor
+from dsl_kernels.tile.lang import Counts, Engine
+from dsl_kernels.tile.machine import Machine, Slot, _Cta, _Run
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    registry.clear()
+    yield
+    registry.clear()
+
+
+class Counter(Machine):
+    """Counts what the bodies of one CTA do, every row being as long as the call allows, without moving data."""
+
+    _run: CountingRun
+
+    def read(self, name, index, typical):
+        self._run.loaded += 4
+        return self._run.dims[typical] if isinstance(typical, str) else typical
+
+    def taken(self, condition):
+        return True if isinstance(condition, torch.Tensor) else bool(condition)
+
+    def number(self, value, typical=0):
+        return typical
+
+    def arrive_last(self, name, index, total):
+        return True
+
+    def acquire(self, name):
+        self._run.uses[name] += 1
+        return Slot(self.schedule.pipeline(name), 0, self._views(self.schedule.pipeline(name), 0))
+        yield
+
+    def wait(self, name):
+        return Slot(self.schedule.pipeline(name), 0, self._views(self.schedule.pipeline(name), 0))
+        yield
+
+    def commit(self, slot):
+        pass
+
+    release = commit
+
+    def group_sync(self):
+        self._run.group_syncs += 1
+        return
+        yield
+
+    def group_buffer(self, name):
+        buffer = self.buffer(name)
+        self._run.loaded += buffer.numel() * self._run.group_size * 4
+        return buffer.expand(self._run.group_size, *buffer.shape)
+
+    def exchange(self, name, parts):
+        self._run.uses[name] += 1
+        return dict(parts)
+        yield
+
+    def load(self, target, source):
+        self._run.loaded += target.numel() * source.element_size()
+
+    def gather(self, target, source, rows):
+        self.load(target, source)
+
+    def store(self, target, source):
+        self._run.stored += target.numel() * target.element_size()
+
+    def mma(self, name, a, b, acc=None):
+        op = self.schedule.mma(name)
+        self._run.flops[op.dtype] += op.flops
+        return self.zeros(op.m, op.n)
+
+    def histogram(self, digits, valid, bins):
+        self._run.elements += digits.numel()
+        return self.zeros(bins, dtype=torch.int64)
+
+    def compact(self, target, start, values, keep):
+        self._run.elements += values.numel()
+        self._run.stored += min(values.numel(), target.numel()) * 4
+        return 0
+
+
+class CountingExecutor(Executor):
+    """Walks the text of one role of one CTA, taking every wait as over, and counts products and uses of pipelines.
+
+    Leaves that set nothing are passed over: no body asks for what they do.
+    """
+
+    def walk(self, text) -> None:
+        for _ in self.run(text):
+            pass
+
+    def _call(self, call):
+        if call.leaf.results:
+            super()._call(call)
+
+    def _do(self, statement):
+        if isinstance(statement, text_module.Multiply):
+            for each in statement.products:
+                self._run.flops[each.mma.dtype] += each.mma.flops
+        elif isinstance(statement, text_module.TakeTicket):
+            self._scope[statement.last] = True
+        elif not isinstance(statement, (text_module.Bulk, text_module.Fill)):
+            super()._do(statement)
+
+    def _step(self, step):
+        if step.kind == "acquire" or (step.kind == "commit" and step.slot.pipeline.fill is Engine.PEERS):
+            self._run.uses[step.slot.pipeline.name] += 1
+        return
+        yield
+
+
+class CountingRun(_Run):
+    machine = Counter
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.loaded = self.stored = self.group_syncs = self.elements = 0
+        self.flops: dict[str, float] = defaultdict(float)
+        self.uses: dict[str, int] = defaultdict(int)
+
+    def text_counts(self) -> Counts:
+        cta = _Cta(self.schedule, tuple(0 for _ in self.grid))
+        for role in self.schedule.roles:
+            for replica in range(role.replicas):
+                CountingExecutor(self, cta, role, replica).walk(self.text)
+        steps = max(1, *self.uses.values()) if self.uses else 1
+        return Counts(0, 0, dict(self.flops), steps)
+
+    def counts(self) -> Counts:
+        if self.text is not None:
+            return self.text_counts()
+        for _, body in self.start(tuple(0 for _ in self.grid)):
+            for _ in body:
+                pass
+        steps = max(1, *self.uses.values()) if self.uses else 1
+        return Counts(self.loaded, self.stored, dict(self.flops), steps, self.group_syncs, self.elements)
+
+
+def counted(program, knobs, arch, form, dims) -> Counts:
+    operands: dict[str, Any] = {}
+    for spec in program.problem.operands(form):
+        if spec.kind == "scalar":
+            operands[spec.name] = int(dims.get(spec.name, 0)) if spec.dtype == "int32" else 1.0
+            continue
+        shape = [extent if isinstance(extent, int) else dims[extent] for extent in spec.shape]
+        row = torch.zeros(
+            shape[-1:], dtype=torch.uint8 if spec.dtype.startswith("float8") else spec.torch_dtype
+        )
+        if spec.name in ("seq_lens", "k_end", "row_ends"):
+            row = row + dims.get("max_len", dims.get("skv", 0))
+        operands[spec.name] = row.view(spec.torch_dtype).expand(shape)
+    return CountingRun(program, knobs, arch, operands, dims).counts()
+
+
+def scored(call: registry.Call) -> registry.Call:
+    """The call without rows that selection takes whole."""
+    return dataclasses.replace(call, dims={**call.dims, "skip_below": 0})
+
+
+# Small enough to run the bodies in full: ragged last blocks and tiles, several tiles and sequences a CTA, one and
+# several products, rows that selection takes whole, more splits than one cluster.
+CASES = [
+    *(decode(b, n, p, h, a) for (b, n, p), h, a in product(((1, 1, 64), (512, 1, 5), (3, 8, 700)), (32, 64), ARCHS)),
+    *(scored(decode(b, n, p, h, a)) for (b, n, p), h, a in product(((512, 1, 5), (300, 3, 6), (2000, 2, 3)), (32, 64), ARCHS)),
+    *(prefill(s, skv, h, a) for (s, skv), h, a in product(((1, 60), (130, 1000), (1203, 1000)), (32, 64), ARCHS)),
+    *(topk(r, s, k, arch=a) for (r, s, k), a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)), ARCHS)),
+    *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f, a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ("lightning_indexer", "topk_selector", "sparse_mla"))
+def test_counts_are_what_the_bodies_do(op) -> None:
+    program, compared = programs.get(op), 0
+    for call in (c for c in CASES if c.op == op):
+        open_variants = [v for v in variants.variants(op) if registry.refusal(call, v) is None]
+        for knobs in {registry._frozen(v.knobs): v.knobs for v in open_variants}.values():
+            arch = get_arch(call.arch)
+            dims = {**call.dims, "max_len": call.dims.get("stride", 0)}
+            if program.launch:
+                dims |= program.launch(SimpleNamespace(**knobs), dims, arch)
+            found = program.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
+            found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
+            wanted = counted(program, knobs, arch, call.form, dims)
+            # A text shows its products and steps; the bytes that its leaves move, only the leaves know.
+            text = program.text(knobs, arch) is not None
+            for name in ("flops", "steps") if text else (f.name for f in dataclasses.fields(Counts)):
+                assert getattr(found, name) == getattr(wanted, name), (name, knobs, call)
+            compared += 1
+    assert compared > 20
+
+
+def test_the_model_tells_the_variants_of_a_dsl_apart() -> None:
+    """A tie does not fail a call, but it says that the model leaves out what the knobs differ in."""
+    for call in GRID:
+        rows = [c for c in registry.explain(call).candidates if c.refusal is None]
+        best = min(c.predicted_us for c in rows)
+        tied = [c.variant for c in rows if c.predicted_us - best < registry.TIE]
+        assert len({v.backend for v in tied}) == len(tied), (call, [v.id for v in tied])
+
+
+def test_predictions_and_selections_make_no_tensor(monkeypatch) -> None:
+    """Under a mode that refuses every torch call: nothing of the process's settings can be felt."""
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Refuse(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            raise AssertionError(f"{function} was called")
+
+    class RefuseFunctions(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            raise AssertionError(f"{function} was called")
+
+    monkeypatch.setattr(registry.log, "warning", lambda *args: pytest.fail(str(args)))
+    with Refuse(), RefuseFunctions():
+        for call in GRID:
+            registry.select(call)
+
+
+@pytest.mark.parametrize("pages", (1, 5, 9, 12, 20, 31))
+def test_block_tables_of_any_width_are_ranked(pages, caplog) -> None:
+    for arch, rows in product(ARCHS, (1, 64)):
+        assert registry.select(topk(rows, pages * 64, arch=arch)).variant.arch == arch
+        assert registry.select(decode(rows, 1, pages, arch=arch)).variant.arch == arch
+    assert not caplog.records
+
+
+def test_a_cost_model_that_fails_costs_a_warning_not_the_call(monkeypatch, caplog) -> None:
+    broken = dataclasses.replace(programs.get("topk_selector"), counts=lambda k, schedule, dims: 1 // 0)
+    monkeypatch.setattr(
+        programs, "get", lambda op, get=programs.get: broken if op == "topk_selector" else get(op)
+    )
+    monkeypatch.setattr(registry, "_warned", set())
+    with caplog.at_level(logging.WARNING):
+        chosen = registry.select(topk())
+        again = registry.select(topk(rows=64))
+    ids = [v.id for v in variants.variants("topk_selector", arch="sm_90a")]
+    assert chosen.variant.id == again.variant.id == min(ids)
+    assert chosen.rule == "first by name, the cost model failed"
+    assert len(caplog.records) == 1 and "ZeroDivisionError" in caplog.text and "topk_selector" in caplog.text
+    assert registry.select(mla()).rule.startswith("cost model")
+
+
+@pytest.mark.parametrize("value", (math.nan, math.inf))
+def test_a_prediction_that_is_no_number_is_none(monkeypatch, value) -> None:
+    broken = dataclasses.replace(programs.get("topk_selector"), overhead=lambda k, dims, arch: value)
+    monkeypatch.setattr(programs, "get", lambda op: broken)
+    found = registry.explain(topk())
+    assert found.selection is not None and all(c.predicted_us is None for c in found.candidates)
+
+
+def test_a_variant_without_a_prediction_ranks_last(monkeypatch) -> None:
+    best = registry.select(topk()).variant
+    known = registry._predict
+    monkeypatch.setattr(
+        registry, "_predict", lambda op, arch, knobs, *rest: (None, "") if dict(knobs) == best.knobs else known(op, arch, knobs, *rest)
+    )  # fmt: skip
+    monkeypatch.setattr(registry, "_selected", {})
+    found = registry.explain(topk())
+    assert (
+        found.selection is not None
+        and found.selection.variant != best
+        and found.selection.rule == "cost model"
+    )
+
+
+def test_threads_select_alike_while_the_cache_is_cleared() -> None:
+    calls = GRID[::7]
+    wanted = [registry.select(call) for call in calls]
+    failures: list[Any] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            for _ in range(3):
+                failures.extend(c for c, w in zip(calls, wanted, strict=True) if registry.select(c) != w)
+        except BaseException as error:
+            failures.append(error)
+
+    def forget() -> None:
+        while not done.is_set():
+            registry.clear()
+            time.sleep(0.001)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    clearing = threading.Thread(target=forget)
+    for thread in (*threads, clearing):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    clearing.join()
+    assert not failures
+
+
+def test_a_selection_that_a_clear_overtook_is_not_kept(monkeypatch) -> None:
+    explain = registry.explain
+
+    def overtaken(*args, **kwargs):
+        found = explain(*args, **kwargs)
+        registry.clear()
+        return found
+
+    monkeypatch.setattr(registry, "explain", overtaken)
+    registry.select(topk())
+    assert not registry._selected
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("op", ("lightning_indexer", "topk_selector", "sparse_mla"))
+def test_a_cold_candidate_set_is_ranked_in_a_millisecond(op, arch) -> None:
+    """Under one here; the limit leaves room for a loaded machine."""
+    took = []
+    for call in [c for c in GRID if (c.op, c.arch) == (op, arch)][:25]:
+        registry.clear()
+        begin = time.perf_counter()
+        registry.select(call)
+        took.append(time.perf_counter() - begin)
+    assert statistics.median(took) < 5e-3
+
+
+def test_the_model_and_the_registry_import_no_torch() -> None:
+    code = "import sys, dsl_kernels.registry, dsl_kernels.tile.cost; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

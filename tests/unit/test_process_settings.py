@@ -1,0 +1,410 @@
+"""Every op and step under every setting of the process: the same bits as a plain call, and no setting left behind.
+
+A library call must not feel what the program around it chose for its own tensors. `meta` stands for a default device
+of "cuda": a tensor made without an explicit device ends up there and shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from dsl_kernels import dsa, ops, problems, steps, trial, variants
+from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from dsl_kernels.step_check import check
+from dsl_kernels.tile.machine import Machine
+
+ARCHS = ("sm_90a", "sm_100a")
+Results = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: inputs by name, and what runs them; `where` are the executor's arguments."""
+
+    name: str
+    inputs: dict[str, Any]
+    call: Callable[..., Any]
+
+    def __call__(self, **where: Any) -> Results:
+        got = self.call(self.inputs, **where)
+        if isinstance(got, dsa.StepOutput):
+            return got.out, got.lse, got.indices
+        return got if isinstance(got, tuple) else (got,)
+
+    def on(self, device: str) -> Case:
+        moved = {n: v.to(device) if isinstance(v, torch.Tensor) else v for n, v in self.inputs.items()}
+        return Case(self.name, moved, self.call)
+
+
+def _decode(i: dict[str, Any], **where: Any) -> Any:
+    # Columns past a row's length are not written: compare what is.
+    lens = i["seq_lens"]
+    b, next_n = lens.shape
+    out = torch.full(
+        (b, next_n, i["block_table"].shape[1] * 64), -7.0, dtype=torch.float32, device=lens.device
+    )
+    return lightning_indexer(
+        i["q"], i["k_cache"], i["weights"], lens, i["block_table"], out=out, skip_below=i["skip_below"], **where
+    )  # fmt: skip
+
+
+def _prefill(i: dict[str, Any], **where: Any) -> Any:
+    out = torch.full((i["q"].shape[0], -(-i["k"].shape[0] // 4) * 4), -7.0, dtype=torch.float32, device=i["q"].device)  # fmt: skip
+    names = ("q", "k", "k_scales", "weights", "k_start", "k_end")
+    return lightning_indexer_prefill(*(i[n] for n in names), out=out, **where)
+
+
+def _select(i: dict[str, Any], **where: Any) -> Any:
+    paged = {"block_table": i["block_table"], "page_size": i["page_size"], "next_n": i["next_n"]}
+    return topk_selector(
+        i["logits"], i["row_ends"], i["k"], row_starts=i.get("row_starts"), **(paged if i["page_size"] else {}), **where
+    )  # fmt: skip
+
+
+def _attend(i: dict[str, Any], **where: Any) -> Any:
+    kv, kpe = (i["kv_cache"], None) if "kv_cache" in i else (i["ckv"], i["kpe"])
+    base = "2" if i["lse_scale"] == 1.0 else "e"
+    return sparse_mla(
+        i["q_nope"], i["q_pe"], kv, i["indices"], sm_scale=i["sm_scale"], kpe=kpe, attn_sink=i.get("attn_sink"), lse_base=base, **where
+    )  # fmt: skip
+
+
+def _step(run: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda i, **where: run(**i, sm_scale=0.1, topk=64, **where)
+
+
+WORKLOADS = {
+    "decode": ("lightning_indexer", "decode_mtp3", _decode),
+    "decode skip": ("lightning_indexer", "decode_skip", _decode),
+    "prefill": ("lightning_indexer", "prefill_h32", _prefill),
+    "select": ("topk_selector", "tiny", _select),
+    "select paged": ("topk_selector", "mtp3_paged", _select),
+    "select starts": ("topk_selector", "starts", _select),
+    "attend": ("sparse_mla", "tiny_h16", _attend),
+    "attend sink": ("sparse_mla", "sink", _attend),
+    "attend natural": ("sparse_mla", "natural_log", _attend),
+    "attend wide": ("sparse_mla", "tiny_h64", _attend),
+    "attend fp8": ("sparse_mla", "fp8_holes", _attend),
+}
+STEPS = {
+    "step decode": (steps.StepSize(batch=2, context=130, topk=64, heads=8, index_heads=32), dsa.decode),
+    "step decode fp8": (steps.StepSize(batch=2, context=130, topk=64, heads=16, index_heads=64, kv="fp8"), dsa.decode),
+    "step prefill": (steps.StepSize("prefill", rows=3, context=130, topk=64, heads=8, index_heads=32), dsa.prefill),
+}  # fmt: skip
+NAMES = (*WORKLOADS, *STEPS)
+
+
+def drawn(op: str, workload: str) -> dict[str, Any]:
+    """Inputs without the operands that an op fills in when a caller has none."""
+    inputs = trial.draw(op, problems.get(op).workload(workload), seed=5)
+    unused = {"row_starts": lambda starts: not starts.any(), "attn_sink": lambda sink: sink.isinf().any()}
+    return {n: v for n, v in inputs.items() if n not in unused or not unused[n](v)}
+
+
+@pytest.fixture(scope="module")
+def cases() -> dict[str, Case]:
+    found = {}
+    for name, (op, workload, call) in WORKLOADS.items():
+        found[name] = Case(name, drawn(op, workload), call)
+    for name, (size, run) in STEPS.items():
+        tensors = steps.draw(size, seed=5)[0].tensors
+        found[name] = Case(name, dict(tensors), _step(run))
+    return found
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[tuple[str, str], Results]:
+    """Results of plain calls, by case and architecture."""
+    return {}
+
+
+@contextlib.contextmanager
+def restored(change: Callable[[Any], Any], value: Any, before: Any) -> Iterator[None]:
+    change(value)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "float64": lambda: restored(torch.set_default_dtype, torch.float64, torch.float32),
+    "bfloat16": lambda: restored(torch.set_default_dtype, torch.bfloat16, torch.float32),
+    "default device": lambda: restored(torch.set_default_device, "meta", None),
+    "with device": lambda: torch.device("meta"),
+    "deterministic": lambda: restored(torch.use_deterministic_algorithms, True, False),
+    "inference_mode": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "anomaly": torch.autograd.detect_anomaly,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast float16": lambda: torch.autocast("cpu", dtype=torch.float16),
+    "matmul precision": lambda: restored(torch.set_float32_matmul_precision, "medium", "highest"),
+    "flush denormals": lambda: restored(torch.set_flush_denormal, True, False),
+}
+
+
+def same(got: Results, wanted: Results) -> None:
+    for g, w in zip(got, wanted, strict=True):
+        assert (g.dtype, g.device, g.shape, g.requires_grad) == (w.dtype, w.device, w.shape, False)
+        assert torch.equal(g.view(torch.uint8), w.view(torch.uint8))
+
+
+def forget() -> None:
+    """As in a new process: nothing prepared, no constant, no workspace, no cached view."""
+    ops.clear()
+    ops._base._own.workspaces.clear()
+    ops._base._constants.clear()
+    sys.modules["dsl_kernels.ops.sparse_mla"]._splits.clear()
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_no_setting_changes_a_bit(setting, name, cases, plain) -> None:
+    case = cases[name]
+    for arch in ARCHS:
+        where = {"executor": "interpreter", "arch": arch}
+        forget()
+        wanted = plain[name, arch] = plain.get((name, arch)) or case(**where)
+        forget()
+        # What the setting makes serves plain calls, and what those make serves the setting.
+        with SETTINGS[setting]():
+            cold = case(**where)
+        after = case(**where)
+        with SETTINGS[setting]():
+            warm = case(**where)
+        for got in (cold, after, warm):
+            same(got, wanted)
+
+
+@contextlib.contextmanager
+def everything() -> Iterator[None]:
+    """Several settings at once, as a trainer or a server has them."""
+    with contextlib.ExitStack() as stack:
+        for name in ("float64", "default device", "deterministic", "inference_mode", "autocast"):
+            stack.enter_context(SETTINGS[name]())
+        yield
+
+
+def test_bodies_run_outside_autocast_and_gradients(cases, monkeypatch) -> None:
+    modes = set()
+
+    def load(self, target, source, load=Machine.load):
+        modes.add((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
+        load(self, target, source)
+
+    monkeypatch.setattr(Machine, "load", load)
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.enable_grad():
+        cases["attend"](executor="interpreter")
+        assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+    assert modes == {(False, False)}
+
+
+TINY = {
+    "decode": ("lightning_indexer", "decode_tiny", "decode_tiny_h32"),
+    "prefill": ("lightning_indexer", "prefill_tiny", "prefill_h32"),
+    "select": ("topk_selector", "tiny", "tiny_paged"),
+    "attend": ("sparse_mla", "tiny_h8", "tiny_h16", "tiny_h32", "tiny_h64", "tiny_h128", "tiny_fp8"),
+}
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_no_body_of_any_variant_feels_the_settings(kind) -> None:
+    """Each distinct schedule, not only those that selection prefers for these sizes."""
+    (op, *workloads), call = TINY[kind], WORKLOADS[kind][2]
+    distinct = {(v.arch, *sorted(v.knobs.items())): v for v in variants.variants(op)}
+    ran = 0
+    for name, variant in product(workloads, distinct.values()):
+        workload = problems.get(op).workload(name)
+        heads = workload.params.get("heads", variant.knobs.get("heads"))
+        form = variant.knobs.get("mode", variant.knobs.get("kv", workload.form))
+        if (heads, form) != (variant.knobs.get("heads"), workload.form):
+            continue
+        case = Case(name, drawn(op, name), call)
+        where = {"executor": "interpreter", "arch": variant.arch, "variant": variant.id}
+        wanted = case(**where)
+        forget()
+        with everything():
+            got = case(**where)
+        same(got, wanted)
+        ran += 1
+    assert ran >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_as_one_graph(name, cases) -> None:
+    case = cases[name]
+    tensors = {n: v for n, v in case.inputs.items() if isinstance(v, torch.Tensor)}
+    others = {n: v for n, v in case.inputs.items() if n not in tensors}
+    where = {"executor": "interpreter", "arch": "sm_90a"}
+    if name in STEPS:
+        where["workspace"] = Workspace()
+
+    def call(given: dict[str, torch.Tensor]) -> Results:
+        return Case(name, {**given, **others}, case.call)(**where)
+
+    wanted = call(tensors)
+    forget()
+    torch._dynamo.reset()
+    got = torch.compile(call, fullgraph=True, backend="aot_eager")(tensors)
+    same(got, wanted)
+
+
+def _work_in_child(case: Case, wanted: Results, queue: Any) -> None:
+    try:
+        same(case(executor="interpreter"), wanted)
+        queue.put("")
+    except BaseException as error:
+        queue.put(repr(error))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_after_a_fork(name, cases) -> None:
+    """The child has the parent's prepared launches and caches, and makes its own."""
+    wanted = cases[name](executor="interpreter")
+    context = multiprocessing.get_context("fork")
+    for warm in (True, False):
+        if not warm:
+            forget()
+        queue = context.SimpleQueue()
+        child = context.Process(target=_work_in_child, args=(cases[name], wanted, queue))
+        child.start()
+        child.join(60)
+        assert child.exitcode == 0 and queue.get() == ""
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_eight_threads_at_once(name, arch, cases) -> None:
+    case, failures = cases[name], []
+    where = {"executor": "interpreter", "arch": arch}
+    wanted = case(**where)
+    forget()
+    together, interval = threading.Barrier(8), sys.getswitchinterval()
+
+    def work() -> None:
+        try:
+            together.wait()
+            for _ in range(2):
+                same(case(**where), wanted)
+        except BaseException as error:
+            failures.append(repr(error)[:300])
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures
+
+
+def test_a_result_of_inference_mode_may_be_written_outside_it(cases) -> None:
+    """Buffers that a server allocates under inference_mode serve calls from anywhere."""
+    for name in STEPS:
+        case = cases[name]
+        wanted = case(executor="interpreter")
+        with torch.inference_mode():
+            output = dsa.StepOutput(*(torch.empty_like(tensor) for tensor in wanted))
+        same(case(executor="interpreter", output=output), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_drawing_and_checking_feel_no_setting(setting) -> None:
+    """Inputs, references and comparisons: what `verify`, `run` and a user's own tests stand on."""
+
+    def work() -> list[Any]:
+        found: list[Any] = []
+        for op in ("lightning_indexer", "topk_selector", "sparse_mla"):
+            problem = problems.get(op)
+            for workload in (w for w in problem.workloads if w.tier != "real"):
+                inputs = trial.draw(op, workload, seed=2)
+                expected = problem.reference(workload.form, inputs)
+                found += [*inputs.values(), *expected.values()]
+                figures = problem.compare(workload.form, inputs, expected, expected)
+                found += [figures.failures, *figures.figures.values()]
+        for size, _ in STEPS.values():
+            found += steps.draw(size, seed=2)[0].tensors.values()
+        return found
+
+    wanted = work()
+    with SETTINGS[setting]():
+        got = work()
+    assert len(got) == len(wanted)
+    for g, w in zip(got, wanted, strict=True):
+        if isinstance(w, torch.Tensor):
+            same((g.contiguous(),), (w.contiguous(),))
+        else:
+            assert g == w
+
+
+@pytest.mark.parametrize("setting", ("default device", "float64", "inference_mode", "autocast"))
+def test_a_step_is_checked_under_a_setting(setting) -> None:
+    inputs, workspace = steps.draw(STEPS["step decode"][0], seed=2)[0], Workspace()
+    with SETTINGS[setting]():
+        output = inputs.run(executor="interpreter", workspace=workspace)
+        found = check(inputs, output, workspace)
+    assert {op: comparison.failures for op, comparison in found.items()} == {op: [] for op in found}
+
+
+@contextlib.contextmanager
+def side_stream() -> Iterator[None]:
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@contextlib.contextmanager
+def other_device() -> Iterator[None]:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs, found one")
+    with torch.cuda.device(1):
+        yield
+
+
+GPU_SETTINGS = {
+    **{name: make for name, make in SETTINGS.items() if name != "flush denormals"},
+    "default device cuda": lambda: restored(torch.set_default_device, "cuda", None),
+    "autocast cuda": lambda: torch.autocast("cuda", dtype=torch.bfloat16),
+    "side stream": side_stream,
+    "other device": other_device,
+}
+
+
+@pytest.mark.sm90
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("setting", GPU_SETTINGS)
+def test_no_setting_changes_a_bit_on_a_gpu(setting, name, cases) -> None:
+    case = cases[name].on("cuda:0")
+    forget()
+    wanted = case()
+    forget()
+    with GPU_SETTINGS[setting]():
+        cold = case()
+    after = case()
+    with GPU_SETTINGS[setting]():
+        warm = case()
+    torch.cuda.synchronize(0)
+    for got in (cold, after, warm):
+        same(got, wanted)

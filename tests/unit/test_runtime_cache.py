@@ -1,0 +1,261 @@
+"""What the cache loads and refuses, with a hand-made artifact: no compiler is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_runtime_artifact import example
+
+from dsl_kernels import variants
+from dsl_kernels.errors import ArtifactError, CacheError, InvalidArgumentError, MissingArtifactError
+from dsl_kernels.runtime import cache, storage, store
+from dsl_kernels.variants import Variant
+
+ROOT = Path(__file__).resolve().parents[2]
+NAME = "scale__tilelang_sm90a__t"
+
+
+@pytest.fixture(autouse=True)
+def cache_dir(tmp_path, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("DSL_KERNELS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def made(tmp_path) -> tuple[Variant, Path]:
+    """A generated module and the artifact that a compile of it would have left."""
+    path = tmp_path / "generated" / f"{NAME}.py"
+    path.parent.mkdir()
+    path.write_text("# a module\n")
+    variant = Variant(NAME, "scale", "tilelang", "sm_90a", {}, path)
+    key = cache.key_of(variant)
+    folder = cache._entry(variant, key) if key.digest else cache._folder(variant) / f"{NAME}-00000000"
+    storage.make_folder(folder)
+    for file in ("kernel.ptx", "kernel.cubin"):
+        (folder / file).write_text(file)
+    example().seal(folder)
+    cache.record_inputs(folder, variant, key)
+    return variant, folder
+
+
+def test_it_is_found_and_loaded(made):
+    variant, folder = made
+    assert cache.lookup(variant) == folder
+    artifact, code = store.fetch(variant, "kernel.cubin")
+    assert artifact == example(files=artifact.files) and code == b"kernel.cubin"
+
+
+def test_no_bit_of_the_launch_description_can_flip_unseen(made):
+    _, folder = made
+    path, text = folder / "meta.json", (folder / "meta.json").read_bytes()
+    for bit in range(8 * len(text)):
+        flipped = bytearray(text)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(ArtifactError):
+            cache.fetch(folder, "kernel.cubin")
+
+
+@pytest.mark.parametrize("file", ["meta.json", "inputs.json", "kernel.cubin", "kernel.ptx"])
+def test_whatever_is_damaged_is_a_miss_and_never_an_answer(made, file, monkeypatch):
+    """Flips, cuts and swapped bytes of any file: looked up as missing, or found with every code file intact."""
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
+    variant, folder = made
+    path, text, generator = folder / file, (folder / file).read_bytes(), random.Random(7)
+    for _ in range(200):
+        damaged = bytearray(text)
+        place = generator.randrange(len(text))
+        kind = generator.randrange(3)
+        if kind == 0:
+            damaged[place] ^= 1 << generator.randrange(8)
+        elif kind == 1:
+            del damaged[place:]
+        else:
+            damaged[place : place + 4] = generator.randbytes(4)
+        if bytes(damaged) == text:
+            continue
+        path.write_bytes(damaged)
+        assert cache.lookup(variant) is None
+        with pytest.raises(MissingArtifactError):
+            store.fetch(variant, "kernel.cubin")
+    path.write_bytes(text)
+    assert cache.lookup(variant) == folder
+
+
+def test_an_artifact_without_the_record_of_this_version_is_a_miss(made):
+    variant, folder = made
+    (folder / "inputs.json").write_text('{"content": "", "digest": "", "variant": "", "versions": {}}')
+    assert cache.lookup(variant) is None
+
+
+@pytest.mark.parametrize("place", ["root", "version", "arch", "entry", "kernel.cubin", "meta.json"])
+@pytest.mark.parametrize("bit", [0o002, 0o020])
+def test_a_cache_that_others_may_write_to_is_refused(made, cache_dir, place, bit):
+    variant, folder = made
+    places = {"root": cache_dir, "version": folder.parents[1], "arch": folder.parent, "entry": folder}
+    path = places.get(place, folder / place)
+    path.chmod(path.stat().st_mode | bit)
+    for look in (cache.lookup, cache.artifact_for, cache.load):
+        with pytest.raises(CacheError, match=r"others may write to it.*chmod -R go-w") as caught:
+            look(variant)
+        assert caught.value.code == "CACHE_UNTRUSTED" and caught.value.subject == str(path)
+
+
+def test_without_a_home_the_error_says_what_to_set(made, monkeypatch, tmp_path):
+    for name in ("DSL_KERNELS_CACHE_DIR", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: (_ for _ in ()).throw(KeyError(uid)))
+    with pytest.raises(CacheError, match="set DSL_KERNELS_CACHE_DIR") as caught:
+        cache.cache_root()
+    assert caught.value.code == "CACHE_HOME"
+    monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", "~/kernels")
+    with pytest.raises(InvalidArgumentError, match="DSL_KERNELS_CACHE_DIR"):
+        cache.cache_root()
+
+
+PROBE = """
+import json, os, sys, traceback
+commands = json.loads(sys.argv[1])
+from dsl_kernels.cli import main
+for arguments in commands:
+    sys.argv = ["dsl_kernels", *arguments]
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+        code = 70
+    sys.stdout.flush(), sys.stderr.flush()
+    os.write(1, f"\\n<<{code}>>\\n".encode())
+"""
+TILELANG = next(v.id for v in variants.variants(backend="tilelang"))
+COMMANDS = (
+    ("env", "--json"),
+    ("list", "--op", "topk_selector"),
+    ("list", "--json"),
+    ("show", TILELANG),
+    ("explain", "sparse_mla", "--dim", "t=16,heads=16,topk=2048", "--arch", "sm_90a"),
+    ("run", "decode", "--size", "tiny", "--executor", "interpreter"),
+    ("cache", "ls"),
+    ("cache", "prune", "--dry-run"),
+    ("compile", TILELANG),
+    ("doctor",),
+    ("--help",),
+)
+
+
+def _identity(uid: int) -> dict[str, Any]:
+    return {"user": uid, "group": uid, "extra_groups": []} if uid else {}
+
+
+def outcomes(uid: int = 0, **settings: str) -> dict[str, tuple[int, str]]:
+    """Exit status and output of each command, run with nothing in the environment but `settings`."""
+    # Without a toolkit nothing is compiled, whoever asks.
+    path = {
+        "PATH": os.path.dirname(sys.executable),
+        "CUDA_HOME": "/nonexistent",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(COMMANDS)], **_identity(uid),
+        env={**path, "PYTHONPATH": str(ROOT), **settings}, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    *texts, rest = re.split(r"\n<<(\d+)>>\n", done.stdout.decode(errors="replace"))
+    assert done.returncode == 0 and rest == "", done.stdout.decode(errors="replace")[-3000:]
+    found = {}
+    for arguments, text, code in zip(COMMANDS, texts[::2], texts[1::2], strict=True):
+        assert "Traceback" not in text and "Unraisable" not in text, (arguments, text[-3000:])
+        found[" ".join(arguments[:2])] = int(code), text
+    return found
+
+
+def works(found: dict[str, tuple[int, str]], *besides: str) -> None:
+    """Every command works; those in `besides` say what to set instead."""
+    for name, (code, text) in found.items():
+        if name.split()[0] == "compile":
+            assert name in besides or (code in (1, 2) and "error[" in text), text
+        elif name not in besides and name != "doctor":
+            assert code == 0, (name, text)
+        if name in besides:
+            assert code in (1, 2) and "DSL_KERNELS_CACHE_DIR" in text, (name, text)
+
+
+NOBODY = 54321  # has no passwd entry
+
+
+@pytest.fixture
+def nobody() -> int:
+    """A user without a name, if this test can become one and Python lies where he can read it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    tried = [sys.executable, "-c", "import torch, typer, dsl_kernels.cli"]
+    settings = {"PYTHONPATH": str(ROOT)}
+    if subprocess.run(tried, env=settings, capture_output=True, check=False, **_identity(NOBODY)).returncode:
+        pytest.skip("another user cannot read this Python")
+    return NOBODY
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "HOME": "/nonexistent"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "HOME": "/nonexistent"},
+    ],
+    ids=["ascii", "C"],
+)
+def test_every_command_prints_where_only_ascii_can_be(settings, cache_dir):
+    works(outcomes(**settings, DSL_KERNELS_CACHE_DIR=str(cache_dir)))
+
+
+@pytest.mark.slow
+def test_every_command_works_or_says_what_to_set_without_a_home_and_a_name(nobody):
+    found = outcomes(nobody)
+    works(found, "cache ls", "cache prune", f"compile {TILELANG}", "doctor")
+    assert "error[CACHE_HOME]" in found["cache ls"][1]
+    works(outcomes(nobody, HOME="/nonexistent"))
+
+
+@pytest.mark.slow
+def test_every_command_works_or_says_what_to_set_in_the_home_of_another_user(nobody, tmp_path):
+    home = tmp_path / "home"
+    (home / ".cache").mkdir(parents=True)
+    for folder in tmp_path.parents:
+        if folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    tmp_path.chmod(0o755)
+    home.chmod(0o700)
+    found = outcomes(nobody, HOME=str(home))
+    works(found, *(name for name, (code, _) in found.items() if code == 2))
+    assert found["run decode"][0] == found["env --json"][0] == 0
+
+
+@pytest.mark.slow
+def test_every_command_works_on_a_cache_that_cannot_be_written(cache_dir, made, nobody):
+    for folder in (cache_dir, *cache_dir.parents):
+        if folder.stat().st_mode & 0o011 != 0o011 and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    found = outcomes(nobody, DSL_KERNELS_CACHE_DIR=str(cache_dir))
+    works(found)
+    assert NAME in found["cache ls"][1], "what root compiled is there for everyone"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.slow
+def test_a_cache_of_another_user_is_refused_with_what_to_set(cache_dir, made):
+    os.chown(cache_dir, 4321, 4321)
+    found = outcomes(DSL_KERNELS_CACHE_DIR=str(cache_dir))
+    code, text = found[f"compile {TILELANG}"]
+    assert code == 1 and "CACHE_UNTRUSTED" in text and "DSL_KERNELS_CACHE_DIR" in text
