@@ -1,8 +1,8 @@
 """The machine a program's bodies run on, tile by tile: pipelines, data movement, tensor-core and group operations.
 
 `Interpreter` (below) executes the bodies in torch on a CPU with the kernel's own tiling, stages, masks, splits and
-merges, under a seeded schedule of roles and CTAs; `dsl_kernels.tile.cost.Counter` runs the same bodies
-once and counts. A body is a generator: it yields where the hardware would wait.
+merges, under a seeded schedule of roles and CTAs. A body is a generator: it yields where the hardware would wait.
+Nothing here depends on a default device or dtype, on autocast or on the grad mode of the caller.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from .lang import Buffer, Pipeline, Schedule, Space, TileProgram
 if TYPE_CHECKING:
     from .execute import ClusterBarrier
 
+# The device of every tile; the caller's default device is not asked.
+DEVICE = "cpu"
 TORCH_DTYPES = {
     "float32": torch.float32,
     "int32": torch.int32,
@@ -76,26 +78,20 @@ class _Ring:
 class _Cta:
     """Storage and pipeline state of one CTA."""
 
-    def __init__(
-        self, schedule: Schedule, block: tuple[int, ...], fresh: Callable[[Buffer], torch.Tensor]
-    ) -> None:
+    def __init__(self, schedule: Schedule, block: tuple[int, ...]) -> None:
         self.block = block
         self.rings = {pipe.name: _Ring() for pipe in schedule.pipelines}
         self.meetings: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         self.storage: dict[str, torch.Tensor] = {}
         for buffer in schedule.buffers:
             if buffer.space is not Space.REGISTER:
-                self.storage[buffer.name] = fresh(buffer)
-
-
-def unfilled(buffer: Buffer) -> torch.Tensor:
-    """Fresh storage of a buffer, all stages, whose content is never looked at."""
-    return torch.empty((buffer.stages, *buffer.shape), dtype=TORCH_DTYPES[buffer.dtype])
+                self.storage[buffer.name] = poisoned(buffer)
 
 
 def poisoned(buffer: Buffer) -> torch.Tensor:
     """Fresh storage of a buffer, all stages, filled with NaN (or an absurd integer) so that stale reads show."""
-    tensor = unfilled(buffer)
+    shape = (buffer.stages, *buffer.shape)
+    tensor = torch.empty(shape, dtype=TORCH_DTYPES[buffer.dtype], device=DEVICE)
     _poison(tensor)
     return tensor
 
@@ -108,7 +104,7 @@ def _poison(tensor: torch.Tensor) -> None:
 
 
 class Machine:
-    """What a role's body sees. Subclasses decide whether operations compute or count.
+    """What a role's body sees.
 
     Attributes:
         k: the variant's knobs as a namespace.
@@ -137,15 +133,15 @@ class Machine:
         return self._run.operands[name]
 
     def read(self, name: str, index: tuple[int, ...], typical: str | int) -> int:
-        """One integer of a global operand that steers control flow; `typical` names the dim the cost model assumes."""
+        """One integer of a global operand that steers control flow; `typical`, or the dim it names, is what it may be."""
         return int(self.operand(name)[index])
 
     def loop(self, count: int) -> Iterator[int]:
-        """A loop of `count` like iterations (the cost model runs the first and multiplies)."""
+        """A loop of `count` like iterations."""
         return iter(range(count))
 
     def taken(self, condition: bool | torch.Tensor) -> bool:
-        """A data-dependent branch (the cost model takes it)."""
+        """A data-dependent branch that is usually taken."""
         return bool(condition)
 
     def buffer(self, name: str) -> torch.Tensor:
@@ -153,13 +149,13 @@ class Machine:
         return self._cta.storage[name][0]
 
     def zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self._run.device)
+        return torch.zeros(shape, dtype=dtype, device=DEVICE)
 
     def full(self, shape: tuple[int, ...], value: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.full(shape, value, dtype=dtype, device=self._run.device)
+        return torch.full(shape, value, dtype=dtype, device=DEVICE)
 
     def arange(self, count: int) -> torch.Tensor:
-        return torch.arange(count, device=self._run.device)
+        return torch.arange(count, dtype=torch.int64, device=DEVICE)
 
     def acquire(self, name: str) -> Generator[Any, None, Slot]:
         """Producer: wait until the next slot is free; returns the `Slot` (`slot = yield from m.acquire(...)`)."""
@@ -259,7 +255,7 @@ class Machine:
         return box
 
     def number(self, value: torch.Tensor, typical: int = 0) -> int:
-        """A value computed by the kernel that steers it; the cost model assumes `typical`."""
+        """A value computed by the kernel that steers it; `typical` is what it may be."""
         return int(value)
 
     def arrive_last(self, name: str, index: int, total: int) -> bool:
@@ -304,7 +300,8 @@ class Machine:
                 f"calls mma {name} with {tuple(a.shape)} x {tuple(b.shape)}",
                 f"declare m={op.m}, n={op.n}, k={op.k} as the body uses them",
             )
-        out = a.float() @ b.float()
+        # In float64, where neither the process's matmul precision nor the number of threads shows in the rounded sum.
+        out = (a.double() @ b.double()).float()
         return out if acc is None else acc + out
 
     def histogram(self, digits: torch.Tensor, valid: torch.Tensor, bins: int) -> torch.Tensor:
@@ -337,8 +334,6 @@ class _Run:
     """One launch: the operands, the grid and the state shared by CTAs."""
 
     machine: type[Machine] = Machine
-    device = "cpu"
-    fresh = staticmethod(poisoned)
 
     def __init__(
         self,
@@ -395,7 +390,7 @@ class _Run:
         )
 
     def start(self, block: tuple[int, ...]) -> list[tuple[Any, Iterator[Any]]]:
-        cta = _Cta(self.schedule, block, self.fresh)
+        cta = _Cta(self.schedule, block)
         if self.schedule.group:
             self.ctas[self.group_of(block)][block] = cta
         if self.text is not None:
@@ -440,7 +435,12 @@ class Interpreter:
         Raises:
             ScheduleError: the roles deadlock, or a body misuses a pipeline.
         """
-        run = _Run(program, knobs, arch, operands, dims)
+        # The caller's modes are for the caller's tensors: autocast would convert a body's, and workspace that was made
+        # in inference mode could not be written outside it.
+        with torch.device(DEVICE), torch.inference_mode(), torch.autocast(DEVICE, enabled=False):
+            self._run(_Run(program, knobs, arch, operands, dims))
+
+    def _run(self, run: _Run) -> None:
         rng = random.Random(self.seed) if self.seed is not None else None
         blocks = list(product(*(range(extent) for extent in run.grid)))
         if rng is not None:
