@@ -210,6 +210,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
+        "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip
 
@@ -236,8 +237,9 @@ def names_in_text(statements: Any) -> set[str]:
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     threads = schedule.role(buffer.role or "").warps * 32
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
+    own = buffer.private and buffer.per_thread is not None
     return SimpleNamespace(
-        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
+        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private, own=own,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
     )  # fmt: skip
 
@@ -280,10 +282,8 @@ def render(candidate: Candidate) -> str:
         TemplateError: an undefined name, a syntax error, or a declared pipeline step that no body takes.
     """
     name = f"{candidate.backend}/{candidate.template.name}"
-    names = context(candidate)
     text = candidate.program.text(candidate.knobs, candidate.arch)
-    if text is not None:
-        names |= text_context(candidate, text)
+    names = context(candidate) | text_context(candidate, text)
     try:
         body = environment().get_template(name).render(names)
     except jinja2.TemplateError as error:

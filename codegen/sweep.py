@@ -18,7 +18,6 @@ from dsl_kernels.tile.lang import TileProgram
 from .check import Violation, check
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
-# The template around the text of a kernel, for operations that have none of their own.
 FRAME = "_frame.py.j2"
 
 
@@ -91,13 +90,9 @@ def backends() -> list[str]:
     )
 
 
-def find_template(backend: str, op: str, arch: str) -> Path | None:
-    """`<op>.<arch>.py.j2` if there is one, else `<op>.py.j2`, else the frame around a kernel's text."""
-    for name in (f"{op}.{arch}.py.j2", f"{op}.py.j2", FRAME):
-        path = TEMPLATES / backend / name
-        if path.exists():
-            return path
-    return None
+def frame(backend: str) -> Path:
+    """The template around the text of a kernel in a DSL."""
+    return TEMPLATES / backend / FRAME
 
 
 def combinations(program: TileProgram, arch: ArchSpec, level: int, backend: str) -> Iterator[dict[str, Any]]:
@@ -116,12 +111,11 @@ def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
     for op in programs.names():
         for backend in backends():
             for arch in ARCHS.values():
-                template = find_template(backend, op, arch.name)
-                if template is None or not only.accepts(op, backend, arch.name):
+                if not only.accepts(op, backend, arch.name):
                     continue
                 program = programs.get(op)
                 for knobs in combinations(program, arch, level, backend):
-                    candidate = Candidate(program, backend, arch, knobs, template)
+                    candidate = Candidate(program, backend, arch, knobs, frame(backend))
                     if not only.matches(candidate.id):
                         continue
                     violations = check(program, knobs, arch)

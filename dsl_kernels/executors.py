@@ -74,7 +74,7 @@ class Interpreter:
 
     @checked
     def prepare(self, variant: Variant, device: int | None = None) -> Launcher:
-        from .tile.machine import Interpreter as Machine
+        from .tile.interpreter import Interpreter as Machine
 
         program, arch, machine = programs.get(variant.op), get_arch(variant.arch), Machine(self.seed)
 

@@ -144,7 +144,7 @@ PATH = (
 )
 DERIVED = (
     ("barrier plan", "tile/plan.py"),
-    ("interpreter", "tile/machine.py"),
+    ("interpreter", "tile/interpreter.py"),
     ("cost model", "tile/cost.py"),
     ("describe", "tile/describe.py"),
 )

@@ -324,7 +324,9 @@ class _Share:
 
 
 def _share() -> _Share:
-    seq, tile, step, need, turns, turn = (name(text) for text in ("seq", "tile", "step", "need", "turns", "turn"))
+    seq, tile, step, need, turns, turn = (
+        name(text) for text in ("seq", "tile", "step", "need", "turns", "turn")
+    )
     return _Share(seq, tile, step, need, turns, turn, name("fresh", "bool"))
 
 

@@ -1,46 +1,37 @@
 """Exact top-k as a tile program: a radix select over ordered 32-bit keys, one cluster of CTAs a row.
 
-Each CTA histograms one digit of the keys that still match the decided prefix, in shared memory; the CTAs of a row
-read each other's counts and agree on the digit that holds the k-th largest key. After at most three digits the key is
-exact to its last bit, whatever the distribution; ties go to the lower position. As soon as few keys are undecided,
-one pass lists them and marks the columns above them, and the remaining digits are counted over the list. Every CTA
-then writes its own share in ascending position, at an offset that follows from the counts of lower ranks: no atomics
-on the output, the same bits in every run.
+The undecided keys are always those at most `span` below `end`. A round counts the next digit of them in shared memory,
+2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree on the bin that holds the
+k-th largest key. The first digit is the score rounded to fp16, which splits scores of ordinary size better than the
+leading bits of the key; after at most three more digits the key is exact to its last bit, whatever the distribution.
+As soon as few keys are undecided, one pass over the row marks the columns above them in a bitmap and lists them for
+all CTAs; the remaining digits are counted over the list, and the last few entries are ranked against each other. Ties
+go to the lower position. Every CTA then writes its own share in ascending position, at an offset that follows from the
+counts of lower ranks: no atomics on the output, the same bits in every run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from .. import problems
 from ..arch import ArchSpec
-from ..tile.lang import Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
-from ..tile.machine import DEVICE, Machine
+from ..device.torch import topk_selector as leaf
+from ..device.torch.topk_selector import BINS, COARSE, WORD
+from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
+from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
-TILE = 128
-COARSE = 64
-KEY_BITS = 32
-# Widths of the three digits by the knob's value; the rest of the key is the third digit.
-DIGITS = {12: (12, 12, 8), 11: (11, 11, 10)}
-# The other way: the first digit is the leading bits of the score as fp16, the next ones split what one bin spans.
-HALF = "half"
-HALF_BITS = 11
-HALF_COARSE = 32
 # A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
 DENSE = 8
-# The histogram buffer starts with the coarse sums of every round.
-BINS = 3 * COARSE
-# Undecided keys that go to the list of a CTA, and those that one CTA ranks without another round.
+# Undecided keys that are listed, and those of the list that are ranked without another round.
 LISTED = 2048
 RANKED = 64
 # Columns that a CTA can mark in its bitmaps: a cluster of 16 serves rows of a million.
-SPAN = 73728
-HALF_SPAN = 81920
+SPAN = 81920
 
 KNOBS = (
     Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
@@ -51,313 +42,358 @@ KNOBS = (
         ((4, 8, 16), (32,)),
         "keys a thread keeps in registers; longer rows are read again in every pass",
     ),
-    Knob(
-        "digit",
-        "d",
-        ((11, 12, HALF),),
-        "bits of the first two digits, or a first digit from the score as fp16",
-    ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
 )
-# (group, threads, keep, digit, resident) of the committed set: short rows, a few long rows, many rows.
-COMMITTED = {
-    "tilelang": (
-        (1, 1024, 4, 11, 1),
-        (8, 1024, 4, 12, 1),
-        (4, 1024, 8, 12, 1),
-        (16, 1024, 8, 12, 1),
-        (2, 1024, 16, 12, 1),
-        (2, 1024, 8, 12, 2),
-        (1, 1024, 8, 12, 2),
-    ),
-    "cutedsl": (
-        (1, 512, 8, HALF, 1),
-        (8, 512, 8, HALF, 1),
-        (16, 512, 16, HALF, 1),
-        (4, 1024, 16, HALF, 1),
-        (2, 1024, 16, HALF, 1),
-        (1, 512, 16, HALF, 2),
-    ),
-}
-
-
-def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    return _half_digits(k) if k.digit == HALF else _key_digits(k)
+# (group, threads, keep, resident) of the committed set: short rows, a few long rows, many rows.
+COMMITTED = (
+    (1, 512, 8, 1),
+    (8, 512, 8, 1),
+    (16, 512, 16, 1),
+    (4, 1024, 16, 1),
+    (2, 1024, 16, 1),
+    (1, 512, 16, 2),
+)
 
 
 def _stashed(k: SimpleNamespace) -> int:
     """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
-    return 2 if k.digit == HALF and k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
+    return 2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
 
 
-def _half_digits(k: SimpleNamespace) -> Schedule:
-    warps = k.threads // 32
-    words = HALF_SPAN // 32
-    shared = Space.SHARED
-    stashed = _stashed(k)
-    stash = Buffer(
-        "stash",
-        shared,
-        (stashed * k.threads * k.keep,),
-        "int32",
-        doc="keys of a row's first batches, between the passes",
-    )
-    coarse = Buffer(
-        "coarse", shared, (2 * k.group * HALF_COARSE,), "int32", doc="coarse sums of all CTAs, by round"
-    )
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    stashed, words = _stashed(k), SPAN // WORD
+
+    def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
+        return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
+
+    def private(buffer: str, each: int, dtype: str, doc: str) -> Buffer:
+        return Buffer(
+            buffer,
+            Space.REGISTER,
+            (k.threads, each),
+            dtype,
+            role="select",
+            private=True,
+            per_thread=each,
+            doc=doc,
+        )
+
     return Schedule(
-        roles=(Role("select", warps, doc="every warp owns a run of words of 32 columns"),),
+        roles=(Role("select", k.threads // 32, doc="every warp owns a run of words of 32 columns"),),
         buffers=(
-            Buffer(
-                "hist", shared, (2 << HALF_BITS,), "int32", doc="the bins of a round, of even and odd rounds"
-            ),
-            Buffer(
-                "entries",
-                shared,
-                (LISTED + RANKED,),
-                "int64",
-                doc="undecided keys of the row with their positions",
-            ),
-            Buffer("above", shared, (words,), "int32", doc="a bit a column: above the threshold"),
-            Buffer("equal", shared, (words,), "int32", doc="a bit a column: equal to the threshold"),
-            *((coarse,) if k.group > 1 else ()),
-            *((stash,) if stashed else ()),
-            Buffer(
-                "pages",
-                shared,
-                (k.threads,),
-                "int32",
-                doc="the first entries of this CTA's part of the page table",
-            ),
-            Buffer("sums", shared, (32,), "int32", doc="of each warp, within a scan"),
-            Buffer("counts", shared, (32,), "int32", doc="selected columns of each warp"),
-            Buffer("state", shared, (8,), "int32", doc="what a round found, for all threads"),
-            Buffer("counters", shared, (8,), "int32"),
-            Buffer("keys", Space.REGISTER, (k.threads, k.keep), "uint32", role="select"),
+            shared("hist", 2 * BINS, "the bins of a round, of even and odd rounds"),
+            shared("entries", LISTED + RANKED, "undecided keys of the row with their positions", "int64"),
+            shared("above", words, "a bit a column: above the threshold"),
+            shared("equal", words, "a bit a column: equal to the threshold"),
+            *((shared("coarse", 2 * k.group * COARSE, "coarse sums of all CTAs, by round"),) if k.group > 1 else ()),
+            *((shared("stash", stashed * k.threads * k.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
+            shared("pages", k.threads, "the first entries of this CTA's part of the page table"),
+            shared("sums", 32, "of each warp, within a scan"),
+            shared("counts", 32, "selected columns of each warp"),
+            shared("state", 8, "what a round found, for all threads"),
+            shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
+            private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
+            private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),
+            private("mine", BINS // k.threads, "int32", "bins of a round"),
         ),
         pipelines=(),
         mmas=(),
         grid=("rows", str(k.group)),
+        axes=("row", "rank"),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={
-            "listed": LISTED,
-            "ranked": RANKED,
-            "coarse": HALF_COARSE,
-            "stashed": stashed,
-            "dense": DENSE,
-        },
+        constants={"stashed": stashed, "warps": k.threads // 32, "batch": WORD * k.keep},
         ctas_per_sm=k.resident,
-    )
+        spends_registers=k.resident > 1,
+    )  # fmt: skip
 
 
-def _key_digits(k: SimpleNamespace) -> Schedule:
-    digits = DIGITS[k.digit]
-    warps = k.threads // 32
-    shared = Space.SHARED
-    return Schedule(
-        roles=(Role("select", warps, doc="every warp owns a run of 128-column tiles"),),
-        buffers=(
-            Buffer(
-                "hist",
-                shared,
-                (BINS + sum(1 << bits for bits in digits),),
-                "int32",
-                doc="64 coarse sums a digit, then the bins of each digit",
-            ),
-            Buffer("list_keys", shared, (LISTED,), "uint32", doc="undecided keys of this CTA, in any order"),
-            Buffer("list_columns", shared, (LISTED,), "int32"),
-            Buffer("above", shared, (SPAN // 8,), "uint8", doc="a bit a column: above the threshold"),
-            Buffer("equal", shared, (SPAN // 8,), "uint8", doc="a bit a column: equal to the threshold"),
-            Buffer("chosen", shared, (MAX_K,), "int32", doc="selected positions of this CTA, ascending"),
-            Buffer("decided", shared, (5,), "int32", doc="what a round found, for all threads"),
-            Buffer("listed", shared, (1,), "int32"),
-            Buffer("warp_sums", shared, (warps,), "int32"),
-            Buffer("keys", Space.REGISTER, (k.threads, k.keep), "uint32", role="select"),
-        ),
-        pipelines=(),
-        mmas=(),
-        grid=("rows", str(k.group)),
-        cluster=(1, k.group, 1),
-        group=(1,) if k.group > 1 else (),
-        constants={"digits": digits, "coarse": COARSE, "bins": BINS, "rank": RANKED},
-        ctas_per_sm=k.resident,
-    )
+@dataclass(frozen=True)
+class _Range:
+    """The undecided keys: those at most `span` below `end`. `inside` of them there are, `need` are still to be selected.
 
-
-def order_key(x: torch.Tensor) -> torch.Tensor:
-    """Unsigned keys (as int64) in the order of the floats: -0 equals +0, NaN above +inf."""
-    bits = (x + 0.0).view(torch.int32).long() & 0xFFFFFFFF
-    key = torch.where(bits >= 1 << 31, bits ^ 0xFFFFFFFF, bits ^ (1 << 31))
-    return torch.where(x.isnan(), 0xFFFFFFFF, key)
-
-
-def _map(m: Machine, row: int, positions: torch.Tensor) -> torch.Tensor:
-    page = m.dim("page_size")
-    if page == 0:
-        return positions
-    table = m.operand("block_table")[row // max(1, m.dim("next_n"))]
-    return table[positions // page].long() * page + positions % page
-
-
-def _take_all(m: Machine, row: int, rank: int, length: int) -> None:
-    """A row with at most k scores: slot j is position j; ranks share the slots in blocks of one per thread."""
-    slots = m.arange(m.dim("k"))
-    mine = (slots // m.k.threads) % m.k.group == rank
-    out = m.operand("indices")[row]
-    inside = slots < length
-    ids = torch.where(inside, _map(m, row, torch.where(inside, slots, 0)) if length > 0 else slots, -1)
-    m.store(out, torch.where(mine, ids, out.long()))
-
-
-def _settle(m: Machine, counts: torch.Tensor, need: int, rank: int) -> tuple[int, int, int, int, int]:
-    """The bin (from the top) that holds the need-th key, given counts [ranks, bins].
-
-    Returns the bin, what it must still give, how many it holds, and the lower ranks' keys above and inside it.
+    `lower` keys of CTAs of lower rank lie above the range, and `within` in it. All are variables of the kernel.
     """
-    total = counts.sum(dim=0)
-    above = total.flip(0).cumsum(0).flip(0) - total
-    bin_ = m.number(((above < need) & (need <= above + total)).long().argmax())
+
+    end: Expr
+    span: Expr
+    need: Expr
+    inside: Expr
+    lower: Expr
+    within: Expr
+    rounds: Expr
+
+    @property
+    def bins(self) -> Expr:
+        """First bin of this round; the other half of the histogram is then free."""
+        return (self.rounds & 1) * BINS
+
+    @property
+    def spare(self) -> Expr:
+        return ((self.rounds + 1) & 1) * BINS
+
+
+def _start(m: Recorder) -> None:
+    """Where this warp stands among those of the row. A row that the group's registers can hold is laid out by its
+    stride, so that its loads wait for nothing."""
+    m.let("owner", m.block(1) * m.c.warps + m.warp)
+
+
+def _held(m: Recorder) -> int:
+    """Columns that the registers of a row's CTAs hold."""
+    return int(m.k.group * m.k.threads * m.k.keep)
+
+
+def _select(m: Recorder) -> None:
+    row, rank, group, stride, k = m.block(0), m.block(1), m.k.group, m.dim("stride"), m.dim("k")
+    leaf.load_ahead(
+        m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
+    )
+    start, last = m.var("start"), m.var("last")
+    leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
+    leaf.clear(m, m.buffer("hist"), 0, 2 * BINS, m.thread, m.k.threads)
+    leaf.clear(m, m.buffer("counters"), 0, 8, m.thread, m.k.threads)
+    if group > 1:
+        m.cluster_arrive(relaxed=True)
+    inverse, line = m.var("inverse", 0, "uint32"), m.var("line")
+    leaf.page_row(m, inverse, line, row, m.dim("next_n"), m.dim("page_size"))
+    m.meet()
+    with m.when(last - start <= k):
+        leaf.take_all(
+            m, m.operand("indices"), row, k, last - start, rank, group, *_table(m), m.thread, m.k.threads
+        )
+        if group > 1:
+            m.cluster_wait()
+    with m.otherwise():
+        _select_some(m)
+
+
+def _table(m: Recorder) -> tuple[Any, ...]:
+    """What maps a position to a token: the row of the page table, the page size and its inverse."""
     return (
-        bin_,
-        need - m.number(above[bin_]),
-        m.number(total[bin_], need + 1),
-        m.number(counts[:rank, bin_ + 1 :].sum()),
-        m.number(counts[:rank, bin_].sum()),
+        m.operand("block_table"),
+        m.dim("max_pages"),
+        name("line"),
+        m.dim("page_size"),
+        name("inverse", "uint32"),
     )
 
 
-def _select_key_digits(m: Machine) -> Generator[Any, None, None]:
-    row, rank = m.block
-    stride, k = m.dim("stride"), m.dim("k")
-    start = max(0, m.read("row_starts", (row,), 0))
-    end = min(stride, m.read("row_ends", (row,), "max_len"))
-    length = end - start
-    if length <= k:
-        _take_all(m, row, rank, max(0, length))
+@dataclass(frozen=True)
+class _Share:
+    """The columns of each warp: `batches` batches from column `base` on, of which it reads those in [lo, hi)."""
+
+    base: Expr
+    batches: Value
+    limit: Expr
+    lo: Expr
+    hi: Expr
+
+
+def _share(m: Recorder) -> _Share:
+    start, last, stride = name("start"), name("last"), m.dim("stride")
+    origin, run = m.var("origin"), m.var("run", m.k.keep)
+    with m.when(stride > _held(m)):
+        leaf.share_row(m, origin, run, start, last, m.c.warps * m.k.group)
+    batches = m.let("batches", ceildiv(run, m.k.keep))
+    base = m.let("base", origin + name("owner") * run * WORD)
+    limit, lo, hi = m.var("limit"), m.var("lo"), m.var("hi")
+    leaf.bound_warp(m, limit, lo, hi, base, run, start, last, stride)
+    m.comment(
+        "The page-table entries that this CTA may need, one a thread: on their way while the keys are counted."
+    )
+    first_page, near, entry = m.var("first_page"), m.var("near", False, "bool"), m.var("entry")
+    own = run * (WORD * m.c.warps)
+    leaf.fetch_pages(
+        m, first_page, near, entry, origin + m.block(1) * own, own, start, last, *_table(m), m.thread, m.k.threads,
+    )  # fmt: skip
+    return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
+
+
+def _load(m: Recorder, share: _Share, column: Value) -> None:
+    leaf.load_words(
+        m, m.buffer("keys"), m.operand("logits"), m.block(0), m.dim("stride"), column, share.limit, m.lane
+    )
+
+
+def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
+    """The keys of a batch once more: from shared memory where it is one of the first (the last is never there)."""
+    keys, column = m.buffer("keys"), m.let("column", share.base + batch * m.c.batch)
+
+    def read() -> None:
+        _load(m, share, column)
+        leaf.make_keys_again(m, keys, column, share.lo, share.hi, m.lane)
+
+    if not m.c.stashed:
+        read()
         return
-    warps = m.k.threads // 32
-    origin = start // 32 * 32
-    tiles = -(-(end - origin) // TILE)
-    run = -(-tiles // (m.k.group * warps))
-    first = min(stride, origin + rank * warps * run * TILE)
-    last = min(stride, first + warps * run * TILE)
-    scores = m.zeros(last - first)
-    m.load(scores, m.operand("logits")[row, first:last])
-    columns = m.arange(last - first) + first
-    valid = (columns >= start) & (columns < end)
-    keys = torch.where(valid, order_key(scores), 0)
-    hist = m.buffer("hist")
-
-    prefix, need, inside = 0, k, -1
-    above_low, inside_low = 0, 0
-    base, low = BINS, KEY_BITS
-    for number, bits in enumerate(DIGITS[m.k.digit]):
-        if need == inside:
-            break
-        low -= bits
-        bins, fine = 1 << bits, (1 << bits) // COARSE
-        match = valid & (keys >> (low + bits) == prefix)
-        counts = m.histogram((keys >> low) & (bins - 1), match, bins)
-        hist[base : base + bins] = counts
-        hist[number * COARSE : (number + 1) * COARSE] = counts.view(COARSE, fine).sum(dim=1)
-        yield from m.group_sync()
-        sums = m.group_buffer("hist")[:, number * COARSE : (number + 1) * COARSE]
-        c, need, _, low_above, _ = _settle(m, sums, need, rank)
-        above_low += low_above
-        counts = m.group_buffer("hist")[:, base + c * fine : base + (c + 1) * fine]
-        f, need, inside, low_above, inside_low = _settle(m, counts, need, rank)
-        above_low += low_above
-        prefix = prefix << bits | (c * fine + f)
-        base += bins
-    above = valid & (keys >> low > prefix)
-    equal = valid & (keys >> low == prefix)
-    lower_ties = min(inside_low, need)
-    taken = equal & (equal.cumsum(0) <= need - lower_ties)
-    skip = above_low + lower_ties
-    chosen = m.buffer("chosen")
-    count = m.compact(chosen, 0, columns - start, above | taken)
-    m.store(m.operand("indices")[row, skip : skip + count], _map(m, row, chosen[:count].long()))
-    yield from m.group_sync()
+    with m.when(batch < minimum(m.c.stashed, share.batches - 1)):
+        leaf.unstash(m, keys, m.buffer("stash"), batch * (m.k.keep * m.k.threads), m.thread, m.k.threads)
+    with m.otherwise():
+        read()
 
 
-def half_digit(x: torch.Tensor) -> torch.Tensor:
-    """First digit of the floats, 0 the largest: the leading bits of the score rounded towards zero to fp16."""
-    near = (x + 0.0).half()
-    bits = near.view(torch.int16).long() & 0x7FFF
-    bits = torch.where(near.float().abs() > x.abs(), bits - 1, bits)
-    bits = torch.where(x.isnan(), 0x7FFF, bits)
-    order = torch.where((x < 0) & ~x.isnan(), 0x7FFF - bits, bits + 0x8000)
-    return (0xFFFF - order) >> (16 - HALF_BITS)
+def _settle(m: Recorder, r: _Range, first: bool = False) -> None:
+    """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
+    hist, mine, sums, state = (m.buffer(x) for x in ("hist", "mine", "sums", "state"))
+    bins = 0 if first else r.bins
+    through = name("through")
+    if not first:
+        leaf.clear(m, hist, r.spare, BINS, m.thread, m.k.threads)
+    m.meet()
+    leaf.sum_bins(m, mine, through, hist, bins, sums, m.thread, m.warp, m.lane)
+    m.meet()
+    leaf.pick_bin(m, state, mine, through, sums, r.need, r.end, r.span, first, m.thread, m.warp, m.lane)
+    m.meet()
+    leaf.read_state(m, r.end, r.span, r.need, r.inside, state)
 
 
-def half_edge(bin_: int) -> int:
-    """Smallest key of a bin of the first round, counted from the smallest score."""
-    middle = 1 << (HALF_BITS - 1)
-    magnitude = torch.tensor(abs(bin_ - middle) << (16 - HALF_BITS), dtype=torch.int32, device=DEVICE)
-    magnitude = magnitude.to(torch.int16)
-    bits = int(magnitude.view(torch.float16).float().view(torch.int32))
-    return (1 << 31) + (bits if bin_ >= middle else -bits)
+def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
+    """Close a round of a cluster: its CTAs send each other coarse counts, and read the fine counts of one coarse bin."""
+    bins, sums = (0, 0) if first else (r.bins, (r.rounds & 1) * (m.k.group * COARSE))
+    m.meet()
+    if first:
+        m.comment("A peer's shared memory may be written only once the peer runs.")
+        m.cluster_wait()
+    leaf.send_sums(
+        m, m.cluster("coarse"), sums, m.buffer("hist"), bins, m.k.group, m.block(1), m.warp, m.c.warps, m.lane
+    )
+    m.cluster_arrive()
+    m.cluster_wait()
+    if not first:
+        m.comment("Now every peer has read the counts of the round before.")
+        leaf.clear(m, m.buffer("hist"), r.spare, BINS, m.thread, m.k.threads)
+    leaf.pick_bin_of_group(
+        m, m.buffer("state"), m.cluster("hist"), bins, m.buffer("coarse"), sums, r.need, r.lower, r.end, r.span, first,
+        m.k.group, m.block(1), m.warp, m.lane,
+    )  # fmt: skip
+    m.meet()
+    leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within, m.buffer("state"))
 
 
-def _select_half_digits(m: Machine) -> Generator[Any, None, None]:
-    row, rank = m.block
-    stride, k = m.dim("stride"), m.dim("k")
-    start = max(0, m.read("row_starts", (row,), 0))
-    end = min(stride, m.read("row_ends", (row,), "max_len"))
-    if end - start <= k:
-        _take_all(m, row, rank, max(0, end - start))
-        return
-    warps = m.k.threads // 32
-    origin, run = 0, m.k.keep
-    if stride > m.k.group * m.k.threads * m.k.keep:
-        origin = start // 32 * 32
-        run = -(-(end - origin) // (32 * m.k.group * warps))
-    first = min(stride, origin + rank * warps * run * 32)
-    last = min(stride, first + warps * run * 32)
-    scores = m.zeros(last - first)
-    m.load(scores, m.operand("logits")[row, first:last])
-    columns = m.arange(last - first) + first
-    valid = (columns >= start) & (columns < end)
-    keys = torch.where(valid, order_key(scores), 0)
-    bins = 1 << HALF_BITS
-    digits, match = half_digit(scores), valid
-    top, span = (1 << 32) - 1, (1 << 32) - 1
-    need, above_low = k, 0
-    # The fp16 image spans up to 31 bits of a key, so at most three more digits follow.
-    for number in range(4):
-        hist = m.buffer("hist")[number % 2 * bins : (number % 2 + 1) * bins]
-        hist[:] = m.histogram(digits, match, bins)
-        yield from m.group_sync()
-        counts = m.group_buffer("hist")[:, number % 2 * bins : (number % 2 + 1) * bins]
-        digit, need, inside, low_above, low_in = _settle(m, counts.flip(1), need, rank)
-        digit, above_low = bins - 1 - digit, above_low + low_above
-        if number == 0:
-            begin = half_edge(bins - 1 - digit)
-            top = half_edge(bins - digit) - 1 if digit else top
-            span = top - begin
-        else:
-            shift = max(0, span.bit_length() - HALF_BITS)
-            span = min(span - (digit << shift), (1 << shift) - 1)
-            top -= digit << shift
-        if m.taken(need == inside or span == 0):
-            break
-        shift = max(0, span.bit_length() - HALF_BITS)
-        match = valid & (top - keys >= 0) & (top - keys <= span)
-        digits = (top - keys).clamp(0, span) >> shift
-    above = valid & (keys > top)
-    equal = valid & (top - keys >= 0) & (top - keys <= span)
-    lower_ties = min(low_in, need)
-    taken = equal & (equal.cumsum(0) <= need - lower_ties)
-    skip = above_low + lower_ties
-    chosen = m.zeros(k, dtype=torch.int64)
-    count = m.compact(chosen, 0, columns - start, above | taken)
-    m.store(m.operand("indices")[row, skip : skip + count], _map(m, row, chosen[:count]))
-    yield from m.group_sync()
+def _undecided(m: Recorder, r: _Range, most: int) -> Iterator[None]:
+    """Rounds until at most `most` keys are undecided, or all of them are equal."""
+    for _ in m.repeat((r.inside > most) & r.span.differs(0)):
+        yield
+        m.set(r.rounds, r.rounds + 1)
+
+
+def _select_some(m: Recorder) -> None:
+    """A row of more than k scores."""
+    k, c, hist = m.k, m.c, m.buffer("hist")
+    settle = _settle_group if k.group > 1 else _settle
+    share = _share(m)
+    r = _Range(
+        m.var("end", 0, "uint32"), m.var("span", 0, "uint32"), m.var("need", m.dim("k")), m.var("inside"), m.var("lower"),
+        m.var("within"), m.var("rounds"),
+    )  # fmt: skip
+    m.var("through")
+    for step in m.loop("step", share.batches):
+        column = m.let("column", share.base + step * c.batch)
+        with m.when((step > 0) | (m.dim("stride") > _held(m))):
+            _load(m, share, column)
+        leaf.make_keys(m, m.buffer("keys"), m.buffer("digits"), column, share.lo, share.hi, m.lane)
+        leaf.count_first(m, hist, m.buffer("digits"), column, share.lo, share.hi)
+        if c.stashed:
+            with m.when(step < minimum(c.stashed, share.batches - 1)):
+                leaf.stash(
+                    m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"), m.thread, k.threads
+                )
+    settle(m, r, first=True)
+    m.set(r.rounds, r.rounds + 1)
+
+    m.comment("More digits over the row while the undecided keys are too many to list.")
+    for _ in _undecided(m, r, LISTED):
+        for step in m.loop("step", share.batches):
+            with m.when(share.batches > 1):
+                _load_again(m, share, step)
+            leaf.count_keys(m, hist, r.bins, m.buffer("keys"), r.end, r.span)
+        settle(m, r)
+    _collect(m, share, r)
+
+
+def _collect(m: Recorder, share: _Share, r: _Range) -> None:
+    """Mark what is above the range and list what is in it; the last batch is still in registers."""
+    k, c = m.k, m.c
+    above, equal, entries, counts, counters = (
+        m.buffer(x) for x in ("above", "equal", "entries", "counts", "counters")
+    )
+    rank, words = m.block(1), m.let("words", share.batches * k.keep)
+    m.comment(
+        "One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held."
+    )
+    listing = m.let("listing", (r.inside > 0) & (r.inside <= LISTED))
+    count = m.var("count")
+    for step in m.loop("step", share.batches):
+        batch = m.let("batch", share.batches - 1 - step)
+        with m.when(step > 0):
+            _load_again(m, share, batch)
+        leaf.collect(
+            m, count, m.buffer("keys"), above, equal, (m.warp * share.batches + batch) * k.keep, counters, entries, r.within, r.end,
+            r.span, listing, name("owner"), batch * c.batch, m.lane,
+        )  # fmt: skip
+    leaf.keep_count(m, counts, count, m.warp, m.lane)
+    with m.when(m.dim("page_size") > 0):
+        leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
+    m.meet()
+    if k.group > 1:
+        m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
+        leaf.send_entries(m, m.cluster("entries"), r.within, counters, k.group, rank, m.warp, c.warps, m.lane)
+        m.cluster_arrive()
+        m.cluster_wait()
+    first = m.let("first", m.warp * words)
+    ties = m.var("ties", maximum(r.need - r.within, 0))
+    skip = m.var("skip", r.lower + minimum(r.within, r.need))
+    with m.when(listing):
+        ranked = m.var("ranked", 0)
+        with m.when(r.inside > RANKED):
+            total = m.var("total", r.inside)
+            for _ in _undecided(m, r, RANKED):
+                leaf.count_listed(
+                    m, m.buffer("hist"), r.bins, entries, total, r.end, r.span, m.thread, k.threads
+                )
+                _settle(m, r)
+            with m.when(r.inside > RANKED):
+                leaf.clear_run(m, equal, first, words, m.lane)
+                m.meet()
+            leaf.sift(
+                m, entries, total, LISTED, above, equal, counts, counters, r.end, r.span, r.inside, RANKED, rank, c.warps, words,
+                m.thread, k.threads,
+            )  # fmt: skip
+            m.set(ranked, LISTED)
+            m.meet()
+        with m.when(r.inside <= RANKED):
+            leaf.rank_entries(
+                m, entries, ranked, r.inside, r.need, above, counts, counters, rank, c.warps, words, m.warp, m.lane,
+            )  # fmt: skip
+        m.meet()
+        leaf.read_marked(m, ties, skip, counters, r.need, r.inside, r.lower, RANKED)
+    with m.when(ties > 0):
+        leaf.count_equal(m, equal, m.buffer("sums"), first, words, m.warp, m.lane)
+        m.meet()
+        leaf.take_ties(m, above, equal, counts, m.buffer("sums"), ties, first, words, m.warp, m.lane)
+        m.meet()
+    _write(m, share, skip, first, words)
+
+
+def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
+    """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
+    start, slot = name("start"), m.var("slot")
+    to = (m.operand("indices"), m.block(0), m.dim("k"), m.buffer("above"))
+    page = (*_table(m), m.buffer("pages"), name("first_page"), name("near", "bool"))
+    leaf.first_slot(m, slot, m.buffer("counts"), skip, m.warp, m.lane)
+    with m.when(m.dim("k") * DENSE < name("last") - start):
+        leaf.emit_sparse(m, slot, *to, first, words, share.base - start, *page, m.lane)
+    with m.otherwise():
+        for batch in m.loop("batch", share.batches):
+            leaf.emit(
+                m, slot, *to, (m.warp * share.batches + batch) * m.k.keep, m.k.keep, share.base + batch * m.c.batch - start, *page,
+                m.lane,
+            )  # fmt: skip
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    return {"select": _select_half_digits if k.digit == HALF else _select_key_digits}
+    return {START: _start, "select": _select}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -366,21 +402,14 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     end, selected = min(dims["stride"], dims["max_len"]), dims["k"]
     if end <= selected:
         return Counts(loaded=bounds, stored=4 * selected)
-    if k.digit == HALF:
-        # The fp16 image spans up to 31 bits of a key: three digits after the first.
-        words, rounds, readings, room = k.keep, 4, 1, selected
-        if dims["stride"] > k.group * k.threads * k.keep:
-            words = -(-end // (k.group * k.threads))
-        share = min(dims["stride"], words * k.threads)
-    else:
-        # The coarse sums and the bins of a digit are read one after the other.
-        rounds, readings, room = len(DIGITS[k.digit]), 2, MAX_K
-        tiles, warps = -(-end // TILE), k.threads // 32
-        share = min(dims["stride"], -(-tiles // (k.group * warps)) * warps * TILE)
-    histograms = rounds * readings * k.group * schedule.buffer("hist").bytes
+    # The fp16 image spans up to 31 bits of a key: three digits after the first.
+    words, rounds = k.keep, 4
+    if dims["stride"] > k.group * k.threads * k.keep:
+        words = -(-end // (k.group * k.threads))
+    share = min(dims["stride"], words * k.threads)
     return Counts(
-        loaded=bounds + 4 * share + histograms,
-        stored=4 * min(share, room),
+        loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
+        stored=4 * min(share, selected),
         group_syncs=rounds + 1,
         elements=(rounds + 1) * share,
     )
@@ -399,18 +428,13 @@ def _vector_rows(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | Non
 
 
 def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    """Rows start anywhere in a 32-column line, so they may touch one 128-column tile more than their length needs."""
-    warps = knobs["group"] * knobs["threads"] // 32
-    if knobs["digit"] == HALF:
-        words = -(-call["stride"] // 32)
-        batches = -(-words // (warps * knobs["keep"]))
-        columns = batches * knobs["keep"] * knobs["threads"]
-    else:
-        columns = -(-(-(-call["stride"] // TILE) + 1) // warps) * (knobs["threads"] // 32) * TILE
-    span = HALF_SPAN if knobs["digit"] == HALF else SPAN
-    if columns <= span:
+    """A CTA's bitmaps hold whole batches of every warp."""
+    warps, words = knobs["group"] * knobs["threads"] // 32, -(-call["stride"] // WORD)
+    batches = -(-words // (warps * knobs["keep"]))
+    columns = batches * knobs["keep"] * knobs["threads"]
+    if columns <= SPAN:
         return None
-    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {span}"
+    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {SPAN}"
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
@@ -418,12 +442,9 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
 
     The fixed parts and the instructions a key over the two passes are read off one H200.
     """
-    half = k.digit == HALF
     share = -(-dims["max_len"] // k.group)
-    rounds, instructions = (1.3, 14) if half else (3.0, 20)
-    if k.group > 1:
-        rounds = (2.2 if half else 5.5) + 0.1 * k.group
-    issue = share * k.resident * instructions / 32 / 4 / 1755
+    rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
+    issue = share * k.resident * 14 / 32 / 4 / 1755
     kept = k.threads * k.keep * (1 + _stashed(k))
     again = 0.0 if share <= kept else share * k.resident * 4 / (arch.l2_gbps * 1e3 / arch.sms)
     return rounds + issue + again + 0.02 * k.keep
@@ -431,9 +452,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
     """At level 0 only the combinations that the tuned tables use."""
-    if (k.digit == HALF) != (backend == "cutedsl"):
-        return False
-    return level > 0 or (k.group, k.threads, k.keep, k.digit, k.resident) in COMMITTED[backend]
+    return level > 0 or (k.group, k.threads, k.keep, k.resident) in COMMITTED
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

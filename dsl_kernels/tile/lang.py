@@ -1,7 +1,7 @@
 """The vocabulary of a tile program: buffers, roles, pipelines, tensor-core operations, knobs and guards.
 
 A program is a function from knobs and an architecture to a `Schedule` (plain frozen data), plus one body a role
-written against `dsl_kernels.tile.machine.Machine`. Nothing here knows a DSL or touches a device; everything that
+written against `dsl_kernels.tile.text.Recorder`. Nothing here knows a DSL or touches a device; everything that
 the checks, the barrier plan, the templates, the interpreter and the cost model need is read from these records.
 """
 
@@ -20,7 +20,6 @@ from ..runtime.artifact import Operand, TensorMap
 if TYPE_CHECKING:
     from ..arch import ArchSpec
     from ..problems.base import Problem
-    from .machine import Machine
     from .text import Recorder, Text
 
 DTYPE_BYTES = {
@@ -333,7 +332,7 @@ class Guard:
 
 
 Body = Callable[["Recorder"], None]
-# The body, among those of the roles, of what every thread does first; programs that have one are written as text.
+# The body, among those of the roles, of what every thread does first.
 START = "start"
 
 
@@ -381,29 +380,28 @@ class TileProgram:
         _validate(self.op, schedule)
         return schedule
 
-    def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text | None:
-        """What the bodies say at `knobs` on `arch`; None for a program whose kernels are templates."""
+    def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Text:
+        """What the bodies say at `knobs` on `arch`.
+
+        Raises:
+            DeclarationError: a role has no body, or a body says what the schedule does not declare.
+        """
         from .text import Recorder, Text
 
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
         bodies = dict(self.bodies(space, arch))
-        if START not in bodies:
-            return None
 
         def record(role: str | None, body: Any) -> tuple[Any, ...]:
             recorder = Recorder(space, schedule, arch, role)
             body(recorder)
             return tuple(recorder.statements)
 
-        start = record(None, bodies.pop(START))
-        for role in schedule.roles:
-            if role.name not in bodies:
+        for part in (START, *(role.name for role in schedule.roles)):
+            if part not in bodies:
                 raise DeclarationError(
-                    f"program {self.op}, role {role.name}",
-                    expected="a body",
-                    got="none",
-                    fix="name one in bodies",
+                    f"program {self.op}, {part}", expected="a body", got="none", fix="name one in bodies"
                 )
+        start = record(None, bodies.pop(START))
         return Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
 
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:

@@ -522,6 +522,7 @@ class Recorder:
         k, c: knobs, and constants of the schedule.
         role: whose body this is; None in the kernel's start.
         lane, thread: this thread's lane, and its number within the role (within its replica).
+        warp: this thread's warp within the CTA; one text runs for all of them, so no branch may depend on it.
         replica: which of the role's replicas this is.
     """
 
@@ -529,6 +530,7 @@ class Recorder:
         self.k, self.schedule, self.arch, self.role = knobs, schedule, arch, role
         self.c = SimpleNamespace(**schedule.constants)
         self.lane, self.thread, self.replica = name("lane"), name("worker"), name("replica")
+        self.warp = name("warp")
         self.statements: list[Statement] = []
         self._blocks = [self.statements]
 

@@ -15,13 +15,19 @@ def test_files_are_complete_python_that_refuses_to_run(tmp_path) -> None:
     assert [p.relative_to(tmp_path).as_posix() for p in paths] == [
         "dsl_kernels/problems/dense_gqa.py",
         "dsl_kernels/programs/dense_gqa.py",
-        "templates/tilelang/dense_gqa.py.j2",
+        "dsl_kernels/device/torch/dense_gqa.py",
+        "dsl_kernels/device/tilelang/dense_gqa.py",
+        "dsl_kernels/device/cutedsl/dense_gqa.py",
         "tests/numerics/test_dense_gqa.py",
     ]
     for path in paths:
         if path.suffix == ".py":
             ast.parse(path.read_text())
-    assert all("NotImplementedError" in p.read_text() for p in paths[:3])
+    assert all(
+        "NotImplementedError" in p.read_text()
+        for p in paths
+        if "programs" not in p.parts and "tests" not in p.parts
+    )
 
 
 @pytest.mark.parametrize("name", ["class", "Sparse", "a-b", "x__y", "_x", "", "sparse_mla"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from codegen.render import render
-from codegen.sweep import Candidate, find_template
+from codegen.sweep import Candidate, frame
 from dsl_kernels import programs, trial, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.emulator import Schedule
@@ -46,8 +46,7 @@ def decode_variants() -> list[Variant]:
 def on_two_sms(variant: Variant, folder: Path) -> Variant:
     """The variant's module, rendered for two SMs, in `folder`."""
     arch = replace(get_arch(variant.arch), sms=2)
-    template = find_template(variant.backend, OP, arch.name)
-    assert template is not None
+    template = frame(variant.backend)
     text = render(Candidate(programs.get(OP), variant.backend, arch, dict(variant.knobs), template))
     path = folder / f"{variant.id}.py"
     path.write_text(text)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from codegen.render import render
-from codegen.sweep import Candidate, find_template
+from codegen.sweep import Candidate, frame
 from dsl_kernels import programs, trial, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.emulator import EmulatorError, schedules
@@ -152,8 +152,7 @@ def mutants(text: t.Text) -> Iterator[Mutant]:
 def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
     """What a DSL prints of it; None where it does not spell one of its leaves."""
     arch = get_arch(variant.arch)
-    template = find_template(dsl, variant.op, variant.arch)
-    assert template is not None
+    template = frame(dsl)
     try:
         return render(Candidate(program, dsl, arch, dict(variant.knobs), template))
     except DslKernelError as error:
@@ -244,7 +243,6 @@ def survey(
     variant = variants.get(name)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     text = program.text(variant.knobs, arch)
-    assert text is not None
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
     chosen = [w for w in trial.workloads(variant, "tiny", "edge") if w.name.startswith(wanted)]
     launch = {"splits": splits} if splits else {}

@@ -144,7 +144,7 @@ def test_list_holds_the_manifest_and_filters_it():
     one = data("list", "--op", "topk_selector", "--arch", "sm_90a")["variants"]
     assert one and {(v["op"], v["arch"]) for v in one} == {("topk_selector", "sm_90a")}
     assert all(v["ran"] == "not run" and not v["cached"] and v["resources"] is None for v in one)
-    assert one[0]["declared"]["threads"] == 1024
+    assert one[0]["declared"]["threads"] == one[0]["knobs"]["threads"]
     table = invoke("list", "--op", "topk_selector").stdout
     assert (
         f"{len(variants.variants('topk_selector'))} variants, 0 compiled" in table and one[0]["id"] in table

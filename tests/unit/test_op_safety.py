@@ -29,7 +29,7 @@ from dsl_kernels.ops import (
     topk_selector,
 )
 from dsl_kernels.problems.base import UNDEFINED, Workload
-from dsl_kernels.tile import machine
+from dsl_kernels.tile.interpreter import Executor
 
 CPU = {"executor": "interpreter"}
 
@@ -256,7 +256,7 @@ def test_a_launch_that_raises_does_not_poison_later_ones(monkeypatch) -> None:
         if (v.knobs["heads"], v.knobs["kv"], v.knobs["cluster"]) == (8, "bf16", 1)
     )
     sparse_mla(*given, variant=variant, **options)
-    arrive, arrived = machine.Machine.arrive_last, []
+    arrive, arrived = Executor._take_ticket, []
 
     def fail_third(self, *arguments):
         arrived.append(arguments)
@@ -264,7 +264,7 @@ def test_a_launch_that_raises_does_not_poison_later_ones(monkeypatch) -> None:
             raise KeyboardInterrupt
         return arrive(self, *arguments)
 
-    monkeypatch.setattr(machine.Machine, "arrive_last", fail_third)
+    monkeypatch.setattr(Executor, "_take_ticket", fail_third)
     with pytest.raises(KeyboardInterrupt):
         sparse_mla(*given, variant=variant, **options)
     given = given[0].flip(0).contiguous(), *given[1:]

@@ -21,7 +21,7 @@ import torch
 from dsl_kernels import dsa, ops, problems, steps, trial, variants
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
 from dsl_kernels.step_check import check
-from dsl_kernels.tile.machine import Machine
+from dsl_kernels.tile.interpreter import Executor
 
 ARCHS = ("sm_90a", "sm_100a")
 Results = tuple[torch.Tensor, ...]
@@ -201,11 +201,11 @@ def everything() -> Iterator[None]:
 def test_bodies_run_outside_autocast_and_gradients(cases, monkeypatch) -> None:
     modes = set()
 
-    def load(self, target, source, load=Machine.load):
+    def call(self, statement, call=Executor._call):
         modes.add((torch.is_autocast_enabled("cpu"), torch.is_grad_enabled()))
-        load(self, target, source)
+        call(self, statement)
 
-    monkeypatch.setattr(Machine, "load", load)
+    monkeypatch.setattr(Executor, "_call", call)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.enable_grad():
         cases["attend"](executor="interpreter")
         assert torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()

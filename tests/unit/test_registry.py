@@ -166,7 +166,7 @@ def test_argument_beats_environment_beats_cost(monkeypatch) -> None:
     )
     best, second, third = (c.variant.id for c in ranked[:3])
     assert registry.select(topk()).variant.id == best
-    assert registry.select(topk()).rule == "cost model"
+    assert registry.select(topk()).rule.startswith("cost model")
     monkeypatch.setenv("DSL_KERNELS_FORCE", f"topk_selector={second}")
     assert registry.select(topk()).variant.id == second
     assert registry.select(topk()).rule == "DSL_KERNELS_FORCE"

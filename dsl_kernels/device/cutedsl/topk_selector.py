@@ -1,9 +1,7 @@
-"""Leaf pieces of the exact top-k selection: keys and digits, closing a round, ranking, ordered output.
+"""Leaf maths of the exact top-k selection: keys and digits, closing a round, ranking, ordered output.
 
-A score becomes a 32-bit key whose unsigned order is the order of the scores. The undecided keys are always those at
-most `span` below `end`; a round counts them in a histogram whose first bin holds the largest, and keeps one bin. The
-first round bins by the score rounded towards zero to fp16: sign, exponent and five bits of mantissa say more about
-scores of ordinary size than the leading bits of the key, and the order is the same.
+Operands and buffers come as pointers, with a place in them where a leaf works on a part. What a warp works out
+together, every lane calls. What each leaf means is in dsl_kernels/device/torch/topk_selector.py.
 """
 
 import cutlass
@@ -19,11 +17,13 @@ COARSE = 32
 OFFSET_BITS = 22
 """Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
 
-LOWER_ABOVE = 2
-"""Counter of listed keys of lower ranks that are selected."""
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL = 0, 1, 2, 3
+"""Counters: entries listed, entries kept for ranking, and entries of lower ranks that are selected or may be."""
 
-LOWER_EQUAL = 3
-"""Counter of listed keys of lower ranks that equal the threshold."""
+
+def ceildiv(count, size):
+    """Both positive or zero; unsigned, which costs no sign fix-up."""
+    return Int32((Uint32(count) + Uint32(size - 1)) // Uint32(size))
 
 
 def scan(value, lanes=32):
@@ -45,10 +45,10 @@ def warp_sum(value):
 
 
 @cute.jit
-def load_words(bits, row, column, limit):
-    """Bit patterns of columns `column + 32 * j`; a column at or past `limit` is not read and gives 0."""
-    address = row + column
-    left = limit - column
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of columns `column + 32 * j + lane`; a column at or past `limit` is not read and gives 0."""
+    address = logits + row.to(Int64) * stride + (column + lane)
+    left = limit - (column + lane)
     for j in cutlass.range_constexpr(cute.size(bits)):
         bits[j] = cute.arch.inline_ptx(
             f"{{ .reg .pred p; setp.gt.s32 p, {{$r1}}, {32 * j}; mov.b32 {{$w0}}, 0; "
@@ -56,6 +56,61 @@ def load_words(bits, row, column, limit):
             write_only_types=[Uint32],
             read_only_args=[address, left],
         )
+
+
+def load_ahead(bits, logits, row, stride, column, columns, lane):
+    """load_words of a row of at most `columns`; of a longer one nothing is read."""
+    load_words(bits, logits, row, stride, column, cutlass.select_(stride <= columns, stride, 0), lane)
+
+
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
+    return cutlass.max(row_starts[row], 0), cutlass.min(row_ends[row], stride)
+
+
+@cute.jit
+def page_row(row, next_n, page_size):
+    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    inverse, line = Uint32(0), Int32(0)
+    if page_size > 0:
+        inverse = Uint32(0xFFFFFFFF) // page_size.to(Uint32)
+        line = (row.to(Uint32) // next_n.to(Uint32)).to(Int32)
+    return inverse, line
+
+
+def share_row(origin, run, start, last, warps):
+    """Where the warps' runs of words begin, and how long each is, in a row that the registers do not hold."""
+    origin = (start >> 5) << 5
+    return origin, ceildiv(last - origin, 32 * warps)
+
+
+def bound_warp(base, run, start, last, stride):
+    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
+    limit = cutlass.min(stride, base + run * 32)
+    return limit, cutlass.max(start, base), cutlass.min(last, limit)
+
+
+@cute.jit
+def fetch_pages(
+    first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread, threads: cutlass.Constexpr,
+):  # fmt: skip
+    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+
+    Returns (first_page, near, entry); `near` tells whether the threads hold them all.
+    """
+    first_page, near, entry = Int32(0), page_size > 0, Int32(0)
+    if page_size > 0:
+        first_page, _ = page_of(inverse, page_size, cutlass.max(first - start, 0))
+        final, _ = page_of(inverse, page_size, cutlass.max(cutlass.min(last, first + columns) - 1 - start, 0))
+        near = final - first_page < threads
+        if thread <= final - first_page:
+            entry = table_line(block_table, max_pages, line)[first_page + thread]
+    return first_page, near, entry
+
+
+def table_line(block_table, max_pages, line):
+    """One row of the page table."""
+    return block_table + line.to(Int64) * max_pages
 
 
 def order_key(bits):
@@ -84,11 +139,10 @@ def half_digits(low, high):
 
 
 @cute.jit
-def make_keys(bits, digits, column, first, last, lo, hi):
+def make_keys(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits unless `digits` is None.
 
-    `[first, last)` are the columns of the whole warp; those outside `[lo, hi)` get key 0 and the last bin, which no
-    score has.
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in cutlass.range_constexpr(0, cute.size(bits), 2):
         low_key, low = order_key(bits[j])
@@ -96,34 +150,57 @@ def make_keys(bits, digits, column, first, last, lo, hi):
         bits[j], bits[j + 1] = low_key, high_key
         if cutlass.const_expr(digits is not None):
             digits[j // 2] = half_digits(low, high)
-    if (first < lo) | (last > hi):
+    if (column < lo) | (column + 32 * cute.size(bits) > hi):
+        own = column + lane
         for j in cutlass.range_constexpr(cute.size(bits)):
-            if (column + 32 * j < lo) | (column + 32 * j >= hi):
+            if (own + 32 * j < lo) | (own + 32 * j >= hi):
                 bits[j] = Uint32(0)
                 if cutlass.const_expr(digits is not None):
                     digits[j // 2] = digits[j // 2] | Uint32(0xFFFF << (16 * (j % 2)))
 
 
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    make_keys(bits, None, column, lo, hi, lane)
+
+
 @cute.jit
-def stash(bits, words, thread, threads: cutlass.Constexpr):
+def stash(words, first, bits, thread, threads: cutlass.Constexpr):
     """Keep a batch of keys in shared memory."""
     for j in cutlass.range_constexpr(cute.size(bits)):
-        words[j * threads + thread] = bits[j].bitcast(Int32)
+        words[first + (j * threads + thread)] = bits[j].bitcast(Int32)
 
 
 @cute.jit
-def unstash(bits, words, thread, threads: cutlass.Constexpr):
+def unstash(bits, words, first, thread, threads: cutlass.Constexpr):
     """Take a batch of keys back."""
     for j in cutlass.range_constexpr(cute.size(bits)):
-        bits[j] = words[j * threads + thread].bitcast(Uint32)
+        bits[j] = words[first + (j * threads + thread)].bitcast(Uint32)
 
 
 @cute.jit
-def count_first(hist, digits):
-    """Count the first digits of a batch."""
-    for j in cutlass.range_constexpr(cute.size(digits)):
-        cute.arch.atomic_add(hist + ((digits[j] >> 5) & (BINS - 1)), Int32(1), sem="relaxed", scope="cta")
-        cute.arch.atomic_add(hist + (digits[j] >> 21), Int32(1), sem="relaxed", scope="cta")
+def count_first(hist, digits, column, lo, hi):
+    """Count the first digits of a batch that has columns of the row."""
+    if (column < hi) & (column + 64 * cute.size(digits) > lo):
+        for j in cutlass.range_constexpr(cute.size(digits)):
+            cute.arch.atomic_add(hist + ((digits[j] >> 5) & (BINS - 1)), Int32(1), sem="relaxed", scope="cta")
+            cute.arch.atomic_add(hist + (digits[j] >> 21), Int32(1), sem="relaxed", scope="cta")
+
+
+@cute.jit
+def count_keys(hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    shift = digit_shift(span)
+    for j in cutlass.range_constexpr(cute.size(bits)):
+        count_key(hist + first, bits[j], end, span, shift)
+
+
+@cute.jit
+def count_listed(hist, first, entries, total, end, span, thread, threads: cutlass.Constexpr):
+    """Count the next digit of the undecided ones of the first `total` list entries."""
+    shift = digit_shift(span)
+    for i in cutlass.range(thread, total, threads, unroll=1):
+        count_key(hist + first, entry_key(entries[i]), end, span, shift)
 
 
 @cute.jit
@@ -179,9 +256,9 @@ def narrow(digit, need, inside, end, span, half: cutlass.Constexpr):
 
 
 @cute.jit
-def clear(words, count: cutlass.Constexpr, thread, threads: cutlass.Constexpr):
+def clear(words, first, count: cutlass.Constexpr, thread, threads: cutlass.Constexpr):
     """Zero `count` words of shared memory, 16 bytes a store."""
-    quads = cute.make_tensor(words, cute.make_layout((4, count // 4)))
+    quads = cute.make_tensor(_aligned(words + first), cute.make_layout((4, count // 4)))
     zero = cute.make_rmem_tensor(cute.make_layout(4), Int32)
     zero.fill(0)
     for i in cutlass.range_constexpr((count // 4 + threads - 1) // threads):
@@ -190,6 +267,18 @@ def clear(words, count: cutlass.Constexpr, thread, threads: cutlass.Constexpr):
         else:
             if i * threads + thread < count // 4:
                 cute.autovec_copy(zero, quads[None, i * threads + thread])
+
+
+def _aligned(words):
+    """A place that is known to be a multiple of 16 bytes."""
+    return words.align(16)
+
+
+@cute.jit
+def clear_run(bitmap, first, words, lane):
+    """Zero the warp's words of a bitmap."""
+    for i in cutlass.range(lane, words, 32, unroll=1):
+        bitmap[first + i] = Int32(0)
 
 
 @cute.jit
@@ -211,33 +300,38 @@ def read_state(state):
 
 
 @cute.jit
-def settle(
-    hist,
-    sums,
-    state,
-    need,
-    end,
-    span,
-    half: cutlass.Constexpr,
-    thread,
-    warp,
-    threads: cutlass.Constexpr,
-    lane,
-):
-    """Close a round within a CTA: find the bin that holds the `need`-th largest undecided key, narrow `state` to it."""
-    share = cutlass.const_expr(BINS // threads)
-    cute.arch.sync_threads()
-    mine = cute.make_rmem_tensor(cute.make_layout(share), Int32)
-    cute.autovec_copy(cute.make_tensor(hist, cute.make_layout((share, threads)))[None, thread], mine)
+def read_group_state(state):
+    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+    end, span, need, inside = read_state(state)
+    return end, span, need, inside, state[4], state[5]
+
+
+@cute.jit
+def sum_bins(mine, hist, first, sums, thread, warp, lane):
+    """Each thread takes its bins; returns its warp's sum up to and with them. `sums` get the warps' totals."""
+    share = cutlass.const_expr(cute.size(mine))
+    bins = cute.make_tensor(_aligned(hist + first), cute.make_layout((share, BINS // share)))
+    cute.autovec_copy(bins[None, thread], mine)
+    own = mine[0]
+    for i in cutlass.range_constexpr(1, share):
+        own = own + mine[i]
+    through = scan(own)
+    if lane == 31:
+        sums[warp] = through
+    return through
+
+
+@cute.jit
+def pick_bin(
+    state, mine, through, sums, need, end, span, first: cutlass.Constexpr, thread, warp, lane,
+):  # fmt: skip
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`."""
+    share = cutlass.const_expr(cute.size(mine))
     partial = cute.make_rmem_tensor(cute.make_layout(share), Int32)
     partial[0] = mine[0]
     for i in cutlass.range_constexpr(1, share):
         partial[i] = partial[i - 1] + mine[i]
     own = partial[share - 1]
-    through = scan(own)
-    if lane == 31:
-        sums[warp] = through
-    cute.arch.sync_threads()
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
@@ -251,55 +345,41 @@ def settle(
                 digit = thread * share + i
                 inside = mine[i]
                 before = partial[i - 1]
-        end, span, need, inside = narrow(digit, left - before, inside, end, span, half)
+        end, span, need, inside = narrow(digit, left - before, inside, end, span, first)
         write_state(state, end, span, need, inside)
-    cute.arch.sync_threads()
 
 
 @cute.jit
-def settle_group(
-    hist,
-    spare,
-    coarse,
-    state,
-    need,
-    lower,
-    end,
-    span,
-    first: cutlass.Constexpr,
-    group: cutlass.Constexpr,
-    rank,
-    warp,
-    warps: cutlass.Constexpr,
-    lane,
-):
-    """Close a round of a cluster: its CTAs send each other coarse counts, read the fine counts of one coarse bin.
-
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range.
-    """
+def send_sums(
+    coarse, at, hist, first, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane,
+):  # fmt: skip
+    """Send every CTA of the group the sums of this one's coarse bins."""
     fine = cutlass.const_expr(BINS // COARSE)
-    pairs = cute.make_tensor(hist, cute.make_layout((2, BINS // 2)))
+    pairs = cute.make_tensor(_aligned(hist + first), cute.make_layout((2, BINS // 2)))
     pair = cute.make_rmem_tensor(cute.make_layout(2), Int32)
-    cute.arch.sync_threads()
-    # A peer's shared memory may be written only once the peer runs.
-    if cutlass.const_expr(first):
-        cute.arch.cluster_wait()
     for i in cutlass.range_constexpr(COARSE // warps):
         bin = i * warps + warp
         cute.autovec_copy(pairs[None, bin * (fine // 2) + lane], pair)
         total = warp_sum(pair[0] + pair[1])
         if lane < group:
-            store_peer(coarse + (rank * COARSE + bin), lane, total)
-    cute.arch.cluster_arrive()
-    cute.arch.cluster_wait()
-    # Now every peer has read the counts of the round before.
-    if cutlass.const_expr(not first):
-        clear(spare, BINS, warp * 32 + lane, warps * 32)
+            store_peer(coarse + at + (rank * COARSE + bin), lane, total)
+
+
+@cute.jit
+def pick_bin_of_group(
+    state, hist, bins, coarse, at, need, lower, end, span, first: cutlass.Constexpr,
+    group: cutlass.Constexpr, rank, warp, lane,
+):  # fmt: skip
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range.
+    """
+    fine = cutlass.const_expr(BINS // COARSE)
     if warp == 0:
         count = Int32(0)
         under = Int32(0)
         for i in cutlass.range_constexpr(group):
-            part = coarse[i * COARSE + lane]
+            part = coarse[at + (i * COARSE + lane)]
             count += part
             if i < rank:
                 under += part
@@ -317,7 +397,7 @@ def settle_group(
         low_under = Int32(0)
         high_under = Int32(0)
         for i in cutlass.range_constexpr(group):
-            first_count, second_count = load_peer_pair(hist + first_bin, i)
+            first_count, second_count = load_peer_pair(hist + bins + first_bin, i)
             low += first_count
             high += second_count
             if i < rank:
@@ -348,7 +428,6 @@ def settle_group(
             write_state(state, end, span, need, inside)
             state[4] = lower
             state[5] = within
-    cute.arch.sync_threads()
 
 
 def _peer_address(pointer, rank):
@@ -377,11 +456,15 @@ def load_peer_pair(pointer, rank):
 
 
 @cute.jit
-def collect(bits, above, equal, counters, entries, end, span, listing, owner, offset, lane):
-    """Mark a batch's keys above the range, list those in it or mark these too; returns this lane's part of the former.
+def collect(
+    count, bits, above, equal, word, counters, entries, first, end, span,
+    listing, owner, offset, lane,
+):  # fmt: skip
+    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
 
-    `above` and `equal` are the batch's bitmap words, `entries` where this CTA's part of the list starts.
+    `word` is the batch's place in the bitmaps. Returns `count` and how many keys this lane's word marks as above.
     """
+    above, equal, entries = above + word, equal + word, entries + first
     size = cutlass.const_expr(cute.size(bits))
     words = cute.make_rmem_tensor(cute.make_layout(size), Int32)
     some = end - bits[0] <= span
@@ -398,7 +481,7 @@ def collect(bits, above, equal, counters, entries, end, span, listing, owner, of
                     slot = Int32(0)
                     if lane == 0:
                         slot = cute.arch.atomic_add(
-                            counters, cute.arch.popc(same), sem="relaxed", scope="cta"
+                            counters + LISTED, cute.arch.popc(same), sem="relaxed", scope="cta"
                         )
                     slot = cute.arch.shuffle_sync(slot, 0)
                     if (same >> lane) & 1 != 0:
@@ -414,15 +497,33 @@ def collect(bits, above, equal, counters, entries, end, span, listing, owner, of
             cute.autovec_copy(words, cute.make_tensor(equal, cute.make_layout(size)))
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     cute.arch.sync_warp()
-    count = Int32(0)
+    own = Int32(0)
     if lane < size:
-        count = cute.arch.popc(above[lane])
-    return count
+        own = cute.arch.popc(above[lane])
+    return count + own
 
 
 @cute.jit
-def send_entries(entries, count, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane):
+def keep_count(counts, count, warp, lane):
+    """The keys above the range of each warp, for all threads."""
+    total = warp_sum(count)
+    if lane == 0:
+        counts[warp] = total
+
+
+@cute.jit
+def keep_entry(pages, entry, thread):
+    """The threads' page-table entries, for all threads."""
+    pages[thread] = entry
+
+
+@cute.jit
+def send_entries(
+    entries, first, counters, group: cutlass.Constexpr, rank, warp, warps: cutlass.Constexpr, lane,
+):  # fmt: skip
     """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    count = counters[LISTED]
+    entries = entries + first
     for i in cutlass.range(warp, (count + 31) // 32 * group, warps, unroll=1):
         at = i // group * 32 + lane
         to = i % group
@@ -449,39 +550,32 @@ def mark(entry, bitmap, counts, counters, which: cutlass.Constexpr, rank, warps:
 
 @cute.jit
 def sift(
-    entries,
-    i,
-    target: cutlass.Constexpr,
-    above,
-    equal,
-    counts,
-    counters,
-    end,
-    span,
-    inside,
-    ranked: cutlass.Constexpr,
-    rank,
-    warps: cutlass.Constexpr,
-    words,
-):
-    """After the rounds over the list: mark an entry above the range; keep, or mark as equal, one that is in it."""
-    entry = entries[i].to(Uint64)
-    key = entry_key(entry)
-    if key > end:
-        mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
-    if (end - key <= span) & (inside > 0):
-        if inside > ranked:
-            mark(entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
-        else:
-            slot = cute.arch.atomic_add(counters + 1, Int32(1), sem="relaxed", scope="cta")
-            entries[target + slot] = entry.to(Int64)
+    entries, total, target: cutlass.Constexpr, above, equal, counts,
+    counters, end, span, inside, ranked: cutlass.Constexpr, rank, warps: cutlass.Constexpr, words, thread,
+    threads: cutlass.Constexpr,
+):  # fmt: skip
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
+    `ranked` are left to rank, else mark them as equal."""
+    for i in cutlass.range(thread, total, threads, unroll=1):
+        entry = entries[i].to(Uint64)
+        key = entry_key(entry)
+        if key > end:
+            mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+        if (end - key <= span) & (inside > 0):
+            if inside > ranked:
+                mark(entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
+            else:
+                slot = cute.arch.atomic_add(counters + KEPT, Int32(1), sem="relaxed", scope="cta")
+                entries[target + slot] = entry.to(Int64)
 
 
 @cute.jit
 def rank_entries(
-    entries, count, need, above, counts, counters, rank, warps: cutlass.Constexpr, words, warp, lane
-):
+    entries, first, count, need, above, counts, counters, rank,
+    warps: cutlass.Constexpr, words, warp, lane,
+):  # fmt: skip
     """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
+    entries = entries + first
     low = Uint64(0)
     high = Uint64(0)
     if lane < count:
@@ -497,16 +591,29 @@ def rank_entries(
             mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
 
 
+def read_marked(counters, need, inside, lower, ranked):
+    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the list."""
+    above, equal = counters[LOWER_ABOVE], counters[LOWER_EQUAL]
+    ties = cutlass.select_(inside > ranked, cutlass.max(need - equal, 0), Int32(0))
+    return ties, lower + above + cutlass.min(equal, need)
+
+
 @cute.jit
-def take_ties(above, equal, counts, sums, take, first, words, warp, warps: cutlass.Constexpr, lane):
-    """Select the first `take` columns marked as equal, in order of position."""
+def count_equal(equal, sums, first, words, warp, lane):
+    """Columns of each warp that are marked as equal."""
     found = Int32(0)
     for i in cutlass.range(lane, words, 32, unroll=1):
         found += cute.arch.popc(equal[first + i])
     found = warp_sum(found)
     if lane == 0:
         sums[warp] = found
-    cute.arch.sync_threads()
+
+
+@cute.jit
+def take_ties(
+    above, equal, counts, sums, take, first, words, warp, lane,
+):  # fmt: skip
+    """Select the first `take` columns marked as equal, in order of position."""
     other = Int32(0)
     if lane < warp:
         other = sums[lane]
@@ -523,7 +630,15 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, warps: cutla
             left -= cute.arch.popc(taken)
     if lane == 0:
         counts[warp] = counts[warp] + added
-    cute.arch.sync_threads()
+
+
+@cute.jit
+def first_slot(counts, skip, warp, lane):
+    """Slot of this warp's first column: behind lower ranks' and lower warps'."""
+    before = Int32(0)
+    if lane < warp:
+        before = counts[lane]
+    return skip + warp_sum(before)
 
 
 def entry_key(entry):
@@ -532,9 +647,14 @@ def entry_key(entry):
 
 
 @cute.jit
-def take_all(out, k, length, first, stride: cutlass.Constexpr, table, page_size, inverse):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores."""
-    for slot in cutlass.range(first, k, stride, unroll=1):
+def take_all(
+    indices, row, k, length, rank, group: cutlass.Constexpr, block_table, max_pages, line, page_size,
+    inverse, thread, threads: cutlass.Constexpr,
+):  # fmt: skip
+    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take slots in turn."""
+    out = indices + row.to(Int64) * k
+    table = table_line(block_table, max_pages, line)
+    for slot in cutlass.range(rank * threads + thread, k, group * threads, unroll=1):
         id = Int32(-1)
         if slot < length:
             id = slot
@@ -563,8 +683,14 @@ def _load_marked(pointer, word, bit, state_space):
 
 
 @cute.jit
-def emit_sparse(out, slot, words, count, position, lane, table, page_size, inverse, pages, first_page, near):
+def emit_sparse(
+    slot, indices, row, k, above, first, count, position, block_table, max_pages, line,
+    page_size, inverse, pages, first_page, near, lane,
+):  # fmt: skip
     """`emit` for bitmaps with few marks: `count` words, one a lane, whose marks the lane takes one by one."""
+    out = indices + row.to(Int64) * k
+    table = table_line(block_table, max_pages, line)
+    words = above + first
     for base in cutlass.range(0, count, 32, unroll=1):
         word = Int32(0)
         if base + lane < count:
@@ -591,23 +717,17 @@ def emit_sparse(out, slot, words, count, position, lane, table, page_size, inver
 
 @cute.jit
 def emit(
-    out,
-    slot,
-    words,
-    position,
-    lane,
-    table,
-    page_size,
-    inverse,
-    pages,
-    first_page,
-    near,
-    size: cutlass.Constexpr,
-):
+    slot, indices, row, k, above, word, size: cutlass.Constexpr, position, block_table,
+    max_pages, line, page_size, inverse, pages, first_page, near, lane,
+):  # fmt: skip
     """Write the ids of a batch's marked columns, ascending, from `slot` on; returns the slot after them.
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
+    out = indices + row.to(Int64) * k
+    table = table_line(block_table, max_pages, line)
+    words = above + word
+    position = position + lane
     marks = cute.make_rmem_tensor(cute.make_layout(size), Int32)
     ids = cute.make_rmem_tensor(cute.make_layout(size), Int32)
     cute.autovec_copy(cute.make_tensor(words, cute.make_layout(size)), marks)

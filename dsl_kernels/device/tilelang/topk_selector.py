@@ -1,50 +1,126 @@
-"""Leaf pieces of the exact top-k selection: key order, digit counting, bin selection, ordered output.
+"""Leaf maths of the exact top-k selection: keys and digits, closing a round, ranking, ordered output.
 
-A score becomes a 32-bit key whose unsigned order is the order of the scores. Keys are cut into digits, the most
-significant first. A round counts one digit of the still undecided keys in a shared-memory histogram and finds the
-bin that holds the k-th largest key; the undecided keys are then those in `[begin, begin + span]`. Once they are few
-they go to a list that later rounds count instead of the row; a bin that stays large is never listed, so no
-distribution can overflow anything. After the last digit the threshold is exact to the bit. Selected columns are
-marked in bitmaps, which hold them in order.
+Shared buffers come whole, with a place in them where a leaf works on a part. What a warp works out together, every
+lane calls. What each leaf means is in dsl_kernels/device/torch/topk_selector.py.
 """
 
 from __future__ import annotations
 
 import tilelang.language as T
 
-COARSE = 64
-"""Coarse bins of a round in a cluster: two a lane, so that one warp scans them with one shuffle scan."""
+PASS_CONFIGS = {
+    "tl.disable_safe_memory_legalize": True,
+    "tl.disable_thread_storage_sync": True,
+    "tl.disable_warp_specialized": True,
+}
 
-DEVICE_SOURCE = r"""
+BINS = 2048
+"""Bins of a histogram: eleven bits a digit."""
+
+COARSE = 32
+"""Coarse bins of a round in a cluster: one a lane."""
+
+OFFSET_BITS = 22
+"""Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
+
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL = 0, 1, 2, 3
+"""Counters: entries listed, entries kept for ranking, and entries of lower ranks that are selected or may be."""
+
+SOURCE = r"""
 namespace dk {
-__device__ __forceinline__ int warp_sum(int value) { return __reduce_add_sync(0xFFFFFFFFu, value); }
+constexpr unsigned ALL = 0xFFFFFFFFu;
 
-// Order of values as unsigned order. The addition turns -0.0 into +0.0 and every NaN into the largest key.
+__device__ __forceinline__ int warp_sum(int value) { return __reduce_add_sync(ALL, value); }
+__device__ __forceinline__ unsigned ballot(bool yes) { return __ballot_sync(ALL, yes); }
+__device__ __forceinline__ int shuffle(int value, int lane) { return __shfl_sync(ALL, value, lane); }
+
+// Inclusive prefix sum over a warp.
+__device__ __forceinline__ int scan(int value) {
+  int lane = threadIdx.x % 32;
+  for (int d = 1; d < 32; d *= 2) {
+    int other = __shfl_up_sync(ALL, value, d);
+    value += lane >= d ? other : 0;
+  }
+  return value;
+}
+
+// TileLang 0.1.15 fails to lower a branch on an order of unsigned values inside a loop.
+__device__ __forceinline__ bool at_most(unsigned a, unsigned b) { return a <= b; }
+__device__ __forceinline__ bool entry_before(long long a, long long b) {
+  return static_cast<unsigned long long>(a) > static_cast<unsigned long long>(b);
+}
+
+// The bit pattern at `from`, or 0 without a read.
+__device__ __forceinline__ unsigned load_bits(const float* from, bool wanted) {
+  return wanted ? __ldg(reinterpret_cast<const unsigned*>(from)) : 0;
+}
+
+// The addition turns -0.0 into +0.0 and every NaN into the one above every number.
+__device__ __forceinline__ float canonical(unsigned bits) { return __fadd_rn(__uint_as_float(bits), 0.0f); }
 __device__ __forceinline__ unsigned order_key(unsigned bits) {
-  int same = __float_as_int(__fadd_rn(__uint_as_float(bits), 0.0f));
+  int same = __float_as_int(canonical(bits));
   return static_cast<unsigned>(same) ^ (static_cast<unsigned>(same >> 31) | 0x80000000u);
 }
 
-// TileLang 0.1.15 fails to lower a branch on `a <= b` of unsigned values inside a loop.
-__device__ __forceinline__ bool at_most(unsigned a, unsigned b) { return a <= b; }
+// First digits of two bit patterns, one in each half of a word; bits 5 to 15 are the bin, 0 the largest.
+__device__ __forceinline__ unsigned half_digits(unsigned low, unsigned high) {
+  unsigned pair, sign;
+  asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(canonical(high)), "f"(canonical(low)));
+  asm("prmt.b32 %0, %1, %1, 0xBB99;" : "=r"(sign) : "r"(pair));
+  return pair ^ (~sign & 0x7FFF7FFFu);
+}
 
-// Two neighbouring 32-bit words of CTA `rank`'s shared memory, at the address where this CTA keeps its own; low first.
-__device__ __forceinline__ unsigned long long peer_load2(const void* own, int rank) {
-  unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(own));
+// Smallest key of a bin of the first round, counted from the smallest score.
+__device__ __forceinline__ unsigned half_edge(int bin) {
+  unsigned short magnitude = static_cast<unsigned short>(abs(bin - 1024) << 5);
+  float edge;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(edge) : "h"(magnitude));
+  int bits = __float_as_int(edge);
+  return 0x80000000u + static_cast<unsigned>(bin < 1024 ? -bits : bits);
+}
+
+// Bits below the next digit of an undecided range.
+__device__ __forceinline__ unsigned digit_shift(unsigned span) { return max(32 - __clz(span) - 11, 0); }
+
+// `inverse` is (2**32 - 1) / size, at most one page short.
+__device__ __forceinline__ int page_of(unsigned inverse, int size, int position) {
+  int page = __umulhi(position, inverse);
+  return position - page * size >= size ? page + 1 : page;
+}
+
+__device__ __forceinline__ long long entry(unsigned key, int place) {
+  return static_cast<long long>(static_cast<unsigned long long>(key) << 32 | static_cast<unsigned>(~place));
+}
+__device__ __forceinline__ unsigned entry_key(long long entry) {
+  return static_cast<unsigned>(static_cast<unsigned long long>(entry) >> 32);
+}
+__device__ __forceinline__ int entry_place(long long entry) { return ~static_cast<int>(entry); }
+
+__device__ __forceinline__ void set_bit(int* words, int bit) { atomicOr(words + (bit >> 5), 1 << (bit & 31)); }
+
+// Where CTA `rank` of the cluster keeps what this one keeps at `own`.
+__device__ __forceinline__ unsigned peer_address(const void* own, int rank) {
   unsigned remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(remote) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(own))), "r"(rank));
+  return remote;
+}
+__device__ __forceinline__ unsigned long long peer_load(const void* own, int rank) {
   unsigned long long words;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(address), "r"(rank));
-  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(words) : "r"(remote) : "memory");
+  asm volatile("ld.shared::cluster.u64 %0, [%1];" : "=l"(words) : "r"(peer_address(own, rank)) : "memory");
   return words;
+}
+__device__ __forceinline__ void peer_store(const int* own, int rank, int value) {
+  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(peer_address(own, rank)), "r"(value) : "memory");
+}
+__device__ __forceinline__ void peer_store(const void* own, int rank, long long value) {
+  asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(peer_address(own, rank)), "l"(value) : "memory");
 }
 
 // TileLang's own cluster barriers have no memory clobber; these keep ordinary stores on their side.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
-__device__ __forceinline__ void set_bit(unsigned char* bitmap, int index) {
-  atomicOr(reinterpret_cast<unsigned*>(bitmap) + (index >> 5), 1u << (index & 31));
-}
 }  // namespace dk
 """
 
@@ -54,339 +130,650 @@ def rolled(*extent):
     return T.unroll(*extent, unroll_factor=1)
 
 
+def ceildiv(count, size):
+    """Both positive or zero; C division, which costs no sign fix-up."""
+    return T.truncdiv(count + size - 1, size)
+
+
 def warp_sum(value):
-    """Sum of an int32 over the warp, in every lane."""
+    """Sum of an int32 over a warp, in every lane."""
     return T.call_extern("int32", "dk::warp_sum", value)
 
 
-def order_key(bits):
-    """Key of an fp32 bit pattern: unsigned order of keys = order of values; 0 is below every key.
-
-    -0.0 gets the key of +0.0. Every NaN gets the largest key, as torch.topk ranks it.
-    """
-    return T.call_extern("uint32", "dk::order_key", bits)
+def ballot(condition):
+    """A bit a lane of the warp."""
+    return T.call_extern("uint32", "dk::ballot", condition)
 
 
-def in_bin(key, begin, span):
-    """Whether a key is one of `[begin, begin + span]`."""
-    return T.call_extern("bool", "dk::at_most", key - begin, span)
+def shuffle(value, lane):
+    """The int32 that a lane holds."""
+    return T.call_extern("int32", "dk::shuffle", value, lane)
 
 
-def under_bin(key, begin, span):
-    """Whether a key is below `begin + span + 1`, in the bin or under it."""
-    return T.call_extern("bool", "dk::at_most", key, begin + span)
+def scan(value):
+    """Inclusive prefix sum of an int32 over a warp."""
+    return T.call_extern("int32", "dk::scan", value)
 
 
-@T.macro
-def set_bit(bitmap, index):
-    """Set one bit of a byte bitmap, against other threads that do the same."""
-    T.evaluate(T.call_extern("handle", "dk::set_bit", T.address_of(bitmap[0]), index))
+def popc(word):
+    return T.call_extern("int32", "__popc", word)
 
 
-@T.macro
-def cluster_arrive():
-    T.evaluate(T.call_extern("handle", "dk::cluster_arrive"))
+def bits_below(lane):
+    """A bit for every lower lane."""
+    return (T.uint32(1) << T.cast(lane, "uint32")) - T.uint32(1)
 
 
-@T.macro
-def cluster_wait():
-    T.evaluate(T.call_extern("handle", "dk::cluster_wait"))
+def at_most(a, b):
+    """Whether a <= b, both uint32."""
+    return T.call_extern("bool", "dk::at_most", a, b)
 
 
-@T.macro
-def load_tile(keys, at, logits, row, column, end):
-    """Issue one lane's 16-byte load of columns `[column, column + 4)`; nothing is read at or past `end`."""
-    keys[at : at + 4] = T.ldg128(logits[row, column : column + 4], pred=column < end)
+def key_over(key, end):
+    """Whether a key lies above the end of a range."""
+    return T.call_extern("bool", "dk::at_most", end, key) & (key != end)
 
 
-@T.macro
-def make_keys(keys, at, column, start, end):
-    """Turn four loaded bit patterns into keys, in place; columns outside the row get key 0."""
-    for j in T.unroll(4):
-        keys[at + j] = order_key(keys[at + j])
-    if (column < start) | (column + 4 > end):
-        for j in T.unroll(4):
-            if (column + j < start) | (column + j >= end):
-                keys[at + j] = T.uint32(0)
+def digit_shift(span):
+    return T.call_extern("uint32", "dk::digit_shift", span)
 
 
-@T.macro
-def count_digit(hist, base, key, low, begin, span):
-    """Count the bits from `low` on of a key of `[begin, begin + span]`, relative to `begin`."""
-    if in_bin(key, begin, span):
-        T.atomic_add(hist[base + T.cast((key - begin) >> T.cast(low, "uint32"), "int32")], 1)
+def half_edge(bin):
+    return T.call_extern("uint32", "dk::half_edge", bin)
+
+
+def entry_key(entry):
+    """The key of a list entry; its low half is the complement of the position, so that larger entries go first."""
+    return T.call_extern("uint32", "dk::entry_key", entry)
+
+
+def page_of(inverse, page_size, position):
+    return T.call_extern("int32", "dk::page_of", inverse, page_size, position)
 
 
 @T.macro
-def settle_alone(state, decided, hist, base, bins, share, warp_sums, thread, warp, warps, lane):
-    """Close a round where one CTA holds the whole row: every thread sums `share` bins, and one finds the bin.
-
-    `state` gets: 0 the bin, 1 keys still needed of it, 2 keys in it; it enters with the keys needed in 1.
-    """
-    own = T.alloc_var("int32", init=0)
-    above = T.alloc_var("int32")
-    other = T.alloc_var("int32", init=0)
-    bin = T.alloc_var("int32")
-    T.sync_threads()
-    if thread * share < bins:
-        for i in T.unroll(share):
-            own = own + hist[base + thread * share + i]
-    above = own
-    for i in T.unroll(5):
-        other = T.shfl_down(above, 1 << i)
-        above = above + T.if_then_else(lane + (1 << i) < 32, other, 0)
-    if lane == 0:
-        warp_sums[warp] = above
-    T.sync_threads()
-    other = 0
-    if (lane < warps) & (lane > warp):
-        other = warp_sums[lane]
-    above = above - own + warp_sum(other)
-    if (above < state[1]) & (above + own >= state[1]):
-        bin = thread * share + share - 1
-        other = hist[base + bin]
-        for _ in rolled(share - 1):
-            if above + other < state[1]:
-                above = above + other
-                bin = bin - 1
-                other = hist[base + bin]
-        decided[0] = bin
-        decided[1] = state[1] - above
-        decided[2] = other
-        decided[3] = 0
-        decided[4] = 0
-    T.sync_threads()
-    for i in T.unroll(5):
-        state[i] = decided[i]
-
-
-@T.macro
-def sum_coarse(hist, coarse, base, fine, warp, warps, lane):
-    """`hist[coarse + c]` = sum of the `fine` bins of coarse bin c; each warp takes every `warps`-th coarse bin."""
-    part = T.alloc_var("int32")
-    for i in rolled(T.ceildiv(COARSE, warps)):
-        part = 0
-        for e in rolled(T.ceildiv(fine, 32)):
-            if e * 32 + lane < fine:
-                part = part + hist[base + (i * warps + warp) * fine + e * 32 + lane]
-        part = warp_sum(part)
-        if lane == 0:
-            hist[coarse + i * warps + warp] = part
-
-
-@T.macro
-def gather_pair(pair, words, at, group, rank):
-    """Counts `words[at]`, `words[at + 1]` summed over the group into `pair[0:2]`, and over lower ranks into `pair[2:4]`."""
-    both = T.alloc_var("uint64")
-    low = T.alloc_var("int32")
-    high = T.alloc_var("int32")
-    for peer in T.unroll(group):
-        both = T.call_extern("uint64", "dk::peer_load2", T.address_of(words[at]), peer)
-        low = T.cast(both & T.uint64(0xFFFFFFFF), "int32")
-        high = T.cast(both >> T.uint64(32), "int32")
-        pair[0] = pair[0] + low
-        pair[1] = pair[1] + high
-        pair[2] = pair[2] + T.if_then_else(peer < rank, low, 0)
-        pair[3] = pair[3] + T.if_then_else(peer < rank, high, 0)
-
-
-@T.macro
-def pick_bin(found, pair, need, lane):
-    """Among 64 bins, two a lane, find the one that holds the `need`-th largest key.
-
-    `found` gets: 0 the bin, 1 keys in higher bins, 2 keys in it, and 3, 4 the same two counts over lower ranks alone.
-    """
-    above = T.alloc_var("int32")
-    other = T.alloc_var("int32")
-    source = T.alloc_var("int32")
-    upper = T.alloc_var("int32")
-    # Suffix sum over lanes: keys in this lane's bins and in all higher ones, then without its own.
-    above = pair[0] + pair[1]
-    for i in T.unroll(5):
-        other = T.shfl_down(above, 1 << i)
-        above = above + T.if_then_else(lane + (1 << i) < 32, other, 0)
-    above = above - pair[0] - pair[1]
-    hit = (above < need) & (above + pair[0] + pair[1] >= need)
-    source = 31 - T.cast(T.clz(T.cast(T.ballot(hit), "uint32")), "int32")
-    upper = T.if_then_else(above + pair[1] >= need, 1, 0)
-    upper = T.shfl_sync(upper, source)
-    found[0] = source * 2 + upper
-    found[1] = T.shfl_sync(above + T.if_then_else(upper == 1, 0, pair[1]), source)
-    found[2] = T.shfl_sync(T.if_then_else(upper == 1, pair[1], pair[0]), source)
-    other = T.if_then_else(lane > source, pair[2] + pair[3], 0)
-    other = other + T.if_then_else((lane == source) & (upper == 0), pair[3], 0)
-    found[3] = warp_sum(other)
-    found[4] = T.shfl_sync(T.if_then_else(upper == 1, pair[3], pair[2]), source)
-
-
-@T.macro
-def select_digit(state, hist, coarse, base, fine, group, rank, lane):
-    """One warp narrows `state` by one digit: 0 digit, 1 keys still needed of it, 2 keys in it, 3 and 4 lower ranks'.
-
-    `state[1]` enters as the number of keys still needed; `state[3]` accumulates the keys above the threshold in CTAs
-    of lower rank, `state[4]` is how many keys these hold in the bin.
-    """
-    pair = T.alloc_local((4,), "int32")
-    found = T.alloc_local((5,), "int32")
-    at = T.alloc_var("int32")
-    bins = T.alloc_var("int32", init=COARSE)
-    digit = T.alloc_var("int32", init=0)
-    at = coarse
-    for _ in rolled(2):
-        for i in T.unroll(4):
-            pair[i] = 0
-        if lane * 2 < bins:
-            gather_pair(pair, hist, at + lane * 2, group, rank)
-        pick_bin(found, pair, state[1], lane)
-        digit = digit * fine + found[0]
-        at = base + found[0] * fine
-        bins = fine
-        state[0] = digit
-        state[1] = state[1] - found[1]
-        state[2] = found[2]
-        state[3] = state[3] + found[3]
-        state[4] = found[4]
-
-
-@T.macro
-def settle_group(state, decided, hist, coarse, base, fine, group, rank, warp, warps, lane):
-    """Close a round of a cluster: its CTAs read each other's counts, and each narrows its own `state` by the digit."""
-    T.sync_threads()
-    sum_coarse(hist, coarse, base, fine, warp, warps, lane)
-    cluster_arrive()
-    cluster_wait()
-    if warp == 0:
-        select_digit(state, hist, coarse, base, fine, group, rank, lane)
-        if lane == 0:
-            for i in T.unroll(5):
-                decided[i] = state[i]
-    T.sync_threads()
-    for i in T.unroll(5):
-        state[i] = decided[i]
-
-
-@T.macro
-def collect(above, equal, listed, list_keys, list_columns, keys, at, column, begin, span, pending, lane):
-    """Mark four columns of this CTA in its bitmaps, from `column` on: above the threshold's bin, and in it.
-
-    While the bin is `pending` its keys are listed for later rounds instead, in any order.
-    """
-    flags = T.alloc_var("int32", init=0)
-    same = T.alloc_var("int32", init=0)
-    slot = T.alloc_var("int32")
-    for j in T.unroll(4):
-        flags = flags | T.if_then_else(under_bin(keys[at + j], begin, span), 0, 1 << j)
-        same = same | T.if_then_else(in_bin(keys[at + j], begin, span), 1 << j, 0)
-    if pending == 0:
-        flags = flags | (same << 8)
-    else:
-        if same != 0:
-            for j in T.unroll(4):
-                if ((same >> j) & 1) == 1:
-                    slot = T.atomic_add(listed[0], 1, return_prev=True)
-                    list_keys[slot] = keys[at + j]
-                    list_columns[slot] = column + j
-    # Two lanes make a byte of each bitmap; every byte is written, so that the bitmaps need no clearing.
-    slot = T.shfl_down(flags, 1)
-    flags = flags | (slot << 4)
-    if lane % 2 == 0:
-        above[column // 8] = T.cast(flags & 255, "uint8")
-        equal[column // 8] = T.cast(flags >> 8, "uint8")
-
-
-@T.macro
-def mark_listed(above, equal, list_keys, list_columns, listed, begin, span, thread, threads):
-    """Mark the listed columns, now that the threshold is known."""
-    for i in rolled(T.ceildiv(listed, threads)):
-        if i * threads + thread < listed:
-            if in_bin(list_keys[i * threads + thread], begin, span):
-                set_bit(equal, list_columns[i * threads + thread])
-            else:
-                if not under_bin(list_keys[i * threads + thread], begin, span):
-                    set_bit(above, list_columns[i * threads + thread])
-
-
-@T.macro
-def rank_listed(above, list_keys, list_columns, listed, need, thread):
-    """Mark the columns of the `need` largest of a few listed keys, equal ones by position; each thread ranks one key."""
-    rank = T.alloc_var("int32", init=0)
-    ahead = T.alloc_var("int32")
-    if thread < listed:
-        for i in T.unroll(listed, unroll_factor=4):
-            ahead = T.if_then_else(list_keys[i] > list_keys[thread], 1, 0)
-            ahead = ahead | T.if_then_else(
-                (list_keys[i] == list_keys[thread]) & (list_columns[i] < list_columns[thread]), 1, 0
-            )
-            rank = rank + ahead
-        if rank < need:
-            set_bit(above, list_columns[thread])
-
-
-@T.macro
-def scan_marks(before, total, above, equal, first, last, unit, warp_sums, warp, warps, lane):
-    """Marked columns before this thread's units `[first, last)` of `unit` bits, and in the whole CTA; above and equal."""
-    own = T.alloc_var("int32", init=0)
-    sums = T.alloc_var("int32")
-    other = T.alloc_var("int32")
-    mask = T.alloc_var("int32", init=(1 << unit) - 1)
-    # Fewer than 2048 keys lie above the threshold, and fewer than 2**18 columns in a CTA: one word holds both counts.
-    for n in rolled(first, last):
-        other = T.cast(
-            T.popcount(T.cast((T.cast(above[n * unit // 8], "int32") >> (n * unit % 8)) & mask, "uint32")),
-            "int32",
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of columns `column + 32 * j + lane`; a column at or past `limit` is not read and gives 0."""
+    for j in T.unroll(bits.shape[0]):
+        bits[j] = T.call_extern(
+            "uint32",
+            "dk::load_bits",
+            T.address_of(logits[row, column + lane + 32 * j]),
+            column + lane + 32 * j < limit,
         )
-        own = own + (other << 18)
-        other = T.cast(
-            T.popcount(T.cast((T.cast(equal[n * unit // 8], "int32") >> (n * unit % 8)) & mask, "uint32")),
-            "int32",
-        )
-        own = own + other
-    sums = own
-    for i in T.unroll(5):
-        other = T.shfl_up(sums, 1 << i)
-        sums = sums + T.if_then_else(lane >= (1 << i), other, 0)
-    if lane == 31:
-        warp_sums[warp] = sums
-    T.sync_threads()
-    other = 0
-    if lane < warps:
-        other = warp_sums[lane]
-    sums = sums - own + warp_sum(T.if_then_else(lane < warp, other, 0))
-    other = warp_sum(other)
-    before[0] = sums >> 18
-    before[1] = sums & 0x3FFFF
-    total[0] = other >> 18
-    total[1] = other & 0x3FFFF
 
 
 @T.macro
-def emit(chosen, above, equal, first, last, unit, before, take, origin):
-    """Write the positions of this thread's marked columns: all those above, and of the equal ones the first `take`.
+def load_ahead(bits, logits, row, stride, column, columns, lane):
+    """load_words of a row of at most `columns`; of a longer one nothing is read."""
+    load_words(bits, logits, row, stride, column, T.if_then_else(stride <= columns, stride, 0), lane)
 
-    `before` are the CTA's marked columns at lower positions; a column's slot is the ones above before it plus the
-    taken ones before it.
-    """
-    high = T.alloc_var("int32")
-    same = T.alloc_var("int32")
-    for n in rolled(first * unit // 4, last * unit // 4):
-        high = (T.cast(above[n // 2], "int32") >> (n % 2 * 4)) & 15
-        same = (T.cast(equal[n // 2], "int32") >> (n % 2 * 4)) & 15
-        if (high | same) != 0:
-            for j in T.unroll(4):
-                if (((high >> j) & 1) == 1) | ((((same >> j) & 1) == 1) & (before[1] < take)):
-                    chosen[before[0] + T.min(before[1], take)] = origin + n * 4 + j
-                before[0] = before[0] + ((high >> j) & 1)
-                before[1] = before[1] + ((same >> j) & 1)
+
+# Assigning a T.Ref parameter stores into the caller's variable.
+# ruff: noqa: F841
 
 
 @T.macro
-def store_id(indices, row, slot, position, block_table, next_n, page_size):
-    """Write a position, or the token id that the page table gives it where pages are used."""
-    page = T.alloc_var("int32")
+def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
+    start = T.max(row_starts[row], 0)
+    last = T.min(row_ends[row], stride)
+
+
+@T.macro
+def clear(words, first, count, thread, threads):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    for i in T.unroll(T.ceildiv(count // 4, threads)):
+        if i * threads + thread < count // 4:
+            for j in T.vectorized(4):
+                # A multiple of four that TileLang can see.
+                words[(T.truncdiv(first, 4) + i * threads + thread) * 4 + j] = 0
+
+
+@T.macro
+def clear_run(bitmap, first, words, lane):
+    """Zero the warp's words of a bitmap."""
+    for i in rolled(ceildiv(words, 32)):
+        if i * 32 + lane < words:
+            bitmap[first + i * 32 + lane] = 0
+
+
+@T.macro
+def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
+    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
     if page_size > 0:
-        page = T.truncdiv(position, page_size)
-        indices[row, slot] = block_table[T.truncdiv(row, next_n), page] * page_size + (
-            position - page * page_size
+        inverse = T.truncdiv(T.uint32(0xFFFFFFFF), T.cast(page_size, "uint32"))
+        line = T.truncdiv(row, next_n)
+    else:
+        inverse = T.uint32(0)
+        line = 0
+
+
+@T.macro
+def share_row(origin: T.Ref, run: T.Ref, start, last, warps):
+    """Where the warps' runs of words begin, and how long each is, in a row that the registers do not hold."""
+    origin = (start >> 5) << 5
+    run = ceildiv(last - origin, 32 * warps)
+
+
+@T.macro
+def bound_warp(limit: T.Ref, lo: T.Ref, hi: T.Ref, base, run, start, last, stride):
+    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
+    limit = T.min(stride, base + run * 32)
+    lo = T.max(start, base)
+    hi = T.min(last, limit)
+
+
+@T.macro
+def fetch_pages(
+    first_page: T.Ref, near: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line, page_size, inverse,
+    thread, threads,
+):  # fmt: skip
+    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+
+    `near` tells whether the threads hold them all.
+    """
+    final = T.alloc_var("int32", init=0)
+    first_page = 0
+    near = False
+    entry = 0
+    if page_size > 0:
+        first_page = page_of(inverse, page_size, T.max(first - start, 0))
+        final = page_of(inverse, page_size, T.max(T.min(last, first + columns) - 1 - start, 0))
+        near = final - first_page < threads
+        if thread <= final - first_page:
+            entry = block_table[line, first_page + thread]
+
+
+@T.macro
+def take_all(
+    indices, row, k, length, rank, group, block_table, max_pages, line, page_size, inverse, thread, threads
+):
+    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take slots in turn."""
+    page = T.alloc_var("int32", init=0)
+    for i in rolled(ceildiv(k, group * threads)):
+        slot = (i * group + rank) * threads + thread
+        if slot < k:
+            if slot < length:
+                if page_size > 0:
+                    page = page_of(inverse, page_size, slot)
+                    indices[row, slot] = block_table[line, page] * page_size + (slot - page * page_size)
+                else:
+                    indices[row, slot] = slot
+            else:
+                indices[row, slot] = -1
+
+
+@T.macro
+def make_keys(bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in T.unroll(digits.shape[0]):
+        digits[j] = T.call_extern("uint32", "dk::half_digits", bits[2 * j], bits[2 * j + 1])
+        if (column < lo) | (column + 64 * digits.shape[0] > hi):
+            if (column + lane + 64 * j < lo) | (column + lane + 64 * j >= hi):
+                digits[j] = digits[j] | T.uint32(0xFFFF)
+            if (column + lane + 64 * j + 32 < lo) | (column + lane + 64 * j + 32 >= hi):
+                digits[j] = digits[j] | T.uint32(0xFFFF0000)
+    make_keys_again(bits, column, lo, hi, lane)
+
+
+@T.macro
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in T.unroll(bits.shape[0]):
+        bits[j] = T.call_extern("uint32", "dk::order_key", bits[j])
+    if (column < lo) | (column + 32 * bits.shape[0] > hi):
+        for j in T.unroll(bits.shape[0]):
+            if (column + lane + 32 * j < lo) | (column + lane + 32 * j >= hi):
+                bits[j] = T.uint32(0)
+
+
+@T.macro
+def stash(words, first, bits, thread, threads):
+    """Keep a batch of keys in shared memory."""
+    for j in T.unroll(bits.shape[0]):
+        words[first + j * threads + thread] = T.cast(bits[j], "int32")
+
+
+@T.macro
+def unstash(bits, words, first, thread, threads):
+    """Take a batch of keys back."""
+    for j in T.unroll(bits.shape[0]):
+        bits[j] = T.cast(words[first + j * threads + thread], "uint32")
+
+
+@T.macro
+def count_first(hist, digits, column, lo, hi):
+    """Count the first digits of a batch that has columns of the row."""
+    if (column < hi) & (column + 64 * digits.shape[0] > lo):
+        for j in T.unroll(digits.shape[0]):
+            T.atomic_add(hist[T.cast((digits[j] >> T.uint32(5)) & T.uint32(BINS - 1), "int32")], 1)
+            T.atomic_add(hist[T.cast(digits[j] >> T.uint32(21), "int32")], 1)
+
+
+@T.macro
+def count_key(hist, first, key, end, span):
+    """Count the next digit of a key if it is undecided."""
+    if at_most(end - key, span):
+        T.atomic_add(hist[first + T.cast((end - key) >> digit_shift(span), "int32")], 1)
+
+
+@T.macro
+def count_keys(hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    for j in T.unroll(bits.shape[0]):
+        count_key(hist, first, bits[j], end, span)
+
+
+@T.macro
+def count_listed(hist, first, entries, total, end, span, thread, threads):
+    """Count the next digit of the undecided ones of the first `total` list entries."""
+    for i in rolled(ceildiv(total, threads)):
+        if i * threads + thread < total:
+            count_key(hist, first, entry_key(entries[i * threads + thread]), end, span)
+
+
+def narrowed(digit, end, span, first):
+    """End and span of a bin of the undecided range."""
+    if first:
+        top = T.if_then_else(digit > 0, half_edge(BINS - digit) - T.uint32(1), T.uint32(0xFFFFFFFF))
+        return top, top - half_edge(BINS - 1 - digit)
+    below = T.cast(digit, "uint32") << digit_shift(span)
+    return end - below, T.min(span - below, (T.uint32(1) << digit_shift(span)) - T.uint32(1))
+
+
+@T.macro
+def narrow(state, digit, need, inside, end, span, first):
+    """Leave the undecided range after a round in `state`: its end, span, the keys still needed of it, those in it.
+
+    Where all of it is needed, nothing stays undecided and every key above the new end is selected.
+    """
+    top, width = narrowed(digit, end, span, first)
+    if need == inside:
+        state[0] = T.cast(top - width - T.uint32(1), "int32")
+        state[1] = 0
+        state[2] = 0
+        state[3] = 0
+    else:
+        state[0] = T.cast(top, "int32")
+        state[1] = T.cast(width, "int32")
+        state[2] = need
+        state[3] = inside
+
+
+@T.macro
+def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    end = T.cast(state[0], "uint32")
+    span = T.cast(state[1], "uint32")
+    need = state[2]
+    inside = state[3]
+
+
+@T.macro
+def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
+    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+    end = T.cast(state[0], "uint32")
+    span = T.cast(state[1], "uint32")
+    need = state[2]
+    inside = state[3]
+    lower = state[4]
+    within = state[5]
+
+
+@T.macro
+def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
+    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
+    own = T.alloc_var("int32", init=0)
+    for i in T.vectorized(mine.shape[0]):
+        mine[i] = hist[(T.truncdiv(first, mine.shape[0]) + thread) * mine.shape[0] + i]
+    for i in T.unroll(mine.shape[0]):
+        own = own + mine[i]
+    through = scan(own)
+    if lane == 31:
+        sums[warp] = through
+
+
+@T.macro
+def pick_bin(state, mine, through, sums, need, end, span, first, thread, warp, lane):
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`."""
+    own = T.alloc_var("int32", init=0)
+    other = T.alloc_var("int32", init=0)
+    left = T.alloc_var("int32", init=0)
+    digit = T.alloc_var("int32", init=0)
+    for i in T.unroll(mine.shape[0]):
+        own = own + mine[i]
+    if lane < warp:
+        other = sums[lane]
+    left = need - (through - own + warp_sum(other))
+    if (left > 0) & (left <= own):
+        other = mine[0]
+        for i in T.unroll(1, mine.shape[0]):
+            if (digit == i - 1) & (left > other):
+                left = left - other
+                other = mine[i]
+                digit = i
+        narrow(state, thread * mine.shape[0] + digit, left, other, end, span, first)
+
+
+@T.macro
+def send_sums(coarse, at, hist, first, group, rank, warp, warps, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    total = T.alloc_var("int32", init=0)
+    for i in T.unroll(COARSE // warps):
+        total = warp_sum(
+            hist[first + (i * warps + warp) * (BINS // COARSE) + lane]
+            + hist[first + (i * warps + warp) * (BINS // COARSE) + 32 + lane]
         )
+        if lane < group:
+            T.call_extern(
+                "handle",
+                "dk::peer_store",
+                T.address_of(coarse[at + rank * COARSE + i * warps + warp]),
+                lane,
+                total,
+            )
+
+
+@T.macro
+def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, first, group, rank, warp, lane):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range.
+    """
+    if warp == 0:
+        count = T.alloc_var("int32", init=0)
+        under = T.alloc_var("int32", init=0)
+        through = T.alloc_var("int32", init=0)
+        source = T.alloc_var("int32", init=0)
+        left = T.alloc_var("int32", init=need)
+        before = T.alloc_var("int32", init=lower)
+        for i in T.unroll(group):
+            count = count + coarse[at + i * COARSE + lane]
+            under = under + T.if_then_else(i < rank, coarse[at + i * COARSE + lane], 0)
+        through = scan(count)
+        source = first_lane(ballot((through - count < left) & (through >= left)))
+        left = left - shuffle(through - count, source)
+        before = before + warp_sum(T.if_then_else(lane < source, under, 0))
+        low = T.alloc_var("int32", init=0)
+        high = T.alloc_var("int32", init=0)
+        low_under = T.alloc_var("int32", init=0)
+        high_under = T.alloc_var("int32", init=0)
+        both = T.alloc_var("uint64", init=0)
+        digit = T.alloc_var("int32", init=0)
+        digit = source * (BINS // COARSE) + 2 * lane
+        for i in T.unroll(group):
+            both = T.call_extern("uint64", "dk::peer_load", T.address_of(hist[bins + digit]), i)
+            low = low + T.cast(both & T.uint64(0xFFFFFFFF), "int32")
+            high = high + T.cast(both >> T.uint64(32), "int32")
+            if i < rank:
+                low_under = low_under + T.cast(both & T.uint64(0xFFFFFFFF), "int32")
+                high_under = high_under + T.cast(both >> T.uint64(32), "int32")
+        through = scan(low + high)
+        count = through - low - high
+        source = first_lane(ballot((count < left) & (through >= left)))
+        before = before + warp_sum(T.if_then_else(lane < source, low_under + high_under, 0))
+        if lane == source:
+            if count + low < left:
+                count = count + low
+                digit = digit + 1
+                low = high
+                before = before + low_under
+                low_under = high_under
+            narrow(state, digit, left - count, low, end, span, first)
+            state[4] = before + T.if_then_else(left - count == low, low_under, 0)
+            state[5] = T.if_then_else(left - count == low, 0, low_under)
+
+
+def first_lane(lanes):
+    """The only lane of a ballot."""
+    return 31 - T.call_extern("int32", "__clz", lanes)
+
+
+@T.macro
+def collect(
+    count: T.Ref, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
+):
+    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
+
+    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks as above.
+    """
+    own = T.alloc_var("uint32", init=0)
+    same = T.alloc_var("uint32", init=0)
+    slot = T.alloc_var("int32", init=0)
+    for j in T.unroll(bits.shape[0]):
+        same = ballot(key_over(bits[j], end))
+        own = T.if_then_else(lane == j, same, own)
+    if lane < bits.shape[0]:
+        above[word + lane] = T.cast(own, "int32")
+    count = count + popc(own)
+    if listing:
+        for j in T.unroll(bits.shape[0]):
+            same = ballot(at_most(end - bits[j], span))
+            if same != T.uint32(0):
+                if lane == 0:
+                    slot = T.atomic_add(counters[LISTED], popc(same), return_prev=True)
+                slot = shuffle(slot, 0)
+                if at_most(end - bits[j], span):
+                    entries[first + slot + popc(same & bits_below(lane))] = T.call_extern(
+                        "int64", "dk::entry", bits[j], (owner << OFFSET_BITS) | (offset + 32 * j + lane)
+                    )
+    else:
+        for j in T.unroll(bits.shape[0]):
+            same = ballot(at_most(end - bits[j], span))
+            own = T.if_then_else(lane == j, same, own)
+        if lane < bits.shape[0]:
+            equal[word + lane] = T.cast(own, "int32")
+
+
+@T.macro
+def keep_count(counts, count, warp, lane):
+    """The keys above the range of each warp, for all threads."""
+    total = T.alloc_var("int32", init=0)
+    total = warp_sum(count)
+    if lane == 0:
+        counts[warp] = total
+
+
+@T.macro
+def keep_entry(pages, entry, thread):
+    """The threads' page-table entries, for all threads."""
+    pages[thread] = entry
+
+
+@T.macro
+def send_entries(entries, first, counters, group, rank, warp, warps, lane):
+    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    at = T.alloc_var("int32", init=0)
+    to = T.alloc_var("int32", init=0)
+    for i in rolled(ceildiv(ceildiv(counters[LISTED], 32) * group, warps)):
+        at = T.truncdiv(i * warps + warp, group) * 32 + lane
+        to = T.truncmod(i * warps + warp, group)
+        if (at < counters[LISTED]) & (to != rank):
+            T.call_extern(
+                "handle", "dk::peer_store", T.address_of(entries[first + at]), to, entries[first + at]
+            )
+
+
+@T.macro
+def mark(entry, bitmap, counts, counters, which, rank, warps, words):
+    """Set a list entry's bit where this CTA owns it, and count it where a CTA of lower rank does."""
+    place = T.alloc_var("int32", init=0)
+    owner = T.alloc_var("int32", init=0)
+    place = T.call_extern("int32", "dk::entry_place", entry)
+    owner = (place >> OFFSET_BITS) - rank * warps
+    if owner < 0:
+        T.atomic_add(counters[which], 1)
+    if (owner >= 0) & (owner < warps):
+        T.call_extern(
+            "handle",
+            "dk::set_bit",
+            T.address_of(bitmap[0]),
+            owner * words * 32 + (place & ((1 << OFFSET_BITS) - 1)),
+        )
+        if which == LOWER_ABOVE:
+            T.atomic_add(counts[owner], 1)
+
+
+@T.macro
+def sift(
+    entries, total, target, above, equal, counts, counters, end, span, inside, ranked, rank, warps, words, thread, threads,
+):  # fmt: skip
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
+    `ranked` are left to rank, else mark them as equal."""
+    entry = T.alloc_var("int64", init=0)
+    slot = T.alloc_var("int32", init=0)
+    for i in rolled(ceildiv(total, threads)):
+        if i * threads + thread < total:
+            entry = entries[i * threads + thread]
+            if key_over(entry_key(entry), end):
+                mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+            if at_most(end - entry_key(entry), span) & (inside > 0):
+                if inside > ranked:
+                    mark(entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
+                else:
+                    slot = T.atomic_add(counters[KEPT], 1, return_prev=True)
+                    entries[target + slot] = entry
+
+
+@T.macro
+def rank_entries(entries, first, count, need, above, counts, counters, rank, warps, words, warp, lane):
+    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
+    low = T.alloc_var("int64", init=0)
+    high = T.alloc_var("int64", init=0)
+    entry = T.alloc_var("int64", init=0)
+    ahead = T.alloc_var("int32", init=0)
+    if lane < count:
+        low = entries[first + lane]
+    if lane + 32 < count:
+        high = entries[first + lane + 32]
+    for i in rolled(ceildiv(count, warps)):
+        if i * warps + warp < count:
+            entry = entries[first + i * warps + warp]
+            ahead = popc(ballot(T.call_extern("bool", "dk::entry_before", low, entry)))
+            ahead = ahead + popc(ballot(T.call_extern("bool", "dk::entry_before", high, entry)))
+            if (ahead < need) & (lane == 0):
+                mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+
+
+@T.macro
+def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower, ranked):
+    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the list."""
+    ties = T.if_then_else(inside > ranked, T.max(need - counters[LOWER_EQUAL], 0), 0)
+    skip = lower + counters[LOWER_ABOVE] + T.min(counters[LOWER_EQUAL], need)
+
+
+@T.macro
+def count_equal(equal, sums, first, words, warp, lane):
+    """Columns of each warp that are marked as equal."""
+    found = T.alloc_var("int32", init=0)
+    for i in rolled(ceildiv(words, 32)):
+        if i * 32 + lane < words:
+            found = found + popc(equal[first + i * 32 + lane])
+    found = warp_sum(found)
+    if lane == 0:
+        sums[warp] = found
+
+
+@T.macro
+def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position."""
+    left = T.alloc_var("int32", init=0)
+    added = T.alloc_var("int32", init=0)
+    word = T.alloc_var("uint32", init=0)
+    taken = T.alloc_var("uint32", init=0)
+    if lane < warp:
+        left = sums[lane]
+    left = take - warp_sum(left)
+    for i in rolled(words):
+        if left > 0:
+            word = T.cast(equal[first + i], "uint32")
+            taken = ballot(
+                (((word >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0))
+                & (popc(word & bits_below(lane)) < left)
+            )
+            if lane == 0:
+                above[first + i] = above[first + i] | T.cast(taken, "int32")
+            added = added + popc(taken)
+            left = left - popc(taken)
+    if lane == 0:
+        counts[warp] = counts[warp] + added
+
+
+@T.macro
+def first_slot(slot: T.Ref, counts, skip, warp, lane):
+    """Slot of this warp's first column: behind lower ranks' and lower warps'."""
+    before = T.alloc_var("int32", init=0)
+    if lane < warp:
+        before = counts[lane]
+    slot = skip + warp_sum(before)
+
+
+@T.macro
+def store_id(indices, row, slot, position, block_table, line, page_size, inverse, pages, first_page, near):
+    """Write a position, or the token that the page table gives it where pages are used."""
+    page = T.alloc_var("int32", init=0)
+    if page_size > 0:
+        page = page_of(inverse, page_size, position)
+        if near:
+            indices[row, slot] = pages[page - first_page] * page_size + (position - page * page_size)
+        else:
+            indices[row, slot] = block_table[line, page] * page_size + (position - page * page_size)
     else:
         indices[row, slot] = position
+
+
+@T.macro
+def emit_sparse(
+    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse, pages, first_page, near,
+    lane,
+):  # fmt: skip
+    """`emit` for bitmaps with few marks: a word a lane, whose marks the lane takes one by one."""
+    at = T.alloc_var("int32", init=slot)
+    word = T.alloc_var("uint32", init=0)
+    place = T.alloc_var("int32", init=0)
+    through = T.alloc_var("int32", init=0)
+    for i in rolled(ceildiv(words, 32)):
+        word = T.uint32(0)
+        if i * 32 + lane < words:
+            word = T.cast(above[first + i * 32 + lane], "uint32")
+        through = scan(popc(word))
+        place = at + through - popc(word)
+        while word != T.uint32(0):
+            store_id(
+                indices, row, place, position + (i * 32 + lane) * 32 + T.call_extern("int32", "__ffs", T.cast(word, "int32")) - 1,
+                block_table, line, page_size, inverse, pages, first_page, near,
+            )  # fmt: skip
+            place = place + 1
+            word = word & (word - T.uint32(1))
+        at = at + shuffle(through, 31)
+
+
+@T.macro
+def emit(
+    slot: T.Ref, indices, row, k, above, word, size, position, block_table, max_pages, line, page_size, inverse, pages, first_page,
+    near, lane,
+):  # fmt: skip
+    """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them.
+
+    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    """
+    own = T.alloc_var("int32", init=0)
+    through = T.alloc_var("int32", init=0)
+    first = T.alloc_var("int32", init=0)
+    # A lane counts one word; the words' first slots then go to all lanes.
+    if lane < size:
+        own = popc(above[word + lane])
+    through = scan(own)
+    for j in T.unroll(size):
+        first = slot + shuffle(through - own, j)
+        marks = T.cast(above[word + j], "uint32")
+        if ((marks >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0):
+            store_id(
+                indices, row, first + popc(marks & bits_below(lane)), position + 32 * j + lane, block_table, line, page_size,
+                inverse, pages, first_page, near,
+            )  # fmt: skip
+    slot = slot + shuffle(through, 31)

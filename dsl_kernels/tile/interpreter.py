@@ -1,23 +1,93 @@
-"""Executes the text of a kernel in torch, one task a role and replica, between the waits of its pipelines."""
+"""Interprets the text of a kernel in torch: roles and CTAs as tasks, under a seeded order, between the waits of their pipelines.
+
+Slots are poisoned when they are acquired, the uses of a ring must come in order, and if no task can go on, the error says
+what each role waits for.
+"""
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, NoReturn
 
 import torch
 
+from ..arch import ArchSpec
+from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
-from .lang import Engine, Role, Space
-from .machine import TORCH_DTYPES, Wait, _Cta, _poison, _Run, poisoned
+from .lang import Buffer, Engine, Role, Schedule, Space, TileProgram
+
+# The device of every tile; the caller's default device is not asked.
+DEVICE = "cpu"
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "int32": torch.int32,
+    # torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
+    "uint32": torch.int64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8_e4m3": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
+    "uint8": torch.uint8,
+    "int64": torch.int64,
+}
+
+
+@dataclass
+class Wait:
+    """What a suspended role waits for: a condition and the words for a deadlock report."""
+
+    what: str
+    ready: Callable[[], bool]
+
+
+@dataclass
+class Ring:
+    """Progress of one pipeline in one CTA: uses acquired, committed and released by each reader."""
+
+    acquired: int = 0
+    committed: int = 0
+    waited: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class Cta:
+    """Storage and pipeline state of one CTA."""
+
+    def __init__(self, schedule: Schedule, block: tuple[int, ...]) -> None:
+        self.block = block
+        self.rings = {pipe.name: Ring() for pipe in schedule.pipelines}
+        self.meetings: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self.storage: dict[str, torch.Tensor] = {}
+        for buffer in schedule.buffers:
+            if buffer.space is not Space.REGISTER:
+                self.storage[buffer.name] = poisoned(buffer)
+
+
+def poisoned(buffer: Buffer) -> torch.Tensor:
+    """Fresh storage of a buffer, all stages, filled with NaN (or an absurd integer) so that stale reads show."""
+    shape = (buffer.stages, *buffer.shape)
+    tensor = torch.empty(shape, dtype=TORCH_DTYPES[buffer.dtype], device=DEVICE)
+    _poison(tensor)
+    return tensor
+
+
+def _poison(tensor: torch.Tensor) -> None:
+    if tensor.dtype.is_floating_point:
+        tensor.view(torch.uint8).fill_(0xFF)
+    else:
+        tensor.fill_(0x7F if tensor.element_size() == 1 else 0x7F7F7F7F)
 
 
 class Executor:
     """One role (one of its replicas) of one CTA."""
 
-    def __init__(self, run: _Run, cta: _Cta, role: Role, replica: int) -> None:
+    def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
         self._run, self._cta, self._spec = run, cta, role
         self.role, self.block = role.name, cta.block
         self._key = reader_key(role, replica)
@@ -28,6 +98,10 @@ class Executor:
             **dict(zip(run.schedule.axes, cta.block, strict=True)),
             "lane": None,
             "worker": None,
+            # A value that each warp has for itself is a tensor over the warps.
+            "warp": run.schedule.first_thread(role.name) // 32
+            + replica * role.warps
+            + torch.arange(role.warps),
             "replica": replica,
             "role": role.name,
         }
@@ -75,12 +149,15 @@ class Executor:
         elif isinstance(statement, t.ClusterArrive):
             self._run.cluster_of(self.block).arrive(self)
         elif isinstance(statement, t.TakeTicket):
-            counter, index = self._run.operands[statement.counter], self._value(statement.index)
-            counter[index] += 1
-            last = int(counter[index]) == self._value(statement.total)
-            if last:
-                counter[index] = 0
-            self._scope[statement.last] = last
+            self._take_ticket(statement)
+
+    def _take_ticket(self, statement: t.TakeTicket) -> None:
+        counter, index = self._run.operands[statement.counter], self._value(statement.index)
+        counter[index] += 1
+        last = int(counter[index]) == self._value(statement.total)
+        if last:
+            counter[index] = 0
+        self._scope[statement.last] = last
 
     def _value(self, value: Any) -> Any:
         return t.evaluate(value, self._scope)
@@ -266,3 +343,139 @@ class ClusterBarrier:
 def reader_key(role: Role, replica: int) -> str:
     """How a ring counts what one replica of a role has read."""
     return role.name if role.replicas == 1 else f"{role.name}[{replica}]"
+
+
+class Run:
+    """One launch: the operands, the grid and the state shared by CTAs."""
+
+    def __init__(
+        self,
+        program: TileProgram,
+        knobs: Mapping[str, Any],
+        arch: ArchSpec,
+        operands: Mapping[str, Any],
+        dims: Mapping[str, int],
+    ) -> None:
+        self.program, self.arch = program, arch
+        self.schedule = program.schedule(knobs, arch)
+        self.name = program.op
+        self.operands = {n: v for n, v in operands.items() if isinstance(v, torch.Tensor)}
+        self.scalars = {n: v for n, v in operands.items() if not isinstance(v, torch.Tensor)}
+        self.dims = {**dims, **{n: v for n, v in self.scalars.items() if isinstance(v, int)}}
+        self.grid = tuple(evaluate_extent(extent, self.dims) for extent in self.schedule.grid)
+        self.clusters: dict[tuple[int, ...], ClusterBarrier] = {}
+        self.group_size = 1
+        for axis in self.schedule.group:
+            self.group_size *= self.grid[axis]
+        self.text = program.text(knobs, arch)
+        self.ctas: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)
+
+    def group_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
+        """The coordinates that a CTA shares with its group."""
+        return tuple(x for axis, x in enumerate(block) if axis not in self.schedule.group)
+
+    def members(self, block: tuple[int, ...]) -> list[Cta]:
+        """The CTAs of a block's group in grid order."""
+        group = self.ctas[self.group_of(block)]
+        return [group[key] for key in sorted(group)]
+
+    def cluster_of(self, block: tuple[int, ...]) -> ClusterBarrier:
+        """The barrier of a CTA's cluster."""
+        key = self.group_of(block)
+        if key not in self.clusters:
+            roles = sum(role.replicas for role in self.schedule.roles)
+            self.clusters[key] = ClusterBarrier(self.group_size * roles)
+        return self.clusters[key]
+
+    def fail(self, role: str, block: tuple[int, ...], got: str, fix: str) -> NoReturn:
+        """Refuse what a role did."""
+        raise ScheduleError(
+            f"{self.name}, role {role}, block {block}",
+            expected="the declared use of its pipelines and buffers",
+            got=f"it {got}",
+            fix=fix,
+        )
+
+    def start(self, block: tuple[int, ...]) -> list[tuple[Executor, Iterator[Any]]]:
+        """The tasks of one CTA."""
+        cta = Cta(self.schedule, block)
+        if self.schedule.group:
+            self.ctas[self.group_of(block)][block] = cta
+        executors = [
+            Executor(self, cta, role, replica)
+            for role in self.schedule.roles
+            for replica in range(role.replicas)
+        ]
+        return [(executor, executor.run(self.text)) for executor in executors]
+
+
+class Interpreter:
+    """Executes a tile program on CPU tensors.
+
+    Args:
+        seed: None runs roles in declared order until they block; an integer picks the next runnable role or CTA at
+            random, which must not change the result.
+    """
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.seed = seed
+
+    def launch(
+        self,
+        program: TileProgram,
+        knobs: Mapping[str, Any],
+        arch: ArchSpec,
+        operands: Mapping[str, Any],
+        dims: Mapping[str, int],
+    ) -> None:
+        """Run every CTA of the grid; outputs are written into their operands.
+
+        Raises:
+            ScheduleError: the roles deadlock, or a body misuses a pipeline.
+        """
+        # The caller's modes are for the caller's tensors: autocast would convert a body's, and workspace that was made
+        # in inference mode could not be written outside it.
+        with torch.device(DEVICE), torch.inference_mode(), torch.autocast(DEVICE, enabled=False):
+            self._run(Run(program, knobs, arch, operands, dims))
+
+    def _run(self, run: Run) -> None:
+        rng = random.Random(self.seed) if self.seed is not None else None
+        blocks = list(product(*(range(extent) for extent in run.grid)))
+        if rng is not None:
+            rng.shuffle(blocks)
+        pending = iter(blocks)
+        active: list[list[Any]] = []
+
+        def admit() -> bool:
+            block = next(pending, None)
+            if block is None:
+                return False
+            for machine, body in run.start(block):
+                active.append([machine, body, None])
+            return True
+
+        while True:
+            if not active and not admit():
+                return
+            runnable = [task for task in active if task[2] is None or task[2].ready()]
+            if not runnable:
+                if not admit():
+                    self._deadlock(run, active)
+                continue
+            task = rng.choice(runnable) if rng is not None else runnable[0]
+            try:
+                task[2] = next(task[1])
+            except StopIteration:
+                active.remove(task)
+
+    @staticmethod
+    def _deadlock(run: Run, active: list[list[Any]]) -> None:
+        waits = "; ".join(
+            f"{task[0].role} at block {task[0].block} waits for {task[2].what}" for task in active[:8]
+        )
+        raise ScheduleError(
+            run.name,
+            expected="every role to finish",
+            got=f"a deadlock: {waits}",
+            fix="commit and release each slot that a role acquires or waits for",
+        )
