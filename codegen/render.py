@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -27,9 +28,19 @@ from .printer import Printer, mma_facts, role_facts
 from .sweep import TEMPLATES, Candidate
 
 
+def wrapped(items: str, margin: int = 4) -> str:
+    """A list of parameters or arguments on lines of its own, at most 110 columns wide."""
+    # A name and its annotation stay together.
+    held = textwrap.wrap(
+        items.replace(": ", ":\0"), 110 - margin, break_long_words=False, break_on_hyphens=False
+    )
+    lines = [line.replace("\0", " ") for line in held]
+    return "\n" + "\n".join(" " * margin + line for line in lines) + "\n" + " " * (margin - 4)
+
+
 @lru_cache(maxsize=1)
 def environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -37,6 +48,8 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
+    found.filters["wrapped"] = wrapped
+    return found
 
 
 def steps_missing(plans: Iterable[PipelinePlan], used: set[tuple[str, ...]]) -> list[str]:
@@ -301,8 +314,9 @@ def header(candidate: Candidate) -> str:
     """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
     knobs = ", ".join(f"{name}={value}" for name, value in candidate.program.spelled(candidate.knobs).items())
+    op = candidate.program.op
     drawing = describe(schedule, candidate.arch).replace("\\", "\\\\")
     return (
-        f'"""{candidate.id}\n\nGenerated from templates/{candidate.backend}/{candidate.template.name} by `make generate`: edit the template or the\n'
-        f'declaration dsl_kernels/programs/{candidate.program.op}.py, not this file. Knobs: {knobs}.\n\n{drawing}\n"""\n'
+        f'"""{candidate.id}\n\nGenerated from dsl_kernels/programs/{op}.py and the leaves in dsl_kernels/device/{candidate.backend} by `make generate`:\n'
+        f'edit those, not this file. Knobs: {knobs}.\n\n{drawing}\n"""\n'
     )

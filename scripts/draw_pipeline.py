@@ -134,9 +134,9 @@ class Drawing:
 
 PATH = (
     ("problem", "problems/<op>.py", "operands, reference, workloads, tolerances"),
-    ("tile program", "programs/<op>.py", "buffers, roles, pipelines, bodies, knobs"),
+    ("tile program", "programs/<op>.py", "buffers, roles, pipelines, one text, knobs"),
     ("check", "codegen/check.py", "does it fit the architecture?"),
-    ("template", "templates/<dsl>/", "a thin skeleton in one DSL"),
+    ("frame, spelling", "templates/<dsl>/", "how one DSL writes each statement"),
     ("generated", "generated/<arch>/", "readable, literal numbers"),
     ("artifact", "runtime/", "PTX, cubin, launch description"),
     ("registry", "registry.py", "which variant, and why"),

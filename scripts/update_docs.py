@@ -231,21 +231,21 @@ def dsl_lines() -> str:
     for op in sorted({v.op for v in variants.variants()}):
         declared = _length([ROOT / "dsl_kernels" / "programs" / f"{op}.py"])
         for backend in sorted({v.backend for v in variants.variants(op)}):
-            templates = ROOT / "templates" / backend
-            helpers = sorted((ROOT / "dsl_kernels" / "device" / backend).glob(f"{op}*.py"))
+            leaves, model = (
+                sorted((ROOT / "dsl_kernels" / "device" / dsl).glob(f"{op}*.py")) for dsl in (backend, "torch")
+            )
             made = [_length([v.path]) for v in variants.variants(op) if v.backend == backend]
             rows.append(
                 (
-                    op, backend, declared, _length(sorted(templates.glob(f"*{op}*.j2"))), _length(helpers),
-                    len(made), round(median(made)),
+                    op, backend, declared, _length(model), _length(leaves), len(made), round(median(made)),
                 )
             )  # fmt: skip
     columns = (
         "op",
         "DSL",
         "declaration (shared)",
-        "templates",
-        "device helpers",
+        "leaves in torch (shared)",
+        "leaves in the DSL",
         "modules",
         "lines of a module",
     )

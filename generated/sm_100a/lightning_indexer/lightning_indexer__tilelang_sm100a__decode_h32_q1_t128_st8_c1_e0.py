@@ -1,7 +1,7 @@
 """lightning_indexer__tilelang_sm100a__decode_h32_q1_t128_st8_c1_e0
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=32, queries=1, tile=128, stages=8, resident=1, evict=0.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=decode, heads=32, queries=1, tile=128, stages=8, resident=1, evict=0.
 
 roles
   score_0    threads 0..127  epilogue of products i with i % 1 == 0
@@ -42,7 +42,7 @@ totals: 192 threads, 143840 of 232448 bytes of shared memory, 128 of 512 tensor-
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -110,7 +110,7 @@ def program():
                 scale_0 = T.alloc_fragment((128,), "float32")
                 logit_0 = T.alloc_fragment((128,), "float32")
                 length_0 = T.alloc_fragment((1,), "int32")
-                worker = thread - 0
+                worker = thread
                 use = T.alloc_var("int32", init=0)
                 for it in T.serial(turns):
                     leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)

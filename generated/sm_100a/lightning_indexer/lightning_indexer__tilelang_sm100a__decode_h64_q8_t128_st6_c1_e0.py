@@ -1,7 +1,7 @@
 """lightning_indexer__tilelang_sm100a__decode_h64_q8_t128_st6_c1_e0
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=8, tile=128, stages=6, resident=1, evict=0.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=128, stages=6, resident=1, evict=0.
 
 roles
   score_0    threads 0..127  epilogue of products i with i % 2 == 0
@@ -58,7 +58,7 @@ totals: 320 threads, 169136 of 232448 bytes of shared memory, 512 of 512 tensor-
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -127,7 +127,7 @@ def program():
                 scale_0 = T.alloc_fragment((128,), "float32")
                 logit_0 = T.alloc_fragment((128,), "float32")
                 length_0 = T.alloc_fragment((8,), "int32")
-                worker = thread - 0
+                worker = thread
                 use = T.alloc_var("int32", init=0)
                 for it in T.serial(turns):
                     leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, 128)

@@ -1,7 +1,7 @@
 """lightning_indexer__tilelang_sm100a__prefill_h64_q4_t128_st6_c1_e0
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=64, queries=4, tile=128, stages=6, resident=1, evict=0.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=prefill, heads=64, queries=4, tile=128, stages=6, resident=1, evict=0.
 
 roles
   score_0    threads 0..127  epilogue of half 0 of the rows
@@ -52,6 +52,7 @@ totals: 320 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
@@ -107,7 +108,7 @@ def program():
                 logit_0 = T.alloc_fragment((128,), "float32")
                 begin_0 = T.alloc_local((2,), "int32")
                 size_0 = T.alloc_local((2,), "int32")
-                worker = thread - 0
+                worker = thread
                 leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, 2, s, skv, skip_below, worker)
                 if turns > 0:
                     T.mbarrier_wait_parity(queries_full[0], 0)

@@ -1,7 +1,7 @@
 """sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async
 
-Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=64, kv=fp8, tile=64, cluster=1, gather=cp_async.
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=64, kv=fp8, tile=64, cluster=1, gather=cp_async.
 
 roles
   softmax    threads 0..127  queries, online softmax, lazy rescale, epilogue, merge
@@ -116,7 +116,13 @@ class Shared:
 
 
 @cute.kernel
-def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
+def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32,
+    arrival_slots: cutlass.Int32
+):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
     qpe_s = shared.qpe_s.data_ptr()
@@ -181,15 +187,10 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(q_nope: cute.Pointer, 
     if warp < 4:
         # softmax: queries, online softmax, lazy rescale, epilogue, merge
         scores = cute.make_rmem_tensor(32, Float32)
-        scores.fill(0)
         sums = cute.make_rmem_tensor(16, Float32)
-        sums.fill(0)
         risen = cute.make_rmem_tensor(16, Float32)
-        risen.fill(0)
         top = cute.make_rmem_tensor(16, Float32)
-        top.fill(0)
         peak = cute.make_rmem_tensor(16, Float32)
-        peak.fill(0)
         held = cute.make_rmem_tensor(16, Float32)
         held.fill(0)
         worker = thread
@@ -255,9 +256,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(q_nope: cute.Pointer, 
     elif warp < 8:
         # producer: selected rows into the rings
         rows = cute.make_rmem_tensor(2, Int32)
-        rows.fill(0)
         words = cute.make_rmem_tensor(88, cutlass.Uint32)
-        words.fill(0)
         worker = thread - 128
         for turn in cutlass.range(turns + 1, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
@@ -351,5 +350,16 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(q_nope: cute.Pointer, 
 
 
 @cute.jit
-def program(q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)
+def program(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32,
+    arrival_slots: cutlass.Int32
+):
+    sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
+        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, topk, splits, arrival_slots
+    ).launch(
+        grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1
+    )

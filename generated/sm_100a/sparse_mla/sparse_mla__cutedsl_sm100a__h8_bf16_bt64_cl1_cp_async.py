@@ -1,7 +1,7 @@
 """sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async
 
-Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=8, kv=bf16, tile=64, cluster=1, gather=cp_async.
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=8, kv=bf16, tile=64, cluster=1, gather=cp_async.
 
 roles
   softmax    threads 0..127  queries, online softmax, lazy rescale, epilogue, merge
@@ -116,7 +116,13 @@ class Shared:
 
 
 @cute.kernel
-def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
+def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
+    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
     qpe_s = shared.qpe_s.data_ptr()
@@ -181,15 +187,10 @@ def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(q_nope: cute.Pointer, 
     if warp < 4:
         # softmax: queries, online softmax, lazy rescale, epilogue, merge
         scores = cute.make_rmem_tensor(8, Float32)
-        scores.fill(0)
         sums = cute.make_rmem_tensor(4, Float32)
-        sums.fill(0)
         risen = cute.make_rmem_tensor(4, Float32)
-        risen.fill(0)
         top = cute.make_rmem_tensor(4, Float32)
-        top.fill(0)
         peak = cute.make_rmem_tensor(4, Float32)
-        peak.fill(0)
         held = cute.make_rmem_tensor(16, Float32)
         held.fill(0)
         worker = thread
@@ -255,7 +256,6 @@ def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(q_nope: cute.Pointer, 
     elif warp < 8:
         # producer: selected rows into the rings
         rows = cute.make_rmem_tensor(8, Int32)
-        rows.fill(0)
         worker = thread - 128
         for turn in cutlass.range(turns, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
@@ -328,5 +328,16 @@ def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(q_nope: cute.Pointer, 
 
 
 @cute.jit
-def program(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)
+def program(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
+    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+):
+    sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
+        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+    ).launch(
+        grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1
+    )

@@ -1,7 +1,7 @@
 """sparse_mla__tilelang_sm100a__h32_fp8_bt64_cl1_cp_async
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=32, kv=fp8, tile=64, cluster=1, gather=cp_async.
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: heads=32, kv=fp8, tile=64, cluster=1, gather=cp_async.
 
 roles
   softmax    threads 0..127  queries, online softmax, lazy rescale, epilogue, merge
@@ -130,7 +130,7 @@ def program():
                 top = T.alloc_local((8,), "float32")
                 peak = T.alloc_local((8,), "float32")
                 held = T.alloc_fragment((128, 16), "float32")
-                worker = thread - 0
+                worker = thread
                 leaf_sm100.load_block(q_s, 0, q_nope, bx, 0, 32, 32, 32, 512, worker)
                 leaf_sm100.load_block(qpe_s, 0, q_pe, bx, 0, 32, 32, 32, 64, worker)
                 T.fence_proxy_async()

@@ -1,7 +1,7 @@
 """topk_selector__cutedsl_sm100a__g8_t512_r8_c1
 
-Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/topk_selector.py, not this file. Knobs: group=8, threads=512, keep=8, resident=1.
+Generated from dsl_kernels/programs/topk_selector.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: group=8, threads=512, keep=8, resident=1.
 
 roles
   select     threads 0..511  every warp owns a run of words of 32 columns
@@ -60,7 +60,11 @@ class Shared:
 
 
 @cute.kernel
-def topk_selector__cutedsl_sm100a__g8_t512_r8_c1(logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer, next_n: cutlass.Int32, page_size: cutlass.Int32, indices: cute.Pointer, rows: cutlass.Int32, stride: cutlass.Int32, b: cutlass.Int32, max_pages: cutlass.Int32, k: cutlass.Int32):
+def topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
+    logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
+    next_n: cutlass.Int32, page_size: cutlass.Int32, indices: cute.Pointer, rows: cutlass.Int32,
+    stride: cutlass.Int32, b: cutlass.Int32, max_pages: cutlass.Int32, k: cutlass.Int32
+):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
     entries = shared.entries.data_ptr()
@@ -215,5 +219,13 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_c1(logits: cute.Pointer, row_start
 
 
 @cute.jit
-def program(logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer, next_n: cutlass.Int32, page_size: cutlass.Int32, indices: cute.Pointer, rows: cutlass.Int32, stride: cutlass.Int32, b: cutlass.Int32, max_pages: cutlass.Int32, k: cutlass.Int32):
-    topk_selector__cutedsl_sm100a__g8_t512_r8_c1(logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k).launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 8, 1))
+def program(
+    logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
+    next_n: cutlass.Int32, page_size: cutlass.Int32, indices: cute.Pointer, rows: cutlass.Int32,
+    stride: cutlass.Int32, b: cutlass.Int32, max_pages: cutlass.Int32, k: cutlass.Int32
+):
+    topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
+        logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
+    ).launch(
+        grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 8, 1)
+    )

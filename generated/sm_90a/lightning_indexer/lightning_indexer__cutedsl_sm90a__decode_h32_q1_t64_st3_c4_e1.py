@@ -1,7 +1,7 @@
 """lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1
 
-Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=32, queries=1, tile=64, stages=3, resident=4, evict=1.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: mode=decode, heads=32, queries=1, tile=64, stages=3, resident=4, evict=1.
 
 roles
   score      threads 0..127  products and epilogue, 64 keys a warpgroup
@@ -80,7 +80,13 @@ class Shared:
 
 
 @cute.kernel
-def lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+def lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1(
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
+    key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
+    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32,
+    b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32,
+    stride: cutlass.Int32
+):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
     key_scales = shared.key_scales.data_ptr()
@@ -203,7 +209,16 @@ def lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1(query_map: cut
 
 
 @cute.jit
-def program(q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32):
+def program(
+    q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
+    block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32,
+    next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32
+):
     query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (32, 128), True)
     key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (64, 128), True)
-    lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1(query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table, logits, skip_below, b, next_n, pages, max_pages, stride).launch(grid=(1, 1, 1), block=(160, 1, 1), cluster=(1, 1, 1))
+    lightning_indexer__cutedsl_sm90a__decode_h32_q1_t64_st3_c4_e1(
+        query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table,
+        logits, skip_below, b, next_n, pages, max_pages, stride
+    ).launch(
+        grid=(1, 1, 1), block=(160, 1, 1), cluster=(1, 1, 1)
+    )

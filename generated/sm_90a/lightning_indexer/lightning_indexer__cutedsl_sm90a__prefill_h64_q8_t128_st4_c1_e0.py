@@ -1,7 +1,7 @@
 """lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0
 
-Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=64, queries=8, tile=128, stages=4, resident=1, evict=0.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: mode=prefill, heads=64, queries=8, tile=128, stages=4, resident=1, evict=0.
 
 roles
   score      threads 0..511, 112 registers  2 rows each
@@ -88,7 +88,14 @@ class Shared:
 
 
 @cute.kernel
-def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom, weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor, scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32):
+def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
+    weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
+    scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer,
+    k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer,
+    logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32,
+    skv: cutlass.Int32, stride: cutlass.Int32
+):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
     key_scales = shared.key_scales.data_ptr()
@@ -137,7 +144,7 @@ def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(query_map: c
         begin.fill(0)
         size = cute.make_rmem_tensor(1, Int32)
         size.fill(0)
-        replica = (warp - 0) // 4
+        replica = warp // 4
         worker = thread - replica * 128
         own = row + replica * 2
         leaf_sm90.read_windows(begin, size, k_start, k_end, own, 2, s, skv, skip_below, worker)
@@ -187,9 +194,18 @@ def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(query_map: c
 
 
 @cute.jit
-def program(q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32):
+def program(
+    q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer,
+    k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32,
+    s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32
+):
     query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, 128), True)
     weight_map, weight_map_coords = bulk.box_map(weights, Float32, (256,), False)
     key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (128, 128), True)
     scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (128,), False)
-    lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map, scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride).launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))
+    lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(
+        query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map,
+        scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride
+    ).launch(
+        grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1)
+    )

@@ -1,7 +1,7 @@
 """lightning_indexer__tilelang_sm90a__decode_h32_q1_t64_st3_c4_e1
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=32, queries=1, tile=64, stages=3, resident=4, evict=1.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=decode, heads=32, queries=1, tile=64, stages=3, resident=4, evict=1.
 
 roles
   score      threads 0..127  products and epilogue, 64 keys a warpgroup
@@ -31,6 +31,7 @@ totals: 160 threads, 33872 of 232448 bytes of shared memory, grid (528)
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -96,7 +97,7 @@ def program():
                 scale = T.alloc_fragment((64,), "float32")
                 logit = T.alloc_fragment((64, 1), "float32")
                 length = T.alloc_fragment((1,), "int32")
-                worker = thread - 0
+                worker = thread
                 for it in T.serial(turns):
                     leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 64)
                     if fresh:

@@ -1,7 +1,7 @@
 """lightning_indexer__tilelang_sm90a__decode_h64_q8_t256_st4_c1_e0
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, stages=4, resident=1, evict=0.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, stages=4, resident=1, evict=0.
 
 roles
   score      threads 0..511, 104 registers  products and epilogue, 64 keys a warpgroup
@@ -31,6 +31,7 @@ totals: 640 threads, 202832 of 232448 bytes of shared memory, grid (132)
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -94,7 +95,7 @@ def program():
                 scale = T.alloc_fragment((256,), "float32")
                 logit = T.alloc_fragment((256, 2), "float32")
                 length = T.alloc_fragment((2,), "int32")
-                worker = thread - 0
+                worker = thread
                 for it in T.serial(turns):
                     leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, 256)
                     if fresh:

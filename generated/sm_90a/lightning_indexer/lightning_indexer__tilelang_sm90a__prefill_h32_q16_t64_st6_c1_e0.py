@@ -1,7 +1,7 @@
 """lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=64, stages=6, resident=1, evict=0.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=64, stages=6, resident=1, evict=0.
 
 roles
   score      threads 0..511, 112 registers  4 rows each
@@ -83,7 +83,7 @@ def program():
                 logit_0 = T.alloc_fragment((64, 4), "float32")
                 begin_0 = T.alloc_fragment((4,), "int32")
                 size_0 = T.alloc_fragment((4,), "int32")
-                worker = thread - 0
+                worker = thread
                 own = row
                 leaf.read_windows(begin_0, size_0, k_start, k_end, own, 4, s, skv, skip_below, worker)
                 if turns > 0:

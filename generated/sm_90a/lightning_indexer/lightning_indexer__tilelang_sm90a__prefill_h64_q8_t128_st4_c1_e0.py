@@ -1,7 +1,7 @@
 """lightning_indexer__tilelang_sm90a__prefill_h64_q8_t128_st4_c1_e0
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/lightning_indexer.py, not this file. Knobs: mode=prefill, heads=64, queries=8, tile=128, stages=4, resident=1, evict=0.
+Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: mode=prefill, heads=64, queries=8, tile=128, stages=4, resident=1, evict=0.
 
 roles
   score      threads 0..511, 112 registers  2 rows each
@@ -30,6 +30,7 @@ totals: 640 threads, 135240 of 232448 bytes of shared memory, grid (ceildiv(s, 8
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -82,7 +83,7 @@ def program():
                 logit_0 = T.alloc_fragment((64, 2), "float32")
                 begin_0 = T.alloc_fragment((2,), "int32")
                 size_0 = T.alloc_fragment((2,), "int32")
-                worker = thread - 0
+                worker = thread
                 own = row
                 leaf.read_windows(begin_0, size_0, k_start, k_end, own, 2, s, skv, skip_below, worker)
                 if turns > 0:

@@ -1,7 +1,7 @@
 """sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16
 
-Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster=16, slices=2, block=16.
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster=16, slices=2, block=16.
 
 roles
   attend     threads 0..127  queries, both products, softmax, merge, output
@@ -20,6 +20,7 @@ buffers
   acc        256x16 float32, registers of attend
   sums       4x16 float32, registers of attend
   risen      4x16 float32, registers of attend
+  top        16 float32, registers of attend
   peak       16 float32, registers of attend
   quads      1x64x8 float32, registers of attend
   lses       1x8 float32, registers of attend
@@ -92,7 +93,13 @@ class Shared:
 
 
 @cute.kernel
-def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
+def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
+    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
     qpe_s = shared.qpe_s.data_ptr()
@@ -155,6 +162,8 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(q_nope: cute.Poi
         sums.fill(0)
         risen = cute.make_rmem_tensor(4, Float32)
         risen.fill(0)
+        top = cute.make_rmem_tensor(4, Float32)
+        top.fill(0)
         peak = cute.make_rmem_tensor(4, Float32)
         peak.fill(0)
         quads = cute.make_rmem_tensor(4, Float32)
@@ -197,8 +206,8 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(q_nope: cute.Poi
                 leaf.column_maxima(risen, scores, worker)
                 leaf.share_columns(red_s, risen, worker)
                 cute.arch.barrier(barrier_id=1, number_of_threads=128)
-                leaf.join_maxima(risen, red_s, worker)
-                leaf.online_softmax(scores, sums, acc, peak, risen)
+                leaf.join_maxima(top, red_s, worker)
+                leaf.online_softmax(scores, sums, acc, peak, top)
                 leaf.store_weights(p_s, scores, 16, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.barrier(barrier_id=1, number_of_threads=128)
@@ -209,13 +218,13 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(q_nope: cute.Poi
                 warpgroup.wait_group(0)
                 cute.arch.mbarrier_arrive(kv_empty + it % 2)
                 it = it + 1
-        leaf.column_sums(sums, worker)
-        leaf.share_columns(red_s, sums, worker)
+        leaf.column_sums(risen, sums, worker)
+        leaf.share_columns(red_s, risen, worker)
         cute.arch.barrier(barrier_id=1, number_of_threads=128)
-        leaf.join_sums(sums, red_s, worker)
-        leaf.normalise(acc, sums, peak)
+        leaf.join_sums(top, red_s, worker)
+        leaf.normalise(acc, top, peak)
         # The CTAs that hold this slice trade quads of O, so that each merges its share of them.
-        leaf.send_parts(acc, sums, o_s, o_full, rank, 2, 8, 16, worker)
+        leaf.send_parts(acc, top, o_s, o_full, rank, 2, 8, 16, worker)
         cute.arch.mbarrier_wait(o_full, 0)
         leaf.merge_sent(quads, lses, o_s, 8, worker)
         clusters = splits // 16
@@ -245,5 +254,16 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(q_nope: cute.Poi
 
 
 @cute.jit
-def program(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1))
+def program(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
+    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+):
+    sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(
+        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+    ).launch(
+        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1)
+    )

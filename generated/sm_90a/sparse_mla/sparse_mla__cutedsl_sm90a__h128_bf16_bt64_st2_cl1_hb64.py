@@ -1,7 +1,7 @@
 """sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64
 
-Generated from templates/cutedsl/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster=1, block=64.
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster=1, block=64.
 
 roles
   attend     threads 0..255, 216 registers  queries, both products, softmax, merge, output
@@ -79,7 +79,13 @@ class Shared:
 
 
 @cute.kernel
-def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
+def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
+    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
     qpe_s = shared.qpe_s.data_ptr()
@@ -198,5 +204,16 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(q_nope: cute.Pointer,
 
 
 @cute.jit
-def program(q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32, t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32):
-    sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots).launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1))
+def program(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
+    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
+    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+):
+    sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
+        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+    ).launch(
+        grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1)
+    )

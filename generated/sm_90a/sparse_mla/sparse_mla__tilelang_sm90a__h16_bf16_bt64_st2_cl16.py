@@ -1,7 +1,7 @@
 """sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl16
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=16, kv=bf16, tile=64, stages=2, cluster=16.
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: heads=16, kv=bf16, tile=64, stages=2, cluster=16.
 
 roles
   attend     threads 0..127  queries, both products, softmax, merge, output
@@ -94,7 +94,7 @@ def program():
                 risen = T.alloc_fragment((4, 16), "float32")
                 top = T.alloc_fragment((16,), "float32")
                 peak = T.alloc_fragment((16,), "float32")
-                worker = thread - 0
+                worker = thread
                 leaf.load_queries(q_s, q_nope, bx, 0, 16, 16, 512, 0, 512, worker)
                 leaf.load_queries(qpe_s, q_pe, bx, 0, 16, 16, 64, 0, 64, worker)
                 T.fence_proxy_async()

@@ -1,7 +1,7 @@
 """sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl16
 
-Generated from templates/tilelang/sparse_mla.sm_90a.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/sparse_mla.py, not this file. Knobs: heads=16, kv=fp8, tile=64, stages=2, cluster=16.
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: heads=16, kv=fp8, tile=64, stages=2, cluster=16.
 
 roles
   attend     threads 0..127  queries, both products, softmax, merge, output
@@ -17,6 +17,10 @@ buffers
   scores     64x16 float32, registers of attend
   sums       64x16 float32, registers of attend
   acc        512x16 float32, registers of attend
+  risen      4x16 float32, registers of attend
+  top        16 float32, registers of attend
+  peak       16 float32, registers of attend
+  words      2x32x288 uint32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather fence.proxy.async, arrive full
@@ -28,10 +32,10 @@ totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t * 1, 16, s
 """
 import tilelang.language as T
 
+from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 
-# Barriers are the declared ones: TileLang adds none of its own.
-PASS_CONFIGS = {"tl.disable_thread_storage_sync": True, "tl.disable_warp_specialized": True, "tl.enable_fast_math": True}
+PASS_CONFIGS = leaf.PASS_CONFIGS
 
 
 def program():
@@ -43,119 +47,125 @@ def program():
 
     @T.prim_func
     def sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl16(
-        q_nope: T.Tensor((t, 16, 512), "bfloat16"),
-        q_pe: T.Tensor((t, 16, 64), "bfloat16"),
-        kv_cache: T.Tensor((n, 656), "uint8"),
-        indices: T.Tensor((t, topk), "int32"),
+        q_nope: T.Tensor((t, 16, 512,), "bfloat16"),
+        q_pe: T.Tensor((t, 16, 64,), "bfloat16"),
+        kv_cache: T.Tensor((n, 656,), "uint8"),
+        indices: T.Tensor((t, topk,), "int32"),
         attn_sink: T.Tensor((16,), "float32"),
-        out: T.Tensor((t, 16, 512), "bfloat16"),
-        lse: T.Tensor((t, 16), "float32"),
-        o_partial: T.Tensor((t, splits, 16, 512), "float32"),
-        lse_partial: T.Tensor((t, splits, 16), "float32"),
+        out: T.Tensor((t, 16, 512,), "bfloat16"),
+        lse: T.Tensor((t, 16,), "float32"),
+        o_partial: T.Tensor((t, splits, 16, 512,), "float32"),
+        lse_partial: T.Tensor((t, splits, 16,), "float32"),
         arrivals: T.Tensor((arrival_slots,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
-        with T.Kernel(t, 16, splits // 16, threads=256, cluster_dims=(1, 16, 1)) as (bx, rank, part):
-            T.import_source(leaf.CLUSTER_SOURCE + leaf.FP8_SOURCE)
+        with T.Kernel(t * 1, 16, splits // 16, threads=256, cluster_dims=(1, 16, 1)) as (bx, rank, part):
+            T.import_source(leaf.SOURCE)
             q_s = T.alloc_shared((16, 512), "bfloat16")
             qpe_s = T.alloc_shared((16, 64), "bfloat16")
             ckv_s = T.alloc_shared((2, 64, 512), "bfloat16")
             kpe_s = T.alloc_shared((2, 64, 64), "bfloat16")
             p_s = T.alloc_shared((64, 16), "bfloat16")
             red_s = T.alloc_shared((4, 16), "float32")
-            last_s = T.alloc_shared((1,), "int32", scope="shared")
+            last_s = T.alloc_shared((1,), "int32")
             kv_full = T.alloc_barrier([128] * 2)
             kv_empty = T.alloc_barrier([128] * 2)
-            acc_s = T.alloc_fragment((64, 16), "float32")
-            acc_l = T.alloc_fragment((64, 16), "float32")
-            acc_o = T.alloc_fragment((512, 16), "float32")
-            s_by_warp = T.reshape(acc_s, (4, 16, 16))
-            l_by_warp = T.reshape(acc_l, (4, 16, 16))
-            by_warp = T.alloc_fragment((4, 16), "float32")
-            m_old = T.alloc_fragment((16,), "float32")
-            m_new = T.alloc_fragment((16,), "float32")
-            total = T.alloc_fragment((16,), "float32")
-            inverse = T.alloc_fragment((16,), "float32")
-            lse2 = T.alloc_fragment((16,), "float32")
-            ids = T.alloc_fragment((64,), "int32")
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            row = bx
-            head0 = 0
             split = part * 16 + rank
-            turns = T.truncdiv(topk // 64 - split + splits - 1, splits)
-            # Both roles count the live tiles on their own reading of the ids.
+            splits_of_row = splits
+            turns = T.truncdiv((T.truncdiv(topk, 64) - split + splits_of_row - 1), splits_of_row)
             it = T.alloc_var("int32", init=0)
-            now = T.alloc_local((2,), "int32")
-            ahead = T.alloc_local((2,), "int32")
-            leaf.read_ids(ahead, indices, row, 0, turns, split, splits, lane)
-
+            low = T.alloc_var("int32", init=0)
+            high = T.alloc_var("int32", init=0)
+            in_low = T.alloc_var("int32", init=0)
+            in_high = T.alloc_var("int32", init=0)
+            live = T.alloc_var("bool", init=False)
+            leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits_of_row, lane)
             if thread < 128:
-                T.copy(q_nope[row, head0 : head0 + 16, :], q_s)
-                T.copy(q_pe[row, head0 : head0 + 16, :], qpe_s)
-                T.fill(acc_o, 0)
-                T.fill(acc_l, 0)
-                T.fill(m_old, -T.infinity("float32"))
+                # attend: queries, both products, softmax, merge, output
+                scores = T.alloc_fragment((64, 16), "float32")
+                sums = T.alloc_fragment((64, 16), "float32")
+                acc = T.alloc_fragment((512, 16), "float32")
+                risen = T.alloc_fragment((4, 16), "float32")
+                top = T.alloc_fragment((16,), "float32")
+                peak = T.alloc_fragment((16,), "float32")
+                worker = thread
+                leaf.load_queries(q_s, q_nope, bx, 0, 16, 16, 512, 0, 512, worker)
+                leaf.load_queries(qpe_s, q_pe, bx, 0, 16, 16, 64, 0, 64, worker)
                 T.fence_proxy_async()
                 T.sync_threads(1, 128)
+                T.fill(acc, 0.0)
+                T.fill(sums, 0.0)
+                T.fill(peak, -T.infinity("float32"))
                 for turn in T.serial(turns):
-                    base = (split + turn * splits) * 64
-                    for v in T.unroll(2):
-                        now[v] = ahead[v]
-                    leaf.read_ids(ahead, indices, row, turn + 1, turns, split, splits, lane)
-                    if leaf.live(now, n):
-                        for j in T.Parallel(64):
-                            ids[j] = indices[row, base + j]
+                    leaf.vote(in_low, in_high, live, low, high, n)
+                    leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+                    if live:
                         T.mbarrier_wait_parity(kv_full[it % 2], (it // 2) & 1)
-                        T.wgmma_gemm(ckv_s[it % 2, :, :], q_s, acc_s, transpose_B=True, clear_accum=True)
-                        T.wgmma_gemm(kpe_s[it % 2, :, :], qpe_s, acc_s, transpose_B=True)
+                        # S^T = K Q^T
+                        T.wgmma_gemm(ckv_s[it % 2, :, :], q_s[:, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
+                        T.wgmma_gemm(kpe_s[it % 2, :, :], qpe_s[:, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=False)
                         T.wait_wgmma(0)
-                        leaf.mask_logits(acc_s, ids, n, sm_scale * leaf.LOG2E)
-                        leaf.raise_maximum(s_by_warp, by_warp, red_s, m_old, m_new, 1, 128)
-                        leaf.online_softmax(acc_s, acc_l, acc_o, m_old, m_new)
-                        T.copy(acc_s, p_s)
+                        T.warpgroup_fence_operand(scores, num_regs=8)
+                        leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+                        leaf.column_maxima(risen, scores, worker)
+                        leaf.share_columns(red_s, risen, worker)
+                        T.sync_threads(1, 128)
+                        leaf.join_maxima(top, red_s, worker)
+                        leaf.online_softmax(scores, sums, acc, peak, top)
+                        leaf.store_weights(p_s, scores, 16, worker)
                         T.fence_proxy_async()
                         T.sync_threads(1, 128)
-                        T.wgmma_gemm(ckv_s[it % 2, :, :], p_s, acc_o, transpose_A=True)
+                        # O^T += K^T P^T
+                        T.wgmma_gemm(ckv_s[it % 2, :, :], p_s[:, :], acc, transpose_A=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=False)
                         T.wait_wgmma(0)
+                        T.warpgroup_fence_operand(acc, num_regs=64)
                         T.mbarrier_arrive(kv_empty[it % 2])
-                        it += 1
-                leaf.sum_columns(l_by_warp, by_warp, red_s, total, 1, 128)
-                leaf.normalise(total, m_old, inverse, lse2)
-                # The cluster meets once its partials are written; each CTA then merges its share of the row.
-                leaf.write_partial(acc_o, inverse, lse2, o_partial, lse_partial, row, split, head0)
-                leaf.meet_cluster()
+                        it = it + 1
+                leaf.column_sums(risen, sums, worker)
+                leaf.share_columns(red_s, risen, worker)
+                T.sync_threads(1, 128)
+                leaf.join_sums(top, red_s, worker)
+                leaf.normalise(acc, top, peak)
                 last = T.alloc_var("bool", init=True)
+                # The cluster meets once its partials are written; each CTA then merges its share of the row.
+                leaf.write_partial(acc, top, o_partial, lse_partial, bx, splits, split, 0, 16, worker)
+                T.call_extern("handle", "dk::cluster_arrive")
+                T.call_extern("handle", "dk::cluster_wait")
                 if splits > 16:
-                    leaf.take_ticket(last_s, arrivals, bx * 16 + rank, splits // 16, thread, 1, 128)
-                    last = last_s[0] == splits // 16 - 1
+                    grid.take_ticket(last, last_s, arrivals, bx * 16 + rank, T.truncdiv(splits, 16), 1, 128, worker)
                 if last:
-                    leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, splits, lse_scale, rank * 128, 1, 1, 8, thread, 128)
+                    leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 16, 16, splits, lse_scale, rank * 128, 128, worker, 128)
             else:
+                # gather: selected rows into the ring
                 words = T.alloc_local((88,), "uint32")
-                held = T.alloc_var("bool", init=False)
-                wanted = T.alloc_var("bool", init=False)
+                worker = thread - 128
+                holds = T.alloc_var("bool", init=False)
                 for turn in T.serial(turns + 1):
-                    for v in T.unroll(2):
-                        now[v] = ahead[v]
-                    leaf.read_ids(ahead, indices, row, turn + 1, turns, split, splits, lane)
-                    wanted = leaf.live(now, n)
-                    if wanted | (turn == turns):
-                        # Each half of the tile in registers is replaced by the next tile's as soon as it is written.
-                        if held:
+                    leaf.vote(in_low, in_high, live, low, high, n)
+                    now_low = low
+                    now_high = high
+                    leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+                    if live | (turn == turns):
+                        if holds:
                             T.mbarrier_wait_parity(kv_empty[it % 2], ((it // 2) & 1) ^ 1)
-                        for batch in T.unroll(2):
-                            if held:
-                                leaf.store_tokens(ckv_s, kpe_s, it % 2, words, batch, batch, thread - 128)
-                            if wanted:
-                                leaf.load_tokens(words, batch, kv_cache, indices, row, (split + turn * splits) * 64, batch, n, thread - 128)
-                        if held:
+                        if holds:
+                            leaf.store_half(words, 0, ckv_s, it % 2, kpe_s, it % 2, 0, worker)
+                        if live:
+                            leaf.load_half(words, 0, kv_cache, 0, now_low, now_high, n, worker)
+                        if holds:
+                            leaf.store_half(words, 1, ckv_s, it % 2, kpe_s, it % 2, 1, worker)
+                        if live:
+                            leaf.load_half(words, 1, kv_cache, 1, now_low, now_high, n, worker)
+                        if holds:
                             T.fence_proxy_async()
                             T.mbarrier_arrive(kv_full[it % 2])
-                            it += 1
-                        held = wanted
-                leaf.meet_cluster()
+                            it = it + 1
+                        holds = live
+                T.call_extern("handle", "dk::cluster_arrive")
+                T.call_extern("handle", "dk::cluster_wait")
 
     return sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl16

@@ -1,7 +1,7 @@
 """topk_selector__tilelang_sm90a__g16_t512_r16_c1
 
-Generated from templates/tilelang/_frame.py.j2 by `make generate`: edit the template or the
-declaration dsl_kernels/programs/topk_selector.py, not this file. Knobs: group=16, threads=512, keep=16, resident=1.
+Generated from dsl_kernels/programs/topk_selector.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: group=16, threads=512, keep=16, resident=1.
 
 roles
   select     threads 0..511  every warp owns a run of words of 32 columns
@@ -67,7 +67,7 @@ def program():
             keys = T.alloc_local((16,), "uint32")
             digits = T.alloc_local((8,), "uint32")
             mine = T.alloc_local((4,), "int32")
-            worker = thread - 0
+            worker = thread
             leaf.load_ahead(keys, logits, row, stride, owner * 512, 131072, lane)
             start = T.alloc_var("int32", init=0)
             last = T.alloc_var("int32", init=0)
