@@ -92,6 +92,8 @@ class Executor:
         self.role, self.block = role.name, cta.block
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
+        # Groups of products that are issued and have not read their operands yet.
+        self._in_flight: list[list[Callable[[], None]]] = []
         self._scope: dict[str, Any] = {
             **run.scalars,
             **run.dims,
@@ -109,6 +111,11 @@ class Executor:
     def run(self, text: t.Text) -> Generator[Any, None, None]:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
+        if self._in_flight:
+            self._fail(
+                f"ends with {len(self._in_flight)} groups of products in flight",
+                "await them, or commit the slot that they fill",
+            )
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
@@ -142,8 +149,11 @@ class Executor:
             target = self._view(statement.target)
             target.copy_(self._source(statement.source, target))
         elif isinstance(statement, t.Multiply):
-            for product in statement.products:
-                self._multiply(product)
+            self._in_flight.append([self._product(product) for product in statement.products])
+            if all(product.mma.unit == "mma.sync" for product in statement.products):
+                self._land(0)
+        elif isinstance(statement, t.AwaitProducts):
+            self._land(statement.pending)
         elif isinstance(statement, t.Fill):
             self._view(statement.target).fill_(statement.value)
         elif isinstance(statement, t.ClusterArrive):
@@ -253,10 +263,16 @@ class Executor:
         to[tuple(slice(0, extent) for extent in as_bytes.shape)] = as_bytes
         return box
 
-    def _multiply(self, statement: t.Product) -> None:
+    def _land(self, pending: int) -> None:
+        """Carry out the oldest groups of products until `pending` are in flight."""
+        while len(self._in_flight) > pending:
+            for product in self._in_flight.pop(0):
+                product()
+
+    def _product(self, statement: t.Product) -> Callable[[], None]:
+        """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
-        # In float64, where neither the process's matmul precision nor the number of threads shows in the rounded sum.
-        a, b = self._view(statement.a).double(), self._view(statement.b).double()
+        a, b, acc = self._view(statement.a), self._view(statement.b), self._view(statement.acc)
         a = a if mma.a_major == "k" else a.T
         b = b.T if mma.b_major == "k" else b
         if a.shape != (mma.m, mma.k) or b.shape != (mma.k, mma.n):
@@ -264,9 +280,14 @@ class Executor:
                 f"multiplies {tuple(a.shape)} by {tuple(b.shape)} as {mma.name}",
                 f"declare m={mma.m}, n={mma.n}, k={mma.k} as the body uses them",
             )
-        acc = self._view(statement.acc)
-        product = (a @ b).float()
-        acc.copy_(acc + product if self._value(statement.accumulate) else product)
+        accumulate = self._value(statement.accumulate)
+
+        def multiply() -> None:
+            # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
+            product = (a.double() @ b.double()).float()
+            acc.copy_(acc + product if accumulate else product)
+
+        return multiply
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:
         pipe, use = step.slot.pipeline, self._value(step.slot.use)
@@ -289,6 +310,13 @@ class Executor:
                 f"{step.kind}s use {use} of {pipe.name}, where use {expected} is next",
                 "take the uses of a ring in order, each once",
             )
+        engines = {
+            "commit": pipe.fill,
+            "release": next((r.engine for r in pipe.readers if r.role == self.role), None),
+        }
+        if engines.get(step.kind) in (Engine.TCGEN05, Engine.WGMMA):
+            # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
+            self._land(0)
         if step.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:
