@@ -24,6 +24,7 @@ from dsl_kernels.arch import get_arch
 from dsl_kernels.emulator import EmulatorError, schedules
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Engine, TileProgram
 from dsl_kernels.variants import Variant
@@ -33,13 +34,37 @@ DSLS = ("cutedsl", "tilelang")
 SCHEDULES = 6
 SECONDS = 5.0
 
-# A schedule of each structure, the workloads that its mutants run, and the splits where the call decides.
+# Sizes of which no two are equal, so that a swapped argument shows.
+DECODE = Workload(
+    "distinct_decode",
+    "edge",
+    "decode",
+    {
+        "lens": [[5, 640, 7], [300, 1, 520], [0, 2, 6], [699, 64, 128], [700, 690, 650]],
+        "heads": 64,
+        "pages": 40,
+        "spare_pages": 2,
+        "skip_below": 6,
+    },
+)
+PREFILL = Workload(
+    "distinct_prefill", "edge", "prefill", {"s": 21, "skv": 530, "heads": 64, "windows": "ragged", "skip_below": 9}
+)
+ATTENTION = {
+    heads: Workload(
+        f"distinct_attention_h{heads}", "edge", "bf16",
+        {"t": 3, "heads": heads, "topk": 640, "n": 700, "ids": "mixed", "sink": True},
+    )
+    for heads in (16, 64)
+}  # fmt: skip
+
+# A schedule of each structure, the workload that its mutants run, and the splits where the call decides.
 STRUCTURES = (
-    ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ("decode_mtp3",), 0),
-    ("lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ("prefill_ragged",), 0),
-    ("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ("decode_mtp3",), 0),
-    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", ("ids_mixed",), 4),
-    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", ("ids_mixed",), 2),
+    ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", DECODE, 0),
+    ("lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", PREFILL, 3),
+    ("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", DECODE, 0),
+    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", ATTENTION[16], 4),
+    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", ATTENTION[64], 2),
 )  # fmt: skip
 
 
@@ -170,7 +195,7 @@ def _stop(signum: int, frame: Any) -> None:
 
 
 def interpreted(
-    program: TileProgram, variant: Variant, workloads: list[Any], launch: dict[str, int]
+    program: TileProgram, variant: Variant, workload: Workload, launch: dict[str, int]
 ) -> str | None:
     """How the interpreter caught a mutant, or None."""
     original = programs.get
@@ -178,16 +203,10 @@ def interpreted(
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
-        for workload in workloads:
-            result = trial.run(
-                variant,
-                workload,
-                Interpreter(seed=3),
-                case=trial.cached_case(variant.op, workload),
-                launch=launch,
-            )
-            if not result.comparison.ok:
-                return result.comparison.failures[0]
+        case = trial.cached_case(variant.op, workload)
+        result = trial.run(variant, workload, Interpreter(seed=3), case=case, launch=launch)
+        if not result.comparison.ok:
+            return result.comparison.failures[0]
     except (
         DslKernelError,
         RuntimeError,
@@ -206,7 +225,7 @@ def interpreted(
 
 
 def emulated(
-    text: str, variant: Variant, workloads: list[Any], launch: dict[str, int], folder: Any
+    text: str, variant: Variant, workload: Workload, launch: dict[str, int], folder: Any
 ) -> str | None:
     """How the compiler or the emulator caught a mutant of CuTe DSL, or None."""
     from dsl_kernels.backends import cutedsl
@@ -218,33 +237,26 @@ def emulated(
     except DslKernelError as error:
         return f"does not compile: {error}"
     ptx = (folder / "kernel.ptx").read_text()
-    for workload in workloads:
-        case = trial.cached_case(variant.op, workload)
-        for schedule in schedules(SCHEDULES):
-            try:
-                result = trial.run(
-                    variant,
-                    workload,
-                    Emulator(schedule, edit=lambda _: ptx, strict=True),
-                    case=case,
-                    launch=launch,
-                )
-            except EmulatorError as error:
-                return str(error)
-            if not result.comparison.ok:
-                return result.comparison.failures[0]
+    case = trial.cached_case(variant.op, workload)
+    for schedule in schedules(SCHEDULES):
+        executor = Emulator(schedule, edit=lambda _: ptx, strict=True)
+        try:
+            result = trial.run(variant, workload, executor, case=case, launch=launch)
+        except EmulatorError as error:
+            return str(error)
+        if not result.comparison.ok:
+            return result.comparison.failures[0]
     return None
 
 
 def survey(
-    name: str, wanted: tuple[str, ...], splits: int, emulate: Callable[..., str | None] | None, folder: Any
+    name: str, workload: Workload, splits: int, emulate: Callable[..., str | None] | None, folder: Any
 ) -> tuple[Counter[str], list[str]]:
     """(mutants by what caught them, those that nothing caught)."""
     variant = variants.get(name)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     text = program.text(variant.knobs, arch)
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
-    chosen = [w for w in trial.workloads(variant, "tiny", "edge") if w.name.startswith(wanted)]
     launch = {"splits": splits} if splits else {}
     caught: Counter[str] = Counter()
     survivors = []
@@ -257,9 +269,9 @@ def survey(
             continue
         for dsl in DSLS:
             assert after[dsl] != before[dsl] or before[dsl] is None, (mutant.name, dsl)
-        if interpreted(broken, variant, chosen, launch) is not None:
+        if interpreted(broken, variant, workload, launch) is not None:
             caught["interpreter"] += 1
-        elif emulate is not None and emulate(after["cutedsl"], variant, chosen, launch, folder) is not None:
+        elif emulate is not None and emulate(after["cutedsl"], variant, workload, launch, folder) is not None:
             caught["emulator"] += 1
         else:
             survivors.append(mutant.name)
