@@ -46,7 +46,7 @@ def _read(path: Path, stamp: int) -> Mapping[str, Any]:
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']}")
         return dict(content["runs"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             str(path), expected=f"records of schema {SCHEMA}", got=str(error), fix="restore or delete it"
         ) from None

@@ -26,7 +26,7 @@ def gpus() -> list[dict[str, Any]]:
                     kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
                 )
             )
-            name = driver.cuDeviceGetName(128, device)[1].decode().rstrip("\0")
+            name = driver.cuDeviceGetName(128, device)[1].split(b"\0")[0].decode()
             found.append({"name": name, "capability": f"{major}.{minor}", "arch": _arch(major, minor)})
         return found
     except (ImportError, RuntimeError, OSError):

@@ -278,7 +278,12 @@ def _looked_at(
 ) -> tuple[list[str], str]:
     """The program to run under the profiler, and a name for its report."""
     if op is None:
-        argv = shlex.split(program or "")
+        try:
+            argv = shlex.split(program or "")
+        except ValueError as error:
+            raise InvalidArgumentError(
+                "--program", expected="a command line", got=str(error), fix="close its quotes"
+            ) from None
         return argv, re.sub(r"\W+", "_", Path(argv[0]).stem if argv else "program")
     dims = out.dims_of(dim or [])
     argv = [sys.executable, "-m", "dsl_kernels", "profile", "target", op]
