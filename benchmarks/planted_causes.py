@@ -375,13 +375,16 @@ def turned(found: profile.Diagnosis) -> tuple[str, float] | None:
     """
     work, top = found.fingerprint.workload, found.top
     entry = tuned_entry(work)
-    if entry is None or top is None or work.variant not in entry["us"]:
+    # A table may hold times of variants that are no longer generated.
+    known = {variant.id: variant for variant in variants.variants(work.op)}
+    if entry is None or top is None or work.variant not in entry["us"] or work.variant not in known:
         return None
-    mine = variants.get(work.variant)
+    mine = known[work.variant]
     others = [
         (us, name)
         for name, us in entry["us"].items()
-        if (other := variants.get(name)).backend == mine.backend
+        if (other := known.get(name))
+        and other.backend == mine.backend
         and any(mine.knobs[knob] != other.knobs.get(knob) for knob in top.knobs)
     ]
     return (min(others)[1], entry["us"][work.variant] / min(others)[0]) if others else None

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,19 +20,20 @@ import pytest
 from codegen.render import render
 from codegen.sweep import Candidate, frame
 from dsl_kernels import programs, trial, variants
-from dsl_kernels.arch import get_arch
+from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.emulator import EmulatorError, schedules
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Engine, TileProgram
+from dsl_kernels.tile.lang import Engine, Schedule, TileProgram
 from dsl_kernels.variants import Variant
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")
 SCHEDULES = 6
 SECONDS = 5.0
+FEW_SMS = 2
 
 # Sizes of which no two are equal, so that a swapped argument shows.
 DECODE = Workload(
@@ -40,11 +41,11 @@ DECODE = Workload(
     "edge",
     "decode",
     {
-        "lens": [[5, 640, 7], [300, 1, 520], [0, 2, 6], [699, 64, 128], [700, 690, 650]],
+        "lens": [[5, 640, 7], [300, 1, 520], [0, 1, 2], [699, 64, 128], [2600, 2590, 2550]],
         "heads": 64,
-        "pages": 40,
+        "pages": 80,
         "spare_pages": 2,
-        "skip_below": 6,
+        "skip_below": 2,
     },
 )
 PREFILL = Workload(
@@ -75,18 +76,26 @@ class Mutant:
 
 
 class Written(TileProgram):
-    """A program whose text is given."""
+    """A program whose text is given, on a GPU of `sms` SMs: with few, a CTA takes more than one share of the work."""
 
-    given: t.Text
+    given: t.Text | None = None
+    sms: int | None = None
 
-    def text(self, knobs: Any, arch: Any) -> t.Text:
-        return self.given
+    def _gpu(self, arch: ArchSpec) -> ArchSpec:
+        return dataclasses.replace(arch, sms=self.sms) if self.sms else arch
+
+    def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
+        return super().schedule(knobs, self._gpu(arch))
+
+    def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> t.Text:
+        return self.given or super().text(knobs, self._gpu(arch))
 
 
-def written(program: TileProgram, text: t.Text) -> TileProgram:
+def written(program: TileProgram, sms: int | None, text: t.Text | None = None) -> TileProgram:
     values = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)}
     found = Written(**values)
     object.__setattr__(found, "given", text)
+    object.__setattr__(found, "sms", sms)
     return found
 
 
@@ -255,24 +264,27 @@ def survey(
     """(mutants by what caught them, those that nothing caught)."""
     variant = variants.get(name)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
-    text = program.text(variant.knobs, arch)
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
     launch = {"splits": splits} if splits else {}
+    few = written(program, FEW_SMS)
+    assert interpreted(few, variant, workload, launch) is None
     caught: Counter[str] = Counter()
     survivors = []
-    for mutant in mutants(text):
-        broken = written(program, mutant.text)
+    for small, full in zip(
+        mutants(few.text(variant.knobs, arch)), mutants(program.text(variant.knobs, arch)), strict=True
+    ):
+        broken = written(program, None, full.text)
         try:
             after = {dsl: printed(broken, variant, dsl) for dsl in DSLS}
         except DslKernelError:
             caught["plan"] += 1
             continue
         for dsl in DSLS:
-            assert after[dsl] != before[dsl] or before[dsl] is None, (mutant.name, dsl)
-        if interpreted(broken, variant, workload, launch) is not None:
+            assert after[dsl] != before[dsl] or before[dsl] is None, (full.name, dsl)
+        if interpreted(written(program, FEW_SMS, small.text), variant, workload, launch) is not None:
             caught["interpreter"] += 1
         elif emulate is not None and emulate(after["cutedsl"], variant, workload, launch, folder) is not None:
             caught["emulator"] += 1
         else:
-            survivors.append(mutant.name)
+            survivors.append(full.name)
     return caught, survivors

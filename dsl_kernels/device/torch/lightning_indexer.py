@@ -150,7 +150,7 @@ def table_entries(
     """
     lanes = _lanes()
     places = (tile + lanes // pages * step) * pages + lanes % pages
-    return block_table[row, places.clamp(max=last)]
+    return block_table.reshape(-1)[row * max_pages + places.clamp(max=last)]
 
 
 @leaf
