@@ -232,7 +232,8 @@ def dsl_lines() -> str:
         declared = _length([ROOT / "dsl_kernels" / "programs" / f"{op}.py"])
         for backend in sorted({v.backend for v in variants.variants(op)}):
             leaves, model = (
-                sorted((ROOT / "dsl_kernels" / "device" / dsl).glob(f"{op}*.py")) for dsl in (backend, "torch")
+                sorted((ROOT / "dsl_kernels" / "device" / dsl).glob(f"{op}*.py"))
+                for dsl in (backend, "torch")
             )
             made = [_length([v.path]) for v in variants.variants(op) if v.backend == backend]
             rows.append(

@@ -266,8 +266,8 @@ class Executor:
     def _land(self, pending: int) -> None:
         """Carry out the oldest groups of products until `pending` are in flight."""
         while len(self._in_flight) > pending:
-            for product in self._in_flight.pop(0):
-                product()
+            for multiply in self._in_flight.pop(0):
+                multiply()
 
     def _product(self, statement: t.Product) -> Callable[[], None]:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""

@@ -49,7 +49,10 @@ DECODE = Workload(
     },
 )
 PREFILL = Workload(
-    "distinct_prefill", "edge", "prefill", {"s": 21, "skv": 530, "heads": 64, "windows": "ragged", "skip_below": 9}
+    "distinct_prefill",
+    "edge",
+    "prefill",
+    {"s": 21, "skv": 530, "heads": 64, "windows": "ragged", "skip_below": 9},
 )
 ATTENTION = {
     heads: Workload(
