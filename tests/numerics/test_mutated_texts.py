@@ -41,12 +41,16 @@ DECODE = Workload(
     "edge",
     "decode",
     {
-        "lens": [[5, 640, 7], [300, 1, 520], [0, 1, 2], [699, 64, 128], [2600, 2590, 2550]],
+        "lens": [[5, 640, 7], [300, 1, 520], [0, 1, 2], [699, 64, 128], [4400, 4390, 4350]],
         "heads": 64,
-        "pages": 80,
+        "pages": 120,
         "spare_pages": 2,
         "skip_below": 2,
     },
+)
+# As many sequences as SMs and equally long: dealt evenly, which the first workload is not.
+EVEN = Workload(
+    "even_decode", "edge", "decode", {"lens": [[2600], [2590]], "heads": 64, "pages": 90, "spare_pages": 2}
 )
 PREFILL = Workload(
     "distinct_prefill",
@@ -62,13 +66,13 @@ ATTENTION = {
     for heads in (16, 64)
 }  # fmt: skip
 
-# A schedule of each structure, the workload that its mutants run, and the splits where the call decides.
+# A schedule of each structure, the workloads that its mutants run, and the splits where the call decides.
 STRUCTURES = (
-    ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", DECODE, 0),
-    ("lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", PREFILL, 3),
-    ("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", DECODE, 0),
-    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", ATTENTION[16], 4),
-    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", ATTENTION[64], 2),
+    ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", (DECODE, EVEN), 0),
+    ("lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", (PREFILL,), 3),
+    ("lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", (DECODE, EVEN), 0),
+    ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", (ATTENTION[16],), 4),
+    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (ATTENTION[64],), 2),
 )  # fmt: skip
 
 
@@ -207,7 +211,7 @@ def _stop(signum: int, frame: Any) -> None:
 
 
 def interpreted(
-    program: TileProgram, variant: Variant, workload: Workload, launch: dict[str, int]
+    program: TileProgram, variant: Variant, workloads: tuple[Workload, ...], launch: dict[str, int]
 ) -> str | None:
     """How the interpreter caught a mutant, or None."""
     original = programs.get
@@ -215,10 +219,11 @@ def interpreted(
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
         programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
-        case = trial.cached_case(variant.op, workload)
-        result = trial.run(variant, workload, Interpreter(seed=3), case=case, launch=launch)
-        if not result.comparison.ok:
-            return result.comparison.failures[0]
+        for workload in workloads:
+            case = trial.cached_case(variant.op, workload)
+            result = trial.run(variant, workload, Interpreter(seed=3), case=case, launch=launch)
+            if not result.comparison.ok:
+                return result.comparison.failures[0]
     except (
         DslKernelError,
         RuntimeError,
@@ -237,7 +242,7 @@ def interpreted(
 
 
 def emulated(
-    text: str, variant: Variant, workload: Workload, launch: dict[str, int], folder: Any
+    text: str, variant: Variant, workloads: tuple[Workload, ...], launch: dict[str, int], folder: Any
 ) -> str | None:
     """How the compiler or the emulator caught a mutant of CuTe DSL, or None."""
     from dsl_kernels.backends import cutedsl
@@ -249,8 +254,8 @@ def emulated(
     except DslKernelError as error:
         return f"does not compile: {error}"
     ptx = (folder / "kernel.ptx").read_text()
-    case = trial.cached_case(variant.op, workload)
-    for schedule in schedules(SCHEDULES):
+    for workload, schedule in itertools.product(workloads, schedules(SCHEDULES)):
+        case = trial.cached_case(variant.op, workload)
         executor = Emulator(schedule, edit=lambda _: ptx, strict=True)
         try:
             result = trial.run(variant, workload, executor, case=case, launch=launch)
@@ -262,7 +267,7 @@ def emulated(
 
 
 def survey(
-    name: str, workload: Workload, splits: int, emulate: Callable[..., str | None] | None, folder: Any
+    name: str, workloads: tuple[Workload, ...], splits: int, emulate: Callable[..., str | None] | None, folder: Any
 ) -> tuple[Counter[str], list[str]]:
     """(mutants by what caught them, those that nothing caught)."""
     variant = variants.get(name)
@@ -270,7 +275,7 @@ def survey(
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
     launch = {"splits": splits} if splits else {}
     few = written(program, FEW_SMS)
-    assert interpreted(few, variant, workload, launch) is None
+    assert interpreted(few, variant, workloads, launch) is None
     caught: Counter[str] = Counter()
     survivors = []
     for small, full in zip(
@@ -284,9 +289,9 @@ def survey(
             continue
         for dsl in DSLS:
             assert after[dsl] != before[dsl] or before[dsl] is None, (full.name, dsl)
-        if interpreted(written(program, FEW_SMS, small.text), variant, workload, launch) is not None:
+        if interpreted(written(program, FEW_SMS, small.text), variant, workloads, launch) is not None:
             caught["interpreter"] += 1
-        elif emulate is not None and emulate(after["cutedsl"], variant, workload, launch, folder) is not None:
+        elif emulate is not None and emulate(after["cutedsl"], variant, workloads, launch, folder) is not None:
             caught["emulator"] += 1
         else:
             survivors.append(full.name)
