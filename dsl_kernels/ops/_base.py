@@ -25,9 +25,12 @@ from .. import env, executors, problems, registry
 from ..arch import arch_for_capability, get_arch
 from ..errors import ArgumentTypeError, DslKernelError, InvalidArgumentError, LaunchError
 from ..problems.base import Operand, bind_dims, check_values, require_dense
+from ..runtime.launch import capture_id
 
 INT32_MAX = 2**31 - 1
 DEFAULT_CPU_ARCH = "sm_90a"
+# Counters that captures share out, in elements: 4 MiB.
+SLAB = 1 << 20
 # Shapes whose launches stay prepared; prompts of every length would otherwise add up for as long as the process lives.
 PREPARED_LIMIT = 4096
 
@@ -49,10 +52,13 @@ class Workspace:
 
     A launch captured in a CUDA graph keeps using the addresses it saw, so once a capture has used the workspace,
     buffers that are replaced by larger ones stay alive; before, they are given back. Without a workspace, ops keep
-    their own per thread, device and stream, and take what a capture needs from the graph's own pool.
+    their own per thread, device and stream, and take what a capture needs from the graph's own pool, its counters from
+    memory that is set aside.
 
     Args:
-        transient: owned by one capture: its buffers may be allocated, and zeroed by every replay, inside the graph.
+        transient: owned by one capture: its buffers may be allocated inside the graph. What has to be zero is taken
+            from memory outside the graph's pool, where a launch leaves zeros for the next one; with none left, every
+            replay zeroes it.
     """
 
     def __init__(self, *, transient: bool = False) -> None:
@@ -101,7 +107,12 @@ class Workspace:
                 got="a first use of these sizes inside a CUDA graph capture",
                 fix="run once with this workspace and these sizes before capturing",
             )
-        grown = _filled(f"workspace buffer {name}", (max(count, 1),), 0.0 if zeroed else None, dtype, device)
+        kept = _zeros.take(name, count, dtype, device) if zeroed and self._transient else None
+        grown = (
+            _filled(f"workspace buffer {name}", (max(count, 1),), 0.0 if zeroed else None, dtype, device)
+            if kept is None
+            else kept
+        )
         if held is not None:
             self._release(held)
         self._buffers[(name, device)] = grown
@@ -193,12 +204,60 @@ class _Own(threading.local):
         self.workspaces: dict[tuple[int | None, int], Workspace] = {}
 
 
+class _Zeros:
+    """Zeros outside every graph's pool, for the counters of captured launches.
+
+    Memory of the pool would be zeroed by a kernel of its own before each launch of every replay. The share of a
+    capture and stream stays its own: nothing tells when a graph is gone.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._slabs: dict[int | None, list[torch.Tensor]] = {}
+        self._left: dict[int | None, int] = {}
+        self._shares: dict[tuple[int | None, int], tuple[int, dict[str, torch.Tensor]]] = {}
+
+    def refill(self, device: torch.device) -> None:
+        """Outside a capture: see to it that the next ones find some."""
+        if self._left.get(device.index, 0) >= SLAB // 2 or device.type != "cuda":
+            return
+        with self._lock:
+            fresh = _filled("counters of captured launches", (SLAB,), 0, torch.int32, device)
+            # Another stream may use it first.
+            torch.cuda.current_stream(device).synchronize()
+            self._slabs.setdefault(device.index, []).append(fresh)
+            self._left[device.index] = SLAB
+
+    def take(self, name: str, count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
+        """Zeros of the present capture and stream, the same ones for each of its launches; None where none are left."""
+        if dtype != torch.int32 or device.type != "cuda":
+            return None
+        stream = _stream_of(device)
+        with self._lock:
+            capture, shares = self._shares.get((device.index, stream), (-1, {}))
+            if capture != (present := capture_id(stream)):
+                shares = {}
+                self._shares[device.index, stream] = present, shares
+            held = shares.get(name)
+            if held is not None and held.numel() >= count:
+                return held
+            # Whole sectors, so that no two captures' counters share one.
+            rounded, left = -(-max(count, 1) // 8) * 8, self._left.get(device.index, 0)
+            if rounded > left:
+                return None
+            first = SLAB - left
+            self._left[device.index] = left - rounded
+            shares[name] = self._slabs[device.index][-1][first : first + rounded]
+            return shares[name]
+
+
 _prepared: dict[tuple[Any, ...], _Prepared] = {}
 _launchers: dict[tuple[str, str, int | None], executors.Launcher] = {}
 _loading: dict[tuple[str, str, int | None], threading.Lock] = {}
 _constants: dict[tuple[Any, ...], torch.Tensor] = {}
 _warned: set[str] = set()
 _own = _Own()
+_zeros = _Zeros()
 
 
 def clear() -> None:
@@ -268,6 +327,7 @@ def own_workspace(device: torch.device) -> Workspace:
 def _own_workspace(device: torch.device, stream: int) -> Workspace:
     if capturing(device):
         return Workspace(transient=True)
+    _zeros.refill(device)
     held = _own.workspaces.get((device.index, stream))
     if held is None:
         held = _own.workspaces[(device.index, stream)] = Workspace()

@@ -579,5 +579,17 @@ def _driver() -> _DriverApi:
     return _DriverApi()
 
 
+def capture_id(stream: int) -> int:
+    """What tells the capture that `stream` is part of from every other of the process.
+
+    Raises:
+        LaunchError: the driver does not answer.
+    """
+    driver = _driver()
+    status, *rest = driver.api.cuStreamGetCaptureInfo(stream)
+    driver.check((status,), "cuStreamGetCaptureInfo")
+    return int(rest[1])
+
+
 def _unavailable(expected: str, got: str, fix: str) -> ExecutorUnavailableError:
     return ExecutorUnavailableError("executor cuda", expected=expected, got=got, fix=fix)

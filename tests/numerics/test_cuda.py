@@ -207,6 +207,24 @@ def test_captured_attention_without_a_workspace_counts_its_splits(splits: int) -
 
 
 @pytest.mark.sm90
+def test_a_captured_launch_is_one_node() -> None:
+    """No kernel fills its scratch in every replay: the counters of its splits are zero and stay so."""
+    from cuda.bindings import driver
+
+    q = torch.randn(5, 16, 576, dtype=torch.bfloat16, device="cuda")
+    kv = torch.randn(4096, 576, dtype=torch.bfloat16, device="cuda")
+    ids = torch.randint(4096, (5, 2048), dtype=torch.int32, device="cuda")
+    given = (q[..., :512].contiguous(), q[..., 512:].contiguous(), kv, ids)
+    out, lse = sparse_mla(*given, sm_scale=0.1)
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        for _ in range(3):
+            sparse_mla(*given, sm_scale=0.1, out=out, lse=lse)
+    status, _, nodes = driver.cuGraphGetNodes(graph.raw_cuda_graph(), 0)
+    assert int(status) == 0 and nodes == 3
+
+
+@pytest.mark.sm90
 def test_a_workspace_that_is_too_small_inside_a_capture_is_refused() -> None:
     """Growing would record the filling of new memory without doing it, and the step would run on garbage."""
     inputs = step([8000, 5000, 100, 0], 8192)
