@@ -563,7 +563,8 @@ def _gather_halves(m: Recorder) -> None:
         for _ in _live_tiles(m):
             with m.when(live):
                 kv = m.acquire("kv", it)
-                for half in range(2):
+                m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
+                for half in m.loop("half", 2):
                     leaf.load_half(m, words, 0, cache, half, low, high, n, m.thread)
                     leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, half, m.thread)
                 m.commit(kv)

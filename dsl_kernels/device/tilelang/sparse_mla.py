@@ -136,7 +136,7 @@ def copy_rows(target, slot, cache, first, columns, low, high, n, thread):
 @T.macro
 def load_half(words, at, kv_cache, batch, low, high, n, thread):
     """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into the 44 registers of place `at`."""
-    token = T.shfl_sync(high if batch else low, thread // 4)
+    token = T.shfl_sync(T.if_then_else(batch == 0, low, high), thread // 4)
     T.call_extern(
         "handle",
         "dk::load_token",

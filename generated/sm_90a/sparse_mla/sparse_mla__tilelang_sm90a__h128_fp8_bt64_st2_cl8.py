@@ -154,10 +154,10 @@ def program():
                     leaf.read_ids(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
                     if live:
                         T.mbarrier_wait_parity(kv_empty[it % 2], ((it // 2) & 1) ^ 1)
-                        leaf.load_half(words, 0, kv_cache, 0, now_low, now_high, n, worker)
-                        leaf.store_half(words, 0, ckv_s, it % 2, kpe_s, it % 2, 0, worker)
-                        leaf.load_half(words, 0, kv_cache, 1, now_low, now_high, n, worker)
-                        leaf.store_half(words, 0, ckv_s, it % 2, kpe_s, it % 2, 1, worker)
+                        # A loop: unrolled, both halves' tokens would be in registers at once.
+                        for half in T.serial(2):
+                            leaf.load_half(words, 0, kv_cache, half, now_low, now_high, n, worker)
+                            leaf.store_half(words, 0, ckv_s, it % 2, kpe_s, it % 2, half, worker)
                         T.fence_proxy_async()
                         T.mbarrier_arrive(kv_full[it % 2])
                         it = it + 1
