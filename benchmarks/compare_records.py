@@ -1,0 +1,57 @@
+"""Two trees side by side: the ratio of their times at every point that `bench --out` wrote for both.
+
+    python -m dsl_kernels bench --grid core --no-baseline --out before.jsonl     # in one tree, on one GPU
+    python -m dsl_kernels bench --grid core --no-baseline --out after.jsonl      # in the other, in turns with it
+    python benchmarks/compare_records.py before.jsonl after.jsonl
+
+A file may hold several runs of a point; the fastest counts. The table is Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+# What a record says of a point besides what was measured there.
+SIZES = ("b", "t", "rows", "s", "len", "skv", "heads", "next_n", "pages", "ids", "scores")
+
+
+def fastest(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The fastest record of each point of a file."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        sizes = " ".join(f"{name}={record[name]}" for name in SIZES if record.get(name) is not None)
+        point = (record["op"], record["form"], sizes)
+        if point not in found or record["us"] < found[point]["us"]:
+            found[point] = record
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    given = parser.parse_args()
+    before, after = fastest(given.before), fastest(given.after)
+    ratios = defaultdict(list)
+    print("| op | point | before, us | after, us | ratio |\n| --- | --- | --- | --- | --- |")
+    shared = [(after[point]["us"] / before[point]["us"], point) for point in after if point in before]
+    for ratio, point in sorted(shared, reverse=True):
+        ratios[point[0]].append(ratio)
+        times = f"{before[point]['us']:.2f} | {after[point]['us']:.2f}"
+        print(f"| {point[0]} | {point[1]} {point[2]} | {times} | {ratio:.3f} |")
+    print("\n| op | points | geometric mean | slowest | fastest |\n| --- | --- | --- | --- | --- |")
+    for op, found in sorted(ratios.items()):
+        mean = math.exp(sum(map(math.log, found)) / len(found))
+        print(f"| {op} | {len(found)} | {mean:.3f} | {max(found):.3f} | {min(found):.3f} |")
+
+
+if __name__ == "__main__":
+    main()
