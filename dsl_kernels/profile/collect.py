@@ -34,7 +34,7 @@ CACHES = {"cold": "all", "warm": "none"}
 PROBE = """
 from cuda.bindings import driver as d
 def ok(r):
-    assert not r[0], r[0]
+    if r[0]: raise SystemExit(str(r[0]))
     return r[1] if len(r) == 2 else None
 ok(d.cuInit(0)); device = ok(d.cuDeviceGet(0))
 ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(device))))
