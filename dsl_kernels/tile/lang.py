@@ -404,13 +404,16 @@ class TileProgram:
         start = record(None, bodies.pop(START))
         return Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
 
+    def form(self, knobs: Mapping[str, Any], otherwise: str) -> str:
+        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`."""
+        return next((str(value) for value in knobs.values() if value in self.problem.forms), otherwise)
+
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
         """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
 
-        A knob whose value names a form of the problem chooses the form.
+        A knob that is named like an extent fixes it.
         """
-        forms = self.problem.forms
-        form = next((value for value in knobs.values() if value in forms), next(iter(forms)))
+        form = self.form(knobs, next(iter(self.problem.forms)))
         return tuple(
             Operand.scalar(o.name, o.torch_name)
             if o.kind == "scalar"
