@@ -10,7 +10,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
