@@ -75,7 +75,7 @@ def _extent(tensor: torch.Tensor, axis: int) -> int:
     """An extent that the size of a new output follows; 0 where there is none, which `run` refuses."""
     try:
         return tensor.shape[axis]
-    except (AttributeError, IndexError, TypeError):
+    except (AttributeError, IndexError, TypeError, RuntimeError):  # RuntimeError: nested tensors
         return 0
 
 
