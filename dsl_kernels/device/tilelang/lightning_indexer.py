@@ -224,9 +224,12 @@ def store_logits(logits, logit, scale, length, seq, query, queries, next_n, stri
 @T.macro
 def read_windows(begin, size, k_start, k_end, row, queries, s, skv, skip_below, thread):
     """First keys and sizes of the windows of the rows from `row` on."""
+    # Behind a shuffle, or the compiler shares the comparisons with `find_tiles` and keeps them across the setmaxnreg of
+    # a role in uniform predicates, all seven of them; ptxas then loses the one that setmaxnreg writes.
+    own = T.shfl_sync(row, 0)
     for j in T.Parallel(queries):
-        begin[j] = window_begin(k_start, row + j, s)
-        size[j] = T.max(window_end(k_start, k_end, row + j, s, skv, skip_below) - begin[j], 0)
+        begin[j] = window_begin(k_start, own + j, s)
+        size[j] = T.max(window_end(k_start, k_end, own + j, s, skv, skip_below) - begin[j], 0)
 
 
 @T.macro

@@ -21,7 +21,7 @@ pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> score (wgmma)
     full  x1, 8448 bytes: load arrive + expect bytes
       score: wait full
-    empty x4: load wait empty
+    empty x16: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
   queries: load (bulk) ==[queries head_weights: once]==> score (wgmma)
     full  x1, 67584 bytes: load arrive + expect bytes
@@ -63,7 +63,7 @@ def program():
             queries = T.alloc_shared((1, 512, 128), "float8_e4m3")
             head_weights = T.alloc_shared((1, 512), "float32")
             keys_full = T.alloc_barrier([1] * 6)
-            keys_empty = T.alloc_barrier([4] * 6)
+            keys_empty = T.alloc_barrier([16] * 6)
             queries_full = T.alloc_barrier([1] * 1)
 
             thread = T.get_thread_binding()
