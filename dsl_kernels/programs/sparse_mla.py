@@ -408,7 +408,7 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
-        spends_registers=True,
+        min_ctas_per_sm=1,
     )  # fmt: skip
 
 
