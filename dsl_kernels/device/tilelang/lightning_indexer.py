@@ -257,14 +257,6 @@ def weigh_one(logit, dots, query, weight, thread):
     T.finalize_reducer(partial, logit)
 
 
-@T.macro
-def store_row(logits, logit, scale, begin, size, j, row, stride, key, thread):
-    """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
-    for r in T.Parallel(logit.shape[0]):
-        if (key + r >= begin[j]) & (key + r - begin[j] < size[j]):
-            logits[row, key + r] = logit[r] * scale[r]
-
-
 def length_to_score(seq_lens, seq, query, next_n, skip_below):
     """Keys that one query has to score; 0 for a query past next_n and for a row that selection takes whole."""
     length = seq_lens[seq, T.min(query, next_n - 1)]

@@ -31,3 +31,12 @@ def read_windows(begin, size, k_start, k_end, row, queries, s, skv, skip_below, 
     for j in T.unroll(queries):
         begin[j] = window_begin(k_start, row + j, s)
         size[j] = T.max(window_end(k_start, k_end, row + j, s, skv, skip_below) - begin[j], 0)
+
+
+@T.macro
+def store_row(logits, logit, scale, begin, size, j, row, stride, key, thread):
+    """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
+    for r in T.Parallel(logit.shape[0]):
+        # One comparison: a key before the window is far behind it, too.
+        if T.cast(key + r - begin[j], "uint32") < T.cast(size[j], "uint32"):
+            logits[row, key + r] = logit[r] * scale[r]

@@ -266,7 +266,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 256)
 
 

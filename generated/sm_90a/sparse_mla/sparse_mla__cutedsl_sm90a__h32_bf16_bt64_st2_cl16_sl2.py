@@ -236,7 +236,7 @@ def sparse_mla__cutedsl_sm90a__h32_bf16_bt64_st2_cl16_sl2(
             leaf.store_result(out, lse, quads, lses, sinks, bx, 0, 32, share, which, 256, 32, lse_scale, worker)
     else:
         # gather: selected rows into the ring
-        worker = thread - 128
+        worker = thread % 128
         for turn in cutlass.range(turns, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
             now_low = low

@@ -240,7 +240,7 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl8_sl2(
         words.fill(0)
         held = cute.make_rmem_tensor(44, Int32)
         held.fill(0)
-        worker = thread - 128
+        worker = thread % 128
         # A tile waits in registers while the next one is read.
         holds = Boolean(False)
         for turn in cutlass.range(turns + 1, unroll=1):
