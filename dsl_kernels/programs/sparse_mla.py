@@ -226,6 +226,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
         named_barriers={"attend": ("attend",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope, "parts": parts, "own": own},
         ctas_per_sm=_sliced_ctas_per_sm(k),
+        min_ctas_per_sm=_sliced_ctas_per_sm(k),
     )  # fmt: skip
 
 
