@@ -274,5 +274,5 @@ def program(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, topk, splits, arrival_slots
     ).launch(
-        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 8, 1), min_blocks_per_mp=1
+        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 8, 1), min_blocks_per_mp=2, preferred_smem_carveout=100
     )
