@@ -217,7 +217,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
-        "spends_registers": schedule.spends_registers,
+        "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],

@@ -194,8 +194,8 @@ class Schedule:
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
-    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid. `spends_registers` tells a
-    compiler that would save them that no more than `ctas_per_sm` CTAs share an SM.
+    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the
+    compiler must leave registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do.
     """
 
     roles: tuple[Role, ...]
@@ -211,7 +211,7 @@ class Schedule:
     ctas_per_sm: int = 1
     maps: tuple[TensorMap, ...] = ()
     axes: tuple[str, ...] = ()
-    spends_registers: bool = False
+    min_ctas_per_sm: int = 0
 
     @property
     def threads(self) -> int:

@@ -178,7 +178,10 @@ def entry_of(page: T.Ref, entry, place):
 def read_weights(weight, head_weights, slot, first, queries, thread):
     """Weights of the heads of one product, from the `first` of its slot on."""
     count = queries * weight.shape[len(weight.shape) - 1]
-    T.copy(head_weights[slot, first : first + count], T.reshape(weight, (count,)))
+    weights = T.reshape(weight, (count,))
+    # T.copy would compare the place of each with the end of the slot, and select between it and zero.
+    for i in T.Parallel(count):
+        weights[i] = head_weights[slot, first + i]
 
 
 @T.macro
@@ -255,22 +258,6 @@ def weigh_one(logit, dots, query, weight, thread):
     for r, h in T.Parallel(keys, heads):
         T.reducer_update(partial[r], weighted_relu(dots[r, query * heads + h], weight[h]))
     T.finalize_reducer(partial, logit)
-
-
-@T.macro
-def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
-    """Logits of one query and the keys from `key` on, times their scales: as many as the query has keys."""
-    for r in T.Parallel(logit.shape[0]):
-        if key + r < length[query]:
-            logits[seq, query, key + r] = logit[r] * scale[r]
-
-
-@T.macro
-def store_row(logits, logit, scale, begin, size, j, row, stride, key, thread):
-    """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
-    for r in T.Parallel(logit.shape[0]):
-        if (key + r >= begin[j]) & (key + r - begin[j] < size[j]):
-            logits[row, key + r] = logit[r] * scale[r]
 
 
 def length_to_score(seq_lens, seq, query, next_n, skip_below):

@@ -343,7 +343,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 128)
 
 

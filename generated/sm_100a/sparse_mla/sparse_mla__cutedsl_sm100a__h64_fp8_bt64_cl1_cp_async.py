@@ -257,7 +257,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
         # producer: selected rows into the rings
         rows = cute.make_rmem_tensor(2, Int32)
         words = cute.make_rmem_tensor(88, cutlass.Uint32)
-        worker = thread - 128
+        worker = thread % 128
         for turn in cutlass.range(turns + 1, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
             now_low = low
@@ -345,7 +345,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 512)
 
 

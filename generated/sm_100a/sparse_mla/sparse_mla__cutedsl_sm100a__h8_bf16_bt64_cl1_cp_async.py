@@ -256,7 +256,7 @@ def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
     elif warp < 8:
         # producer: selected rows into the rings
         rows = cute.make_rmem_tensor(8, Int32)
-        worker = thread - 128
+        worker = thread % 128
         for turn in cutlass.range(turns, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
             now_low = low
@@ -323,7 +323,7 @@ def sparse_mla__cutedsl_sm100a__h8_bf16_bt64_cl1_cp_async(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 128)
 
 

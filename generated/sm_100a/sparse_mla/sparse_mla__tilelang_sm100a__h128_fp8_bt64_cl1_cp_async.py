@@ -114,8 +114,8 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            row = T.truncdiv(bx, 2)
-            head0 = T.truncmod(bx, 2) * 64
+            row = bx // 2
+            head0 = bx % 2 * 64
             turns = T.truncdiv((T.truncdiv(topk, 64) - split + splits - 1), splits)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)

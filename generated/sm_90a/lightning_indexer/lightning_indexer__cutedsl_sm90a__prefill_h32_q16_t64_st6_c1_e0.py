@@ -145,7 +145,7 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
         size = cute.make_rmem_tensor(1, Int32)
         size.fill(0)
         replica = warp // 4
-        worker = thread - replica * 128
+        worker = thread % 128
         own = row + replica * 4
         leaf_sm90.read_windows(begin, size, k_start, k_end, own, 4, s, skv, skip_below, worker)
         if turns > 0:

@@ -76,8 +76,8 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            row = T.truncdiv(bx, 2)
-            head0 = T.truncmod(bx, 2) * 64
+            row = bx // 2
+            head0 = bx % 2 * 64
             split = part * 8 + rank
             splits_of_row = splits
             turns = T.truncdiv((T.truncdiv(topk, 64) - split + splits_of_row - 1), splits_of_row)
