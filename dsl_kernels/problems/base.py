@@ -7,16 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked, is_plain_tensor, require_known, shown
+from ..dtypes import DTYPES
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..expr import evaluate, names_in
 
 if TYPE_CHECKING:
     import torch
-
-TORCH_NAMES = {
-    "float32": "float32", "int32": "int32", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "uint8": "uint8",
-}  # fmt: skip
-
 
 # What a kernel does with values outside an operand's range when nothing is said: it may read or write out of bounds.
 UNDEFINED = "undefined"
@@ -78,13 +74,11 @@ class Operand:
     @property
     def torch_name(self) -> str:
         """torch's name of the dtype."""
-        return TORCH_NAMES[self.dtype]
+        return DTYPES[self.dtype].torch_name
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        import torch
-
-        return getattr(torch, self.torch_name)
+        return DTYPES[self.dtype].torch
 
 
 @checked
