@@ -49,6 +49,9 @@ class Operand:
             what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
         default: the value that fills an input which the caller leaves out; None where it is required.
         argument: what the torch op calls it, where that is another name.
+        sizes: extents of an operand that the caller leaves out and that no other operand gives, as expressions over
+            the other dims.
+        limits: least and greatest value of a scalar that the caller gives; (-inf, inf) takes what is finite.
         requires: expressions over the dims that must hold.
         values: rules of its values.
     """
@@ -63,6 +66,8 @@ class Operand:
     align: int = 16
     default: float | None = None
     argument: str = ""
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
     requires: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
 
@@ -174,7 +179,8 @@ def bind_dims(
     """Check tensors against their declared shapes, dtypes, strides and alignment and return the value of every dim.
 
     Args:
-        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation).
+        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation),
+            but for the extents that their `sizes` give.
         values: tensors and scalars by name.
         static: dims that are already fixed, by the variant or by the caller.
 
@@ -227,6 +233,10 @@ def bind_dims(
             )
         _bind_strides(spec, tensor, dims)
         _require_aligned(spec, tensor)
+    for spec in operands:
+        for extent, size in spec.sizes.items():
+            if values.get(spec.name) is None and extent not in dims and names_in(size) <= dims.keys():
+                dims[extent] = evaluate(size, dims)
     for spec in operands:
         for rule in spec.requires:
             if not names_in(rule) <= dims.keys() or evaluate(rule, dims):
