@@ -231,7 +231,4 @@ def _dims(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, i
                 fix="convert it with int(...) or float(...)",
             )
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
-    dims = bind_dims(operands, inputs, static)
-    if op == "lightning_indexer":
-        dims["stride"] = -(-dims["skv"] // 4) * 4 if workload.form == "prefill" else dims["max_pages"] * 64
-    return dims
+    return bind_dims(operands, inputs, static)

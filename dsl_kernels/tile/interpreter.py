@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from ..arch import ArchSpec
+from ..dtypes import DTYPES
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
@@ -23,18 +24,8 @@ from .lang import Buffer, Engine, Role, Schedule, Space, TileProgram
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "int32": torch.int32,
-    # torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
-    "uint32": torch.int64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8_e4m3": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "uint8": torch.uint8,
-    "int64": torch.int64,
-}
+# torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
+TORCH_DTYPES = {name: dtype.torch for name, dtype in DTYPES.items()} | {"uint32": torch.int64}
 
 
 @dataclass

@@ -14,6 +14,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import DTYPES
 from ..errors import DeclarationError, UnknownNameError, did_you_mean
 from ..runtime.artifact import Operand, TensorMap
 
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
     from ..arch import ArchSpec
     from ..problems.base import Problem
     from .text import Recorder, Text
-
-DTYPE_BYTES = {
-    "float32": 4,
-    "int32": 4,
-    "uint32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3": 1,
-    "float8_e5m2": 1,
-    "uint8": 1,
-    "int64": 8,
-}
 
 
 class Space(str, Enum):
@@ -95,7 +84,7 @@ class Buffer:
 
     @property
     def stage_bytes(self) -> int:
-        return self.stage_elements * DTYPE_BYTES[self.dtype]
+        return self.stage_elements * DTYPES[self.dtype].bytes
 
     @property
     def bytes(self) -> int:
@@ -458,8 +447,8 @@ def _validate(op: str, schedule: Schedule) -> None:
             fail(f"{kind}s", "distinct names", ", ".join(names))
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for buffer in schedule.buffers:
-        if buffer.dtype not in DTYPE_BYTES:
-            fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPE_BYTES), buffer.dtype)
+        if buffer.dtype not in DTYPES:
+            fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPES), buffer.dtype)
         if buffer.alias is not None and buffer.alias not in buffers:
             fail(f"buffer {buffer.name}", "an alias of a declared buffer", buffer.alias)
         if buffer.space is Space.REGISTER and buffer.role not in roles:
