@@ -41,7 +41,8 @@ class _Uses:
         self._schedule = schedule
         self._who = f"program {op} at " + ", ".join(f"{name}={value}" for name, value in knobs.items())
         self._text = text
-        self._parts: dict[str | None, tuple[t.Statement, ...]] = {None: text.start, **text.roles}
+        self._parts: dict[str | None, tuple[t.Statement, ...]] = {None: text.start}
+        self._parts.update(text.roles)
         self._statements = [(role, s) for role, part in self._parts.items() for s in t.walk(part)]
         self._values = {id(s): t.values(s) for _, s in self._statements}
 
@@ -148,23 +149,27 @@ class _Uses:
         }
         written: set[str] = set()
         for _, s in self._statements:
-            if isinstance(s, t.Call):
+            if isinstance(s, t.TakeTicket):
+                read.add(s.counter)
+                written.add(s.counter)
+            elif isinstance(s, t.Call):
                 for i, argument in enumerate(s.arguments):
                     if isinstance(argument, t.Global):
                         (written if i in s.leaf.written else read).add(argument.name)
         read |= set().union(*map(t.names_of, self._values.values()))
         read |= {name for extent in self._schedule.grid for name in names_in(extent)}
         for operand in operands:
-            if operand.kind == "out" and operand.name not in written:
+            kind = {"in": "input", "out": "output"}.get(operand.kind, operand.kind)
+            if operand.kind in ("out", "workspace") and operand.name not in written:
                 self._fail(
-                    f"output {operand.name}", "a leaf that writes it", "none",
+                    f"{kind} {operand.name}", "a leaf that writes it", "none",
                     "store into it, and mark the leaf's parameter Writes",
                 )  # fmt: skip
             if operand.kind == "in" and operand.name in written:
                 self._fail(f"input {operand.name}", "leaves that only read it", "one that writes it", "declare it as an output")  # fmt: skip
-            if operand.kind in ("in", "scalar") and operand.name not in read:
+            if operand.kind != "out" and operand.name not in read:
                 self._fail(
-                    f"{'input' if operand.kind == 'in' else 'scalar'} {operand.name}", "a body that reads it", "none",
+                    f"{kind} {operand.name}", "a body that reads it", "none",
                     "read it in a body, or remove it from the problem",
                 )  # fmt: skip
 
