@@ -869,7 +869,7 @@ def _attend_wide(m: Recorder) -> None:
             walk.row,
             walk.head0,
             k.heads,
-            m.slot("kv", 0).ckv_s,
+            m.buffer("ckv_s", 0),
             m.scalar("lse_scale"),
             thread,
         )

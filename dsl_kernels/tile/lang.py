@@ -61,7 +61,7 @@ class Buffer:
     """On-chip storage of one CTA.
 
     `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
-    storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
+    storage this one re-uses, byte for byte (their live ranges must not overlap). Register buffers name the role that holds them, and
     with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
     """
@@ -253,7 +253,7 @@ class Schedule:
 
     def tmem_columns(self) -> int:
         """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
-        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
+        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR)
 
 
 def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
@@ -373,9 +373,11 @@ class TileProgram:
         """What the bodies say at `knobs` on `arch`.
 
         Raises:
-            DeclarationError: a role has no body, or a body says what the schedule does not declare.
+            DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
+                declared is used by no body.
         """
         from .text import Recorder, Text
+        from .uses import check_uses
 
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
         bodies = dict(self.bodies(space, arch))
@@ -390,16 +392,26 @@ class TileProgram:
                 raise DeclarationError(
                     f"program {self.op}, {part}", expected="a body", got="none", fix="name one in bodies"
                 )
-        start = record(None, bodies.pop(START))
-        return Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
+        for part in bodies:
+            if part != START and part not in {role.name for role in schedule.roles}:
+                raise DeclarationError(
+                    f"program {self.op}, body {part}",
+                    expected="a declared role: " + ", ".join(role.name for role in schedule.roles),
+                    got=part,
+                    fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
+                )
+        start = record(None, bodies[START])
+        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
+        check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
+        return text
+
+    def form(self, knobs: Mapping[str, Any]) -> str:
+        """The form of the problem that a knob's value names; the first one where none does."""
+        forms = self.problem.forms
+        return next((value for value in knobs.values() if value in forms), next(iter(forms)))
 
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
-        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
-
-        A knob whose value names a form of the problem chooses the form.
-        """
-        forms = self.problem.forms
-        form = next((value for value in knobs.values() if value in forms), next(iter(forms)))
+        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers."""
         return tuple(
             Operand.scalar(o.name, o.torch_name)
             if o.kind == "scalar"
@@ -410,7 +422,7 @@ class TileProgram:
                 strides=(o.row_stride, 1) if o.row_stride else None,
                 written=o.kind != "in",
             )
-            for o in self.problem.operands(form)
+            for o in self.problem.operands(self.form(knobs))
         )
 
     def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -449,8 +461,19 @@ def _validate(op: str, schedule: Schedule) -> None:
     for buffer in schedule.buffers:
         if buffer.dtype not in DTYPES:
             fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPES), buffer.dtype)
-        if buffer.alias is not None and buffer.alias not in buffers:
-            fail(f"buffer {buffer.name}", "an alias of a declared buffer", buffer.alias)
+        if buffer.alias is not None:
+            owner = buffers.get(buffer.alias)
+            if owner is None or owner.alias is not None or owner is buffer:
+                fail(f"buffer {buffer.name}", "an alias of a declared buffer that has storage", buffer.alias)
+            elif (owner.space, owner.bytes) != (
+                Space.SHARED,
+                buffer.bytes,
+            ) or buffer.space is not Space.SHARED:
+                fail(
+                    f"buffer {buffer.name}",
+                    f"shared memory of as many bytes as {owner.name} has ({owner.bytes})",
+                    f"{buffer.bytes} bytes, {buffer.space.value} in {owner.space.value}",
+                )
         if buffer.space is Space.REGISTER and buffer.role not in roles:
             fail(f"buffer {buffer.name}", "the role that holds it", str(buffer.role))
         if buffer.stages < 1 or any(extent < 1 for extent in buffer.shape):

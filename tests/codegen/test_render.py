@@ -12,7 +12,13 @@ import pytest
 
 from codegen import emit, render
 from codegen.sweep import Filter, sweep
-from dsl_kernels.errors import CacheError, InvalidArgumentError, TemplateError, UnknownNameError
+from dsl_kernels.errors import (
+    CacheError,
+    DeclarationError,
+    InvalidArgumentError,
+    TemplateError,
+    UnknownNameError,
+)
 from dsl_kernels.runtime import storage
 from dsl_kernels.tile.text import Recorder
 
@@ -195,7 +201,7 @@ def test_a_body_that_drops_a_declared_step_does_not_render(monkeypatch) -> None:
             commit(self, slot)
 
     monkeypatch.setattr(Recorder, "commit", forget)
-    with pytest.raises(TemplateError, match=f"no {pipe.name} commit"):
+    with pytest.raises(DeclarationError, match=f"pipeline {pipe.name}.* no commit"):
         render.render(candidate)
 
 

@@ -180,6 +180,7 @@ def program():
                 # load: key tiles, queries
                 query = row * 32
                 if turns > 0:
+                    # queries: filled once, so its slot is free
                     T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, :, :], barrier=queries_full[0])
                     T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, :], barrier=queries_full[0])
                     if T.shuffle_elect(32):

@@ -196,6 +196,7 @@ def program():
                 if thread < 544:
                     query = row * 32
                     if turns > 0:
+                        # queries: filled once, so its slot is free
                         T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, 0 : 256, :], barrier=queries_full[0])
                         T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
                         T.tma_copy(query_map_rows[query + 256 : query + 256 + 256, 0 : 128], queries[0, 256 : 512, :], barrier=queries_full[0])
