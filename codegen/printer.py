@@ -6,6 +6,7 @@ counts, parities, fences and the election of the thread that arrives come from t
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -78,12 +79,14 @@ class Printer:
         if value.op in ("//", "%"):
             text, tightness = (
                 self._phrase(
-                    "quotient" if value.op == "//" else "remainder", a=self.value(a, 5), b=self.value(b, 6),
+                    "quotient" if value.op == "//" else "remainder",
+                    a=self.value(a, 5),
+                    b=self.value(b, 6),
                     coordinate=isinstance(a, t.Expr) and a.op == "name" and a.args[0] in self._schedule.axes,
                 ),
                 5,
             )
-            tightness = _ATOM if text.endswith(")") and text.startswith("T.") else tightness
+            tightness = _ATOM if isinstance(ast.parse(text, mode="eval").body, ast.Call) else tightness
         else:
             tightness = _TIGHTNESS[value.op]
             left = tightness + (value.op in t.COMPARISONS)
@@ -163,7 +166,6 @@ class Printer:
         yield from self._spell(
             "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, unrolled=s.unrolled,
             from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False,
-            count=self.value(t.ceildiv(s.end - s.begin, s.step)),
         )  # fmt: skip
         yield from self._inner(s.body)
 

@@ -6,13 +6,11 @@ import ast
 import re
 import textwrap
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jinja2
 
-import dsl_kernels
 from dsl_kernels.errors import TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
@@ -21,7 +19,7 @@ from dsl_kernels.tile.plan import barrier_plan
 from dsl_kernels.tile.text import Box, Bulk, Rows, Span, Text, names_of, values, walk
 
 from .printer import Printer, mma_facts, role_facts
-from .sweep import TEMPLATES, Candidate
+from .sweep import TEMPLATES, Candidate, leaf_files
 
 
 def wrapped(items: str, margin: int = 4) -> str:
@@ -100,15 +98,10 @@ def context(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
-
-
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
     """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
-    paths = sorted(
-        (DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem)
-    )
+    paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
@@ -188,14 +181,13 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name) for name in ("PASS_CONFIGS", "SOURCE")},
+        "homes": {name: home(name) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
-        "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},

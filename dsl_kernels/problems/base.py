@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +127,17 @@ class Comparison:
             self.failures.append(f"{name} violated{': ' + detail if detail else ''}")
 
 
+GRIDS = ("core", "serving", "contest", "smoke")
+"""Measuring grids."""
+# Sequences and their lengths on each, for operations over rows of scores.
+ROW_GRIDS = {
+    "core": ((1, 16, 64), (4096, 32768, 131072)),
+    "serving": ((1, 4, 16, 64, 128), (4096, 32768, 131072)),
+    "contest": ((1, 8, 31), (1024, 2880, 5824)),
+    "smoke": ((1, 16), (4096,)),
+}
+
+
 @dataclass(frozen=True)
 class Problem:
     """One operation, independent of any kernel.
@@ -140,6 +151,9 @@ class Problem:
         compare: (form, inputs, outputs, expected) -> Comparison against the tolerances of this problem.
         bytes: (form, dims) -> the bytes that must move through device memory at least.
         flops: (form, dims) -> floating-point operations by dtype of the unit that runs them.
+        forms_share_workloads: a workload of one form can be drawn in any other, as its sizes mean the same there.
+        points: name of a measuring grid -> the forms and sizes that `bench` times; by default the workloads of tier
+            "real", on every grid.
     """
 
     op: str
@@ -151,6 +165,8 @@ class Problem:
     compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
     bytes: Callable[[str, Mapping[str, int]], float]
     flops: Callable[[str, Mapping[str, int]], dict[str, float]]
+    forms_share_workloads: bool = False
+    points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
 
     def operands(self, form: str) -> tuple[Operand, ...]:
         """The operands of a form, in ABI order.

@@ -7,15 +7,16 @@ Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 
 from ..arguments import INT32_MAX
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import Comparison, Operand, Problem, Values, Workload, require_dense
+from .base import ROW_GRIDS, Comparison, Operand, Problem, Values, Workload, require_dense
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 PAGE = 64
@@ -291,6 +292,16 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     return {"float8_e4m3": 2.0 * dims["heads"] * INDEX_DIM * pairs, "float32": 3.0 * dims["heads"] * pairs}
 
 
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Batches over lengths; serving adds fewer heads, several queries a sequence, and prompts."""
+    batches, lengths = ROW_GRIDS[grid]
+    yield from (("decode", {"b": b, "len": n, "heads": 64}) for b, n in product(batches, lengths))
+    if grid == "serving":
+        yield from (("decode", {"b": 16, "len": n, "heads": 32}) for n in lengths)
+        yield from (("decode", {"b": 16, "len": 32768, "heads": 64, "next_n": n}) for n in (2, 4, 3, 8))
+        yield from (("prefill", {"s": 4096, "skv": n, "heads": 64}) for n in (32768, 131072))
+
+
 def _decode(
     name: str, tier: str, lens: list[list[int]], heads: int = 64, pages: int = 12, **extra: Any
 ) -> Workload:
@@ -320,4 +331,5 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    points=points,
 )

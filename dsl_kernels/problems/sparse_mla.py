@@ -9,8 +9,9 @@ flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -292,6 +293,25 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     return {"bfloat16": 2.0 * dims["t"] * dims["heads"] * dims["topk"] * (2 * LATENT_DIM + ROPE_DIM)}
 
 
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Queries over heads; serving adds the fp8 cache, other patterns of ids, and prompts."""
+    if grid == "contest":
+        yield from (("bf16", {"t": t, "heads": 16, "pages": 8462, "ids": "tail"}) for t in (1, 2, 6, 7, 8))
+        return
+    queries = (1, 16) if grid == "smoke" else (1, 4, 16, 64, 128)
+    heads = (16, 8, 32, 64, 128) if grid == "serving" else (16,)
+    yield from (("bf16", {"t": t, "heads": h, "pages": 4096}) for h, t in product(heads, queries))
+    if grid == "serving":
+        yield from (("fp8", {"t": t, "heads": h, "pages": 4096}) for h, t in product((16, 64, 128), queries))
+        yield from (
+            ("bf16", {"t": 64, "heads": 16, "pages": p, "ids": i})
+            for p, i in ((32768, "random"), (4096, "sorted"), (4096, "holes"))
+        )
+        yield from (
+            ("bf16", {"t": t, "heads": h, "pages": 2048}) for t, h in ((1024, 16), (1024, 128), (4096, 16))
+        )
+
+
 def _case(name: str, tier: str, form: str = "bf16", **params: Any) -> Workload:
     return Workload(name, tier, form, {"t": 2, "heads": 16, "topk": 256, "n": 512, **params})
 
@@ -325,4 +345,6 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    forms_share_workloads=True,
+    points=points,
 )

@@ -20,7 +20,7 @@ from ..dtypes import DTYPES
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
-from .lang import DTYPE_BYTES, Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
+from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
@@ -140,7 +140,7 @@ class Executor:
         elif isinstance(statement, t.Bulk):
             target = self._view(statement.target)
             target.copy_(self._source(statement.source, target))
-            itemsize = DTYPE_BYTES[self._run.schedule.buffer(statement.target.buffer).dtype]
+            itemsize = DTYPES[self._run.schedule.buffer(statement.target.buffer).dtype].bytes
             ring, use = self.cta.rings[statement.slot.pipeline.name], self._value(statement.slot.use)
             ring.received[use] += target.numel() * itemsize
         elif isinstance(statement, t.Multiply):
@@ -356,7 +356,9 @@ class Executor:
                 for buffer in pipe.buffers:
                     _poison(self.cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
             if pipe.fill is Engine.BULK:
-                ring.announced[use] = self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                ring.announced[use] = (
+                    self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                )
         elif step.kind == "commit":
             if ring.announced.get(use, 0) != ring.received[use] and pipe.fill is Engine.BULK:
                 self._fail(

@@ -405,13 +405,18 @@ class TileProgram:
         check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
         return text
 
-    def form(self, knobs: Mapping[str, Any]) -> str:
-        """The form of the problem that a knob's value names; the first one where none does."""
+    def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
+        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`, else the first."""
         forms = self.problem.forms
-        return next((value for value in knobs.values() if value in forms), next(iter(forms)))
+        return next(
+            (str(value) for value in knobs.values() if value in forms), otherwise or next(iter(forms))
+        )
 
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
-        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers."""
+        """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
+
+        A knob that is named like an extent fixes it.
+        """
         return tuple(
             Operand.scalar(o.name, o.torch_name)
             if o.kind == "scalar"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -15,25 +17,40 @@ from dsl_kernels.executors import Interpreter
 from dsl_kernels.tile.text import Recorder
 from dsl_kernels.variants import Variant
 
-# Each declaration once, whichever DSLs lower it: the interpreter runs none of them.
-DECLARED: dict[str, Variant] = {}
-for op in programs.names():
-    for arch in ARCHS.values():
-        for backend in backends():
-            for knobs in combinations(programs.get(op), arch, 0, backend):
-                name = programs.get(op).variant_id("declared", arch, knobs)
-                DECLARED[name] = Variant(name, op, "declared", arch.name, knobs, path=None)
-CASES = list(DECLARED.values())
+
+def declared(op: str) -> list[Variant]:
+    """Each declaration of an operation once, whichever DSLs lower it: the interpreter runs none of them."""
+    program, found = programs.get(op), {}
+    for arch, backend in product(ARCHS.values(), backends()):
+        for knobs in combinations(program, arch, 0, backend):
+            name = program.variant_id("declared", arch, knobs)
+            found[name] = Variant(name, op, "declared", arch.name, knobs, path=None)
+    return list(found.values())
 
 
-PAIRS = [
-    pytest.param(variant, workload, id=f"{variant.id}-{workload.name}")
-    for variant in CASES
-    for workload in trial.workloads(variant, "tiny", "edge", fit=False)
-]
+def pairs(op: str) -> list:
+    return [
+        pytest.param(variant, workload, id=f"{variant.id}-{workload.name}")
+        for variant in declared(op)
+        for workload in trial.workloads(variant, "tiny", "edge", fit=False)
+    ]
 
 
-@pytest.mark.parametrize("variant,workload", PAIRS)
+def all_pairs() -> list:
+    """Those of an unfinished operation are missing: its own test below says why."""
+    found = []
+    for op in programs.names():
+        with suppress(Exception):
+            found += pairs(op)
+    return found
+
+
+@pytest.mark.parametrize("op", programs.names())
+def test_an_operation_has_variants_and_small_workloads(op: str) -> None:
+    assert pairs(op)
+
+
+@pytest.mark.parametrize("variant,workload", all_pairs())
 def test_matches_the_reference(variant: Variant, workload) -> None:
     result = trial.run(variant, workload, Interpreter(seed=5), case=trial.cached_case(variant.op, workload))
     assert result.comparison.ok, result.comparison.failures
@@ -42,10 +59,8 @@ def test_matches_the_reference(variant: Variant, workload) -> None:
 @pytest.mark.parametrize("splits", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["tiny_h16", "ids_mixed", "ids_holes", "sink"])
 def test_any_number_of_splits_merges_to_the_same_attention(name: str, splits: int) -> None:
-    for variant in CASES:
+    for variant in declared("sparse_mla"):
         workload = problems.get("sparse_mla").workload(name)
-        if variant.op != "sparse_mla":
-            continue
         drawn = trial.draw(variant.op, workload, seed=0)
         if trial.accepts(variant, workload, drawn, {"splits": splits}) is not None:
             continue
@@ -55,9 +70,7 @@ def test_any_number_of_splits_merges_to_the_same_attention(name: str, splits: in
 
 def _sparse_mla(arch: str) -> Variant:
     lone = {"heads": 16, "kv": "bf16", "cluster": 1}
-    return next(
-        v for v in CASES if v.op == "sparse_mla" and v.arch == arch and lone.items() <= v.knobs.items()
-    )
+    return next(v for v in declared("sparse_mla") if v.arch == arch and lone.items() <= v.knobs.items())
 
 
 @pytest.mark.parametrize(

@@ -74,19 +74,38 @@ ALONE = _workload("alone_decode", "decode", lens=[[12000]], heads=64, pages=190,
 PREFILL = _workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 # Rows that are taken whole, that fit in registers and that do not; ties, and more undecided keys than can be listed.
 TIES = _workload(
-    "ties_paged", "default", lens=[6101, 40, 300], k=70, scores="ties", starts=[3, 0, 17], page_size=64, pages=400
+    "ties_paged",
+    "default",
+    lens=[6101, 40, 300],
+    k=70,
+    scores="ties",
+    starts=[3, 0, 17],
+    page_size=64,
+    pages=400,
 )
-BUCKET = _workload("bucket_rows", "default", lens=[5003, 2100, 900], k=129, scores="bucket", starts=[1, 250, 6])
+BUCKET = _workload(
+    "bucket_rows", "default", lens=[5003, 2100, 900], k=129, scores="bucket", starts=[1, 250, 6]
+)
 EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="equal")
 # A row that the registers of a cluster do not hold.
-LONG = _workload("long_row", "default", lens=[33001], k=260, scores="ties", starts=[5], page_size=64, pages=600)
+LONG = _workload(
+    "long_row", "default", lens=[33001], k=260, scores="ties", starts=[5], page_size=64, pages=600
+)
 SELECTION = ((TIES, 0), (BUCKET, 0), (EQUAL, 0))
 
 
 def _attention(form: str, heads: int, *splits: int) -> tuple[tuple[Workload, int], ...]:
     """Holes leave tiles without a valid id; a call that is not split and one that is end differently."""
     workload = _workload(
-        f"distinct_{form}_h{heads}", form, t=3, heads=heads, topk=448, n=500, sink=True, lse_scale=0.7, ids="holes"
+        f"distinct_{form}_h{heads}",
+        form,
+        t=3,
+        heads=heads,
+        topk=448,
+        n=500,
+        sink=True,
+        lse_scale=0.7,
+        ids="holes",
     )
     return tuple((workload, each) for each in splits)
 
