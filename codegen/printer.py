@@ -35,7 +35,6 @@ class Printer:
         self._role: Role | None = None
         self._replica: int | None = None
         self._in_flight: list[t.View] = []
-        self.used: set[tuple[str, ...]] = set()
 
     def lines(
         self, statements: Iterable[t.Statement], role: Role | None = None, replica: int | None = None
@@ -80,7 +79,10 @@ class Printer:
         if value.op in ("//", "%"):
             text, tightness = (
                 self._phrase(
-                    "quotient" if value.op == "//" else "remainder", a=self.value(a, 5), b=self.value(b, 6)
+                    "quotient" if value.op == "//" else "remainder",
+                    a=self.value(a, 5),
+                    b=self.value(b, 6),
+                    coordinate=isinstance(a, t.Expr) and a.op == "name" and a.args[0] in self._schedule.axes,
                 ),
                 5,
             )
@@ -297,10 +299,8 @@ class Printer:
         plan, role = self._plan.pipelines[pipe.name], s.slot.role
         if kind in ("acquire", "commit"):
             actions = plan.acquire if kind == "acquire" else plan.commit
-            self.used.add((pipe.name, kind))
         else:
             actions = (plan.wait if kind == "wait" else plan.release)[role]
-            self.used.add((pipe.name, kind, role))
         if pipe.fill is Engine.BULK:
             # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
             first = bool(self._spelling.announces_first)
@@ -321,6 +321,13 @@ class Printer:
                 yield from self._products_done(0)
             elif action is not Action.ELECT:
                 yield from self._spell(action.value, **values)
+        if not actions and kind != "commit":
+            # The reader of the kernel looks for this step.
+            yield f"# {pipe.name}: " + (
+                f"{pipe.returned_by} also gives its slot back"
+                if pipe.returned_by
+                else "filled once, so its slot is free"
+            )
 
 
 def _sum(a: t.Value, b: t.Value) -> t.Value:

@@ -1,14 +1,10 @@
-"""Templates to module text: one Jinja environment, what a template sees of a declaration, and the printed text of a kernel.
-
-Rendering fails when no body takes a step of a declared pipeline.
-"""
+"""Templates to module text: one Jinja environment, what a template sees of a declaration, and the printed text of a kernel."""
 
 from __future__ import annotations
 
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +15,8 @@ from dsl_kernels.errors import TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Buffer, Schedule, Space
-from dsl_kernels.tile.plan import PipelinePlan, barrier_plan
-from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Text, View, walk
+from dsl_kernels.tile.plan import barrier_plan
+from dsl_kernels.tile.text import Box, Bulk, Rows, Span, Text, names_of, values, walk
 
 from .printer import Printer, mma_facts, role_facts
 from .sweep import TEMPLATES, Candidate, leaf_files
@@ -48,21 +44,6 @@ def environment() -> jinja2.Environment:
     )
     found.filters["wrapped"] = wrapped
     return found
-
-
-def steps_missing(plans: Iterable[PipelinePlan], used: set[tuple[str, ...]]) -> list[str]:
-    """Declared steps that nothing spelled."""
-    wanted: set[tuple[str, ...]] = set()
-    for plan in plans:
-        name = plan.pipeline.name
-        wanted.add((name, "commit"))
-        if plan.empty is not None:
-            wanted.add((name, "acquire"))
-        for reader in plan.pipeline.readers:
-            wanted.add((name, "wait", reader.role))
-            if plan.empty is not None:
-                wanted.add((name, "release", reader.role))
-    return [" ".join(step) for step in sorted(wanted - used)]
 
 
 def _roles(schedule: Schedule) -> dict[str, SimpleNamespace]:
@@ -190,17 +171,12 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
                     fragments=[fragment_facts(b, schedule) for b in schedule.buffers if b.role == role.name],
                 )
             )
-    missing = steps_missing(plan.pipelines.values(), printer.used)
-    if missing:
-        raise TemplateError(
-            f"bodies of {candidate.program.op}", expected="every declared pipeline step", got=f"no {'; no '.join(missing)} ({candidate.id})",
-            fix="take the step in a body, or remove the pipeline from the declaration",
-        )  # fmt: skip
     statements = [s for part in (text.start, *text.roles.values()) for s in walk(part)]
     return {
         "start": start,
         "roles": roles,
-        "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED),
+        "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED and b.alias is None),
+        "aliases": tuple(b for b in schedule.buffers if b.alias is not None),
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas}),
@@ -210,7 +186,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
-        "spends_registers": schedule.spends_registers,
+        "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
@@ -222,21 +198,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
 
 def names_in_text(statements: Any) -> set[str]:
     """The names that a text's values use."""
-
-    def of(value: Any) -> Iterator[str]:
-        if isinstance(value, Expr):
-            if value.op == "name":
-                yield value.args[0]
-            for arg in value.args:
-                yield from of(arg)
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                yield from of(item)
-        elif isinstance(value, (View, Slot, Box, Span, Rows)):
-            for item in vars(value).values():
-                yield from of(item)
-
-    return {name for s in walk(statements) for item in vars(s).values() for name in of(item)}
+    return {name for s in walk(statements) for name in names_of(values(s))}
 
 
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
@@ -284,7 +246,8 @@ def render(candidate: Candidate) -> str:
     """The text of one generated module.
 
     Raises:
-        TemplateError: an undefined name, a syntax error, or a declared pipeline step that no body takes.
+        TemplateError: an undefined name or a syntax error.
+        DeclarationError: the text does not do what its schedule declares.
     """
     name = f"{candidate.backend}/{candidate.template.name}"
     text = candidate.program.text(candidate.knobs, candidate.arch)

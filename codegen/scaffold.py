@@ -143,7 +143,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...tile.text import leaf
+from ...tile.text import Writes, leaf
 
 
 @leaf
@@ -153,7 +153,7 @@ def read_row(target: Any, x: Any, row: int, columns: int, threads: int, thread: 
 
 
 @leaf
-def write_row(y: Any, source: Any, row: int, columns: int, threads: int, thread: Any) -> None:
+def write_row(y: Writes, source: Any, row: int, columns: int, threads: int, thread: Any) -> None:
     """The result of a row."""
     raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/torch/{op}.py")
 '''

@@ -250,5 +250,4 @@ def dims_of(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str,
                 fix="convert it with int(...) or float(...)",
             )
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
-    dims = bind_dims(operands, inputs, static)
-    return {**dims, **(problem.chosen(workload.form, dims) if problem.chosen else {})}
+    return bind_dims(operands, inputs, static)

@@ -69,6 +69,7 @@ OPERANDS = (
         doc="row r uses table row r // next_n; ignored when page_size is 0",
         align=4,
         default=0,
+        sizes={"b": "1", "max_pages": "1"},
         requires=("b * next_n >= rows or page_size == 0",),
         values=(Values("page ids from 0 to 2^31 / page_size - 1 where a row's columns lie", _wrong_pages),),
     ),

@@ -135,8 +135,9 @@ def _hopper_registers(k: SimpleNamespace, keys: int, each: int) -> tuple[Buffer,
 def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     each = min(k.queries, HOPPER_N // k.heads)
-    # Two products of 64 columns a thread need registers that idle copy warps hand over; one product does not.
-    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 24)
+    # 64 accumulators and 32 weights a thread need registers that idle copy warps hand over; one product does not. The
+    # copying warp keeps what that leaves: with 24 the walk and the pages ahead of it spill, in the other role too.
+    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 64)
     score = (Reader("score", Engine.WGMMA, "warp"),)
     return Schedule(
         roles=(
@@ -243,7 +244,7 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *_decode_buffers(k, query_stages),
             *(Buffer(f"scores_{g}", TENSOR, (128, each * k.heads), "float32", accumulators) for g in range(groups)),
             *(b for role in scorers for b in _blackwell_registers(k, role, each)),
-            *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, per_thread=1) for g, role in enumerate(scorers)),
+            *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, private=True, per_thread=1) for g, role in enumerate(scorers)),
         ),
         pipelines=(
             Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages, doc="scales are read by threads"),

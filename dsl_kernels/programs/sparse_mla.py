@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,6 +67,8 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
+# Bytes of shared memory that the driver keeps of each CTA.
+RESERVED_SMEM = 1024
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 
@@ -408,12 +410,20 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
-        spends_registers=True,
+        min_ctas_per_sm=1,
     )  # fmt: skip
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    return _hopper(k) if arch.tmem_columns == 0 else _blackwell(k, arch)
+    if arch.tmem_columns:
+        return _blackwell(k, arch)
+    schedule = _hopper(k)
+    if k.slices == 1:
+        return schedule
+    # Registers for as many CTAs as shared memory lets in: left to itself, CuTe DSL's compiler saves them for more, and a
+    # merge then has few loads in flight.
+    resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
+    return replace(schedule, min_ctas_per_sm=resident)
 
 
 @dataclass(frozen=True)
@@ -859,7 +869,7 @@ def _attend_wide(m: Recorder) -> None:
             walk.row,
             walk.head0,
             k.heads,
-            m.slot("kv", 0).ckv_s,
+            m.buffer("ckv_s", 0),
             m.scalar("lse_scale"),
             thread,
         )

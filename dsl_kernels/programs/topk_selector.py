@@ -60,6 +60,14 @@ def _stashed(k: SimpleNamespace) -> int:
     return 2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
 
 
+def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
+    """CTAs an SM has registers for. A thread with 8 keys does with 64, and where a CTA has a row with 40: a third CTA of
+    512 threads then fills the waits of the others when thousands of rows are in line."""
+    if k.keep > 8:
+        return int(k.resident)
+    return max(k.resident, arch.registers_per_sm // (k.threads * (40 if k.group == 1 else 64)))
+
+
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     stashed, words = _stashed(k), SPAN // WORD
 
@@ -104,7 +112,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         group=(1,) if k.group > 1 else (),
         constants={"stashed": stashed, "warps": k.threads // 32, "batch": WORD * k.keep},
         ctas_per_sm=k.resident,
-        spends_registers=k.resident > 1,
+        min_ctas_per_sm=_min_ctas_per_sm(k, arch),
     )  # fmt: skip
 
 

@@ -16,25 +16,16 @@ from typing import Any, NoReturn
 import torch
 
 from ..arch import ArchSpec
+from ..dtypes import DTYPES
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
-from .lang import Buffer, Engine, Role, Schedule, Space, TileProgram
+from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "int32": torch.int32,
-    # torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
-    "uint32": torch.int64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8_e4m3": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "uint8": torch.uint8,
-    "int64": torch.int64,
-}
+# torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
+TORCH_DTYPES = {name: dtype.torch for name, dtype in DTYPES.items()} | {"uint32": torch.int64}
 
 
 @dataclass
@@ -53,6 +44,7 @@ class Ring:
     committed: int = 0
     waited: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    announced: dict[int, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -88,7 +80,7 @@ class Executor:
     """One role (one of its replicas) of one CTA."""
 
     def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
-        self._run, self._cta, self._spec = run, cta, role
+        self._run, self.cta = run, cta
         self.role, self.block = role.name, cta.block
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
@@ -148,6 +140,9 @@ class Executor:
         elif isinstance(statement, t.Bulk):
             target = self._view(statement.target)
             target.copy_(self._source(statement.source, target))
+            itemsize = DTYPES[self._run.schedule.buffer(statement.target.buffer).dtype].bytes
+            ring, use = self.cta.rings[statement.slot.pipeline.name], self._value(statement.slot.use)
+            ring.received[use] += target.numel() * itemsize
         elif isinstance(statement, t.Multiply):
             self._in_flight.append([self._product(product) for product in statement.products])
             if all(product.mma.unit == "mma.sync" for product in statement.products):
@@ -157,7 +152,8 @@ class Executor:
         elif isinstance(statement, t.Fill):
             self._view(statement.target).fill_(statement.value)
         elif isinstance(statement, t.ClusterArrive):
-            self._run.cluster_of(self.block).arrive(self)
+            if not self._run.cluster_of(self.block).arrive(self):
+                self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
         elif isinstance(statement, t.TakeTicket):
             self._take_ticket(statement)
 
@@ -200,7 +196,7 @@ class Executor:
         schedule = self._run.schedule
         members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
         total = sum(schedule.role(member).replicas for member in members)
-        state = self._cta.meetings[name]
+        state = self.cta.meetings[name]
         generation = state[1]
         state[0] += 1
         if state[0] == total:
@@ -209,7 +205,9 @@ class Executor:
 
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
-        phase = cluster.phases[self]
+        phase = cluster.begin(self)
+        if phase is None:
+            self._fail("waits for its cluster without an arrival", "arrive once before each wait")
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def _call(self, call: t.Call) -> None:
@@ -227,8 +225,11 @@ class Executor:
                 self._registers[buffer.name] = poisoned(buffer)[0]
             whole = self._registers[buffer.name]
         else:
-            stage = self._value(view.use) % buffer.stages if view.use is not None else 0
-            whole = self._cta.storage[buffer.name][stage]
+            use = self._value(view.use) if view.use is not None else 0
+            stage = use % buffer.stages
+            if view.pipeline is not None:
+                self._hold(view.pipeline, use, buffer.name)
+            whole = self.cta.storage[buffer.name][stage]
         if view.rows is not None:
             first = self._value(view.first)
             whole = whole[first : first + view.rows]
@@ -236,6 +237,19 @@ class Executor:
             column = self._value(view.column)
             whole = whole[:, column : column + view.width]
         return whole
+
+    def _hold(self, pipeline: str, use: int, buffer: str) -> None:
+        """A slot is touched by its producer from acquire to commit, and by a reader from wait to release."""
+        ring = self.cta.rings[pipeline]
+        fills = self.role == self._run.schedule.pipeline(pipeline).producer and (
+            ring.committed <= use < ring.acquired
+        )
+        # Where there was no use at all a leaf is told so, and does not look.
+        if use >= 0 and not fills and not ring.released[self._key] <= use < ring.waited[self._key]:
+            self._fail(
+                f"touches {buffer} of use {use} of {pipeline}, which it does not hold",
+                "touch a slot between acquire and commit, or between wait and release",
+            )
 
     def _source(self, source: t.Box | t.Span | t.Rows, target: torch.Tensor) -> torch.Tensor:
         if isinstance(source, t.Span):
@@ -291,7 +305,7 @@ class Executor:
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:
         pipe, use = step.slot.pipeline, self._value(step.slot.use)
-        ring = self._cta.rings[pipe.name]
+        ring = self.cta.rings[pipe.name]
         producer = step.kind in ("acquire", "commit")
         allowed = [pipe.producer] if producer else [reader.role for reader in pipe.readers]
         if self.role not in allowed:
@@ -310,6 +324,15 @@ class Executor:
                 f"{step.kind}s use {use} of {pipe.name}, where use {expected} is next",
                 "take the uses of a ring in order, each once",
             )
+        begun = {
+            "commit": ring.acquired if pipe.fill is not Engine.PEERS else use + 1,
+            "release": ring.waited[self._key],
+        }
+        if begun.get(step.kind, use + 1) <= use:
+            self._fail(
+                f"{step.kind}s use {use} of {pipe.name} before it has it",
+                "acquire before the commit, and wait before the release",
+            )
         engines = {
             "commit": pipe.fill,
             "release": next((r.engine for r in pipe.readers if r.role == self.role), None),
@@ -324,23 +347,28 @@ class Executor:
                     f"acquires use {use} of {pipe.name} with {use - ring.committed} uses uncommitted",
                     "commit a slot before acquiring past the ring",
                 )
-            readers = [
-                reader_key(self._run.schedule.role(reader.role), replica)
-                for reader in pipe.readers
-                for replica in range(self._run.schedule.role(reader.role).replicas)
-            ]
+            readers = self._run.readers(pipe)
             yield Wait(
                 f"a free slot of {pipe.name} (use {use})",
                 lambda: all(ring.released[key] > use - pipe.stages for key in readers),
             )
             if not pipe.accumulates:
                 for buffer in pipe.buffers:
-                    _poison(self._cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+                    _poison(self.cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+            if pipe.fill is Engine.BULK:
+                ring.announced[use] = (
+                    self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                )
         elif step.kind == "commit":
+            if ring.announced.get(use, 0) != ring.received[use] and pipe.fill is Engine.BULK:
+                self._fail(
+                    f"copies {ring.received[use]} bytes into use {use} of {pipe.name}, which announces {ring.announced[use]}",
+                    "copy what is announced: a barrier waits for just so many bytes",
+                )
             ring.committed += 1
         elif step.kind == "wait" and pipe.fill is Engine.PEERS:
             ring.waited[self._key] += 1
-            wanted = sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
+            wanted = self._slot_bytes(pipe)
             yield Wait(f"use {use} of {pipe.name} from the other CTAs", lambda: ring.received[use] >= wanted)
         elif step.kind == "wait":
             ring.waited[self._key] += 1
@@ -349,6 +377,9 @@ class Executor:
             )
         else:
             ring.released[self._key] += 1
+
+    def _slot_bytes(self, pipe: Pipeline) -> int:
+        return sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
 
     def _fail(self, got: str, fix: str) -> None:
         self._run.fail(self.role, self.block, got, fix)
@@ -360,9 +391,17 @@ class ClusterBarrier:
     def __init__(self, members: int) -> None:
         self.members = members
         self.phases: dict[Executor, int] = defaultdict(int)
+        self.waits: dict[Executor, int] = defaultdict(int)
 
-    def arrive(self, executor: Executor) -> None:
+    def arrive(self, executor: Executor) -> bool:
+        """Whether a role may: it has waited since its last arrival."""
         self.phases[executor] += 1
+        return self.phases[executor] == self.waits[executor] + 1
+
+    def begin(self, executor: Executor) -> int | None:
+        """The phase that a role waits for, if it has arrived for one."""
+        self.waits[executor] += 1
+        return self.waits[executor] if self.phases[executor] == self.waits[executor] else None
 
     def passed(self, phase: int) -> bool:
         return len(self.phases) == self.members and all(at >= phase for at in self.phases.values())
@@ -423,6 +462,24 @@ class Run:
             got=f"it {got}",
             fix=fix,
         )
+
+    def ended(self, cta: Cta) -> None:
+        """Every role of a CTA has ended: nothing was filled that nobody has read."""
+        for pipe in self.schedule.pipelines:
+            ring = cta.rings[pipe.name]
+            for key in self.readers(pipe):
+                if not ring.acquired <= ring.committed == ring.waited[key]:
+                    self.fail(
+                        pipe.producer,
+                        cta.block,
+                        f"filled {ring.committed} uses of {pipe.name}, of which {key} waited for {ring.waited[key]}",
+                        "let both sides go through the same uses",
+                    )
+
+    def readers(self, pipe: Pipeline) -> list[str]:
+        """How a ring counts each replica of each of its readers."""
+        roles = [self.schedule.role(reader.role) for reader in pipe.readers]
+        return [reader_key(role, replica) for role in roles for replica in range(role.replicas)]
 
     def start(self, block: tuple[int, ...]) -> list[tuple[Executor, Iterator[Any]]]:
         """The tasks of one CTA."""
@@ -495,6 +552,8 @@ class Interpreter:
                 task[2] = next(task[1])
             except StopIteration:
                 active.remove(task)
+                if all(other[0].cta is not task[0].cta for other in active):
+                    run.ended(task[0].cta)
 
     @staticmethod
     def _deadlock(run: Run, active: list[list[Any]]) -> None:

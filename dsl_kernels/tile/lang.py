@@ -14,6 +14,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import DTYPES
 from ..errors import DeclarationError, UnknownNameError, did_you_mean
 from ..runtime.artifact import Operand, TensorMap
 
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
     from ..arch import ArchSpec
     from ..problems.base import Problem
     from .text import Recorder, Text
-
-DTYPE_BYTES = {
-    "float32": 4,
-    "int32": 4,
-    "uint32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3": 1,
-    "float8_e5m2": 1,
-    "uint8": 1,
-    "int64": 8,
-}
 
 
 class Space(str, Enum):
@@ -72,7 +61,7 @@ class Buffer:
     """On-chip storage of one CTA.
 
     `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
-    storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
+    storage this one re-uses, byte for byte (their live ranges must not overlap). Register buffers name the role that holds them, and
     with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
     """
@@ -95,7 +84,7 @@ class Buffer:
 
     @property
     def stage_bytes(self) -> int:
-        return self.stage_elements * DTYPE_BYTES[self.dtype]
+        return self.stage_elements * DTYPES[self.dtype].bytes
 
     @property
     def bytes(self) -> int:
@@ -194,8 +183,8 @@ class Schedule:
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
-    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid. `spends_registers` tells a
-    compiler that would save them that no more than `ctas_per_sm` CTAs share an SM.
+    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the
+    compiler must leave registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do.
     """
 
     roles: tuple[Role, ...]
@@ -211,7 +200,7 @@ class Schedule:
     ctas_per_sm: int = 1
     maps: tuple[TensorMap, ...] = ()
     axes: tuple[str, ...] = ()
-    spends_registers: bool = False
+    min_ctas_per_sm: int = 0
 
     @property
     def threads(self) -> int:
@@ -264,7 +253,7 @@ class Schedule:
 
     def tmem_columns(self) -> int:
         """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
-        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
+        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR)
 
 
 def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
@@ -384,9 +373,11 @@ class TileProgram:
         """What the bodies say at `knobs` on `arch`.
 
         Raises:
-            DeclarationError: a role has no body, or a body says what the schedule does not declare.
+            DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
+                declared is used by no body.
         """
         from .text import Recorder, Text
+        from .uses import check_uses
 
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
         bodies = dict(self.bodies(space, arch))
@@ -401,19 +392,31 @@ class TileProgram:
                 raise DeclarationError(
                     f"program {self.op}, {part}", expected="a body", got="none", fix="name one in bodies"
                 )
-        start = record(None, bodies.pop(START))
-        return Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
+        for part in bodies:
+            if part != START and part not in {role.name for role in schedule.roles}:
+                raise DeclarationError(
+                    f"program {self.op}, body {part}",
+                    expected="a declared role: " + ", ".join(role.name for role in schedule.roles),
+                    got=part,
+                    fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
+                )
+        start = record(None, bodies[START])
+        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
+        check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
+        return text
 
-    def form(self, knobs: Mapping[str, Any], otherwise: str) -> str:
-        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`."""
-        return next((str(value) for value in knobs.values() if value in self.problem.forms), otherwise)
+    def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
+        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`, else the first."""
+        forms = self.problem.forms
+        return next(
+            (str(value) for value in knobs.values() if value in forms), otherwise or next(iter(forms))
+        )
 
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
         """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
 
         A knob that is named like an extent fixes it.
         """
-        form = self.form(knobs, next(iter(self.problem.forms)))
         return tuple(
             Operand.scalar(o.name, o.torch_name)
             if o.kind == "scalar"
@@ -424,7 +427,7 @@ class TileProgram:
                 strides=(o.row_stride, 1) if o.row_stride else None,
                 written=o.kind != "in",
             )
-            for o in self.problem.operands(form)
+            for o in self.problem.operands(self.form(knobs))
         )
 
     def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -461,10 +464,21 @@ def _validate(op: str, schedule: Schedule) -> None:
             fail(f"{kind}s", "distinct names", ", ".join(names))
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for buffer in schedule.buffers:
-        if buffer.dtype not in DTYPE_BYTES:
-            fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPE_BYTES), buffer.dtype)
-        if buffer.alias is not None and buffer.alias not in buffers:
-            fail(f"buffer {buffer.name}", "an alias of a declared buffer", buffer.alias)
+        if buffer.dtype not in DTYPES:
+            fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPES), buffer.dtype)
+        if buffer.alias is not None:
+            owner = buffers.get(buffer.alias)
+            if owner is None or owner.alias is not None or owner is buffer:
+                fail(f"buffer {buffer.name}", "an alias of a declared buffer that has storage", buffer.alias)
+            elif (owner.space, owner.bytes) != (
+                Space.SHARED,
+                buffer.bytes,
+            ) or buffer.space is not Space.SHARED:
+                fail(
+                    f"buffer {buffer.name}",
+                    f"shared memory of as many bytes as {owner.name} has ({owner.bytes})",
+                    f"{buffer.bytes} bytes, {buffer.space.value} in {owner.space.value}",
+                )
         if buffer.space is Space.REGISTER and buffer.role not in roles:
             fail(f"buffer {buffer.name}", "the role that holds it", str(buffer.role))
         if buffer.stages < 1 or any(extent < 1 for extent in buffer.shape):

@@ -102,7 +102,9 @@ class BarrierPlan:
 
 
 def _arrivals(role: Role, per: str) -> int:
-    return {"thread": role.threads, "warp": role.warps, "role": 1}[per]
+    """Arrivals of a phase: every replica of a role works on every slot, the warps that only lend registers on none."""
+    warps = role.replicas * (role.active or role.warps)
+    return {"thread": 32 * warps, "warp": warps, "role": role.replicas}[per]
 
 
 def _tmem(schedule: Schedule, pipe: Pipeline) -> bool:
@@ -115,7 +117,7 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
     if pipe.fill in (Engine.BULK, Engine.PEERS):
         return (Action.EXPECT_TX,), 1
     if pipe.fill is Engine.CP_ASYNC:
-        return (Action.NOINC_ARRIVE_FULL,), producer.threads
+        return (Action.NOINC_ARRIVE_FULL,), _arrivals(producer, "thread")
     if pipe.fill is Engine.TCGEN05:
         return (Action.COMMIT_FULL,), 1
     steps: list[Action] = []

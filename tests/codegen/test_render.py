@@ -16,6 +16,7 @@ from codegen.sweep import Candidate, Filter, sweep
 from dsl_kernels import programs
 from dsl_kernels.errors import (
     CacheError,
+    DeclarationError,
     DslKernelError,
     InvalidArgumentError,
     TemplateError,
@@ -220,7 +221,7 @@ def test_a_body_that_drops_a_declared_step_does_not_render(monkeypatch) -> None:
             commit(self, slot)
 
     monkeypatch.setattr(Recorder, "commit", forget)
-    with pytest.raises(TemplateError, match=f"no {pipe.name} commit"):
+    with pytest.raises(DeclarationError, match=f"pipeline {pipe.name}.* no commit"):
         render.render(candidate)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from dataclasses import dataclass
 
 from . import Counts
@@ -15,7 +14,7 @@ class Attack:
 
     Attributes:
         runs: of a whole attack.
-        sample: runs that take some ten seconds.
+        sample: runs of the test suite.
         chunk: runs between two looks at the clock.
     """
 
@@ -26,10 +25,6 @@ class Attack:
     chunk: int
     about: str
 
-    @property
-    def present(self) -> bool:
-        return importlib.util.find_spec(f".{self.module}", __package__) is not None
-
     def run(self, count: int, seed: int) -> Counts:
         """The counts of so many runs."""
         function = getattr(importlib.import_module(f".{self.module}", __package__), self.function)
@@ -38,12 +33,12 @@ class Attack:
 
 
 ATTACKS: dict[str, Attack] = {
-    "calls": Attack("calls", "fuzz_calls", 20_000, 400, 5_000, "calls of the ops"),
+    "calls": Attack("calls", "fuzz_calls", 20_000, 20_000, 5_000, "calls of the ops"),
     "helpers": Attack("helpers", "fuzz_helpers", 20_000, 1_500, 5_000, "calls of helpers"),
     "cli": Attack("cli", "fuzz_cli", 5_000, 150, 1_000, "commands"),
     "workloads": Attack("workloads", "fuzz_workloads", 5_000, 500, 2_500, "workload files"),
     "ptx": Attack("ptx", "fuzz_ptx", 500, 50, 50, "mutants of PTX"),
-    "cache": Attack("storage", "fuzz_cache_corruption", 3_000, 100, 250, "damaged artifacts in the cache"),
-    "bundles": Attack("storage", "fuzz_bundle_corruption", 480, 50, 60, "damaged bundles"),
-    "kills": Attack("storage", "fuzz_kills", 20, 1, 2, "killed compiles"),
+    "cache": Attack("storage", "fuzz_cache_corruption", 3_000, 300, 250, "damaged artifacts in the cache"),
+    "bundles": Attack("storage", "fuzz_bundle_corruption", 480, 300, 60, "damaged bundles"),
+    "kills": Attack("storage", "fuzz_kills", 20, 18, 2, "killed compiles"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -85,6 +86,16 @@ def test_tmem_operand_is_stored_waited_and_fenced_before_the_mma_reads_it():
 def test_two_readers_add_up_and_a_commit_counts_once():
     plan = plan_of(Engine.BULK, (Reader("math", Engine.THREADS), Reader("mma", Engine.TCGEN05)))
     assert plan.empty.count == 128 + 1
+
+
+@pytest.mark.parametrize("arrive,count", [("thread", 3 * 128), ("warp", 3 * 4), ("role", 3)])
+def test_every_replica_of_a_reader_arrives(arrive: str, count: int) -> None:
+    roles = (Role("math", 4, replicas=3), Role("copy", 4, active=1))
+    base = schedule(Engine.CP_ASYNC, (Reader("math", Engine.THREADS, arrive),))
+    plan = barrier_plan(replace(base, roles=roles)).pipelines["ring"]
+    assert plan.empty.count == count
+    # Warps that only hand their registers over copy nothing and arrive nowhere.
+    assert plan.full.count == 32
 
 
 def test_a_single_hand_over_has_no_empty_barrier():

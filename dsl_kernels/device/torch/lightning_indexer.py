@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import Changes, Sets, leaf
+from ...tile.text import Changes, Sets, Writes, leaf
 
 WARP = 32
 
@@ -195,7 +195,7 @@ def one_length(length: Any, need: int) -> None:
 
 @leaf
 def store_logits(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     length: Any,
@@ -268,7 +268,7 @@ def read_windows(
 
 @leaf
 def store_window(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     begin: Any,
@@ -301,7 +301,7 @@ def weigh_one(logit: Any, dots: Any, query: int, weight: Any, thread: Any) -> No
 
 @leaf
 def store_query(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     length: Any,
@@ -320,7 +320,7 @@ def store_query(
 
 @leaf
 def store_row(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     begin: Any,

@@ -193,7 +193,6 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
         logit_0 = cute.make_rmem_tensor(1, Float32)
         logit_0.fill(0)
         length_0 = cute.make_rmem_tensor(1, Int32)
-        length_0.fill(0)
         worker = thread
         use = Int32(0)
         for it in cutlass.range(turns, unroll=1):
@@ -245,8 +244,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
         logit_1 = cute.make_rmem_tensor(1, Float32)
         logit_1.fill(0)
         length_1 = cute.make_rmem_tensor(1, Int32)
-        length_1.fill(0)
-        worker = thread - 128
+        worker = thread % 128
         use = Int32(0)
         for it in cutlass.range(turns, unroll=1):
             fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, 128)
@@ -365,7 +363,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 512)
 
 

@@ -218,7 +218,7 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(
         begin_1.fill(0)
         size_1 = cute.make_rmem_tensor(2, Int32)
         size_1.fill(0)
-        worker = thread - 128
+        worker = thread % 128
         leaf_sm100.read_windows(begin_1, size_1, k_start, k_end, row + 2, 2, s, skv, skip_below, worker)
         if turns > 0:
             cute.arch.mbarrier_wait(queries_full, 0)
@@ -279,7 +279,7 @@ def lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 512)
 
 

@@ -43,6 +43,7 @@ totals: 192 threads, 143840 of 232448 bytes of shared memory, 128 of 512 tensor-
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import grid
+from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -109,7 +110,7 @@ def program():
                 weight_0 = T.alloc_fragment((32,), "float32")
                 scale_0 = T.alloc_fragment((128,), "float32")
                 logit_0 = T.alloc_fragment((128,), "float32")
-                length_0 = T.alloc_fragment((1,), "int32")
+                length_0 = T.alloc_local((1,), "int32")
                 worker = thread
                 use = T.alloc_var("int32", init=0)
                 for it in T.serial(turns):
@@ -122,7 +123,7 @@ def program():
                         turn = turn + 1
                         T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
                         leaf.read_weights(weight_0, head_weights, turn % 2, 0, 1, worker)
-                        leaf.read_query_lengths(length_0, seq_lens, seq, 0, 1, next_n, skip_below, worker)
+                        leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, 1, next_n, skip_below, worker)
                     T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
                     leaf.read_scales(scale_0, key_scales, it % 8, 0, 1, worker)
                     T.sync_warp()
@@ -139,7 +140,7 @@ def program():
                             T.mbarrier_arrive(scores_0_empty[use % 4])
                         use = use + 1
                         leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * 128, worker)
                     tile = tile + step
             elif thread < 160:
                 # load: block table, key pages, queries

@@ -59,6 +59,7 @@ totals: 320 threads, 135344 of 232448 bytes of shared memory, 512 of 512 tensor-
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import grid
+from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -126,7 +127,7 @@ def program():
                 weight_0 = T.alloc_fragment((32,), "float32")
                 scale_0 = T.alloc_fragment((128,), "float32")
                 logit_0 = T.alloc_fragment((128,), "float32")
-                length_0 = T.alloc_fragment((8,), "int32")
+                length_0 = T.alloc_local((1,), "int32")
                 worker = thread
                 use = T.alloc_var("int32", init=0)
                 for it in T.serial(turns):
@@ -138,7 +139,7 @@ def program():
                                 T.mbarrier_arrive(queries_empty[0])
                         turn = turn + 1
                         T.mbarrier_wait_parity(queries_full[0], turn & 1)
-                        leaf.read_query_lengths(length_0, seq_lens, seq, 0, 8, next_n, skip_below, worker)
+                        leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, 8, next_n, skip_below, worker)
                     T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
                     leaf.read_scales(scale_0, key_scales, it % 6, 0, 1, worker)
                     T.sync_warp()
@@ -156,16 +157,16 @@ def program():
                         use = use + 1
                         leaf.read_weights(weight_0, head_weights, 0, product * 4 * 32, 1, worker)
                         leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 4, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 4, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_0, head_weights, 0, (product * 4 + 1) * 32, 1, worker)
                         leaf.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_0, head_weights, 0, (product * 4 + 2) * 32, 1, worker)
                         leaf.weigh_one(logit_0, dots_0, 2, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 2, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 2, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_0, head_weights, 0, (product * 4 + 3) * 32, 1, worker)
                         leaf.weigh_one(logit_0, dots_0, 3, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 3, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product * 4 + 3, next_n, stride, tile * 128, worker)
                     tile = tile + step
             elif thread < 256:
                 # score_1: epilogue of products i with i % 2 == 1
@@ -173,7 +174,7 @@ def program():
                 weight_1 = T.alloc_fragment((32,), "float32")
                 scale_1 = T.alloc_fragment((128,), "float32")
                 logit_1 = T.alloc_fragment((128,), "float32")
-                length_1 = T.alloc_fragment((8,), "int32")
+                length_1 = T.alloc_local((1,), "int32")
                 worker = thread - 128
                 use = T.alloc_var("int32", init=0)
                 for it in T.serial(turns):
@@ -185,7 +186,7 @@ def program():
                                 T.mbarrier_arrive(queries_empty[0])
                         turn = turn + 1
                         T.mbarrier_wait_parity(queries_full[0], turn & 1)
-                        leaf.read_query_lengths(length_1, seq_lens, seq, 0, 8, next_n, skip_below, worker)
+                        leaf_sm100.read_query_lengths(length_1, seq_lens, seq, 0, 8, next_n, skip_below, worker)
                     T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
                     leaf.read_scales(scale_1, key_scales, it % 6, 0, 1, worker)
                     T.sync_warp()
@@ -203,16 +204,16 @@ def program():
                         use = use + 1
                         leaf.read_weights(weight_1, head_weights, 0, product * 4 * 32, 1, worker)
                         leaf.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-                        leaf.store_query(logits, logit_1, scale_1, length_1, seq, product * 4, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_1, scale_1, length_1, seq, product * 4, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_1, head_weights, 0, (product * 4 + 1) * 32, 1, worker)
                         leaf.weigh_one(logit_1, dots_1, 1, weight_1, worker)
-                        leaf.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 1, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_1, head_weights, 0, (product * 4 + 2) * 32, 1, worker)
                         leaf.weigh_one(logit_1, dots_1, 2, weight_1, worker)
-                        leaf.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 2, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 2, next_n, stride, tile * 128, worker)
                         leaf.read_weights(weight_1, head_weights, 0, (product * 4 + 3) * 32, 1, worker)
                         leaf.weigh_one(logit_1, dots_1, 3, weight_1, worker)
-                        leaf.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 3, next_n, stride, tile * 128, worker)
+                        leaf_sm100.store_query(logits, logit_1, scale_1, length_1, seq, product * 4 + 3, next_n, stride, tile * 128, worker)
                     tile = tile + step
             elif thread < 288:
                 # load: block table, key pages, queries

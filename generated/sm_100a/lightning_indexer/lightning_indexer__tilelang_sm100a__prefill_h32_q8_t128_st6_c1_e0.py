@@ -128,16 +128,16 @@ def program():
                         T.mbarrier_arrive(scores_empty[it % 2])
                     leaf.read_weights(weight_0, head_weights, 0, 0, 1, worker)
                     leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_0, head_weights, 0, 32, 1, worker)
                     leaf.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_0, head_weights, 0, 64, 1, worker)
                     leaf.weigh_one(logit_0, dots_0, 2, weight_0, worker)
-                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 2, row + 2, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 2, row + 2, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_0, head_weights, 0, 96, 1, worker)
                     leaf.weigh_one(logit_0, dots_0, 3, weight_0, worker)
-                    leaf.store_row(logits, logit_0, scale_0, begin_0, size_0, 3, row + 3, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 3, row + 3, stride, (first + it) * 128, worker)
             elif thread < 256:
                 # score_1: epilogue of half 1 of the rows
                 dots_1 = T.alloc_fragment((128, 128), "float32")
@@ -166,20 +166,21 @@ def program():
                         T.mbarrier_arrive(scores_empty[it % 2])
                     leaf.read_weights(weight_1, head_weights, 0, 128, 1, worker)
                     leaf.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 4, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 4, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_1, head_weights, 0, 160, 1, worker)
                     leaf.weigh_one(logit_1, dots_1, 1, weight_1, worker)
-                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 1, row + 4 + 1, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 1, row + 4 + 1, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_1, head_weights, 0, 192, 1, worker)
                     leaf.weigh_one(logit_1, dots_1, 2, weight_1, worker)
-                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 2, row + 4 + 2, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 2, row + 4 + 2, stride, (first + it) * 128, worker)
                     leaf.read_weights(weight_1, head_weights, 0, 224, 1, worker)
                     leaf.weigh_one(logit_1, dots_1, 3, weight_1, worker)
-                    leaf.store_row(logits, logit_1, scale_1, begin_1, size_1, 3, row + 4 + 3, stride, (first + it) * 128, worker)
+                    leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 3, row + 4 + 3, stride, (first + it) * 128, worker)
             elif thread < 288:
                 # load: key tiles, queries
                 query = row * 32
                 if turns > 0:
+                    # queries: filled once, so its slot is free
                     T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, :, :], barrier=queries_full[0])
                     T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, :], barrier=queries_full[0])
                     if T.shuffle_elect(32):

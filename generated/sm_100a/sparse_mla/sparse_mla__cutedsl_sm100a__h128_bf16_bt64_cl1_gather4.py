@@ -209,6 +209,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
         held = cute.make_rmem_tensor(16, Float32)
         held.fill(0)
         worker = thread
+        # q: filled once, so its slot is free
         leaf_sm100.load_block(q_s, q_nope, row, head0, 128, 64, 64, 512, worker)
         leaf_sm100.load_block(qpe_s, q_pe, row, head0, 128, 64, 64, 64, worker)
         cute.arch.fence_proxy("async.shared", space="cta")
@@ -239,6 +240,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
                         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                         nvvm.tcgen05_fence("after_thread_sync")
                         leaf_sm100.rescale_output(tmem + 0 + 0 * 256, held, stat_s, 64, worker)
+                        # o: p also gives its slot back
                 cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
                 leaf_sm100.weigh_tokens(scores, sums, peak)
                 leaf.store_weights(p_s, scores, 64, worker)
@@ -246,6 +248,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
                 if (it > 0) & (grown == False):
                     cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
+                    # o: p also gives its slot back
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.fence_view_async_tmem_load()
                 cute.arch.fence_view_async_tmem_store()
@@ -323,6 +326,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
             if late & (live | (turn == turns)):
                 cute.arch.mbarrier_wait(p_full, done & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
+                # o: p also gives its slot back
                 for c in cutlass.range(4, unroll=1):
                     # O^T += K^T P^T, a unit of the dims
                     PV.multiply(pv_a[None, None, None, (done * 4 + c) % 8], pv_b[None, None, None, 0], tmem + 0 + 0 * 256 + c * 64, done > 0)
@@ -336,7 +340,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 512)
 
 

@@ -209,6 +209,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4(
         held = cute.make_rmem_tensor(16, Float32)
         held.fill(0)
         worker = thread
+        # q: filled once, so its slot is free
         leaf_sm100.load_block(q_s, q_nope, bx, 0, 16, 16, 16, 512, worker)
         leaf_sm100.load_block(qpe_s, q_pe, bx, 0, 16, 16, 16, 64, worker)
         cute.arch.fence_proxy("async.shared", space="cta")
@@ -239,6 +240,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4(
                         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                         nvvm.tcgen05_fence("after_thread_sync")
                         leaf_sm100.rescale_output(tmem + 0 + 0 * 64, held, stat_s, 16, worker)
+                        # o: p also gives its slot back
                 cute.arch.mbarrier_wait(p_empty + it % 2, ((it // 2) & 1) ^ 1)
                 leaf_sm100.weigh_tokens(scores, sums, peak)
                 leaf.store_weights(p_s + it % 2 * 1024, scores, 16, worker)
@@ -246,6 +248,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4(
                 if (it > 0) & (grown == False):
                     cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
+                    # o: p also gives its slot back
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.fence_view_async_tmem_load()
                 cute.arch.fence_view_async_tmem_store()
@@ -328,6 +331,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4(
             if late & (live | (turn == turns)):
                 cute.arch.mbarrier_wait(p_full + done % 2, (done // 2) & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
+                # o: p also gives its slot back
                 for c in cutlass.range(4, unroll=1):
                     # O^T += K^T P^T, a unit of the dims
                     PV.multiply(pv_a[None, None, None, (done * 4 + c) % 11], pv_b[None, None, None, done % 2], tmem + 0 + 0 * 64 + c * 16, done > 0)
@@ -343,7 +347,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 128)
 
 

@@ -194,6 +194,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
         held = cute.make_rmem_tensor(16, Float32)
         held.fill(0)
         worker = thread
+        # q: filled once, so its slot is free
         leaf_sm100.load_block(q_s, q_nope, bx, 0, 64, 64, 64, 512, worker)
         leaf_sm100.load_block(qpe_s, q_pe, bx, 0, 64, 64, 64, 64, worker)
         cute.arch.fence_proxy("async.shared", space="cta")
@@ -224,6 +225,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
                         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                         nvvm.tcgen05_fence("after_thread_sync")
                         leaf_sm100.rescale_output(tmem + 0 + 0 * 256, held, stat_s, 64, worker)
+                        # o: p also gives its slot back
                 cute.arch.mbarrier_wait(p_empty, (it & 1) ^ 1)
                 leaf_sm100.weigh_tokens(scores, sums, peak)
                 leaf.store_weights(p_s, scores, 64, worker)
@@ -231,6 +233,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
                 if (it > 0) & (grown == False):
                     cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
+                    # o: p also gives its slot back
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.fence_view_async_tmem_load()
                 cute.arch.fence_view_async_tmem_store()
@@ -257,7 +260,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
         # producer: selected rows into the rings
         rows = cute.make_rmem_tensor(2, Int32)
         words = cute.make_rmem_tensor(88, cutlass.Uint32)
-        worker = thread - 128
+        worker = thread % 128
         for turn in cutlass.range(turns + 1, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
             now_low = low
@@ -332,6 +335,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
             if late & (live | (turn == turns)):
                 cute.arch.mbarrier_wait(p_full, done & 1)
                 nvvm.tcgen05_fence("after_thread_sync")
+                # o: p also gives its slot back
                 for c in cutlass.range(4, unroll=1):
                     # O^T += K^T P^T, a unit of the dims
                     PV.multiply(pv_a[None, None, None, (done * 4 + c) % 8], pv_b[None, None, None, 0], tmem + 0 + 0 * 256 + c * 64, done > 0)
@@ -345,7 +349,7 @@ def sparse_mla__cutedsl_sm100a__h64_fp8_bt64_cl1_cp_async(
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 512)
 
 

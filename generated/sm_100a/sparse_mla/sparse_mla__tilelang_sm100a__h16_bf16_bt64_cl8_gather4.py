@@ -135,6 +135,7 @@ def program():
                 peak = T.alloc_local((4,), "float32")
                 held = T.alloc_fragment((128, 16), "float32")
                 worker = thread
+                # q: filled once, so its slot is free
                 leaf_sm100.load_block(q_s, 0, q_nope, bx, 0, 16, 16, 16, 512, worker)
                 leaf_sm100.load_block(qpe_s, 0, q_pe, bx, 0, 16, 16, 16, 64, worker)
                 T.fence_proxy_async()
@@ -165,6 +166,7 @@ def program():
                                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                                 T.tcgen05_after_thread_sync()
                                 leaf_sm100.rescale_output(o_t, 0, held, stat_s, 16, worker)
+                                # o: p also gives its slot back
                         T.mbarrier_wait_parity(p_empty[it % 2], ((it // 2) & 1) ^ 1)
                         leaf_sm100.weigh_tokens(scores, sums, peak)
                         leaf_sm100.store_weights(p_s, it % 2, scores, 16, worker)
@@ -172,6 +174,7 @@ def program():
                         if (it > 0) & (grown == False):
                             T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                             T.tcgen05_after_thread_sync()
+                            # o: p also gives its slot back
                         T.fence_proxy_async()
                         T.call_extern("handle", "tl::fence_view_async_tmem_load")
                         T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -246,6 +249,7 @@ def program():
                     if late & (live | (turn == turns)):
                         T.mbarrier_wait_parity(p_full[done % 2], (done // 2) & 1)
                         T.tcgen05_after_thread_sync()
+                        # o: p also gives its slot back
                         for c in T.serial(4):
                             # O^T += K^T P^T, a unit of the dims
                             T.tcgen05_gemm(kv_s[(done * 4 + c) % 11, :, :], p_s[done % 2, :, :], o_t[0, :, c * 16 : c * 16 + 16], transpose_A=True, clear_accum=(done > 0) == False, mbar=None)

@@ -133,6 +133,7 @@ def program():
                 peak = T.alloc_local((16,), "float32")
                 held = T.alloc_fragment((128, 16), "float32")
                 worker = thread
+                # q: filled once, so its slot is free
                 leaf_sm100.load_block(q_s, 0, q_nope, bx, 0, 64, 64, 64, 512, worker)
                 leaf_sm100.load_block(qpe_s, 0, q_pe, bx, 0, 64, 64, 64, 64, worker)
                 T.fence_proxy_async()
@@ -163,6 +164,7 @@ def program():
                                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                                 T.tcgen05_after_thread_sync()
                                 leaf_sm100.rescale_output(o_t, 0, held, stat_s, 64, worker)
+                                # o: p also gives its slot back
                         T.mbarrier_wait_parity(p_empty[0], (it & 1) ^ 1)
                         leaf_sm100.weigh_tokens(scores, sums, peak)
                         leaf_sm100.store_weights(p_s, 0, scores, 64, worker)
@@ -170,6 +172,7 @@ def program():
                         if (it > 0) & (grown == False):
                             T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                             T.tcgen05_after_thread_sync()
+                            # o: p also gives its slot back
                         T.fence_proxy_async()
                         T.call_extern("handle", "tl::fence_view_async_tmem_load")
                         T.call_extern("handle", "tl::fence_view_async_tmem_store")
@@ -241,6 +244,7 @@ def program():
                     if late & (live | (turn == turns)):
                         T.mbarrier_wait_parity(p_full[0], done & 1)
                         T.tcgen05_after_thread_sync()
+                        # o: p also gives its slot back
                         for c in T.serial(4):
                             # O^T += K^T P^T, a unit of the dims
                             T.tcgen05_gemm(kv_s[(done * 4 + c) % 8, :, :], p_s[0, :, :], o_t[0, :, c * 64 : c * 64 + 64], transpose_A=True, clear_accum=(done > 0) == False, mbar=None)

@@ -227,5 +227,5 @@ def program(
     topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
         logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
     ).launch(
-        grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 8, 1)
+        grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 8, 1), min_blocks_per_mp=2, preferred_smem_carveout=100
     )

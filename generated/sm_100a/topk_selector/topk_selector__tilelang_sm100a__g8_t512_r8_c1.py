@@ -47,6 +47,7 @@ def program():
         indices: T.Tensor((rows, k,), "int32"),
     ):
         with T.Kernel(rows, 8, threads=512, cluster_dims=(1, 8, 1)) as (row, rank):
+            T.annotate_min_blocks_per_sm(2)
             T.import_source(leaf.SOURCE)
             hist = T.alloc_shared((4096,), "int32")
             entries = T.alloc_shared((2112,), "int64")

@@ -5,7 +5,7 @@ edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, st
 
 roles
   score      threads 0..511, 104 registers  products and epilogue, 64 keys a warpgroup
-  load       threads 512..639, 24 registers  block table, key pages, queries
+  load       threads 512..639, 64 registers  block table, key pages, queries
 buffers
   keys       4 stages of 256x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 4 stages of 256 float32, shared
@@ -175,7 +175,7 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(
             tile = tile + step
     else:
         # load: block table, key pages, queries
-        cute.arch.setmaxregister_decrease(24)
+        cute.arch.setmaxregister_decrease(64)
         if warp == 16:
             held = Int32(0)
             page = Int32(0)

@@ -21,7 +21,7 @@ pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> score (wgmma)
     full  x1, 8448 bytes: load arrive + expect bytes
       score: wait full
-    empty x4: load wait empty
+    empty x16: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
   queries: load (bulk) ==[queries head_weights: once]==> score (wgmma)
     full  x1, 67584 bytes: load arrive + expect bytes
@@ -119,7 +119,7 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
             for i in cutlass.range_constexpr(6):
                 cute.arch.mbarrier_init(keys_full + i, 1)
             for i in cutlass.range_constexpr(6):
-                cute.arch.mbarrier_init(keys_empty + i, 4)
+                cute.arch.mbarrier_init(keys_empty + i, 16)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_full + i, 1)
             cute.arch.mbarrier_init_fence()
@@ -145,7 +145,7 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
         size = cute.make_rmem_tensor(1, Int32)
         size.fill(0)
         replica = warp // 4
-        worker = thread - replica * 128
+        worker = thread % 128
         own = row + replica * 4
         leaf_sm90.read_windows(begin, size, k_start, k_end, own, 4, s, skv, skip_below, worker)
         if turns > 0:

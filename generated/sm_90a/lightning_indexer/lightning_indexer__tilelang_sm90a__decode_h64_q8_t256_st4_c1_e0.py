@@ -5,7 +5,7 @@ edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, st
 
 roles
   score      threads 0..511, 104 registers  products and epilogue, 64 keys a warpgroup
-  load       threads 512..639, 24 registers  block table, key pages, queries
+  load       threads 512..639, 64 registers  block table, key pages, queries
 buffers
   keys       4 stages of 256x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 4 stages of 256 float32, shared
@@ -124,7 +124,7 @@ def program():
                     tile = tile + step
             else:
                 # load: block table, key pages, queries
-                T.set_max_nreg(24, 0)
+                T.set_max_nreg(64, 0)
                 if thread < 544:
                     held = T.alloc_var("int32", init=0)
                     page = T.alloc_var("int32", init=0)

@@ -21,7 +21,7 @@ pipelines
   keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
     full  x1, 16896 bytes: load arrive + expect bytes
       score: wait full
-    empty x4: load wait empty
+    empty x16: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
   queries: load (bulk) ==[queries head_weights: once]==> score (wgmma)
     full  x1, 67584 bytes: load arrive + expect bytes
@@ -63,7 +63,7 @@ def program():
             queries = T.alloc_shared((1, 512, 128), "float8_e4m3")
             head_weights = T.alloc_shared((1, 512), "float32")
             keys_full = T.alloc_barrier([1] * 4)
-            keys_empty = T.alloc_barrier([4] * 4)
+            keys_empty = T.alloc_barrier([16] * 4)
             queries_full = T.alloc_barrier([1] * 1)
 
             thread = T.get_thread_binding()
@@ -216,6 +216,7 @@ def program():
                 if thread < 544:
                     query = row * 64
                     if turns > 0:
+                        # queries: filled once, so its slot is free
                         T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, 0 : 256, :], barrier=queries_full[0])
                         T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
                         T.tma_copy(query_map_rows[query + 256 : query + 256 + 256, 0 : 128], queries[0, 256 : 512, :], barrier=queries_full[0])

@@ -189,7 +189,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     else:
         # gather: selected rows into the ring
         cute.arch.setmaxregister_decrease(72)
-        worker = thread - 256
+        worker = thread % 128
         for turn in cutlass.range(turns, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
             now_low = low

@@ -242,7 +242,7 @@ def sparse_mla__cutedsl_sm90a__h32_fp8_bt64_st2_cl16_sl2_hb16(
         words.fill(0)
         held = cute.make_rmem_tensor(44, Int32)
         held.fill(0)
-        worker = thread - 128
+        worker = thread % 128
         # A tile waits in registers while the next one is read.
         holds = Boolean(False)
         for turn in cutlass.range(turns + 1, unroll=1):
@@ -276,5 +276,5 @@ def program(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, topk, splits, arrival_slots
     ).launch(
-        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1)
+        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1), min_blocks_per_mp=1
     )

@@ -236,7 +236,7 @@ def sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2(
             leaf.store_result(out, lse, quads, lses, sinks, bx, 0, 8, share, which, 256, 8, lse_scale, worker)
     else:
         # gather: selected rows into the ring
-        worker = thread - 128
+        worker = thread % 128
         for turn in cutlass.range(turns, unroll=1):
             in_low, in_high, live = leaf.vote(low, high, n)
             now_low = low
@@ -263,5 +263,5 @@ def program(
         q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
     ).launch(
-        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 8, 1)
+        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 8, 1), min_blocks_per_mp=2, preferred_smem_carveout=100
     )

@@ -76,8 +76,8 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            row = T.truncdiv(bx, 2)
-            head0 = T.truncmod(bx, 2) * 64
+            row = bx // 2
+            head0 = bx % 2 * 64
             turns = T.truncdiv((T.truncdiv(topk, 64) - split + splits - 1), splits)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
@@ -85,6 +85,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
             leaf.read_ids(low, high, indices, topk, row, 0, turns, split, splits, lane)
             if thread < 256:
                 # attend: queries, both products, softmax, merge, output

@@ -83,6 +83,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
             leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits_of_row, lane)
             if thread < 128:
                 # attend: queries, both products, softmax, merge, output

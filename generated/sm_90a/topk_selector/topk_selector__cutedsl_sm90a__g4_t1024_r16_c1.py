@@ -238,5 +238,5 @@ def program(
     topk_selector__cutedsl_sm90a__g4_t1024_r16_c1(
         logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
     ).launch(
-        grid=(1, 1, 1), block=(1024, 1, 1), cluster=(1, 4, 1)
+        grid=(1, 1, 1), block=(1024, 1, 1), cluster=(1, 4, 1), min_blocks_per_mp=1
     )
