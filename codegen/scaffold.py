@@ -9,10 +9,10 @@ from dsl_kernels import programs
 from dsl_kernels.errors import InvalidArgumentError
 
 from .render import environment
-from .sweep import ROOT, backends
+from .sweep import ROOT, TEMPLATES, backends
 
 LEAVES = "_leaves.py.j2"
-"""In the templates of a DSL: the leaves of the program below."""
+"""In the templates of a DSL, where it has one: the leaves of the program below."""
 
 _PROBLEM = '''"""{title}: what it computes, its reference and its workloads."""
 
@@ -205,6 +205,8 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
     }
     files = {path: text.format(op=op, title=title) for path, text in files.items()}
     for backend in backends():
+        if not (TEMPLATES / backend / LEAVES).exists():
+            continue
         files[root / "dsl_kernels" / "device" / backend / f"{op}.py"] = leaves(backend, op)
     taken = [path for path in files if path.exists()]
     if taken:
