@@ -226,7 +226,7 @@ class Printer:
             mma = mma_facts(self._schedule, p.mma)
             yield from self._spell(
                 f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts,
-                a_tile=self._tile(p.a, mma.rows_a, mma.columns_a), b_tile=self._tile(p.b, mma.rows_b, mma.columns_b),
+                a_tile=self._tile(p.a, mma.rows_a, mma.columns_a) if mma.a_shared else None, b_tile=self._tile(p.b, mma.rows_b, mma.columns_b),
             )  # fmt: skip
         yield from self._spell(f"close_{unit}")
 
@@ -318,7 +318,7 @@ class Printer:
         }  # fmt: skip
         for action in actions:
             if action is Action.WAIT_WGMMA:
-                yield from self._products_done(0)
+                yield from self._products_done(s.pending)
             elif action is not Action.ELECT:
                 yield from self._spell(action.value, **values)
 
@@ -362,7 +362,8 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
         a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
         rows_a=m if mma.a_major == "k" else mma.k, rows_b=n if mma.b_major == "k" else mma.k,
         columns_a=mma.k if mma.a_major == "k" else m, columns_b=mma.k if mma.b_major == "k" else n,
-        policy="FullRow" if mma.shared_out == "m" else "FullCol",
+        policy="FullRow" if mma.shared_out == "m" else "FullCol", a_shared=mma.a_space is Space.SHARED,
+        home=mma.unit if mma.a_space is Space.SHARED else f"{mma.unit}_{mma.a_space.value}",
     )  # fmt: skip
 
 

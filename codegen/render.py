@@ -124,10 +124,14 @@ DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
 
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
+    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
+
+    Behind them the leaves that all operations share.
+    """
     paths = sorted(
         (DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem)
     )
+    paths += (DEVICE / backend).glob(f"{SHARED_LEAVES}.py")
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
@@ -137,8 +141,13 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, frozenset(names)))
+        alias = SHARED_LEAVES if path.stem == SHARED_LEAVES else f"leaf{path.stem.removeprefix(op)}"
+        found.append((alias, path.stem, frozenset(names)))
     return tuple(found)
+
+
+SHARED_LEAVES = "fragment"
+"""The module of a DSL whose leaves are for every operation."""
 
 
 def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
@@ -150,8 +159,10 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
 
     used = {"leaf"}
 
-    def home(name: str) -> str | None:
-        for alias, _, names in modules:
+    own = tuple(module for module in modules if module[0] != SHARED_LEAVES)
+
+    def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
+        for alias, _, names in among:
             if name in names:
                 used.add(alias)
                 return alias
@@ -210,9 +221,9 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED),
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
-        "units": sorted({m.unit for m in schedule.mmas}),
+        "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name) for name in ("PASS_CONFIGS", "SOURCE")},
+        "homes": {name: home(name, own or modules) for name in ("PASS_CONFIGS", "SOURCE")},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 TORCH_NAMES = {
-    "float32": "float32", "int32": "int32", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "uint8": "uint8",
+    "float32": "float32", "int32": "int32", "bfloat16": "bfloat16", "float16": "float16", "float8_e4m3": "float8_e4m3fn", "uint8": "uint8",
 }  # fmt: skip
 
 

@@ -56,6 +56,14 @@ class Ring:
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
+@dataclass(frozen=True)
+class Issued:
+    """A product in flight: what it will do, and the uses of pipelines that it reads."""
+
+    multiply: Callable[[], None]
+    reads: frozenset[tuple[str, int]]
+
+
 class Cta:
     """Storage and pipeline state of one CTA."""
 
@@ -93,7 +101,7 @@ class Executor:
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
         # Groups of products that are issued and have not read their operands yet.
-        self._in_flight: list[list[Callable[[], None]]] = []
+        self._in_flight: list[list[Issued]] = []
         self._scope: dict[str, Any] = {
             **run.scalars,
             **run.dims,
@@ -266,10 +274,10 @@ class Executor:
     def _land(self, pending: int) -> None:
         """Carry out the oldest groups of products until `pending` are in flight."""
         while len(self._in_flight) > pending:
-            for multiply in self._in_flight.pop(0):
-                multiply()
+            for issued in self._in_flight.pop(0):
+                issued.multiply()
 
-    def _product(self, statement: t.Product) -> Callable[[], None]:
+    def _product(self, statement: t.Product) -> Issued:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
         a, b, acc = self._view(statement.a), self._view(statement.b), self._view(statement.acc)
@@ -287,7 +295,8 @@ class Executor:
             product = (a.double() @ b.double()).float()
             acc.copy_(acc + product if accumulate else product)
 
-        return multiply
+        operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
+        return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:
         pipe, use = step.slot.pipeline, self._value(step.slot.use)
@@ -316,7 +325,12 @@ class Executor:
         }
         if engines.get(step.kind) in (Engine.TCGEN05, Engine.WGMMA):
             # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
-            self._land(0)
+            self._land(step.pending)
+            if any((pipe.name, use) in issued.reads for group in self._in_flight for issued in group):
+                self._fail(
+                    f"releases use {use} of {pipe.name} under a product that reads it",
+                    f"leave fewer than {step.pending} groups in flight at that release",
+                )
         if step.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:

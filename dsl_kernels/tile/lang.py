@@ -163,7 +163,8 @@ class Mma:
     """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
-    rows ("m") or its columns ("n").
+    rows ("m") or its columns ("n"). A may come from registers (wgmma) instead of shared memory: a 16-bit fragment in the
+    order of an accumulator.
     """
 
     name: str
@@ -502,6 +503,11 @@ def _validate(op: str, schedule: Schedule) -> None:
     for mma in schedule.mmas:
         if mma.role not in roles:
             fail(f"mma {mma.name}", "a declared role", mma.role)
+        source = buffers[mma.a].space if mma.a in buffers else mma.a_space
+        if source is not mma.a_space:
+            fail(f"mma {mma.name}", f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory")
+        if mma.a_space is not Space.SHARED and mma.a_major != "k":
+            fail(f"mma {mma.name}", "a K-major A outside of shared memory", f"a_major={mma.a_major!r}")
     for barrier, members in schedule.named_barriers.items():
         if not members or not set(members) <= roles:
             fail(f"named barrier {barrier}", "declared roles", ", ".join(members) or "none")

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import DeclarationError
-from .lang import Mma, Pipeline, Schedule
+from .lang import Engine, Mma, Pipeline, Schedule
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -394,11 +394,15 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces."""
+    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
+
+    `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
+    """
 
     kind: str
     slot: Slot
     bytes: Value | None = None
+    pending: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -645,9 +649,17 @@ class Recorder:
         self._say(Step("wait", slot))
         return slot
 
-    def release(self, slot: Slot) -> None:
-        """Reader: done with the slot."""
-        self._say(Step("release", slot))
+    def release(self, slot: Slot, pending: int = 0) -> None:
+        """Reader: done with the slot, while at most `pending` groups of products that do not read it are in flight."""
+        engine = next((r.engine for r in slot.pipeline.readers if r.role == self.role), None)
+        if pending and engine is not Engine.WGMMA:
+            raise DeclarationError(
+                f"release of {slot.pipeline.name} in {self.role}",
+                expected="no pending groups: they are counted at a release by wgmma alone",
+                got=f"pending={pending}, read through {engine.value if engine else 'nothing'}",
+                fix="leave pending out",
+            )
+        self._say(Step("release", slot, pending=pending))
 
     def bulk(self, target: View, source: Box | Span | Rows, slot: Slot, *, evict_first: bool = False) -> None:
         self._say(Bulk(target, source, slot, evict_first))
