@@ -13,7 +13,7 @@ from typing import Any
 from dsl_kernels.errors import TemplateError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Space
-from dsl_kernels.tile.plan import Action, BarrierPlan
+from dsl_kernels.tile.plan import Action, BarrierPlan, turn_plans
 
 INDENT = "    "
 # As Python binds them: a comparison binds less tightly than `|`, and does not chain.
@@ -34,6 +34,7 @@ class Printer:
         self._role: Role | None = None
         self._replica: int | None = None
         self._in_flight: list[t.View] = []
+        self._turns = turn_plans(schedule) if schedule else {}
         self.used: set[tuple[str, ...]] = set()
 
     def lines(
@@ -41,7 +42,20 @@ class Printer:
     ) -> list[str]:
         """The statements of a role (of one replica, where each has a text of its own), or of the kernel's start."""
         self._role, self._replica, self._in_flight = role, replica, []
-        return list(self._block(statements))
+        return [*self._opened_turns(), *self._block(statements)]
+
+    def _opened_turns(self) -> Iterator[str]:
+        """What the last member of an ordered hand-over does before anything else."""
+        for name, plan in self._turns.items():
+            role, replica = plan.members[-1]
+            if self._role is None or self._role.name != role or self._replica not in (None, replica):
+                continue
+            which = t.name("replica") if self._role.replicas > 1 else 0
+            opening = t.PassTurn(name, which, opens=True)
+            one_text = self._replica is None and self._role.replicas > 1
+            yield from self._block(
+                [t.If(t.name("replica").equals(replica), [opening], [])] if one_text else [opening]
+            )
 
     def _spell(self, macro: str, **values: Any) -> Iterator[str]:
         found = getattr(self._spelling, macro, None)
@@ -280,6 +294,18 @@ class Printer:
             "take_ticket", last=s.last, buffer=s.buffer, counter=s.counter, index=self.value(s.index, 4), total=self.value(s.total),
             **self._named(s.name),
         )  # fmt: skip
+
+    def _taketurn(self, s: t.TakeTurn) -> Iterator[str]:
+        yield from self._turn("take_turn", s, 0)
+
+    def _passturn(self, s: t.PassTurn) -> Iterator[str]:
+        yield from self._turn("pass_turn", s, 1)
+
+    def _turn(self, macro: str, s: t.TakeTurn | t.PassTurn, ahead: int) -> Iterator[str]:
+        plan = self._turns[s.name]
+        place = _sum(s.replica, plan.place(self._role.name if self._role else "") + ahead)
+        number = _sum(t.Expr("%", (place, len(plan.members))) if ahead else place, plan.first)
+        yield from self._spell(macro, id=self.value(number), threads=plan.threads)
 
     def _depend(self, s: t.Depend) -> Iterator[str]:
         yield from self._spell("depend")

@@ -235,6 +235,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
+        "ordered": bool(schedule.turns),
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip
 

@@ -20,6 +20,7 @@ from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
 from . import text as t
 from .lang import Buffer, Engine, Role, Schedule, Space, TileProgram
+from .plan import turn_plans
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
@@ -56,6 +57,15 @@ class Ring:
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
+@dataclass
+class TurnState:
+    """An ordered hand-over in one CTA: whose turn it is, and whether it has been taken."""
+
+    members: tuple[tuple[str, int], ...]
+    whose: int = 0
+    held: bool = False
+
+
 @dataclass(frozen=True)
 class Issued:
     """A product in flight: what it will do, and the uses of pipelines that it reads."""
@@ -71,6 +81,7 @@ class Cta:
         self.block = block
         self.rings = {pipe.name: Ring() for pipe in schedule.pipelines}
         self.meetings: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self.turns = {name: TurnState(plan.members) for name, plan in turn_plans(schedule).items()}
         self.storage: dict[str, torch.Tensor] = {}
         for buffer in schedule.buffers:
             if buffer.space is not Space.REGISTER:
@@ -124,6 +135,10 @@ class Executor:
                 f"ends with {len(self._in_flight)} groups of products in flight",
                 "await them, or commit the slot that they fill",
             )
+        me = (self.role, self._scope["replica"])
+        for name, turn in self._cta.turns.items():
+            if turn.held and turn.members[turn.whose] == me:
+                self._fail(f"ends with the turn of {name}", "pass it on")
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
@@ -136,6 +151,8 @@ class Executor:
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Meet):
                 yield from self._meet(statement.name)
+            elif isinstance(statement, t.TakeTurn):
+                yield from self._take_turn(statement)
             elif isinstance(statement, t.ClusterWait):
                 yield from self._cluster_wait()
             elif isinstance(statement, t.If):
@@ -168,6 +185,8 @@ class Executor:
             self._run.cluster_of(self.block).arrive(self)
         elif isinstance(statement, t.TakeTicket):
             self._take_ticket(statement)
+        elif isinstance(statement, t.PassTurn):
+            self._pass_turn(statement.name)
 
     def _take_ticket(self, statement: t.TakeTicket) -> None:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
@@ -214,6 +233,18 @@ class Executor:
         if state[0] == total:
             state[0], state[1] = 0, generation + 1
         yield Wait(f"barrier {name or 'of the CTA'}", lambda: state[1] > generation)
+
+    def _take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
+        turn = self._cta.turns[statement.name]
+        me = turn.members.index((self.role, self._scope["replica"]))
+        yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.held)
+        turn.held = True
+
+    def _pass_turn(self, name: str) -> None:
+        turn = self._cta.turns[name]
+        if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
+            self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
+        turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
 
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)

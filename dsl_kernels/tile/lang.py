@@ -189,6 +189,18 @@ class Mma:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """An ordered hand-over: its members, roles of as many threads each or the replicas of one, go one after the other.
+
+    The first named goes first, or replica 0; the last hands over to it again. Each takes the turn and passes it on equally
+    often.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A tile program at fixed knobs on one architecture.
 
@@ -213,6 +225,7 @@ class Schedule:
     maps: tuple[TensorMap, ...] = ()
     axes: tuple[str, ...] = ()
     spends_registers: bool = False
+    turns: tuple[Turn, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -226,6 +239,9 @@ class Schedule:
 
     def pipeline(self, name: str) -> Pipeline:
         return _pick(self.pipelines, name, "pipeline")
+
+    def turn(self, name: str) -> Turn:
+        return _pick(self.turns, name, "turn")
 
     def mma(self, name: str) -> Mma:
         return _pick(self.mmas, name, "mma")
@@ -453,6 +469,7 @@ def _validate(op: str, schedule: Schedule) -> None:
         ("buffer", schedule.buffers),
         ("pipeline", schedule.pipelines),
         ("mma", schedule.mmas),
+        ("turn", schedule.turns),
     ):
         names = [record.name for record in records]
         if len(set(names)) != len(names):
@@ -508,6 +525,14 @@ def _validate(op: str, schedule: Schedule) -> None:
             fail(f"mma {mma.name}", f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory")
         if mma.a_space is not Space.SHARED and mma.a_major != "k":
             fail(f"mma {mma.name}", "a K-major A outside of shared memory", f"a_major={mma.a_major!r}")
+    for turn in schedule.turns:
+        if not set(turn.roles) <= roles:
+            fail(f"turn {turn.name}", "declared roles", ", ".join(turn.roles))
+        sizes = [
+            schedule.role(role).warps for role in turn.roles for _ in range(schedule.role(role).replicas)
+        ]
+        if len(sizes) < 2 or len(set(sizes)) > 1:
+            fail(f"turn {turn.name}", "two or more members of as many warps", ", ".join(map(str, sizes)))
     for barrier, members in schedule.named_barriers.items():
         if not members or not set(members) <= roles:
             fail(f"named barrier {barrier}", "declared roles", ", ".join(members) or "none")

@@ -101,6 +101,40 @@ class BarrierPlan:
         return 8 * sum(barrier.stages for barrier in self.barriers)
 
 
+@dataclass(frozen=True)
+class TurnPlan:
+    """The named barriers of an ordered hand-over.
+
+    Member i waits at barrier `first` + i, where the member before it arrives when it passes the turn on: `threads` of
+    both. The last member opens the hand-over with an arrival where the first one waits.
+    """
+
+    first: int
+    members: tuple[tuple[str, int], ...]
+    threads: int
+
+    def place(self, role: str) -> int:
+        """Which member the first replica of a role is."""
+        return self.members.index((role, 0))
+
+
+def turn_plans(schedule: Schedule) -> dict[str, TurnPlan]:
+    """The plan of every ordered hand-over; their barriers come behind the declared named ones."""
+    plans: dict[str, TurnPlan] = {}
+    number = len(schedule.named_barriers) + 1
+    for turn in schedule.turns:
+        roles = [schedule.role(name) for name in turn.roles]
+        members = tuple((role.name, replica) for role in roles for replica in range(role.replicas))
+        plans[turn.name] = TurnPlan(number, members, 64 * roles[0].warps)
+        number += len(members)
+    return plans
+
+
+def named_barriers(schedule: Schedule) -> int:
+    """How many barriers of the CTA a schedule uses; number 0 is that of all threads."""
+    return 1 + len(schedule.named_barriers) + sum(len(plan.members) for plan in turn_plans(schedule).values())
+
+
 def _arrivals(role: Role, per: str) -> int:
     return {"thread": role.threads, "warp": role.warps, "role": 1}[per]
 

@@ -505,9 +505,27 @@ class Depend:
     """From here on what the kernel before this one wrote is needed; the kernel behind this one may start."""
 
 
+@dataclass(frozen=True, eq=False)
+class TakeTurn:
+    """Until it is this member's turn; `replica` says which member of the role it is."""
+
+    name: str
+    replica: Value
+
+
+@dataclass(frozen=True, eq=False)
+class PassTurn:
+    """The next member's turn, behind what this one has done; before the first turn the last member `opens`."""
+
+    name: str
+    replica: Value
+    opens: bool = False
+
+
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand
+    | TakeTurn | PassTurn
 )  # fmt: skip
 
 
@@ -723,6 +741,25 @@ class Recorder:
     ) -> None:
         """Set `last`: whether this CTA is the last of `total` to come by `counter[index]`."""
         self._say(TakeTicket(self._variable(last), buffer, counter, index, total, self._barrier(barrier)))
+
+    def take_turn(self, turn: str) -> None:
+        """Wait until the member before this one has passed the turn on."""
+        self._say(TakeTurn(*self._member(turn)))
+
+    def pass_turn(self, turn: str) -> None:
+        """Hand over to the next member, which sees what this one has written."""
+        self._say(PassTurn(*self._member(turn)))
+
+    def _member(self, turn: str) -> tuple[str, Value]:
+        members = self.schedule.turn(turn).roles
+        if self.role not in members:
+            raise DeclarationError(
+                f"turn {turn} in {self.role or 'the start'}",
+                expected=" or ".join(members),
+                got=str(self.role),
+                fix="name the role in the turn's declaration",
+            )
+        return turn, self.replica if self.schedule.role(self.role).replicas > 1 else 0
 
     def depend(self) -> None:
         """What the kernel before this one wrote is needed from here on."""

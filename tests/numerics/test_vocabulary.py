@@ -7,6 +7,7 @@ and is compared with torch. One change a program breaks it, and must be caught.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ from dsl_kernels.tile.lang import (
     Schedule,
     Space,
     TileProgram,
+    Turn,
 )
 from dsl_kernels.tile.text import Box, Recorder
 from dsl_kernels.variants import Variant
@@ -193,11 +195,65 @@ def add_half(m: Recorder) -> None:
     fragment.add_rows(m, m.operand("c"), 32, m.replica * 64, 0, acc, m.thread)
 
 
+# An ordered hand-over between two replicas: each in its turn S = S / 2 + A_r B^T, so that their order shows in the result.
+
+
+def turns(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return dataclasses.replace(
+        replicas(k, arch),
+        buffers=(
+            *replicas(k, arch).buffers,
+            Buffer("state", SHARED, (64, 32), "float32"),
+            Buffer("half", REGISTER, (64,), "float32", role="multiply", per_thread=2),
+        ),
+        maps=(rows_map("a", 128, 128, 128), rows_map("b", 128, 32, 32)),
+        turns=(Turn("order", ("multiply",)),),
+    )
+
+
+def load_two(m: Recorder) -> None:
+    for i in m.loop("i", 2):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (0, i * 64)), ab)
+        m.commit(ab)
+
+
+def add_in_turn(m: Recorder) -> None:
+    acc, half, state = m.buffer("acc"), m.buffer("half"), m.buffer("state")
+    m.fill(half, 0.5)
+    for i in m.loop("i", 2):
+        ab = m.wait("ab", i)
+        m.take_turn("order")
+        m.fill(acc, 0.0)
+        with m.when(i + m.replica > 0):
+            fragment.read_rows(m, acc, state, 32, 0, 0, m.thread)
+        fragment.scale_rows(m, acc, half, m.thread)
+        m.multiply("product", acc, ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=True)
+        m.release(ab)
+        fragment.write_rows(m, state, 32, 0, 0, acc, m.thread)
+        m.pass_turn("order")
+    fragment.write_rows(m, m.operand("c"), 32, m.replica * 64, 0, acc, m.thread)
+
+
+def in_turn(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    state, c = torch.zeros(64, 32, dtype=torch.float64), torch.zeros(128, 32, dtype=torch.float64)
+    for i, replica in itertools.product(range(2), range(2)):
+        columns = slice(64 * i, 64 * i + 64)
+        own = slice(64 * replica, 64 * replica + 64)
+        state = state / 2 + inputs["a"][own, columns].double() @ inputs["b"][:, columns].double().T
+        c[own] = state
+    return {"c": c}
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
     return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
 
 # The machinery: a program with its operands, what it should compute, and one change that breaks it.
+
+
+Slip = Callable[[list[t.Statement], int], list[t.Statement] | None]
 
 
 @dataclass(frozen=True)
@@ -206,7 +262,7 @@ class Case:
 
     Attributes:
         expected: inputs -> outputs by name.
-        broken: (a statement of `role`) -> what stands there instead after a slip; None leaves it.
+        broken: (a block of `role`, position) -> the block after a slip there; None leaves it.
         caught: what catches the slip, and with which words.
     """
 
@@ -216,7 +272,7 @@ class Case:
     operands: tuple[Operand, ...]
     expected: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
     role: str
-    broken: Callable[[t.Statement], list[t.Statement] | None]
+    broken: Slip
     caught: str
     arch: str = "sm_90a"
     limit: float = 1e-3
@@ -224,13 +280,30 @@ class Case:
     refused: Mapping[str, str] = field(default_factory=dict)
 
 
-def without(kind: type, **fields: Any) -> Callable[[t.Statement], list[t.Statement] | None]:
-    """Drops the first statement of a kind with these values."""
+def of(kind: type, /, **fields: Any) -> Callable[[t.Statement], bool]:
+    """Statements of a kind with these values."""
+    return lambda s: isinstance(s, kind) and all(getattr(s, f) == v for f, v in fields.items())
 
-    def change(s: t.Statement) -> list[t.Statement] | None:
-        return [] if isinstance(s, kind) and all(getattr(s, f) == v for f, v in fields.items()) else None
 
-    return change
+def without(which: Callable[[t.Statement], bool]) -> Slip:
+    return lambda block, i: [*block[:i], *block[i + 1 :]] if which(block[i]) else None
+
+
+def twice(which: Callable[[t.Statement], bool]) -> Slip:
+    return lambda block, i: [*block[: i + 1], *block[i:]] if which(block[i]) else None
+
+
+def too_early(which: Callable[[t.Statement], bool]) -> Slip:
+    """Before the statement in front of it."""
+    return lambda block, i: (
+        [*block[: i - 1], block[i], block[i - 1], *block[i + 1 :]] if which(block[i]) else None
+    )
+
+
+def with_fields(which: Callable[[t.Statement], bool], **fields: Any) -> Slip:
+    return lambda block, i: (
+        [*block[:i], dataclasses.replace(block[i], **fields), *block[i + 1 :]] if which(block[i]) else None
+    )
 
 
 def product_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -245,7 +318,7 @@ CASES = (
         (*matrices((128, 64 * TILES), (32, 64 * TILES)), Operand("c", (128, 32), "float32", "out")),
         product_of,
         "multiply",
-        lambda s: [dataclasses.replace(s, pending=2)] if isinstance(s, t.Step) and s.pending else None,
+        with_fields(of(t.Step, kind="release", pending=1), pending=2),
         "interpreter: releases use 0 of ab under a product that reads it",
     ),
     Case(
@@ -255,7 +328,7 @@ CASES = (
         (*(Operand(name, (64, 64), "bfloat16") for name in "qkv"), Operand("o", (64, 64), "float32", "out")),
         softmax_of,
         "attend",
-        without(t.AwaitProducts, pending=0),
+        without(of(t.AwaitProducts)),
         "interpreter: o is off",
         limit=4e-3,
     ),
@@ -266,8 +339,18 @@ CASES = (
         (*matrices((128, 256), (32, 256)), Operand("c", (128, 32), "float32", "workspace", zeroed=True)),
         product_of,
         "multiply",
-        lambda s: [s, s] if isinstance(s, t.Call) else None,
+        twice(of(t.Call)),
         "interpreter: c is off",
+    ),
+    Case(
+        "turns",
+        turns,
+        {"multiply": add_in_turn, "load": load_two},
+        (*matrices((128, 128), (32, 128)), Operand("c", (128, 32), "float32", "out")),
+        in_turn,
+        "multiply",
+        too_early(of(t.PassTurn)),
+        "emulator: ",
     ),
 )
 BY_NAME = {case.name: case for case in CASES}
@@ -379,16 +462,21 @@ def test_the_emulator_computes_it(
         assert launch(case, executor, variant_of(case, program, dsl, Path())) is None, schedule
 
 
-def changed(statements: Any, change: Callable[[t.Statement], list[t.Statement] | None]) -> tuple[Any, bool]:
-    """(the statements with the first one changed that `change` has something for, whether there is one)."""
-    for i, s in enumerate(statements):
-        new = change(s)
+def changed(statements: Any, slip: Slip) -> list[t.Statement] | None:
+    """The statements after the first slip that fits; None where none does."""
+    block = list(statements)
+    for i, s in enumerate(block):
+        new = slip(block, i)
         if new is None and isinstance(s, (t.Loop, t.Repeat, t.If)):
-            inner, found = changed(s.body, change)
-            new = [dataclasses.replace(s, body=list(inner))] if found else None
+            inner = changed(s.body, slip)
+            new = (
+                [*block[:i], dataclasses.replace(s, body=inner), *block[i + 1 :]]
+                if inner is not None
+                else None
+            )
         if new is not None:
-            return (*statements[:i], *new, *statements[i + 1 :]), True
-    return tuple(statements), False
+            return new
+    return None
 
 
 def catcher(case: Case, text: t.Text, known: Callable[..., None], folder: Path) -> str:
@@ -421,8 +509,8 @@ def catcher(case: Case, text: t.Text, known: Callable[..., None], folder: Path) 
 @each_case()
 def test_a_slip_is_caught(case: Case, known: Callable[..., None], tmp_path: Path) -> None:
     text = program_of(case).text({}, get_arch(case.arch))
-    role, found = changed(text.roles[case.role], case.broken)
-    assert found
-    by = catcher(case, t.Text(text.start, {**text.roles, case.role: role}), known, tmp_path)
+    role = changed(text.roles[case.role], case.broken)
+    assert role is not None
+    by = catcher(case, t.Text(text.start, {**text.roles, case.role: tuple(role)}), known, tmp_path)
     where, _, words = case.caught.partition(": ")
     assert by.startswith(where) and words in by, by

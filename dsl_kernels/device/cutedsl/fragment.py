@@ -93,8 +93,17 @@ def _pairs(out, pitch, row, column, source, thread):
         yield first + i // 2 % 2 * 8 * Int64(pitch) + i // 4 * 8, i
 
 
+def read_rows(target, x, pitch, row, column, thread):
+    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    values = flat(target)
+    for place, i in _pairs(x, pitch, row, column, values, thread):
+        cute.make_tensor(values.iterator + i, cute.make_layout(2)).store(
+            cute.make_tensor(place.align(8), cute.make_layout(2)).load()
+        )
+
+
 def write_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment into a matrix in global memory whose rows are `pitch` elements long."""
+    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
     values = flat(source)
     for place, i in _pairs(out, pitch, row, column, values, thread):
         cute.make_tensor(place.align(8), cute.make_layout(2)).store(

@@ -56,8 +56,15 @@ def stage_rows(target, row, rows, source, thread):
 
 
 @T.macro
+def read_rows(target, x, pitch, row, column, thread):
+    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    for i, j in T.Parallel(target.shape[0], target.shape[1]):
+        target[i, j] = x[row + i, column + j]
+
+
+@T.macro
 def write_rows(out, pitch, row, column, source, thread):
-    """A float32 fragment into a matrix in global memory whose rows are `pitch` elements long."""
+    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
     for i, j in T.Parallel(source.shape[0], source.shape[1]):
         out[row + i, column + j] = source[i, j]
 

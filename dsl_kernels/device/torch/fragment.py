@@ -56,8 +56,14 @@ def stage_rows(target: Any, row: int, rows: int, source: Any, thread: Any) -> No
 
 
 @leaf
+def read_rows(target: Any, x: Any, pitch: int, row: Any, column: Any, thread: Any) -> None:
+    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    target.copy_(x[row : row + target.shape[0], column : column + target.shape[1]])
+
+
+@leaf
 def write_rows(out: Any, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
-    """A float32 fragment into a matrix in global memory whose rows are `pitch` elements long."""
+    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
     out[row : row + source.shape[0], column : column + source.shape[1]] = source
 
 
