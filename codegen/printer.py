@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from dsl_kernels.errors import TemplateError
+from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Space
-from dsl_kernels.tile.plan import Action, BarrierPlan, turn_plans
+from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
 
 INDENT = "    "
 # As Python binds them: a comparison binds less tightly than `|`, and does not chain.
@@ -42,6 +42,7 @@ class Printer:
     ) -> list[str]:
         """The statements of a role (of one replica, where each has a text of its own), or of the kernel's start."""
         self._role, self._replica, self._in_flight = role, replica, []
+        self._copies = {len(s.copies) for s in t.walk(statements) if isinstance(s, t.Store)}
         return [*self._opened_turns(), *self._block(statements)]
 
     def _opened_turns(self) -> Iterator[str]:
@@ -205,16 +206,9 @@ class Printer:
     def _bulk(self, s: t.Bulk) -> Iterator[str]:
         target, barrier = self._facts(s.target), self._barrier(s.slot, "full")
         if isinstance(s.source, t.Box):
-            tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
-            box = tuple(reversed(tensor_map.box))
-            at = [self.value(place) for place in s.source.at]
-            ranges = [
-                f"{first} : {self.value(p + size)}"
-                for first, p, size in zip(at, s.source.at, box, strict=True)
-            ]
             yield from self._spell(
-                "copy_box", map=tensor_map, at=at, ranges=ranges, box=box, target=target, barrier=barrier, evict_first=s.evict_first
-            )  # fmt: skip
+                "copy_box", **self._box(s.source), target=target, barrier=barrier, evict_first=s.evict_first
+            )
         elif isinstance(s.source, t.Rows):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
             yield from self._spell(
@@ -268,20 +262,67 @@ class Printer:
     def _fill(self, s: t.Fill) -> Iterator[str]:
         yield from self._spell("fill", name=self._view(s.target), value=s.value)
 
-    def _named(self, name: str) -> dict[str, Any]:
+    def _named(self, name: str, replica: t.Value = 0) -> dict[str, Any]:
         """Number and threads of a named barrier; 0 is that of all threads."""
         if not name:
             return {"id": 0, "threads": self._schedule.threads}
-        members = self._schedule.named_barriers[name]
-        number = list(self._schedule.named_barriers).index(name) + 1
-        return {"id": number, "threads": sum(self._schedule.role(member).threads for member in members)}
+        plan = named_plans(self._schedule)[name]
+        return {"id": self.value(_sum(replica, plan.number)), "threads": plan.threads}
 
-    def _meet(self, s: t.Meet) -> Iterator[str]:
-        yield from self._spell("meet", **self._named(s.name))
+    def _meet(self, s: t.Meet | t.Publish | t.Store) -> Iterator[str]:
+        yield from self._spell("meet", **self._named(s.name, s.replica))
 
-    def _publish(self, s: t.Publish) -> Iterator[str]:
+    def _publish(self, s: t.Publish | t.Store) -> Iterator[str]:
         yield from self._spell(Action.FENCE_PROXY.value)
-        yield from self._spell("meet", **self._named(s.name))
+        yield from self._meet(s)
+
+    def _store(self, s: t.Store) -> Iterator[str]:
+        yield from self._publish(s)
+        yield from self._spell("first_warp", **self._first_warp(s.replica))
+        for box, view in s.copies:
+            copy = self._spell("store_box", **self._box(box), source=self._facts(view))
+            yield from (INDENT + line for line in copy)
+        yield from (INDENT + line for line in self._spell("close_stores"))
+
+    def _awaitstores(self, s: t.AwaitStores) -> Iterator[str]:
+        yield from self._spell("first_warp", **self._first_warp(s.replica))
+        yield from (
+            INDENT + line for line in self._spell("wait_stores", pending=s.pending, copies=self._stores_of(s))
+        )
+        if s.name is not None:
+            yield from self._spell("meet", **self._named(s.name, s.replica))
+
+    def _stores_of(self, s: t.AwaitStores) -> int:
+        """How many stores the pending groups hold, for a DSL that commits each by itself."""
+        if s.pending and len(self._copies) != 1:
+            raise DeclarationError(
+                f"stores of {self._role.name if self._role else 'the start'}",
+                expected="groups of as many copies each, where some are left pending",
+                got=", ".join(map(str, sorted(self._copies))) or "none",
+                fix="await all of them, or store as many boxes each time",
+            )
+        return s.pending * min(self._copies, default=0)
+
+    def _first_warp(self, replica: t.Value) -> dict[str, Any]:
+        """The warp of this role (of one replica) that issues its stores: the bulk groups are its own."""
+        facts = role_facts(self._schedule, self._role) if self._role else None
+        first = facts.first_warp if facts else 0
+        warp = _sum(replica * facts.warps if facts and isinstance(replica, t.Expr) else 0, first)
+        folded = t.fold(warp, {} if self._replica is None else {"replica": self._replica})
+        return {
+            "warp": self.value(warp),
+            "end": None if isinstance(folded, t.Expr) else 32 * (int(folded) + 1),
+        }
+
+    def _box(self, box: t.Box) -> dict[str, Any]:
+        """What macros see of a box: its tensor map, its coordinates and its ranges, outermost first."""
+        tensor_map = next(m for m in self._schedule.maps if m.name == box.map)
+        extents = tuple(reversed(tensor_map.box))
+        at = [self.value(place) for place in box.at]
+        ranges = [
+            f"{first} : {self.value(p + size)}" for first, p, size in zip(at, box.at, extents, strict=True)
+        ]
+        return {"map": tensor_map, "at": at, "ranges": ranges, "box": extents}
 
     def _clusterarrive(self, s: t.ClusterArrive) -> Iterator[str]:
         yield from self._spell("cluster_arrive", relaxed=s.relaxed)

@@ -22,7 +22,7 @@ from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Buffer, Schedule, Space
 from dsl_kernels.tile.plan import PipelinePlan, barrier_plan
-from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Text, View, walk
+from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Store, Text, View, walk
 
 from .printer import Printer, mma_facts, role_facts
 from .sweep import TEMPLATES, Candidate
@@ -215,6 +215,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
             fix="take the step in a body, or remove the pipeline from the declaration",
         )  # fmt: skip
     statements = [s for part in (text.start, *text.roles.values()) for s in walk(part)]
+    stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     return {
         "start": start,
         "roles": roles,
@@ -232,7 +233,9 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
-        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
+        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
+        | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
+        "boxed": {box.map: "store" for box, _ in stores},
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
         "ordered": bool(schedule.turns),
@@ -273,22 +276,24 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
     """Operands as the copy engine sees them: the rows of each tensor map, and the words of each span."""
     operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
     found = {}
-    for s in statements:
-        if not isinstance(s, Bulk) or isinstance(s.source, Rows):
-            continue
-        dtype = schedule.buffer(s.target.buffer).dtype
-        if isinstance(s.source, Box):
-            tensor_map = next(m for m in schedule.maps if m.name == s.source.map)
+    copies = [
+        (s.source, s.target) for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Rows)
+    ]
+    copies += [copy for s in statements if isinstance(s, Store) for copy in s.copies]
+    for source, view in copies:
+        dtype = schedule.buffer(view.buffer).dtype
+        if isinstance(source, Box):
+            tensor_map = next(m for m in schedule.maps if m.name == source.map)
             extents = tuple(reversed(tensor_map.global_dims))
             # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
             shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
             found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)
         else:
-            operand = operands[s.source.operand]
+            operand = operands[source.operand]
             leading = [extent for extent in operand.shape if not extent.isdigit()]
             found[f"{operand.name}_words"] = (
                 operand.name,
-                (" * ".join(leading), str(s.source.pitch)),
+                (" * ".join(leading), str(source.pitch)),
                 dtype,
                 None,
             )

@@ -18,6 +18,7 @@ import torch
 from ..arch import ArchSpec
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
+from ..runtime.artifact import TensorMap
 from . import text as t
 from .lang import Buffer, Engine, Role, Schedule, Space, TileProgram
 from .plan import turn_plans
@@ -113,6 +114,8 @@ class Executor:
         self._registers: dict[str, torch.Tensor] = {}
         # Groups of products that are issued and have not read their operands yet.
         self._in_flight: list[list[Issued]] = []
+        # Groups of stores that have not read shared memory yet.
+        self._stores: list[list[Callable[[], None]]] = []
         self._scope: dict[str, Any] = {
             **run.scalars,
             **run.dims,
@@ -135,6 +138,8 @@ class Executor:
                 f"ends with {len(self._in_flight)} groups of products in flight",
                 "await them, or commit the slot that they fill",
             )
+        if self._stores:
+            self._fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
         me = (self.role, self._scope["replica"])
         for name, turn in self._cta.turns.items():
             if turn.held and turn.members[turn.whose] == me:
@@ -151,6 +156,9 @@ class Executor:
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Meet):
                 yield from self._meet(statement.name)
+            elif isinstance(statement, t.Store):
+                yield from self._meet(statement.name)
+                self._stores.append([self._stored(box, view) for box, view in statement.copies])
             elif isinstance(statement, t.TakeTurn):
                 yield from self._take_turn(statement)
             elif isinstance(statement, t.ClusterWait):
@@ -187,6 +195,8 @@ class Executor:
             self._take_ticket(statement)
         elif isinstance(statement, t.PassTurn):
             self._pass_turn(statement.name)
+        elif isinstance(statement, t.AwaitStores):
+            self._land_stores(statement.pending)
 
     def _take_ticket(self, statement: t.TakeTicket) -> None:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
@@ -227,12 +237,53 @@ class Executor:
         schedule = self._run.schedule
         members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
         total = sum(schedule.role(member).replicas for member in members)
+        if name in schedule.apart:
+            # What is one task here meets nobody.
+            return
         state = self._cta.meetings[name]
         generation = state[1]
         state[0] += 1
         if state[0] == total:
             state[0], state[1] = 0, generation + 1
         yield Wait(f"barrier {name or 'of the CTA'}", lambda: state[1] > generation)
+
+    def _stored(self, box: t.Box, view: t.View) -> Callable[[], None]:
+        """A store as issued: where it goes is settled, what it holds is read when it is carried out."""
+        source, tensor_map = self._view(view), self._map(box.map)
+        to = self._mapped(tensor_map, source.dtype)[self._inside(box, tensor_map)]
+
+        def store() -> None:
+            to.copy_(source.reshape(tuple(reversed(tensor_map.box)))[tuple(slice(0, e) for e in to.shape)])
+
+        return store
+
+    def _land_stores(self, pending: int) -> None:
+        """Carry out the oldest groups of stores until `pending` are left."""
+        while len(self._stores) > pending:
+            for store in self._stores.pop(0):
+                store()
+
+    def _map(self, name: str) -> TensorMap:
+        return next(m for m in self._run.schedule.maps if m.name == name)
+
+    def _mapped(self, tensor_map: TensorMap, dtype: torch.dtype) -> torch.Tensor:
+        """The operand as its tensor map describes it, outermost dimension first."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        strides = [
+            evaluate_extent(s, self._scope) // dtype.itemsize for s in reversed(tensor_map.global_strides)
+        ]
+        operand = self._run.operands[tensor_map.operand].view(dtype)
+        return operand.as_strided(extents, [*strides, 1])
+
+    def _inside(self, box: t.Box, tensor_map: TensorMap) -> tuple[slice, ...]:
+        """What of the tensor lies in a box."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        return tuple(
+            slice(at, max(at, min(extent, at + size)))
+            for at, extent, size in zip(
+                map(self._value, box.at), extents, reversed(tensor_map.box), strict=True
+            )
+        )
 
     def _take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
         turn = self._cta.turns[statement.name]

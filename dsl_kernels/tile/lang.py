@@ -207,7 +207,8 @@ class Schedule:
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
-    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid. `spends_registers` tells a
+    the tensor maps of the copy engine, for DSLs that do not report theirs. Of a named barrier in `apart` each replica of
+    its one role has its own. `axes` names the coordinates of the grid. `spends_registers` tells a
     compiler that would save them that no more than `ctas_per_sm` CTAs share an SM.
     """
 
@@ -226,6 +227,7 @@ class Schedule:
     axes: tuple[str, ...] = ()
     spends_registers: bool = False
     turns: tuple[Turn, ...] = ()
+    apart: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
@@ -536,3 +538,6 @@ def _validate(op: str, schedule: Schedule) -> None:
     for barrier, members in schedule.named_barriers.items():
         if not members or not set(members) <= roles:
             fail(f"named barrier {barrier}", "declared roles", ", ".join(members) or "none")
+    for barrier in schedule.apart:
+        if len(schedule.named_barriers.get(barrier, ())) != 1:
+            fail(f"apart {barrier}", "a named barrier of one role", str(schedule.named_barriers.get(barrier)))

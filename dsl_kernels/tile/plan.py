@@ -118,10 +118,31 @@ class TurnPlan:
         return self.members.index((role, 0))
 
 
+@dataclass(frozen=True)
+class NamedPlan:
+    """Number and threads of a named barrier; each replica of its role has its own, from `number` on, where they meet apart."""
+
+    number: int
+    threads: int
+    width: int
+
+
+def named_plans(schedule: Schedule) -> dict[str, NamedPlan]:
+    """The plan of every declared named barrier."""
+    plans: dict[str, NamedPlan] = {}
+    number = 1
+    for name, members in schedule.named_barriers.items():
+        roles = [schedule.role(member) for member in members]
+        width = roles[0].replicas if name in schedule.apart else 1
+        plans[name] = NamedPlan(number, sum(role.threads for role in roles) // width, width)
+        number += width
+    return plans
+
+
 def turn_plans(schedule: Schedule) -> dict[str, TurnPlan]:
     """The plan of every ordered hand-over; their barriers come behind the declared named ones."""
     plans: dict[str, TurnPlan] = {}
-    number = len(schedule.named_barriers) + 1
+    number = 1 + sum(plan.width for plan in named_plans(schedule).values())
     for turn in schedule.turns:
         roles = [schedule.role(name) for name in turn.roles]
         members = tuple((role.name, replica) for role in roles for replica in range(role.replicas))
@@ -132,7 +153,8 @@ def turn_plans(schedule: Schedule) -> dict[str, TurnPlan]:
 
 def named_barriers(schedule: Schedule) -> int:
     """How many barriers of the CTA a schedule uses; number 0 is that of all threads."""
-    return 1 + len(schedule.named_barriers) + sum(len(plan.members) for plan in turn_plans(schedule).values())
+    named, turns = named_plans(schedule).values(), turn_plans(schedule).values()
+    return 1 + sum(plan.width for plan in named) + sum(len(plan.members) for plan in turns)
 
 
 def _arrivals(role: Role, per: str) -> int:

@@ -460,9 +460,13 @@ class Fill:
 
 @dataclass(frozen=True, eq=False)
 class Meet:
-    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA."""
+    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA.
+
+    `replica` says which replica meets, where each meets apart.
+    """
 
     name: str
+    replica: Value = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,6 +475,28 @@ class Publish:
 
     buffers: tuple[str, ...]
     name: str
+    replica: Value = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Copies by the copy engine of what threads of this role have written to shared memory: fence, meet, one warp stores.
+
+    The copies are one group, which reads shared memory until `AwaitStores`.
+    """
+
+    copies: tuple[tuple[Box, View], ...]
+    name: str
+    replica: Value = 0
+
+
+@dataclass(frozen=True, eq=False)
+class AwaitStores:
+    """Until at most `pending` groups of this role's stores still read shared memory; then meet, if there is a barrier."""
+
+    pending: int
+    name: str | None
+    replica: Value = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -525,7 +551,7 @@ class PassTurn:
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand
-    | TakeTurn | PassTurn
+    | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
 
 
@@ -716,11 +742,36 @@ class Recorder:
 
     def meet(self, barrier: str = "") -> None:
         """Barrier of the roles that the named barrier is declared for; of the whole CTA without a name."""
-        self._say(Meet(self._barrier(barrier)))
+        self._say(Meet(*self._meeting(barrier)))
 
     def publish(self, barrier: str, *buffers: str) -> None:
         """This role's threads have written `buffers`, which its own products read behind this point."""
-        self._say(Publish(tuple(self.schedule.buffer(text).name for text in buffers), self._barrier(barrier)))
+        self._say(
+            Publish(tuple(self.schedule.buffer(text).name for text in buffers), *self._meeting(barrier))
+        )
+
+    def store(self, barrier: str, *copies: tuple[Box, View]) -> None:
+        """Copy boxes that this role's threads have written in shared memory to global memory, as one group.
+
+        Behind it comes `await_stores`, before the role ends or writes the boxes again.
+        """
+        self._say(Store(copies, *self._meeting(barrier)))
+
+    def await_stores(self, pending: int = 0, barrier: str | None = None) -> None:
+        """Until at most `pending` groups of stores read shared memory.
+
+        Args:
+            barrier: where the role's threads learn it, if they write what was stored again.
+        """
+        name, replica = self._meeting(barrier) if barrier is not None else (None, self._own())
+        self._say(AwaitStores(pending, name, replica))
+
+    def _own(self) -> Value:
+        """Which replica of its role this is."""
+        return self.replica if self.role and self.schedule.role(self.role).replicas > 1 else 0
+
+    def _meeting(self, text: str) -> tuple[str, Value]:
+        return self._barrier(text), self._own() if text in self.schedule.apart else 0
 
     def cluster_arrive(self, *, relaxed: bool = False) -> None:
         self._say(ClusterArrive(relaxed))
@@ -759,7 +810,7 @@ class Recorder:
                 got=str(self.role),
                 fix="name the role in the turn's declaration",
             )
-        return turn, self.replica if self.schedule.role(self.role).replicas > 1 else 0
+        return turn, self._own()
 
     def depend(self) -> None:
         """What the kernel before this one wrote is needed from here on."""

@@ -246,6 +246,52 @@ def in_turn(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": c}
 
 
+# Stores by the copy engine: C = A B^T in float16, two tiles of C one after the other through one tile of shared memory.
+
+
+def stores(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("multiply", 4, doc="64 rows each", replicas=2), Role("load", 1, doc="tiles of A and B")),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("c_s", SHARED, (128, 64), "float16", swizzle=128),
+            Buffer("acc", REGISTER, (64, 64), "float32", role="multiply"),
+            Buffer("half", REGISTER, (64, 64), "float16", role="multiply"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), 2),
+        ),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C = A B^T"),),
+        grid=("1",),
+        axes=("cta",),
+        named_barriers={"staged": ("multiply",)},
+        apart=("staged",),
+        maps=(rows_map("a", 64, 128, 128), rows_map("b", 64, 128, 64), rows_map("c", 128, 128, 64)),
+    )  # fmt: skip
+
+
+def load_columns(m: Recorder) -> None:
+    for i in m.loop("i", 2):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, 0)), ab)
+        m.bulk(ab.b_s, Box("b_map", (i * 64, 0)), ab)
+        m.commit(ab)
+
+
+def store_tiles(m: Recorder) -> None:
+    acc, half, own = m.buffer("acc"), m.buffer("half"), m.replica * 64
+    for i in m.loop("i", 2):
+        ab = m.wait("ab", i)
+        m.multiply("product", acc, ab.a_s.part(own, 64), ab.b_s)
+        m.release(ab)
+        fragment.round_to(m, half, acc)
+        m.await_stores(barrier="staged")
+        fragment.stage_rows(m, m.buffer("c_s"), own, 128, half, m.thread)
+        m.store("staged", (Box("c_map", (own, i * 64)), m.buffer("c_s").part(own, 64)))
+    m.await_stores()
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
     return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
@@ -351,6 +397,16 @@ CASES = (
         "multiply",
         too_early(of(t.PassTurn)),
         "emulator: ",
+    ),
+    Case(
+        "stores",
+        stores,
+        {"multiply": store_tiles, "load": load_columns},
+        (*matrices((128, 64), (128, 64)), Operand("c", (128, 128), "float16", "out")),
+        product_of,
+        "multiply",
+        without(of(t.AwaitStores)),
+        "interpreter: c is off",
     ),
 )
 BY_NAME = {case.name: case for case in CASES}
