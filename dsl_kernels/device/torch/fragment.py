@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import leaf
+from ...tile.text import Writes, leaf
 
 
 @leaf
@@ -62,12 +62,12 @@ def read_rows(target: Any, x: Any, pitch: int, row: Any, column: Any, thread: An
 
 
 @leaf
-def write_rows(out: Any, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
+def write_rows(out: Writes, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
     """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
     out[row : row + source.shape[0], column : column + source.shape[1]] = source
 
 
 @leaf
-def add_rows(out: Any, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
+def add_rows(out: Writes, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
     """A float32 fragment added to a matrix in global memory, element by element and atomically."""
     out[row : row + source.shape[0], column : column + source.shape[1]] += source
