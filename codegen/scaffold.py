@@ -41,7 +41,9 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     raise NotImplementedError("write the reference of {op} in dsl_kernels/problems/{op}.py")
 
 
-def compare(form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Comparison:
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
     """Figures against their limits."""
     result = Comparison()
     error = (outputs["y"].double() - expected["y"]).norm() / expected["y"].norm()
@@ -125,7 +127,13 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
 
 
 PROGRAM = TileProgram(
-    op="{op}", problem=problems.get("{op}"), knobs=KNOBS, declare=declare, bodies=bodies, bucket=bucket, counts=counts
+    op="{op}",
+    problem=problems.get("{op}"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    bucket=bucket,
+    counts=counts,
 )
 '''
 
@@ -193,11 +201,11 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
         root / "dsl_kernels" / "problems" / f"{op}.py": _PROBLEM,
         root / "dsl_kernels" / "programs" / f"{op}.py": _PROGRAM,
         root / "dsl_kernels" / "device" / "torch" / f"{op}.py": _TORCH,
+        root / "tests" / "numerics" / f"test_{op}.py": _TEST,
     }
     files = {path: text.format(op=op, title=title) for path, text in files.items()}
     for backend in backends():
         files[root / "dsl_kernels" / "device" / backend / f"{op}.py"] = leaves(backend, op)
-    files[root / "tests" / "numerics" / f"test_{op}.py"] = _TEST.format(op=op, title=title)
     taken = [path for path in files if path.exists()]
     if taken:
         raise InvalidArgumentError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...tile.text import leaf
+from ...tile.text import Writes, leaf
 
 WARPS = 4
 THREADS = 32 * WARPS
@@ -38,6 +38,6 @@ def exponentials(held: Any, sums: Any, peaks: Any, thread: Any) -> None:
 
 
 @leaf
-def write_row(y: Any, row: int, held: Any, sums: Any, thread: Any) -> None:
+def write_row(y: Writes, row: int, held: Any, sums: Any, thread: Any) -> None:
     """The exponentials over the sum of the row."""
     y[row] = held / sums.sum()
