@@ -15,7 +15,7 @@ from dsl_kernels.arch import ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import ConstraintError
 from dsl_kernels.tile.lang import Engine, Schedule, Space, TileProgram
-from dsl_kernels.tile.plan import barrier_plan
+from dsl_kernels.tile.plan import barrier_plan, named_barriers
 
 TMEM_LANES = 128
 WARPGROUP_WARPS = 4
@@ -138,8 +138,7 @@ def _registers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
 
 
 def _barriers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
-    # Barrier 0 is __syncthreads.
-    used = len(s.named_barriers) + 1
+    used = named_barriers(s)
     if used > arch.named_barriers:
         yield Violation(
             "NAMED_BARRIERS",

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from dsl_kernels.errors import TemplateError
+from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Space
-from dsl_kernels.tile.plan import Action, BarrierPlan
+from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
 
 INDENT = "    "
 # As Python binds them: a comparison binds less tightly than `|`, and does not chain.
@@ -35,13 +35,28 @@ class Printer:
         self._role: Role | None = None
         self._replica: int | None = None
         self._in_flight: list[t.View] = []
+        self._turns = turn_plans(schedule) if schedule else {}
 
     def lines(
         self, statements: Iterable[t.Statement], role: Role | None = None, replica: int | None = None
     ) -> list[str]:
         """The statements of a role (of one replica, where each has a text of its own), or of the kernel's start."""
         self._role, self._replica, self._in_flight = role, replica, []
-        return list(self._block(statements))
+        self._copies = {len(s.copies) for s in t.walk(statements) if isinstance(s, t.Store)}
+        return [*self._opened_turns(), *self._block(statements)]
+
+    def _opened_turns(self) -> Iterator[str]:
+        """What the last member of an ordered hand-over does before anything else."""
+        for name, plan in self._turns.items():
+            role, replica = plan.members[-1]
+            if self._role is None or self._role.name != role or self._replica not in (None, replica):
+                continue
+            which = t.name("replica") if self._role.replicas > 1 else 0
+            opening = t.PassTurn(name, which, opens=True)
+            one_text = self._replica is None and self._role.replicas > 1
+            yield from self._block(
+                [t.If(t.name("replica").equals(replica), [opening], [])] if one_text else [opening]
+            )
 
     def _spell(self, macro: str, **values: Any) -> Iterator[str]:
         found = getattr(self._spelling, macro, None)
@@ -193,15 +208,10 @@ class Printer:
     def _bulk(self, s: t.Bulk) -> Iterator[str]:
         target, barrier = self._facts(s.target), self._barrier(s.slot, "full")
         if isinstance(s.source, t.Box):
-            tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
-            box = tuple(reversed(tensor_map.box))
-            at = [self.value(place) for place in s.source.at]
-            ranges = [
-                f"{first} : {self.value(p + size)}"
-                for first, p, size in zip(at, s.source.at, box, strict=True)
-            ]
+            pipe, ctas = s.slot.pipeline, self._schedule.cluster_ctas if s.multicast else 1
             yield from self._spell(
-                "copy_box", map=tensor_map, at=at, ranges=ranges, box=box, target=target, barrier=barrier, evict_first=s.evict_first
+                "cluster_box" if pipe.multicast else "copy_box", **self._box(s.source), target=target, barrier=barrier,
+                evict_first=s.evict_first, ctas=ctas, full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
             )  # fmt: skip
         elif isinstance(s.source, t.Rows):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
@@ -228,7 +238,7 @@ class Printer:
             mma = mma_facts(self._schedule, p.mma)
             yield from self._spell(
                 f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts,
-                a_tile=self._tile(p.a, mma.rows_a, mma.columns_a), b_tile=self._tile(p.b, mma.rows_b, mma.columns_b),
+                a_tile=self._tile(p.a, mma.rows_a, mma.columns_a) if mma.a_shared else None, b_tile=self._tile(p.b, mma.rows_b, mma.columns_b),
             )  # fmt: skip
         yield from self._spell(f"close_{unit}")
 
@@ -256,20 +266,67 @@ class Printer:
     def _fill(self, s: t.Fill) -> Iterator[str]:
         yield from self._spell("fill", name=self._view(s.target), value=s.value)
 
-    def _named(self, name: str) -> dict[str, Any]:
+    def _named(self, name: str, replica: t.Value = 0) -> dict[str, Any]:
         """Number and threads of a named barrier; 0 is that of all threads."""
         if not name:
             return {"id": 0, "threads": self._schedule.threads}
-        members = self._schedule.named_barriers[name]
-        number = list(self._schedule.named_barriers).index(name) + 1
-        return {"id": number, "threads": sum(self._schedule.role(member).threads for member in members)}
+        plan = named_plans(self._schedule)[name]
+        return {"id": self.value(_sum(replica, plan.number)), "threads": plan.threads}
 
-    def _meet(self, s: t.Meet) -> Iterator[str]:
-        yield from self._spell("meet", **self._named(s.name))
+    def _meet(self, s: t.Meet | t.Publish | t.Store) -> Iterator[str]:
+        yield from self._spell("meet", **self._named(s.name, s.replica))
 
-    def _publish(self, s: t.Publish) -> Iterator[str]:
+    def _publish(self, s: t.Publish | t.Store) -> Iterator[str]:
         yield from self._spell(Action.FENCE_PROXY.value)
-        yield from self._spell("meet", **self._named(s.name))
+        yield from self._meet(s)
+
+    def _store(self, s: t.Store) -> Iterator[str]:
+        yield from self._publish(s)
+        yield from self._spell("first_warp", **self._first_warp(s.replica))
+        for box, view in s.copies:
+            copy = self._spell("store_box", **self._box(box), source=self._facts(view))
+            yield from (INDENT + line for line in copy)
+        yield from (INDENT + line for line in self._spell("close_stores"))
+
+    def _awaitstores(self, s: t.AwaitStores) -> Iterator[str]:
+        yield from self._spell("first_warp", **self._first_warp(s.replica))
+        yield from (
+            INDENT + line for line in self._spell("wait_stores", pending=s.pending, copies=self._stores_of(s))
+        )
+        if s.name is not None:
+            yield from self._spell("meet", **self._named(s.name, s.replica))
+
+    def _stores_of(self, s: t.AwaitStores) -> int:
+        """How many stores the pending groups hold, for a DSL that commits each by itself."""
+        if s.pending and len(self._copies) != 1:
+            raise DeclarationError(
+                f"stores of {self._role.name if self._role else 'the start'}",
+                expected="groups of as many copies each, where some are left pending",
+                got=", ".join(map(str, sorted(self._copies))) or "none",
+                fix="await all of them, or store as many boxes each time",
+            )
+        return s.pending * min(self._copies, default=0)
+
+    def _first_warp(self, replica: t.Value) -> dict[str, Any]:
+        """The warp of this role (of one replica) that issues its stores: the bulk groups are its own."""
+        facts = role_facts(self._schedule, self._role) if self._role else None
+        first = facts.first_warp if facts else 0
+        warp = _sum(replica * facts.warps if facts and isinstance(replica, t.Expr) else 0, first)
+        folded = t.fold(warp, {} if self._replica is None else {"replica": self._replica})
+        return {
+            "warp": self.value(warp),
+            "end": None if isinstance(folded, t.Expr) else 32 * (int(folded) + 1),
+        }
+
+    def _box(self, box: t.Box) -> dict[str, Any]:
+        """What macros see of a box: its tensor map, its coordinates and its ranges, outermost first."""
+        tensor_map = next(m for m in self._schedule.maps if m.name == box.map)
+        extents = tuple(reversed(tensor_map.box))
+        at = [self.value(place) for place in box.at]
+        ranges = [
+            f"{first} : {self.value(p + size)}" for first, p, size in zip(at, box.at, extents, strict=True)
+        ]
+        return {"map": tensor_map, "at": at, "ranges": ranges, "box": extents}
 
     def _clusterarrive(self, s: t.ClusterArrive) -> Iterator[str]:
         yield from self._spell("cluster_arrive", relaxed=s.relaxed)
@@ -283,11 +340,26 @@ class Printer:
             **self._named(s.name),
         )  # fmt: skip
 
+    def _taketurn(self, s: t.TakeTurn) -> Iterator[str]:
+        yield from self._turn("take_turn", s, 0)
+
+    def _passturn(self, s: t.PassTurn) -> Iterator[str]:
+        yield from self._turn("pass_turn", s, 1)
+
+    def _turn(self, macro: str, s: t.TakeTurn | t.PassTurn, ahead: int) -> Iterator[str]:
+        plan = self._turns[s.name]
+        place = _sum(s.replica, plan.place(self._role.name if self._role else "") + ahead)
+        number = _sum(t.Expr("%", (place, len(plan.members))) if ahead else place, plan.first)
+        yield from self._spell(macro, id=self.value(number), threads=plan.threads)
+
     def _depend(self, s: t.Depend) -> Iterator[str]:
         yield from self._spell("depend")
 
     def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
         yield from self._spell("barriers_stand", barriers=self._plan.barriers, schedule=self._schedule)
+        if self._schedule.multicasts:
+            # No CTA may send before the barriers of the others stand.
+            yield from self._spell("meet_cluster")
 
     def _barrier(self, slot: t.Slot, side: str) -> str:
         return self._phrase(
@@ -303,7 +375,7 @@ class Printer:
             actions = (plan.wait if kind == "wait" else plan.release)[role]
         if pipe.fill is Engine.BULK:
             # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
-            first = bool(self._spelling.announces_first)
+            first = bool(self._spelling.announces_first) or pipe.multicast
             announce = (Action.EXPECT_TX,) if (kind == "acquire") == first else ()
             actions = tuple(a for a in actions if a is not Action.EXPECT_TX)
             actions = actions + announce if kind in ("acquire", "commit") else actions
@@ -314,11 +386,12 @@ class Printer:
             "full": self._barrier(s.slot, "full"), "empty": self._barrier(s.slot, "empty"), "full_parity": full_parity,
             "empty_parity": f"({phase} & 1) ^ 1", "elect": Action.ELECT in actions,
             "lone_warp": (self._role.active or self._role.warps) == 1 if self._role else True,
+            "name": pipe.name, "slot": self._ring(s.slot.use, pipe.stages), "multicast": pipe.multicast, "ctas": self._schedule.cluster_ctas,
             "tx": self.value(s.bytes if s.bytes is not None else plan.full.tx_bytes),
         }  # fmt: skip
         for action in actions:
             if action is Action.WAIT_WGMMA:
-                yield from self._products_done(0)
+                yield from self._products_done(s.pending)
             elif action is not Action.ELECT:
                 yield from self._spell(action.value, **values)
         if not actions and kind != "commit":
@@ -369,7 +442,8 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
         a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
         rows_a=m if mma.a_major == "k" else mma.k, rows_b=n if mma.b_major == "k" else mma.k,
         columns_a=mma.k if mma.a_major == "k" else m, columns_b=mma.k if mma.b_major == "k" else n,
-        policy="FullRow" if mma.shared_out == "m" else "FullCol",
+        policy="FullRow" if mma.shared_out == "m" else "FullCol", a_shared=mma.a_space is Space.SHARED,
+        home=mma.unit if mma.a_space is Space.SHARED else f"{mma.unit}_{mma.a_space.value}",
     )  # fmt: skip
 
 

@@ -11,15 +11,16 @@ from typing import Any
 
 import jinja2
 
-from dsl_kernels.errors import TemplateError
+from dsl_kernels.dtypes import DTYPES
+from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Buffer, Schedule, Space
 from dsl_kernels.tile.plan import barrier_plan
-from dsl_kernels.tile.text import Box, Bulk, Rows, Span, Text, names_of, values, walk
+from dsl_kernels.tile.text import Box, Bulk, Rows, Span, Store, Text, names_of, values, walk
 
 from .printer import Printer, mma_facts, role_facts
-from .sweep import TEMPLATES, Candidate, leaf_files
+from .sweep import DEVICE, TEMPLATES, Candidate, leaf_files
 
 
 def wrapped(items: str, margin: int = 4) -> str:
@@ -100,8 +101,12 @@ def context(candidate: Candidate) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first."""
+    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
+
+    Behind them the leaves that all operations share.
+    """
     paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
+    paths += (DEVICE / backend).glob(f"{SHARED_LEAVES}.py")
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
@@ -111,21 +116,36 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        found.append((f"leaf{path.stem.removeprefix(op)}", path.stem, frozenset(names)))
+        alias = SHARED_LEAVES if path.stem == SHARED_LEAVES else f"leaf{path.stem.removeprefix(op)}"
+        found.append((alias, path.stem, frozenset(names)))
     return tuple(found)
+
+
+SHARED_LEAVES = "fragment"
+"""The module of a DSL whose leaves are for every operation."""
 
 
 def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
     """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
     plan = barrier_plan(schedule)
+    dims = dims_of(candidate.program.operands(candidate.knobs))
+    if taken := sorted(dims.keys() & {buffer.name for buffer in schedule.buffers}):
+        raise DeclarationError(
+            f"program {candidate.program.op}, dim {taken[0]}",
+            expected="a name that no buffer has",
+            got="the name of a buffer",
+            fix="rename one of them",
+        )
     spelling: Any = environment().get_template(f"{candidate.backend}/_spelling.j2").module
     modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
 
     used = {"leaf"}
 
-    def home(name: str) -> str | None:
-        for alias, _, names in modules:
+    own = tuple(module for module in modules if module[0] != SHARED_LEAVES)
+
+    def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
+        for alias, _, names in among:
             if name in names:
                 used.add(alias)
                 return alias
@@ -172,6 +192,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
                 )
             )
     statements = [s for part in (text.start, *text.roles.values()) for s in walk(part)]
+    stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     return {
         "start": start,
         "roles": roles,
@@ -179,9 +200,9 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "aliases": tuple(b for b in schedule.buffers if b.alias is not None),
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
-        "units": sorted({m.unit for m in schedule.mmas}),
+        "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name) for name in getattr(spelling, "leaf_constants", ())},
+        "homes": {name: home(name, own or modules) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
@@ -189,9 +210,14 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
-        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)},
+        "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
+        | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
+        "boxed": {s.source.map: "strided" for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box) and len(s.source.at) > 2}
+        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
+        "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
+        "ordered": bool(schedule.turns) or schedule.multicasts,
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip
 
@@ -215,22 +241,27 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
     """Operands as the copy engine sees them: the rows of each tensor map, and the words of each span."""
     operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
     found = {}
-    for s in statements:
-        if not isinstance(s, Bulk) or isinstance(s.source, Rows):
-            continue
-        dtype = schedule.buffer(s.target.buffer).dtype
-        if isinstance(s.source, Box):
-            tensor_map = next(m for m in schedule.maps if m.name == s.source.map)
+    copies = [
+        (s.source, s.target) for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Rows)
+    ]
+    copies += [copy for s in statements if isinstance(s, Store) for copy in s.copies]
+    for source, view in copies:
+        dtype = schedule.buffer(view.buffer).dtype
+        if isinstance(source, Box):
+            tensor_map = next(m for m in schedule.maps if m.name == source.map)
             extents = tuple(reversed(tensor_map.global_dims))
             # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
             shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
+            if operands[tensor_map.operand].strides is not None:
+                steps = [_in_elements(s, DTYPES[dtype].bytes) for s in reversed(tensor_map.global_strides)]
+                strides = f"({', '.join([*steps, '1'])})"
             found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)
         else:
-            operand = operands[s.source.operand]
+            operand = operands[source.operand]
             leading = [extent for extent in operand.shape if not extent.isdigit()]
             found[f"{operand.name}_words"] = (
                 operand.name,
-                (" * ".join(leading), str(s.source.pitch)),
+                (" * ".join(leading), str(source.pitch)),
                 dtype,
                 None,
             )
@@ -240,6 +271,11 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
         )
         for name, (operand, shape, dtype, strides) in found.items()
     ]
+
+
+def _in_elements(stride: str, size: int) -> str:
+    """A stride in bytes as one in elements of `size` bytes."""
+    return stride.removesuffix(f" * {size}") if stride.endswith(f" * {size}") else f"({stride}) // {size}"
 
 
 def render(candidate: Candidate) -> str:

@@ -142,7 +142,7 @@ def declaration() -> str:
 
 
 # The kernel that docs/extending.md writes, which a test takes through every stage.
-NEWCOMER = ROOT / "tests" / "codegen" / "newcomer" / "dsl_kernels"
+NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
 
 
 def newcomer(file: str, *names: str) -> str:
@@ -541,13 +541,18 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "body": body,
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
-    "newcomer_problem": partial(newcomer, "problems/row_softmax.py", "make", "reference", "compare"),
-    "newcomer_schedule": partial(newcomer, "programs/row_softmax.py", "declare"),
-    "newcomer_bodies": partial(newcomer, "programs/row_softmax.py", "_start", "_load", "_weigh", "bodies"),
+    "newcomer_problem": partial(
+        newcomer, "dsl_kernels/problems/row_softmax.py", "make", "reference", "compare"
+    ),
+    "newcomer_schedule": partial(newcomer, "dsl_kernels/programs/row_softmax.py", "declare"),
+    "newcomer_bodies": partial(
+        newcomer, "dsl_kernels/programs/row_softmax.py", "_start", "_load", "_weigh", "bodies"
+    ),
     **{
-        f"newcomer_{dsl}": partial(newcomer, f"device/{dsl}/row_softmax.py", "exponentials")
+        f"newcomer_{dsl}": partial(newcomer, f"dsl_kernels/device/{dsl}/row_softmax.py", "exponentials")
         for dsl in ("torch", "tilelang", "cutedsl")
     },
+    "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "_held", "exponentials"),
     "lone_schedules": lone_schedules,
     "twin_declaration": twin_declaration,
     "twin_tilelang": partial(twin, "tilelang"),

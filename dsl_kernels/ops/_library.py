@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from .. import problems
+from ..errors import DeclarationError
 from ..expr import compile_expressions, names_in_all
 from .workspace import require_workspace, workspace_of
 
@@ -84,6 +85,13 @@ class _TorchOp:
             if spec.kind == "out"
         }
         dims = sorted(names_in_all(extent for shape in shapes.values() for extent in shape))
+        if unknown := [dim for dim in dims if dim not in places]:
+            raise DeclarationError(
+                f"outputs of {function.__name__}",
+                expected="extents that an input has by its name, that an integer argument gives, or that `sizes` states",
+                got=f"{unknown[0]} in {op}",
+                fix="state the output's sizes in its Operand",
+            )
         self.places = tuple(places[dim] for dim in dims)
         self.shapes = {name: compile_expressions(tuple(shape), dims) for name, shape in shapes.items()}
         self.first = next(iter(parameters))
@@ -113,7 +121,9 @@ class _TorchOp:
 
         def run(*args: Any, **others: Any) -> Any:
             given = named(args, others)
-            found = self.function(**{**given, "workspace": workspace_of(given["workspace"])})
+            if "workspace" in given:
+                given["workspace"] = workspace_of(given["workspace"])
+            found = self.function(**given)
             return None if written else found
 
         def fake(*args: Any, **others: Any) -> Any:
@@ -142,16 +152,16 @@ class _TorchOp:
     def traced(self, **arguments: Any) -> Any:
         """The call inside of a graph."""
         given = {name: arguments.pop(name) for name in self.outputs}
-        workspace = arguments.pop("workspace")
+        workspace = arguments.get("workspace")
         if workspace is not None:
             require_workspace(workspace)
-            workspace = workspace.handle
+            arguments["workspace"] = workspace.handle
         if all(tensor is None for tensor in given.values()):
-            return self.functional(**arguments, workspace=workspace)
+            return self.functional(**arguments)
         if any(tensor is None for tensor in given.values()):
             new = self.new(arguments)
             given = {name: new[name] if tensor is None else tensor for name, tensor in given.items()}
-        self.writing(**arguments, **given, workspace=workspace)
+        self.writing(**arguments, **given)
         return _one_or_all(given)
 
 
@@ -160,7 +170,18 @@ def _one_or_all(outputs: dict[str, torch.Tensor]) -> Any:
 
 
 def _spelled(parameter: inspect.Parameter) -> str:
-    """A parameter in a schema."""
+    """A parameter in a schema.
+
+    Raises:
+        DeclarationError: an annotation that no schema has a type for.
+    """
+    if parameter.annotation not in _TYPES:
+        raise DeclarationError(
+            f"argument {parameter.name} of an op",
+            expected="one of " + ", ".join(_TYPES),
+            got=str(parameter.annotation),
+            fix="annotate it so, in a module that imports annotations from __future__",
+        )
     text, default = f"{_TYPES[parameter.annotation]} {parameter.name}", parameter.default
     if default is parameter.empty:
         return text

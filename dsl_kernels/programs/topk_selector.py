@@ -309,6 +309,9 @@ def _select_some(m: Recorder) -> None:
                 )
     settle(m, r, first=True)
     m.set(r.rounds, r.rounds + 1)
+    m.comment("By now the entries have come.")
+    with m.when(m.dim("page_size") > 0):
+        leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
     for _ in _undecided(m, r, LISTED):
@@ -341,8 +344,6 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             r.span, listing, name("owner"), batch * c.batch, m.lane,
         )  # fmt: skip
     leaf.keep_count(m, counts, count, m.warp, m.lane)
-    with m.when(m.dim("page_size") > 0):
-        leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
     m.meet()
     if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..arch import ArchSpec
 from ..arguments import checked
 from .lang import Schedule, Space
-from .plan import Action, barrier_plan
+from .plan import Action, barrier_plan, turn_plans
 
 _SHORT = {
     Action.WAIT_EMPTY: "wait empty",
@@ -16,6 +16,8 @@ _SHORT = {
     Action.WAIT_FULL: "wait full",
     Action.ARRIVE_EMPTY: "arrive empty",
     Action.COMMIT_EMPTY: "commit -> empty",
+    Action.ARRIVE_EMPTY_CLUSTER: "arrive empty in every CTA",
+    Action.COMMIT_EMPTY_CLUSTER: "commit -> empty in every CTA",
     Action.FENCE_PROXY: "fence.proxy.async",
     Action.FENCE_BEFORE: "fence before",
     Action.FENCE_AFTER: "fence after",
@@ -71,6 +73,9 @@ def describe(schedule: Schedule, arch: ArchSpec) -> str:
             lines.append(f"    empty x{item.empty.count}: {pipe.producer} {steps(item.acquire)}")
             for reader in pipe.readers:
                 lines.append(f"      {reader.role}: {steps(item.release[reader.role])}")
+    for name, turns in turn_plans(schedule).items():
+        members = [role if replica == 0 else f"{role} {replica}" for role, replica in turns.members]
+        lines.append(f"  in turn {name}: {' -> '.join(members)} -> ...")
     for name, members in schedule.named_barriers.items():
         lines.append(f"  named barrier {name}: {', '.join(members)}")
     total = schedule.smem_bytes() + plan.smem_bytes

@@ -19,8 +19,10 @@ from ..arch import ArchSpec
 from ..dtypes import DTYPES
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
+from ..runtime.artifact import TensorMap
 from . import text as t
 from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
+from .plan import turn_plans
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
@@ -48,6 +50,23 @@ class Ring:
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
+@dataclass
+class TurnState:
+    """An ordered hand-over in one CTA: whose turn it is, and whether it has been taken."""
+
+    members: tuple[tuple[str, int], ...]
+    whose: int = 0
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A product in flight: what it will do, and the uses of pipelines that it reads."""
+
+    multiply: Callable[[], None]
+    reads: frozenset[tuple[str, int]]
+
+
 class Cta:
     """Storage and pipeline state of one CTA."""
 
@@ -55,6 +74,7 @@ class Cta:
         self.block = block
         self.rings = {pipe.name: Ring() for pipe in schedule.pipelines}
         self.meetings: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self.turns = {name: TurnState(plan.members) for name, plan in turn_plans(schedule).items()}
         self.storage: dict[str, torch.Tensor] = {}
         for buffer in schedule.buffers:
             if buffer.space is not Space.REGISTER:
@@ -85,7 +105,9 @@ class Executor:
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
         # Groups of products that are issued and have not read their operands yet.
-        self._in_flight: list[list[Callable[[], None]]] = []
+        self._in_flight: list[list[Issued]] = []
+        # Groups of stores that have not read shared memory yet.
+        self._stores: list[list[Callable[[], None]]] = []
         self._scope: dict[str, Any] = {
             **run.scalars,
             **run.dims,
@@ -103,11 +125,18 @@ class Executor:
     def run(self, text: t.Text) -> Generator[Any, None, None]:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
+        yield from self._meet_cluster()
         if self._in_flight:
             self._fail(
                 f"ends with {len(self._in_flight)} groups of products in flight",
                 "await them, or commit the slot that they fill",
             )
+        if self._stores:
+            self._fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
+        me = (self.role, self._scope["replica"])
+        for name, turn in self.cta.turns.items():
+            if turn.held and turn.members[turn.whose] == me:
+                self._fail(f"ends with the turn of {name}", "pass it on")
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
@@ -120,6 +149,13 @@ class Executor:
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Meet):
                 yield from self._meet(statement.name)
+            elif isinstance(statement, t.BarriersStand):
+                yield from self._meet_cluster()
+            elif isinstance(statement, t.Store):
+                yield from self._meet(statement.name)
+                self._stores.append([self._stored(box, view) for box, view in statement.copies])
+            elif isinstance(statement, t.TakeTurn):
+                yield from self._take_turn(statement)
             elif isinstance(statement, t.ClusterWait):
                 yield from self._cluster_wait()
             elif isinstance(statement, t.If):
@@ -138,11 +174,7 @@ class Executor:
         elif isinstance(statement, t.Call):
             self._call(statement)
         elif isinstance(statement, t.Bulk):
-            target = self._view(statement.target)
-            target.copy_(self._source(statement.source, target))
-            itemsize = DTYPES[self._run.schedule.buffer(statement.target.buffer).dtype].bytes
-            ring, use = self.cta.rings[statement.slot.pipeline.name], self._value(statement.slot.use)
-            ring.received[use] += target.numel() * itemsize
+            self._bulk(statement)
         elif isinstance(statement, t.Multiply):
             self._in_flight.append([self._product(product) for product in statement.products])
             if all(product.mma.unit == "mma.sync" for product in statement.products):
@@ -156,6 +188,18 @@ class Executor:
                 self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
         elif isinstance(statement, t.TakeTicket):
             self._take_ticket(statement)
+        elif isinstance(statement, t.PassTurn):
+            self._pass_turn(statement.name)
+        elif isinstance(statement, t.AwaitStores):
+            self._land_stores(statement.pending)
+
+    def _bulk(self, bulk: t.Bulk) -> None:
+        use = self._value(bulk.slot.use)
+        for cta in self._run.members(self.block) if bulk.multicast else [self.cta]:
+            target = self._view(bulk.target, cta)
+            target.copy_(self._source(bulk.source, target))
+            itemsize = DTYPES[self._run.schedule.buffer(bulk.target.buffer).dtype].bytes
+            cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
     def _take_ticket(self, statement: t.TakeTicket) -> None:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
@@ -196,12 +240,71 @@ class Executor:
         schedule = self._run.schedule
         members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
         total = sum(schedule.role(member).replicas for member in members)
+        if name in schedule.apart:
+            # What is one task here meets nobody.
+            return
         state = self.cta.meetings[name]
         generation = state[1]
         state[0] += 1
         if state[0] == total:
             state[0], state[1] = 0, generation + 1
         yield Wait(f"barrier {name or 'of the CTA'}", lambda: state[1] > generation)
+
+    def _stored(self, box: t.Box, view: t.View) -> Callable[[], None]:
+        """A store as issued: where it goes is settled, what it holds is read when it is carried out."""
+        source, tensor_map = self._view(view), self._map(box.map)
+        to = self._mapped(tensor_map, source.dtype)[self._inside(box, tensor_map)]
+
+        def store() -> None:
+            to.copy_(source.reshape(tuple(reversed(tensor_map.box)))[tuple(slice(0, e) for e in to.shape)])
+
+        return store
+
+    def _land_stores(self, pending: int) -> None:
+        """Carry out the oldest groups of stores until `pending` are left."""
+        while len(self._stores) > pending:
+            for store in self._stores.pop(0):
+                store()
+
+    def _map(self, name: str) -> TensorMap:
+        return next(m for m in self._run.schedule.maps if m.name == name)
+
+    def _mapped(self, tensor_map: TensorMap, dtype: torch.dtype) -> torch.Tensor:
+        """The operand as its tensor map describes it, outermost dimension first."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        strides = [
+            evaluate_extent(s, self._scope) // dtype.itemsize for s in reversed(tensor_map.global_strides)
+        ]
+        operand = self._run.operands[tensor_map.operand].view(dtype)
+        return operand.as_strided(extents, [*strides, 1])
+
+    def _inside(self, box: t.Box, tensor_map: TensorMap) -> tuple[slice, ...]:
+        """What of the tensor lies in a box."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        return tuple(
+            slice(at, max(at, min(extent, at + size)))
+            for at, extent, size in zip(
+                map(self._value, box.at), extents, reversed(tensor_map.box), strict=True
+            )
+        )
+
+    def _take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
+        turn = self.cta.turns[statement.name]
+        me = turn.members.index((self.role, self._scope["replica"]))
+        yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.held)
+        turn.held = True
+
+    def _pass_turn(self, name: str) -> None:
+        turn = self.cta.turns[name]
+        if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
+            self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
+        turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
+
+    def _meet_cluster(self) -> Generator[Any, None, None]:
+        """Where CTAs fill each other's slots: none starts before the barriers of all stand, and none ends before the others."""
+        if self._run.schedule.multicasts:
+            self._run.cluster_of(self.block).arrive(self)
+            yield from self._cluster_wait()
 
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
@@ -218,7 +321,7 @@ class Executor:
         for position, result in zip(positions, results or (), strict=True):
             self._scope[call.arguments[position].args[0]] = result
 
-    def _view(self, view: t.View) -> torch.Tensor:
+    def _view(self, view: t.View, cta: Cta | None = None) -> torch.Tensor:
         buffer = self._run.schedule.buffer(view.buffer)
         if buffer.space is Space.REGISTER:
             if buffer.name not in self._registers:
@@ -229,7 +332,7 @@ class Executor:
             stage = use % buffer.stages
             if view.pipeline is not None:
                 self._hold(view.pipeline, use, buffer.name)
-            whole = self.cta.storage[buffer.name][stage]
+            whole = (cta or self.cta).storage[buffer.name][stage]
         if view.rows is not None:
             first = self._value(view.first)
             whole = whole[first : first + view.rows]
@@ -258,6 +361,11 @@ class Executor:
             first = self._value(source.row) * source.pitch + source.column
             return words[first : first + source.count].view(target.shape)
         tensor_map = next(m for m in self._run.schedule.maps if m.name == source.map)
+        if isinstance(source, t.Box) and not self._run.operands[tensor_map.operand].is_contiguous():
+            box = torch.zeros(tuple(reversed(tensor_map.box)), dtype=target.dtype, device=target.device)
+            part = self._mapped(tensor_map, target.dtype)[self._inside(source, tensor_map)]
+            box[tuple(slice(0, extent) for extent in part.shape)] = part
+            return box.view(target.shape)
         extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
         flat = self._run.operands[tensor_map.operand].reshape(-1).view(torch.uint8).view(target.dtype)
         whole = flat.view(*extents)
@@ -280,10 +388,10 @@ class Executor:
     def _land(self, pending: int) -> None:
         """Carry out the oldest groups of products until `pending` are in flight."""
         while len(self._in_flight) > pending:
-            for multiply in self._in_flight.pop(0):
-                multiply()
+            for issued in self._in_flight.pop(0):
+                issued.multiply()
 
-    def _product(self, statement: t.Product) -> Callable[[], None]:
+    def _product(self, statement: t.Product) -> Issued:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
         a, b, acc = self._view(statement.a), self._view(statement.b), self._view(statement.acc)
@@ -301,7 +409,8 @@ class Executor:
             product = (a.double() @ b.double()).float()
             acc.copy_(acc + product if accumulate else product)
 
-        return multiply
+        operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
+        return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:
         pipe, use = step.slot.pipeline, self._value(step.slot.use)
@@ -339,7 +448,12 @@ class Executor:
         }
         if engines.get(step.kind) in (Engine.TCGEN05, Engine.WGMMA):
             # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
-            self._land(0)
+            self._land(step.pending)
+            if any((pipe.name, use) in issued.reads for group in self._in_flight for issued in group):
+                self._fail(
+                    f"releases use {use} of {pipe.name} under a product that reads it",
+                    f"leave fewer than {step.pending} groups in flight at that release",
+                )
         if step.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:
@@ -348,11 +462,15 @@ class Executor:
                     "commit a slot before acquiring past the ring",
                 )
             readers = self._run.readers(pipe)
+            rings = (
+                [cta.rings[pipe.name] for cta in self._run.members(self.block)] if pipe.multicast else [ring]
+            )
             yield Wait(
                 f"a free slot of {pipe.name} (use {use})",
-                lambda: all(ring.released[key] > use - pipe.stages for key in readers),
+                lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
             )
-            if not pipe.accumulates:
+            # What another CTA sends may be there before this one is ready.
+            if not pipe.accumulates and not (pipe.multicast and ring.received[use]):
                 for buffer in pipe.buffers:
                     _poison(self.cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
             if pipe.fill is Engine.BULK:
@@ -360,16 +478,24 @@ class Executor:
                     self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
                 )
         elif step.kind == "commit":
-            if ring.announced.get(use, 0) != ring.received[use] and pipe.fill is Engine.BULK:
+            # What a multicast ring announces, the cluster's CTAs fill together.
+            if (
+                pipe.fill is Engine.BULK
+                and not pipe.multicast
+                and ring.announced.get(use, 0) != ring.received[use]
+            ):
                 self._fail(
                     f"copies {ring.received[use]} bytes into use {use} of {pipe.name}, which announces {ring.announced[use]}",
                     "copy what is announced: a barrier waits for just so many bytes",
                 )
             ring.committed += 1
-        elif step.kind == "wait" and pipe.fill is Engine.PEERS:
+        elif step.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
             wanted = self._slot_bytes(pipe)
-            yield Wait(f"use {use} of {pipe.name} from the other CTAs", lambda: ring.received[use] >= wanted)
+            yield Wait(
+                f"use {use} of {pipe.name} from the other CTAs",
+                lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
+            )
         elif step.kind == "wait":
             ring.waited[self._key] += 1
             yield Wait(

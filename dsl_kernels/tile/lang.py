@@ -132,6 +132,8 @@ class Pipeline:
     reader commits that one only after it has released this one, so no empty barrier of its own is needed.
     `accumulates` keeps a slot's contents from use to use (an accumulator in tensor memory).
     `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
+    Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
+    full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go.
     """
 
     name: str
@@ -145,6 +147,7 @@ class Pipeline:
     returned_by: str | None = None
     accumulates: bool = False
     doc: str = ""
+    multicast: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,8 @@ class Mma:
     """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
-    rows ("m") or its columns ("n").
+    rows ("m") or its columns ("n"). A may come from registers (wgmma) instead of shared memory: a 16-bit fragment in the
+    order of an accumulator.
     """
 
     name: str
@@ -177,14 +181,27 @@ class Mma:
 
 
 @dataclass(frozen=True)
+class Turn:
+    """An ordered hand-over: its members, roles of as many threads each or the replicas of one, go one after the other.
+
+    The first named goes first, or replica 0; the last hands over to it again. Each takes the turn and passes it on equally
+    often.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A tile program at fixed knobs on one architecture.
 
     `grid` holds expressions over the problem's runtime dims and scalars. `group` names the grid axes whose CTAs
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
-    the tensor maps of the copy engine, for DSLs that do not report theirs. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the
-    compiler must leave registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do.
+    the tensor maps of the copy engine, for DSLs that do not report theirs. Of a named barrier in `apart` each replica of
+    its one role has its own. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the compiler must leave
+    registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do.
     """
 
     roles: tuple[Role, ...]
@@ -201,10 +218,22 @@ class Schedule:
     maps: tuple[TensorMap, ...] = ()
     axes: tuple[str, ...] = ()
     min_ctas_per_sm: int = 0
+    turns: tuple[Turn, ...] = ()
+    apart: tuple[str, ...] = ()
 
     @property
     def threads(self) -> int:
         return sum(role.threads for role in self.roles)
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster."""
+        return math.prod(self.cluster)
+
+    @property
+    def multicasts(self) -> bool:
+        """Whether CTAs of a cluster fill each other's slots: none may start before, or end behind, what others send."""
+        return any(pipe.multicast for pipe in self.pipelines)
 
     def role(self, name: str) -> Role:
         return _pick(self.roles, name, "role")
@@ -214,6 +243,9 @@ class Schedule:
 
     def pipeline(self, name: str) -> Pipeline:
         return _pick(self.pipelines, name, "pipeline")
+
+    def turn(self, name: str) -> Turn:
+        return _pick(self.turns, name, "turn")
 
     def mma(self, name: str) -> Mma:
         return _pick(self.mmas, name, "mma")
@@ -424,7 +456,7 @@ class TileProgram:
                 o.name,
                 o.torch_name,
                 *(knobs.get(extent, extent) if isinstance(extent, str) else extent for extent in o.shape),
-                strides=(o.row_stride, 1) if o.row_stride else None,
+                strides=o.layout,
                 written=o.kind != "in",
             )
             for o in self.problem.operands(self.form(knobs))
@@ -458,6 +490,7 @@ def _validate(op: str, schedule: Schedule) -> None:
         ("buffer", schedule.buffers),
         ("pipeline", schedule.pipelines),
         ("mma", schedule.mmas),
+        ("turn", schedule.turns),
     ):
         names = [record.name for record in records]
         if len(set(names)) != len(names):
@@ -512,6 +545,14 @@ def _validate(op: str, schedule: Schedule) -> None:
                     "returned_by a pipeline from its reader to its producer",
                     str(pipe.returned_by),
                 )
+        if pipe.multicast and (
+            pipe.fill is not Engine.BULK or schedule.cluster_ctas == 1 or not schedule.group
+        ):
+            fail(
+                f"pipeline {pipe.name}",
+                "multicast with bulk copies in a cluster whose grid axes are the group",
+                f"fill {pipe.fill.value}, cluster {schedule.cluster}, group {schedule.group}",
+            )
         if pipe.rounds not in ("loop", "once"):
             fail(f"pipeline {pipe.name}", "rounds 'loop' or 'once'", pipe.rounds)
         if pipe.rounds == "once" and pipe.stages != 1:
@@ -519,6 +560,30 @@ def _validate(op: str, schedule: Schedule) -> None:
     for mma in schedule.mmas:
         if mma.role not in roles:
             fail(f"mma {mma.name}", "a declared role", mma.role)
+        source = buffers[mma.a].space if mma.a in buffers else mma.a_space
+        if source is not mma.a_space:
+            fail(f"mma {mma.name}", f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory")
+        if mma.a_space is not Space.SHARED and mma.a_major != "k":
+            fail(f"mma {mma.name}", "a K-major A outside of shared memory", f"a_major={mma.a_major!r}")
+    for tensor_map in schedule.maps:
+        longer = [extent > 1 for extent in tensor_map.box]
+        if len(longer) > 2 and longer != sorted(longer, reverse=True):
+            fail(
+                f"map {tensor_map.name}",
+                "a box whose axes of one element are the outer ones",
+                str(tensor_map.box),
+            )
+    for turn in schedule.turns:
+        if not set(turn.roles) <= roles:
+            fail(f"turn {turn.name}", "declared roles", ", ".join(turn.roles))
+        sizes = [
+            schedule.role(role).warps for role in turn.roles for _ in range(schedule.role(role).replicas)
+        ]
+        if len(sizes) < 2 or len(set(sizes)) > 1:
+            fail(f"turn {turn.name}", "two or more members of as many warps", ", ".join(map(str, sizes)))
     for barrier, members in schedule.named_barriers.items():
         if not members or not set(members) <= roles:
             fail(f"named barrier {barrier}", "declared roles", ", ".join(members) or "none")
+    for barrier in schedule.apart:
+        if len(schedule.named_barriers.get(barrier, ())) != 1:
+            fail(f"apart {barrier}", "a named barrier of one role", str(schedule.named_barriers.get(barrier)))

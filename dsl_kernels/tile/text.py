@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import DeclarationError
-from .lang import Mma, Pipeline, Schedule
+from .lang import Engine, Mma, Pipeline, Schedule
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -409,21 +409,29 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces."""
+    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
+
+    `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
+    """
 
     kind: str
     slot: Slot
     bytes: Value | None = None
+    pending: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Bulk:
-    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier."""
+    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier.
+
+    A `multicast` one goes to that place, and completes on that barrier, in every CTA of the cluster.
+    """
 
     target: View
     source: Box | Span | Rows
     slot: Slot
     evict_first: bool = False
+    multicast: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,9 +479,13 @@ class Fill:
 
 @dataclass(frozen=True, eq=False)
 class Meet:
-    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA."""
+    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA.
+
+    `replica` says which replica meets, where each meets apart.
+    """
 
     name: str
+    replica: Value = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -482,6 +494,28 @@ class Publish:
 
     buffers: tuple[str, ...]
     name: str
+    replica: Value = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Copies by the copy engine of what threads of this role have written to shared memory: fence, meet, one warp stores.
+
+    The copies are one group, which reads shared memory until `AwaitStores`.
+    """
+
+    copies: tuple[tuple[Box, View], ...]
+    name: str
+    replica: Value = 0
+
+
+@dataclass(frozen=True, eq=False)
+class AwaitStores:
+    """Until at most `pending` groups of this role's stores still read shared memory; then meet, if there is a barrier."""
+
+    pending: int
+    name: str | None
+    replica: Value = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -516,9 +550,27 @@ class Depend:
     """From here on what the kernel before this one wrote is needed; the kernel behind this one may start."""
 
 
+@dataclass(frozen=True, eq=False)
+class TakeTurn:
+    """Until it is this member's turn; `replica` says which member of the role it is."""
+
+    name: str
+    replica: Value
+
+
+@dataclass(frozen=True, eq=False)
+class PassTurn:
+    """The next member's turn, behind what this one has done; before the first turn the last member `opens`."""
+
+    name: str
+    replica: Value
+    opens: bool = False
+
+
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand
+    | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
 
 
@@ -660,12 +712,36 @@ class Recorder:
         self._say(Step("wait", slot))
         return slot
 
-    def release(self, slot: Slot) -> None:
-        """Reader: done with the slot."""
-        self._say(Step("release", slot))
+    def release(self, slot: Slot, pending: int = 0) -> None:
+        """Reader: done with the slot, while at most `pending` groups of products that do not read it are in flight."""
+        engine = next((r.engine for r in slot.pipeline.readers if r.role == self.role), None)
+        if pending and engine is not Engine.WGMMA:
+            raise DeclarationError(
+                f"release of {slot.pipeline.name} in {self.role}",
+                expected="no pending groups: they are counted at a release by wgmma alone",
+                got=f"pending={pending}, read through {engine.value if engine else 'nothing'}",
+                fix="leave pending out",
+            )
+        self._say(Step("release", slot, pending=pending))
 
-    def bulk(self, target: View, source: Box | Span | Rows, slot: Slot, *, evict_first: bool = False) -> None:
-        self._say(Bulk(target, source, slot, evict_first))
+    def bulk(
+        self,
+        target: View,
+        source: Box | Span | Rows,
+        slot: Slot,
+        *,
+        evict_first: bool = False,
+        multicast: bool = False,
+    ) -> None:
+        """Copy into a slot; with `multicast` into that of every CTA of the cluster."""
+        if multicast and not (slot.pipeline.multicast and isinstance(source, Box)):
+            raise DeclarationError(
+                f"multicast into {slot.pipeline.name} of {self.role}",
+                expected="a box of a tensor map, into a pipeline with multicast=True",
+                got=f"{type(source).__name__}, multicast={slot.pipeline.multicast}",
+                fix="declare the pipeline multicast: its barriers count every CTA of the cluster",
+            )
+        self._say(Bulk(target, source, slot, evict_first, multicast))
 
     def multiply(
         self,
@@ -701,11 +777,36 @@ class Recorder:
 
     def meet(self, barrier: str = "") -> None:
         """Barrier of the roles that the named barrier is declared for; of the whole CTA without a name."""
-        self._say(Meet(self._barrier(barrier)))
+        self._say(Meet(*self._meeting(barrier)))
 
     def publish(self, barrier: str, *buffers: str) -> None:
         """This role's threads have written `buffers`, which its own products read behind this point."""
-        self._say(Publish(tuple(self.schedule.buffer(text).name for text in buffers), self._barrier(barrier)))
+        self._say(
+            Publish(tuple(self.schedule.buffer(text).name for text in buffers), *self._meeting(barrier))
+        )
+
+    def store(self, barrier: str, *copies: tuple[Box, View]) -> None:
+        """Copy boxes that this role's threads have written in shared memory to global memory, as one group.
+
+        Behind it comes `await_stores`, before the role ends or writes the boxes again.
+        """
+        self._say(Store(copies, *self._meeting(barrier)))
+
+    def await_stores(self, pending: int = 0, barrier: str | None = None) -> None:
+        """Until at most `pending` groups of stores read shared memory.
+
+        Args:
+            barrier: where the role's threads learn it, if they write what was stored again.
+        """
+        name, replica = self._meeting(barrier) if barrier is not None else (None, self._own())
+        self._say(AwaitStores(pending, name, replica))
+
+    def _own(self) -> Value:
+        """Which replica of its role this is."""
+        return self.replica if self.role and self.schedule.role(self.role).replicas > 1 else 0
+
+    def _meeting(self, text: str) -> tuple[str, Value]:
+        return self._barrier(text), self._own() if text in self.schedule.apart else 0
 
     def cluster_arrive(self, *, relaxed: bool = False) -> None:
         self._say(ClusterArrive(relaxed))
@@ -726,6 +827,25 @@ class Recorder:
     ) -> None:
         """Set `last`: whether this CTA is the last of `total` to come by `counter[index]`."""
         self._say(TakeTicket(self._variable(last), buffer, counter, index, total, self._barrier(barrier)))
+
+    def take_turn(self, turn: str) -> None:
+        """Wait until the member before this one has passed the turn on."""
+        self._say(TakeTurn(*self._member(turn)))
+
+    def pass_turn(self, turn: str) -> None:
+        """Hand over to the next member, which sees what this one has written."""
+        self._say(PassTurn(*self._member(turn)))
+
+    def _member(self, turn: str) -> tuple[str, Value]:
+        members = self.schedule.turn(turn).roles
+        if self.role not in members:
+            raise DeclarationError(
+                f"turn {turn} in {self.role or 'the start'}",
+                expected=" or ".join(members),
+                got=str(self.role),
+                fix="name the role in the turn's declaration",
+            )
+        return turn, self._own()
 
     def depend(self) -> None:
         """What the kernel before this one wrote is needed from here on."""

@@ -88,7 +88,7 @@ class _Uses:
             comes = {
                 role
                 for role, s in self._statements
-                if isinstance(s, (t.Meet, t.Publish, t.TakeTicket)) and s.name == name
+                if isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.Store)) and s.name == name
             }
             for role in (*(m for m in members if m not in comes), *(r for r in comes if r not in members)):
                 declared = role in members
@@ -141,13 +141,14 @@ class _Uses:
         """Every tensor map is copied from, every input read and every output written."""
         sources = [s.source for _, s in self._statements if isinstance(s, t.Bulk)]
         copied = {source.map for source in sources if not isinstance(source, t.Span)}
+        stored = {box.map for _, s in self._statements if isinstance(s, t.Store) for box, _ in s.copies}
         for tensor_map in self._schedule.maps:
-            if tensor_map.name not in copied:
-                self._fail(f"tensor map {tensor_map.name}", "a copy from it", "none", "copy from it in a body, or remove it")  # fmt: skip
-        read = {m.operand for m in self._schedule.maps} | {
+            if tensor_map.name not in copied | stored:
+                self._fail(f"tensor map {tensor_map.name}", "a copy by it", "none", "copy by it in a body, or remove it")  # fmt: skip
+        read = {m.operand for m in self._schedule.maps if m.name in copied} | {
             source.operand for source in sources if isinstance(source, t.Span)
         }
-        written: set[str] = set()
+        written = {m.operand for m in self._schedule.maps if m.name in stored}
         for _, s in self._statements:
             if isinstance(s, t.TakeTicket):
                 read.add(s.counter)
@@ -167,7 +168,8 @@ class _Uses:
                 )  # fmt: skip
             if operand.kind == "in" and operand.name in written:
                 self._fail(f"input {operand.name}", "leaves that only read it", "one that writes it", "declare it as an output")  # fmt: skip
-            if operand.kind != "out" and operand.name not in read:
+            # What starts as zeros may be added to by leaves that only write.
+            if operand.kind != "out" and operand.name not in read and not operand.zeroed:
                 self._fail(
                     f"{kind} {operand.name}", "a body that reads it", "none",
                     "read it in a body, or remove it from the problem",

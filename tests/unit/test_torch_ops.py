@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dsl_kernels import dsa, ops, problems, steps, trial
-from dsl_kernels.errors import ArgumentTypeError, InvalidArgumentError
+from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
 from dsl_kernels.ops import Workspace, _base
 from dsl_kernels.ops._library import torch_op
 
@@ -231,6 +231,20 @@ def test_an_op_is_its_signature(monkeypatch) -> None:
     compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
     same("lightning_indexer_prefill", compiled(*args), wanted)
     assert compiled(*args, out=outputs["out"]) is outputs["out"]
+
+
+def test_a_signature_that_no_schema_can_hold_is_refused() -> None:
+    def listed(q: torch.Tensor, k: list[int], *, out: torch.Tensor | None = None) -> torch.Tensor:
+        return q
+
+    with pytest.raises(DeclarationError, match=r"argument k of an op.*list\[int\]"):
+        torch_op("lightning_indexer", "prefill")(listed)
+
+    def fewer(q: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        return q
+
+    with pytest.raises(DeclarationError, match="outputs of fewer.*skv.*sizes"):
+        torch_op("lightning_indexer", "prefill")(fewer)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested")

@@ -145,6 +145,9 @@ def topk_selector__cutedsl_sm100a__g2_t1024_r16_c1(
         cute.arch.sync_threads()
         end, span, need, inside, lower, within = leaf.read_group_state(state)
         rounds = rounds + 1
+        # By now the entries have come.
+        if page_size > 0:
+            leaf.keep_entry(pages, entry, worker)
         # More digits over the row while the undecided keys are too many to list.
         while (inside > 2048) & (span != 0):
             for step in cutlass.range(batches, unroll=1):
@@ -181,8 +184,6 @@ def topk_selector__cutedsl_sm100a__g2_t1024_r16_c1(
                     leaf.make_keys_again(keys, column, lo, hi, lane)
             count = leaf.collect(count, keys, above, equal, (warp * batches + batch) * 16, counters, entries, within, end, span, listing, owner, batch * 512, lane)
         leaf.keep_count(counts, count, warp, lane)
-        if page_size > 0:
-            leaf.keep_entry(pages, entry, worker)
         cute.arch.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
         leaf.send_entries(entries, within, counters, 2, rank, warp, 32, lane)

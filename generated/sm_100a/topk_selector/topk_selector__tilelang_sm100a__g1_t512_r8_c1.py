@@ -116,6 +116,9 @@ def program():
                 T.sync_threads()
                 leaf.read_state(end, span, need, inside, state)
                 rounds = rounds + 1
+                # By now the entries have come.
+                if page_size > 0:
+                    leaf.keep_entry(pages, entry, worker)
                 # More digits over the row while the undecided keys are too many to list.
                 while (inside > 2048) & (span != 0):
                     for step in T.serial(batches):
@@ -144,8 +147,6 @@ def program():
                         leaf.make_keys_again(keys, column, lo, hi, lane)
                     leaf.collect(count, keys, above, equal, (warp * batches + batch) * 8, counters, entries, within, end, span, listing, owner, batch * 256, lane)
                 leaf.keep_count(counts, count, warp, lane)
-                if page_size > 0:
-                    leaf.keep_entry(pages, entry, worker)
                 T.sync_threads()
                 first = warp * words
                 ties = T.alloc_var("int32", init=T.max(need - within, 0))

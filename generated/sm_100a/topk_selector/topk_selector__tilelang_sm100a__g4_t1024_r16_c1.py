@@ -126,6 +126,9 @@ def program():
                 T.sync_threads()
                 leaf.read_group_state(end, span, need, inside, lower, within, state)
                 rounds = rounds + 1
+                # By now the entries have come.
+                if page_size > 0:
+                    leaf.keep_entry(pages, entry, worker)
                 # More digits over the row while the undecided keys are too many to list.
                 while (inside > 2048) & (span != 0):
                     for step in T.serial(batches):
@@ -162,8 +165,6 @@ def program():
                             leaf.make_keys_again(keys, column, lo, hi, lane)
                     leaf.collect(count, keys, above, equal, (warp * batches + batch) * 16, counters, entries, within, end, span, listing, owner, batch * 512, lane)
                 leaf.keep_count(counts, count, warp, lane)
-                if page_size > 0:
-                    leaf.keep_entry(pages, entry, worker)
                 T.sync_threads()
                 # The last use of a peer's memory: nothing after this barrier reads or writes one.
                 leaf.send_entries(entries, within, counters, 4, rank, warp, 32, lane)

@@ -132,6 +132,9 @@ def topk_selector__cutedsl_sm90a__g1_t512_r8_c1(
         cute.arch.sync_threads()
         end, span, need, inside = leaf.read_state(state)
         rounds = rounds + 1
+        # By now the entries have come.
+        if page_size > 0:
+            leaf.keep_entry(pages, entry, worker)
         # More digits over the row while the undecided keys are too many to list.
         while (inside > 2048) & (span != 0):
             for step in cutlass.range(batches, unroll=1):
@@ -160,8 +163,6 @@ def topk_selector__cutedsl_sm90a__g1_t512_r8_c1(
                 leaf.make_keys_again(keys, column, lo, hi, lane)
             count = leaf.collect(count, keys, above, equal, (warp * batches + batch) * 8, counters, entries, within, end, span, listing, owner, batch * 256, lane)
         leaf.keep_count(counts, count, warp, lane)
-        if page_size > 0:
-            leaf.keep_entry(pages, entry, worker)
         cute.arch.sync_threads()
         first = warp * words
         ties = Int32(cutlass.max(need - within, 0))
