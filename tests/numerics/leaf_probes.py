@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -40,7 +41,7 @@ from dsl_kernels.tile.lang import (
     Space,
     TileProgram,
 )
-from dsl_kernels.tile.text import Leaf, Out, Recorder, View, name
+from dsl_kernels.tile.text import Leaf, Out, Recorder, Text, View, name
 from dsl_kernels.variants import Variant
 
 NAMES = {torch_dtype: text for text, torch_dtype in TORCH_DTYPES.items() if text != "uint32"}
@@ -641,6 +642,16 @@ class Probe:
             def operands(_, knobs: Any) -> tuple[Operand, ...]:
                 return operands
 
+            def text(_, knobs: Any, arch: ArchSpec) -> Text:
+                """Not held to the schedule as a kernel's is: a leaf alone may leave some of its context untouched."""
+
+                def record(role: str | None) -> tuple[Any, ...]:
+                    recorder = Recorder(SimpleNamespace(**knobs), self.schedule(), arch, role)
+                    bodies[role or START](recorder)
+                    return tuple(recorder.statements)
+
+                return Text(record(None), {ROLE: record(ROLE)})
+
             def variant_id(_, backend: str, arch: ArchSpec, knobs: Any) -> str:
                 return self.id
 
@@ -665,7 +676,7 @@ class Probe:
         with mock.patch.object(rendering, "leaf_modules", with_own):
             text = rendering.render(candidate)
         # The probe's own leaves stand in the module itself, so that the cache's key covers them.
-        text = text.replace(f"from dsl_kernels.device.{self.dsl} import own as own\n", "").replace("own.", "")
+        text = text.replace(f"from dsl_kernels.device.{self.dsl} import own\n", "").replace("own.", "")
         first = "\nLAUNCH" if self.cute else "\nPASS_CONFIGS"
         text = text.replace(first, f"\n\n{''.join(sources)}{first}", 1)
         if self.cute:
