@@ -79,7 +79,9 @@ class Printer:
         if value.op in ("//", "%"):
             text, tightness = (
                 self._phrase(
-                    "quotient" if value.op == "//" else "remainder", a=self.value(a, 5), b=self.value(b, 6),
+                    "quotient" if value.op == "//" else "remainder",
+                    a=self.value(a, 5),
+                    b=self.value(b, 6),
                     coordinate=isinstance(a, t.Expr) and a.op == "name" and a.args[0] in self._schedule.axes,
                 ),
                 5,
