@@ -9,10 +9,32 @@ from dsl_kernels import programs
 from dsl_kernels.errors import InvalidArgumentError
 
 from .render import environment
-from .sweep import ROOT, backends
+from .sweep import ROOT, TEMPLATES, backends
+
+_CASES = '''"""Cases of the leaves of {op}: each on its own, as every DSL spells it, against its meaning in torch."""
+
+from __future__ import annotations
+
+import torch
+from leaf_probes import Probe, case
+
+from dsl_kernels.device.torch import {op} as leaf
+
+
+@case(leaf.read_row)
+def read_row(p: Probe) -> None:
+    target, x = p.shared("target", (256,), out=True), p.operand("x", p.normal(3, 256))
+    p.call(target, x, p.dim("row", 1), p.dim("columns", 256), p.threads, p.thread)
+
+
+@case(leaf.write_row)
+def write_row(p: Probe) -> None:
+    y, source = p.operand("y", torch.zeros(3, 256), out=True), p.shared("source", (256,), p.normal(256))
+    p.call(y, source, p.dim("row", 1), p.dim("columns", 256), p.threads, p.thread)
+'''
 
 LEAVES = "_leaves.py.j2"
-"""In the templates of a DSL: the leaves of the program below."""
+"""In the templates of a DSL, where it has one: the leaves of the program below."""
 
 _PROBLEM = '''"""{title}: what it computes, its reference and its workloads."""
 
@@ -202,9 +224,12 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
         root / "dsl_kernels" / "programs" / f"{op}.py": _PROGRAM,
         root / "dsl_kernels" / "device" / "torch" / f"{op}.py": _TORCH,
         root / "tests" / "numerics" / f"test_{op}.py": _TEST,
+        root / "tests" / "numerics" / f"leaves_{op}.py": _CASES,
     }
     files = {path: text.format(op=op, title=title) for path, text in files.items()}
     for backend in backends():
+        if not (TEMPLATES / backend / LEAVES).exists():
+            continue
         files[root / "dsl_kernels" / "device" / backend / f"{op}.py"] = leaves(backend, op)
     taken = [path for path in files if path.exists()]
     if taken:

@@ -8,6 +8,7 @@ A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, with a func
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -15,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,13 +30,15 @@ import draw_pipeline  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
-from dsl_kernels import cases, env, profile, programs, runs, variants  # noqa: E402
+from codegen.render import leaf_modules  # noqa: E402
+from dsl_kernels import backends, cases, env, profile, programs, runs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
+from dsl_kernels.tile.text import Call, walk  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
 from tests.fuzz.attacks import ATTACKS  # noqa: E402
 
@@ -137,6 +141,21 @@ def declaration() -> str:
     return _source("sparse_mla", "_blackwell")
 
 
+# The kernel that docs/extending.md writes, which a test takes through every stage.
+NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
+
+
+def newcomer(file: str, *names: str) -> str:
+    """Functions of a file of the example kernel, with their decorators."""
+    text = (NEWCOMER / file).read_text()
+    lines, shown = text.splitlines(), []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            first = min((d.lineno for d in node.decorator_list), default=node.lineno)
+            shown.append("\n".join(lines[first - 1 : node.end_lineno]))
+    return code("python", "\n\n\n".join(shown))
+
+
 def body() -> str:
     return _source("sparse_mla", "_gather_units")
 
@@ -219,6 +238,37 @@ def twin(backend: str) -> str:
         *lines[mma:end],
     ]
     return code("python", inspect.cleandoc("\n" + "\n".join(shown)))
+
+
+def lone_schedules() -> str:
+    """Schedules that one DSL alone has, and the leaves of theirs that another does not spell."""
+    rows = []
+    for op, arch in sorted({(v.op, v.arch) for v in variants.variants()}):
+        program, spec = programs.get(op), get_arch(arch)
+        held = {
+            backend: {program.variant_id("", spec, v.knobs): v for v in variants.variants(op, backend, arch)}
+            for backend in backends.names()
+        }
+        for backend, other in permutations(held, 2):
+            alone = [held[backend][name] for name in sorted(held[backend].keys() - held[other].keys())]
+            texts = [program.text(v.knobs, spec) for v in alone]
+            parts = [part for text in texts for part in (text.start, *text.roles.values())]
+            called = {s.leaf.name for part in parts for s in walk(part) if isinstance(s, Call)}
+            spelled = {
+                name for _, _, names in leaf_modules(other, op, spec.tag.removesuffix("a")) for name in names
+            }
+            missing = ", ".join(f"`{name}`" for name in sorted(called - spelled)) or "none"
+            if alone:
+                rows.append((op, arch, backend, len(alone), other, missing))
+    columns = (
+        "op",
+        "arch",
+        "DSL",
+        "schedules of its own",
+        "the other",
+        "leaves that the other does not spell",
+    )
+    return table(columns, rows)
 
 
 def _length(paths: Iterable[Path]) -> int:
@@ -491,6 +541,19 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "body": body,
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
+    "newcomer_problem": partial(
+        newcomer, "dsl_kernels/problems/row_softmax.py", "make", "reference", "compare"
+    ),
+    "newcomer_schedule": partial(newcomer, "dsl_kernels/programs/row_softmax.py", "declare"),
+    "newcomer_bodies": partial(
+        newcomer, "dsl_kernels/programs/row_softmax.py", "_start", "_load", "_weigh", "bodies"
+    ),
+    **{
+        f"newcomer_{dsl}": partial(newcomer, f"dsl_kernels/device/{dsl}/row_softmax.py", "exponentials")
+        for dsl in ("torch", "tilelang", "cutedsl")
+    },
+    "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "_held", "exponentials"),
+    "lone_schedules": lone_schedules,
     "twin_declaration": twin_declaration,
     "twin_tilelang": partial(twin, "tilelang"),
     "twin_cutedsl": partial(twin, "cutedsl"),

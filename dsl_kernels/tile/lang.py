@@ -363,7 +363,7 @@ class TileProgram:
 
     Attributes:
         declare: (knobs as a namespace, arch) -> Schedule.
-        bodies: role name -> generator function over a Machine. A role that no body names is an error.
+        bodies: (knobs, arch) -> a function over a Recorder for each role, and for the start. A role without one is an error.
         counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
             which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.

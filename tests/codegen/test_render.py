@@ -12,7 +12,8 @@ import jinja2
 import pytest
 
 from codegen import emit, render
-from codegen.sweep import Candidate, Filter, sweep
+from codegen import sweep as sweeping
+from codegen.sweep import Candidate, Filter, leaf_files, sweep
 from dsl_kernels import programs
 from dsl_kernels.errors import (
     CacheError,
@@ -223,6 +224,20 @@ def test_a_body_that_drops_a_declared_step_does_not_render(monkeypatch) -> None:
     monkeypatch.setattr(Recorder, "commit", forget)
     with pytest.raises(DeclarationError, match=f"pipeline {pipe.name}.* no commit"):
         render.render(candidate)
+
+
+def test_leaves_belong_to_the_operation_with_the_longest_name(monkeypatch, tmp_path: Path) -> None:
+    for stem in ("gqa", "gqa_wide", "gqa_forward", "gqa_forward_sm90", "gqa_forwards"):
+        (tmp_path / "dsl").mkdir(exist_ok=True)
+        (tmp_path / "dsl" / f"{stem}.py").touch()
+    monkeypatch.setattr(sweeping, "DEVICE", tmp_path)
+    monkeypatch.setattr(programs, "names", lambda: ["gqa", "gqa_forward"])
+    found = {op: {path.stem for path in leaf_files("dsl", op)} for op in programs.names()}
+    assert found == {
+        "gqa": {"gqa", "gqa_wide", "gqa_forwards"},
+        "gqa_forward": {"gqa_forward", "gqa_forward_sm90"},
+    }
+    assert leaf_files("none", "gqa") == []
 
 
 def test_an_undefined_name_is_an_error_with_the_template_and_variant(monkeypatch) -> None:
