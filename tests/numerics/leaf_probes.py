@@ -645,7 +645,7 @@ class Probe:
                 return self.id
 
         return Framed(
-            self.op, None, (), lambda k, arch: self.schedule(), lambda k, arch: bodies, lambda form, dims: {}, lambda k, s, dims: None,  # type: ignore[arg-type, return-value]
+            self.op, None, (), lambda k, arch: self.schedule(), lambda k, arch: bodies, lambda form, dims: {}, lambda k, s, dims: None,
         )  # fmt: skip
 
     def text(self) -> str:
