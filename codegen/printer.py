@@ -286,6 +286,10 @@ class Printer:
     def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
         yield from self._spell("barriers_stand", barriers=self._plan.barriers, schedule=self._schedule)
 
+    def _teardown(self, s: t.TearDown) -> Iterator[str]:
+        yield "# Tensor memory goes back only when no role can touch it any more."
+        yield from self._spell("tear_down", schedule=self._schedule)
+
     def _barrier(self, slot: t.Slot, side: str) -> str:
         return self._phrase(
             "barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages)

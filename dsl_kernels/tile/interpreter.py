@@ -112,10 +112,17 @@ class Executor:
     def run(self, text: t.Text) -> Generator[Any, None, None]:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
+        yield from self._execute(text.end)
         if self._in_flight:
             self._fail(
                 f"ends with {len(self._in_flight)} groups of products in flight",
                 "await them, or commit the slot that they fill",
+            )
+
+        if self._run.cluster_of(self.block).pending(self):
+            self._fail(
+                "ends without a wait for its last arrival at its cluster's barrier",
+                "wait behind every arrival",
             )
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
@@ -129,6 +136,8 @@ class Executor:
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Meet):
                 yield from self._meet(statement.name)
+            elif isinstance(statement, t.TearDown):
+                yield from self._meet("")
             elif isinstance(statement, t.ClusterWait):
                 yield from self._cluster_wait()
             elif isinstance(statement, t.If):
@@ -214,9 +223,9 @@ class Executor:
 
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
-        phase = cluster.begin(self)
-        if phase is None:
+        if not cluster.pending(self):
             self._fail("waits for its cluster without an arrival", "arrive once before each wait")
+        phase = cluster.begin(self)
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def _call(self, call: t.Call) -> None:
@@ -365,7 +374,9 @@ class Executor:
                 for buffer in pipe.buffers:
                     _poison(self.cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
             if pipe.fill is Engine.BULK:
-                ring.announced[use] = self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                ring.announced[use] = (
+                    self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                )
         elif step.kind == "commit":
             if ring.announced.get(use, 0) != ring.received[use] and pipe.fill is Engine.BULK:
                 self._fail(
@@ -405,10 +416,14 @@ class ClusterBarrier:
         self.phases[executor] += 1
         return self.phases[executor] == self.waits[executor] + 1
 
-    def begin(self, executor: Executor) -> int | None:
-        """The phase that a role waits for, if it has arrived for one."""
+    def pending(self, executor: Executor) -> bool:
+        """Whether a role has arrived and not waited since."""
+        return self.phases.get(executor, 0) > self.waits.get(executor, 0)
+
+    def begin(self, executor: Executor) -> int:
+        """The phase that a role waits for from here on."""
         self.waits[executor] += 1
-        return self.waits[executor] if self.phases[executor] == self.waits[executor] else None
+        return self.waits[executor]
 
     def passed(self, phase: int) -> bool:
         return len(self.phases) == self.members and all(at >= phase for at in self.phases.values())

@@ -21,15 +21,7 @@ PASS_CONFIGS = {
     "tl.enable_fast_math": True,
 }
 
-CLUSTER_SOURCE = r"""
-namespace dk {
-// TileLang's own cluster barriers have no memory clobber; these keep ordinary accesses on their side.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-}  // namespace dk
-"""
-
-FP8_SOURCE = r"""
+SOURCE = r"""
 #include <cuda_bf16.h>
 namespace dk {
 // A quarter of one 656-byte token: 16 fp8 values of each of its eight 64-dim panels (words 0..31), two 16-byte pieces
@@ -75,9 +67,6 @@ __device__ __forceinline__ void store16(void* to, const unsigned* words) {
 }
 }  // namespace dk
 """
-
-
-SOURCE = CLUSTER_SOURCE + FP8_SOURCE
 
 
 def valid(token, n):

@@ -83,6 +83,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
             leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits, lane)
             if thread < 128:
                 # attend: queries, both products, softmax, merge, output
@@ -136,7 +137,10 @@ def program():
                     leaf.write_outputs(acc, top, attn_sink, out, lse, bx, 0, 32, lse_scale, worker)
                 else:
                     leaf.write_partial(acc, top, o_partial, lse_partial, bx, splits, split, 0, 32, worker)
-                    grid.take_ticket(last, last_s, arrivals, bx, splits, 1, 128, worker)
+                    T.sync_threads(1, 128)
+                    grid.count_in(last_s, arrivals, bx, splits, worker)
+                    T.sync_threads(1, 128)
+                    last = last_s[0] == splits - 1
                     if last:
                         leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 32, 32, splits, lse_scale, 0, 4096, worker, 128)
             else:
