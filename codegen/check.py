@@ -243,12 +243,12 @@ def _launch(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
         yield Violation(
             "CLUSTER", f"{cluster} CTAs a cluster", f"at most {arch.max_cluster}", "use a smaller cluster"
         )
-    if s.group and not (s.cooperative or cluster > 1):
+    if s.group and cluster == 1:
         yield Violation(
             "CO_RESIDENCY",
             f"CTAs synchronise over grid axes {s.group}",
-            "a cooperative launch or a cluster",
-            "declare cooperative=True: waiting CTAs must all be resident",
+            "a cluster",
+            "declare one: CTAs that wait for each other must all be resident",
         )
 
 

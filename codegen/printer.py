@@ -361,6 +361,10 @@ class Printer:
             # No CTA may send before the barriers of the others stand.
             yield from self._spell("meet_cluster")
 
+    def _teardown(self, s: t.TearDown) -> Iterator[str]:
+        yield "# Tensor memory goes back only when no role can touch it any more."
+        yield from self._spell("tear_down", schedule=self._schedule)
+
     def _barrier(self, slot: t.Slot, side: str) -> str:
         return self._phrase(
             "barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages)

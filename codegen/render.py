@@ -17,7 +17,19 @@ from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import Buffer, Schedule, Space
 from dsl_kernels.tile.plan import barrier_plan
-from dsl_kernels.tile.text import Box, Bulk, Rows, Span, Store, Text, names_of, values, walk
+from dsl_kernels.tile.text import (
+    Box,
+    Bulk,
+    ClusterArrive,
+    ClusterWait,
+    Rows,
+    Span,
+    Store,
+    Text,
+    names_of,
+    values,
+    walk,
+)
 
 from .printer import Printer, mma_facts, role_facts
 from .sweep import DEVICE, TEMPLATES, Candidate, leaf_files
@@ -164,7 +176,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         )
 
     printer = Printer(schedule, plan, spelling, leaf_module)
-    start = "\n".join(printer.lines(text.start))
+    start, end = ("\n".join(printer.lines(part)) for part in (text.start, text.end))
     roles = []
     for role in schedule.roles:
         facts = role_facts(schedule, role)
@@ -191,10 +203,12 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
                     fragments=[fragment_facts(b, schedule) for b in schedule.buffers if b.role == role.name],
                 )
             )
-    statements = [s for part in (text.start, *text.roles.values()) for s in walk(part)]
+    statements = [s for part in text.parts.values() for s in walk(part)]
     stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     return {
         "start": start,
+        "end": end,
+        "clusters": any(isinstance(s, (ClusterArrive, ClusterWait)) for s in statements),
         "roles": roles,
         "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED and b.alias is None),
         "aliases": tuple(b for b in schedule.buffers if b.alias is not None),
@@ -216,7 +230,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
         "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
-        "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
+        "warp": any("warp" in names_in_text(part) for part in text.parts.values()),
         "ordered": bool(schedule.turns) or schedule.multicasts,
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip

@@ -126,6 +126,7 @@ class Executor:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
         yield from self._meet_cluster()
+        yield from self._execute(text.end)
         if self._in_flight:
             self._fail(
                 f"ends with {len(self._in_flight)} groups of products in flight",
@@ -137,6 +138,12 @@ class Executor:
         for name, turn in self.cta.turns.items():
             if turn.held and turn.members[turn.whose] == me:
                 self._fail(f"ends with the turn of {name}", "pass it on")
+
+        if self._run.cluster_of(self.block).pending(self):
+            self._fail(
+                "ends without a wait for its last arrival at its cluster's barrier",
+                "wait behind every arrival",
+            )
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
@@ -151,6 +158,8 @@ class Executor:
                 yield from self._meet(statement.name)
             elif isinstance(statement, t.BarriersStand):
                 yield from self._meet_cluster()
+            elif isinstance(statement, t.TearDown):
+                yield from self._meet("")
             elif isinstance(statement, t.Store):
                 yield from self._meet(statement.name)
                 self._stores.append([self._stored(box, view) for box, view in statement.copies])
@@ -308,9 +317,9 @@ class Executor:
 
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
-        phase = cluster.begin(self)
-        if phase is None:
+        if not cluster.pending(self):
             self._fail("waits for its cluster without an arrival", "arrive once before each wait")
+        phase = cluster.begin(self)
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def _call(self, call: t.Call) -> None:
@@ -524,10 +533,14 @@ class ClusterBarrier:
         self.phases[executor] += 1
         return self.phases[executor] == self.waits[executor] + 1
 
-    def begin(self, executor: Executor) -> int | None:
-        """The phase that a role waits for, if it has arrived for one."""
+    def pending(self, executor: Executor) -> bool:
+        """Whether a role has arrived and not waited since."""
+        return self.phases.get(executor, 0) > self.waits.get(executor, 0)
+
+    def begin(self, executor: Executor) -> int:
+        """The phase that a role waits for from here on."""
         self.waits[executor] += 1
-        return self.waits[executor] if self.phases[executor] == self.waits[executor] else None
+        return self.waits[executor]
 
     def passed(self, phase: int) -> bool:
         return len(self.phases) == self.members and all(at >= phase for at in self.phases.values())

@@ -152,7 +152,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class Mma:
-    """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
+    """One tensor-core operation of the body: tile shape, operand types and majors.
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
     rows ("m") or its columns ("n"). A may come from registers (wgmma) instead of shared memory: a 16-bit fragment in the
@@ -210,7 +210,6 @@ class Schedule:
     mmas: tuple[Mma, ...]
     grid: tuple[str, ...]
     cluster: tuple[int, int, int] = (1, 1, 1)
-    cooperative: bool = False
     group: tuple[int, ...] = ()
     named_barriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -363,7 +362,8 @@ class TileProgram:
 
     Attributes:
         declare: (knobs as a namespace, arch) -> Schedule.
-        bodies: (knobs, arch) -> a function over a Recorder for each role, and for the start. A role without one is an error.
+        bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
+            role without one is an error.
         counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
             which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.
@@ -408,7 +408,7 @@ class TileProgram:
             DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
                 declared is used by no body.
         """
-        from .text import Recorder, Text
+        from .text import Recorder, TearDown, Text
         from .uses import check_uses
 
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
@@ -433,7 +433,9 @@ class TileProgram:
                     fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
                 )
         start = record(None, bodies[START])
-        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
+        # What is allocated goes back behind the last role: nobody has to say so.
+        end = (TearDown(),) if schedule.tmem_columns() else ()
+        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
         check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
         return text
 

@@ -470,6 +470,11 @@ class BarriersStand:
 
 
 @dataclass(frozen=True, eq=False)
+class TearDown:
+    """Behind all roles: no thread touches tensor memory any more, and it goes back."""
+
+
+@dataclass(frozen=True, eq=False)
 class Fill:
     """Every element of a register buffer becomes `value`."""
 
@@ -569,17 +574,23 @@ class PassTurn:
 
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
-    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand
+    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Text:
-    """A kernel: what every thread does first, and what each role does then."""
+    """A kernel: what every thread does first, what each role does then, and what every thread does last."""
 
     start: tuple[Statement, ...]
     roles: Mapping[str, tuple[Statement, ...]]
+    end: tuple[Statement, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, tuple[Statement, ...]]:
+        """All of it by name: that of the role, "start" and "end"."""
+        return {"start": self.start, **self.roles, "end": self.end}
 
 
 class Recorder:

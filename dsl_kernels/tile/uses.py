@@ -43,6 +43,9 @@ class _Uses:
         self._text = text
         self._parts: dict[str | None, tuple[t.Statement, ...]] = {None: text.start}
         self._parts.update(text.roles)
+        ends = [isinstance(s, t.TearDown) for s in text.end]
+        if ends != [True] * bool(schedule.tmem_columns()):
+            self._fail("the end", "tear_down once where there is tensor memory", f"{sum(ends)} of them", "leave the end to TileProgram.text")  # fmt: skip
         self._statements = [(role, s) for role, part in self._parts.items() for s in t.walk(part)]
         self._values = {id(s): t.values(s) for _, s in self._statements}
 

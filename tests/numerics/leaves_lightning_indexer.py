@@ -235,7 +235,7 @@ def _window(p: Probe, queries: int, begin: Any, size: Any, **kind: Any) -> tuple
     return tuple(
         p.registers(text, (queries,), value, dtype="int32", places=places, private=p.blackwell, **kind)
         for text, value in (("begin", begin), ("size", size))
-    )  # type: ignore[return-value]
+    )
 
 
 @case(indexer.read_windows, queries=(1, 2, 4))

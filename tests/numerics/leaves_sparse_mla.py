@@ -62,11 +62,12 @@ def vote(p: Probe, live: bool) -> None:
     )
 
 
-@case(mla.load_queries, heads=(8, 16))
-def load_queries(p: Probe, heads: int) -> None:
+@case(mla.load_queries, heads=(8, 16), columns=(32, 128))
+def load_queries(p: Probe, heads: int, columns: int) -> None:
     p.threads = 128
+    columns = columns if p.cute else max(columns, 64)
     p.call(
-        p.shared("target", (heads, 128), dtype="bfloat16", swizzle=128, out=True),
+        p.shared("target", (heads, columns), dtype="bfloat16", swizzle=min(128, 2 * columns), out=True),
         p.operand("q", p.normal(2, 32, 256).bfloat16()),
         p.dim("row", 1),
         p.dim("head0", 16),
@@ -74,7 +75,7 @@ def load_queries(p: Probe, heads: int) -> None:
         heads,
         256,
         128,
-        128,
+        columns,
         p.thread,
     )
 
@@ -87,9 +88,11 @@ def load_sinks(p: Probe) -> None:
     p.call(sinks, p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), 16, p.dim("share", 1), p.thread)
 
 
-@case(mla.copy_rows, columns=(64, 128))
+@case(mla.copy_rows, columns=(32, 64, 128))
 def copy_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
+    # Only where CTAs share out the dims are there fewer than 64, and only CuTe DSL has that.
+    columns = columns if p.cute else max(columns, 64)
     cache = p.normal(40, 264).bfloat16()[:, :256]
     p.call(
         p.shared(
@@ -883,8 +886,8 @@ def write_output(p: Probe, alone: bool, some: bool, block: int) -> None:
     )
 
 
-@case(mla_sm100.merge_columns, splits=(3, 11))
-def merge_columns(p: Probe, splits: int) -> None:
+@case(mla_sm100.merge_columns, splits=(3, 11), first=(0, 128))
+def merge_columns(p: Probe, splits: int, first: int) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     p.call(
         *_scratch(p, False, splits=splits),
@@ -897,7 +900,7 @@ def merge_columns(p: Probe, splits: int) -> None:
         HEADS,
         p.dim("splits", splits),
         p.scalar("lse_scale", 0.7),
-        p.dim("first", 0),
+        p.dim("first", first),
         128,
         p.thread,
         128,

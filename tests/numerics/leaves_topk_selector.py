@@ -339,7 +339,7 @@ def pick_bin_of_group(p: Probe, first: bool, need: int) -> None:
 
 
 def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
-    tensors = [torch.tensor([*x, 0, 0, 0, 0], dtype=torch.int32) for x in (value if isinstance(value[0], list) else [value])]  # type: ignore[misc]  # fmt: skip
+    tensors = [torch.tensor([*x, 0, 0, 0, 0], dtype=torch.int32) for x in (value if isinstance(value[0], list) else [value])]  # fmt: skip
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 
@@ -389,7 +389,7 @@ def send_entries(p: Probe) -> None:
     # Each CTA has its part of the list behind the other's.
     lists = [p.integers(0, 1 << 62, 256, dtype=torch.int64) for _ in range(2)]
     entries = p.shared("entries", (256,), lists, dtype="int64", out=True, cluster=True)
-    counters = _counters(p, [[70, 0, 0, 0], [101, 0, 0, 0]])  # type: ignore[list-item]
+    counters = _counters(p, [[70, 0, 0, 0], [101, 0, 0, 0]])
     p.call(entries, lambda m: m.block(1) * 70, counters, 2, p.rank, p.warp, WARPS, p.lane)
 
 

@@ -93,7 +93,7 @@ def test_leaves_that_share_a_case_are_listed() -> None:
     sharing: dict[Any, set[str]] = {}
     for leaf, held in CASES.items():
         for body in held.values():
-            sharing.setdefault(body.func, set()).add(leaf.name)  # type: ignore[attr-defined]
+            sharing.setdefault(body.func, set()).add(leaf.name)
     assert set().union(*(names for names in sharing.values() if len(names) > 1)) == IN_PAIRS.keys()
 
 

@@ -21,14 +21,6 @@ PASS_CONFIGS = {
     "tl.enable_fast_math": True,
 }
 
-CLUSTER_SOURCE = r"""
-namespace dk {
-// TileLang's own cluster barriers have no memory clobber; these keep ordinary accesses on their side.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-}  // namespace dk
-"""
-
 COPY_SOURCE = r"""
 namespace dk {
 // Start the copy of 16 bytes of row `token`; zeros where it names none of `n` rows. TileLang's own copy takes three
@@ -91,7 +83,7 @@ __device__ __forceinline__ void store16(void* to, const unsigned* words) {
 """
 
 
-SOURCE = CLUSTER_SOURCE + COPY_SOURCE + FP8_SOURCE
+SOURCE = COPY_SOURCE + FP8_SOURCE
 
 
 def valid(token, n):

@@ -116,11 +116,6 @@ __device__ __forceinline__ void peer_store(const int* own, int rank, int value) 
 __device__ __forceinline__ void peer_store(const void* own, int rank, long long value) {
   asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(peer_address(own, rank)), "l"(value) : "memory");
 }
-
-// TileLang's own cluster barriers have no memory clobber; these keep ordinary stores on their side.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 }  // namespace dk
 """
 

@@ -195,7 +195,7 @@ def program():
                     fill_0 = fill_0 + 1
                     T.tcgen05_mma_arrive(keys_empty[it % 8])
                     tile = tile + step
-            # Tensor memory is freed behind this barrier.
+            # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
     return lightning_indexer__tilelang_sm100a__decode_h32_q1_t128_st8_c1_e0

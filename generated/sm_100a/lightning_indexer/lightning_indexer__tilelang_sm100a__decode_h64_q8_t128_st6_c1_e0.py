@@ -270,7 +270,7 @@ def program():
                             fill_1 = fill_1 + 1
                     T.tcgen05_mma_arrive(keys_empty[it % 6])
                     tile = tile + step
-            # Tensor memory is freed behind this barrier.
+            # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
     return lightning_indexer__tilelang_sm100a__decode_h64_q8_t128_st6_c1_e0

@@ -206,7 +206,7 @@ def program():
                     T.tcgen05_gemm(keys[it % 6, :, :], queries[0, :, :], scores[it % 2, :, :], transpose_B=True, clear_accum=True, mbar=None)
                     T.tcgen05_mma_arrive(scores_full[it % 2])
                     T.tcgen05_mma_arrive(keys_empty[it % 6])
-            # Tensor memory is freed behind this barrier.
+            # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
     return lightning_indexer__tilelang_sm100a__prefill_h32_q8_t128_st6_c1_e0

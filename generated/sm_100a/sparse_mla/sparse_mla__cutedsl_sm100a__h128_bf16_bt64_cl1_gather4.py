@@ -268,7 +268,10 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_gather4(
         leaf_sm100.write_output(tmem + 0 + 0 * 256, held, stat_s, out, o_partial, row, head0, 128, 64, splits, split, alone, it > 0, worker)
         last = Boolean(False)
         if splits > 1:
-            last = grid.take_ticket(last_s, arrivals + bx, splits, 1, 128, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            grid.count_in(last_s, arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            last = last_s.load() == splits - 1
         if last:
             leaf_sm100.merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, head0, 128, 64, splits, lse_scale, 0, 512, worker, 128)
     elif warp < 5:

@@ -258,7 +258,10 @@ def sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl8_cp_async(
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
         if splits > 8:
-            last = grid.take_ticket(last_s, arrivals + bx * 8 + rank, splits // 8, 1, 128, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            grid.count_in(last_s, arrivals + bx * 8 + rank, splits // 8, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            last = last_s.load() == splits // 8 - 1
         if last:
             leaf_sm100.merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 16, 16, splits, lse_scale, rank * 64, 64, worker, 128)
     elif warp < 8:

@@ -91,7 +91,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, 8, splits // 8, threads=288, cluster_dims=(1, 8, 1)) as (bx, rank, part):
-            T.import_source(leaf_sm100.SOURCE)
+            T.import_source(grid.SOURCE + leaf_sm100.SOURCE)
             q_s = T.alloc_shared((1, 16, 512), "bfloat16")
             qpe_s = T.alloc_shared((1, 16, 64), "bfloat16")
             kv_s = T.alloc_shared((11, 64, 128), "bfloat16")
@@ -197,7 +197,10 @@ def program():
                 T.call_extern("handle", "dk::cluster_arrive")
                 T.call_extern("handle", "dk::cluster_wait")
                 if splits > 8:
-                    grid.take_ticket(last, last_s, arrivals, bx * 8 + rank, T.truncdiv(splits, 8), 1, 128, worker)
+                    T.sync_threads(1, 128)
+                    grid.count_in(last_s, arrivals, bx * 8 + rank, T.truncdiv(splits, 8), worker)
+                    T.sync_threads(1, 128)
+                    last = last_s[0] == T.truncdiv(splits, 8) - 1
                 if last:
                     leaf_sm100.merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 16, 16, splits, lse_scale, rank * 64, 64, worker, 128)
             elif thread < 256:
@@ -260,7 +263,7 @@ def program():
                         T.tcgen05_mma_arrive(o_full[0])
                 T.call_extern("handle", "dk::cluster_arrive")
                 T.call_extern("handle", "dk::cluster_wait")
-            # Tensor memory is freed behind this barrier.
+            # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
     return sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl8_cp_async

@@ -190,7 +190,10 @@ def program():
                 leaf_sm100.write_output(o_t, 0, held, stat_s, out, o_partial, bx, 0, 64, 64, splits, split, alone, it > 0, worker)
                 last = T.alloc_var("bool", init=False)
                 if splits > 1:
-                    grid.take_ticket(last, last_s, arrivals, bx, splits, 1, 128, worker)
+                    T.sync_threads(1, 128)
+                    grid.count_in(last_s, arrivals, bx, splits, worker)
+                    T.sync_threads(1, 128)
+                    last = last_s[0] == splits - 1
                 if last:
                     leaf_sm100.merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 64, 64, splits, lse_scale, 0, 512, worker, 128)
             elif thread < 256:
@@ -271,7 +274,7 @@ def program():
                             T.tcgen05_mma_arrive(kv_empty[(done * 4 + c) % 8])
                         T.tcgen05_mma_arrive(p_empty[0])
                         T.tcgen05_mma_arrive(o_full[0])
-            # Tensor memory is freed behind this barrier.
+            # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
     return sparse_mla__tilelang_sm100a__h64_fp8_bt64_cl1_cp_async

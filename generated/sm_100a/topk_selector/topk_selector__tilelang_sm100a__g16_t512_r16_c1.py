@@ -47,7 +47,7 @@ def program():
         indices: T.Tensor((rows, k,), "int32"),
     ):
         with T.Kernel(rows, 16, threads=512, cluster_dims=(1, 16, 1)) as (row, rank):
-            T.import_source(leaf.SOURCE)
+            T.import_source(grid.SOURCE + leaf.SOURCE)
             hist = T.alloc_shared((4096,), "int32")
             entries = T.alloc_shared((2112,), "int64")
             above = T.alloc_shared((2560,), "int32")

@@ -48,7 +48,7 @@ def program():
     ):
         with T.Kernel(rows, 8, threads=512, cluster_dims=(1, 8, 1)) as (row, rank):
             T.annotate_min_blocks_per_sm(2)
-            T.import_source(leaf.SOURCE)
+            T.import_source(grid.SOURCE + leaf.SOURCE)
             hist = T.alloc_shared((4096,), "int32")
             entries = T.alloc_shared((2112,), "int64")
             above = T.alloc_shared((2560,), "int32")

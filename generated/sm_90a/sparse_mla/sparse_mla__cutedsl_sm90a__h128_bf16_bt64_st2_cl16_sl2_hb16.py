@@ -231,7 +231,10 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl16_sl2_hb16(
         last = Boolean(True)
         if clusters > 1:
             leaf.leave_part(quads, lses, o_partial, lse_partial, row, splits, part * 16 + rank, head0, share, 128, 16, worker)
-            last = grid.take_ticket(last_s, arrivals + bx * 16 + rank, clusters, 1, 128, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            grid.count_in(last_s, arrivals + bx * 16 + rank, clusters, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            last = last_s.load() == clusters - 1
         if last:
             if clusters > 1:
                 leaf.merge_parts(quads, lses, o_partial, lse_partial, row, splits, rank, 16, clusters, head0, share, 128, 16, worker)

@@ -181,7 +181,10 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
         last = Boolean(True)
         if splits > 1:
             leaf_wide.leave_rows(acc, sums, o_partial, lse_partial, row, splits, split, head0, 128, worker)
-            last = grid.take_ticket(last_s, arrivals + bx, splits, 1, 256, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=256)
+            grid.count_in(last_s, arrivals + bx, splits, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=256)
+            last = last_s.load() == splits - 1
         if last:
             if splits > 1:
                 leaf_wide.merge_rows(acc, sums, o_partial, lse_partial, row, splits, head0, 128, worker)

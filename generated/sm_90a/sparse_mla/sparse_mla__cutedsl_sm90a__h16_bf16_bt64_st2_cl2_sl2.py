@@ -214,7 +214,10 @@ def sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2(
         last = Boolean(True)
         if clusters > 1:
             leaf.leave_part(quads, lses, o_partial, lse_partial, bx, splits, part * 2 + rank, 0, share, 16, 16, worker)
-            last = grid.take_ticket(last_s, arrivals + bx * 2 + rank, clusters, 1, 128, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            grid.count_in(last_s, arrivals + bx * 2 + rank, clusters, worker)
+            cute.arch.barrier(barrier_id=1, number_of_threads=128)
+            last = last_s.load() == clusters - 1
         if last:
             if clusters > 1:
                 leaf.merge_parts(quads, lses, o_partial, lse_partial, bx, splits, rank, 2, clusters, 0, share, 16, 16, worker)

@@ -140,7 +140,10 @@ def program():
                     leaf.write_outputs(acc, top, attn_sink, out, lse, row, head0, 128, lse_scale, worker)
                 else:
                     leaf.write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, 128, worker)
-                    grid.take_ticket(last, last_s, arrivals, bx, splits, 1, 256, worker)
+                    T.sync_threads(1, 256)
+                    grid.count_in(last_s, arrivals, bx, splits, worker)
+                    T.sync_threads(1, 256)
+                    last = last_s[0] == splits - 1
                     if last:
                         leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, 64, 128, splits, lse_scale, 0, 8192, worker, 256)
             else:

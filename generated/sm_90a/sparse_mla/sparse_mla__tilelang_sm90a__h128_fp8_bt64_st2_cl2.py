@@ -61,7 +61,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 2, 2, splits // 2, threads=384, cluster_dims=(1, 2, 1)) as (bx, rank, part):
-            T.import_source(leaf.SOURCE)
+            T.import_source(grid.SOURCE + leaf.SOURCE)
             q_s = T.alloc_shared((64, 512), "bfloat16")
             qpe_s = T.alloc_shared((64, 64), "bfloat16")
             ckv_s = T.alloc_shared((2, 64, 512), "bfloat16")
@@ -140,7 +140,10 @@ def program():
                 T.call_extern("handle", "dk::cluster_arrive")
                 T.call_extern("handle", "dk::cluster_wait")
                 if splits > 2:
-                    grid.take_ticket(last, last_s, arrivals, bx * 2 + rank, T.truncdiv(splits, 2), 1, 256, worker)
+                    T.sync_threads(1, 256)
+                    grid.count_in(last_s, arrivals, bx * 2 + rank, T.truncdiv(splits, 2), worker)
+                    T.sync_threads(1, 256)
+                    last = last_s[0] == T.truncdiv(splits, 2) - 1
                 if last:
                     leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, row, head0, 64, 128, splits, lse_scale, rank * 4096, 4096, worker, 256)
             else:

@@ -63,7 +63,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, 2, splits // 2, threads=256, cluster_dims=(1, 2, 1)) as (bx, rank, part):
-            T.import_source(leaf.SOURCE)
+            T.import_source(grid.SOURCE + leaf.SOURCE)
             q_s = T.alloc_shared((32, 512), "bfloat16")
             qpe_s = T.alloc_shared((32, 64), "bfloat16")
             ckv_s = T.alloc_shared((2, 64, 512), "bfloat16")
@@ -140,7 +140,10 @@ def program():
                 T.call_extern("handle", "dk::cluster_arrive")
                 T.call_extern("handle", "dk::cluster_wait")
                 if splits > 2:
-                    grid.take_ticket(last, last_s, arrivals, bx * 2 + rank, T.truncdiv(splits, 2), 1, 128, worker)
+                    T.sync_threads(1, 128)
+                    grid.count_in(last_s, arrivals, bx * 2 + rank, T.truncdiv(splits, 2), worker)
+                    T.sync_threads(1, 128)
+                    last = last_s[0] == T.truncdiv(splits, 2) - 1
                 if last:
                     leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 32, 32, splits, lse_scale, rank * 2048, 2048, worker, 128)
             else:

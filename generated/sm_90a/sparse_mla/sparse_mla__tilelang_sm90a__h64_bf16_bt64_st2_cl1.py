@@ -138,7 +138,10 @@ def program():
                     leaf.write_outputs(acc, top, attn_sink, out, lse, bx, 0, 64, lse_scale, worker)
                 else:
                     leaf.write_partial(acc, top, o_partial, lse_partial, bx, splits, split, 0, 64, worker)
-                    grid.take_ticket(last, last_s, arrivals, bx, splits, 1, 256, worker)
+                    T.sync_threads(1, 256)
+                    grid.count_in(last_s, arrivals, bx, splits, worker)
+                    T.sync_threads(1, 256)
+                    last = last_s[0] == splits - 1
                     if last:
                         leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 64, 64, splits, lse_scale, 0, 8192, worker, 256)
             else:
