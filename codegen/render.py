@@ -62,7 +62,7 @@ def steps_missing(plans: Iterable[PipelinePlan], used: set[tuple[str, ...]]) -> 
             wanted.add((name, "acquire"))
         for reader in plan.pipeline.readers:
             wanted.add((name, "wait", reader.role))
-            if plan.empty is not None:
+            if plan.release[reader.role]:
                 wanted.add((name, "release", reader.role))
     return [" ".join(step) for step in sorted(wanted - used)]
 
@@ -131,7 +131,7 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
     paths = sorted(
         (DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem)
     )
-    paths += (DEVICE / backend).glob(f"{SHARED_LEAVES}.py")
+    paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
@@ -141,7 +141,8 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        alias = SHARED_LEAVES if path.stem == SHARED_LEAVES else f"leaf{path.stem.removeprefix(op)}"
+        shared = path.stem.startswith(SHARED_LEAVES)
+        alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
         found.append((alias, path.stem, frozenset(names)))
     return tuple(found)
 
@@ -167,7 +168,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
 
     used = {"leaf"}
 
-    own = tuple(module for module in modules if module[0] != SHARED_LEAVES)
+    own = tuple(module for module in modules if not module[0].startswith(SHARED_LEAVES))
 
     def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
         for alias, _, names in among:

@@ -71,7 +71,7 @@ ASYNC_PROXY = frozenset({Engine.BULK, Engine.WGMMA, Engine.TCGEN05})
 class Buffer:
     """On-chip storage of one CTA.
 
-    `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
+    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column. `alias` names a buffer whose
     storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
     with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
@@ -100,6 +100,11 @@ class Buffer:
     @property
     def bytes(self) -> int:
         return self.stage_bytes * self.stages
+
+    @property
+    def columns(self) -> int:
+        """32-bit columns of one stage in tensor memory."""
+        return self.shape[1] * DTYPE_BYTES[self.dtype] // 4
 
 
 @dataclass(frozen=True)
@@ -166,8 +171,8 @@ class Mma:
     """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
-    rows ("m") or its columns ("n"). A may come from registers (wgmma) instead of shared memory: a 16-bit fragment in the
-    order of an accumulator.
+    rows ("m") or its columns ("n"). A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
+    16-bit elements in the order of an accumulator.
     """
 
     name: str
@@ -286,7 +291,7 @@ class Schedule:
             if buffer.name == name:
                 return found
             if buffer.space is Space.TENSOR:
-                found += buffer.shape[1] * buffer.stages
+                found += buffer.columns * buffer.stages
         return found
 
     def tmem_allocation(self) -> int:
@@ -296,7 +301,7 @@ class Schedule:
 
     def tmem_columns(self) -> int:
         """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
-        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
+        return sum(b.columns * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
 
 
 def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:

@@ -224,6 +224,11 @@ def _release(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
     return (*steps, Action.ARRIVE_EMPTY_CLUSTER if pipe.multicast else Action.ARRIVE_EMPTY)
 
 
+def _last_read(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
+    """Where nothing is given back: what was read has arrived all the same."""
+    return (Action.WAIT_TMEM_LOAD,) if reader.engine is Engine.TMEM and pipe.rounds == "once" else ()
+
+
 @checked
 def barrier_plan(schedule: Schedule) -> BarrierPlan:
     """Derive the plan of every pipeline of `schedule`.
@@ -259,7 +264,8 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
             commit=commit,
             wait={reader.role: _wait(pipe, reader) for reader in pipe.readers},
             release={
-                reader.role: _release(pipe, reader) if empty is not None else () for reader in pipe.readers
+                reader.role: _release(pipe, reader) if empty is not None else _last_read(pipe, reader)
+                for reader in pipe.readers
             },
         )
     return BarrierPlan(plans)
