@@ -245,7 +245,9 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
         | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
         "boxed": {s.source.map: "strided" for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box) and len(s.source.at) > 2}
-        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
+        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast}
+        | {s.source.map: "pair" for s in statements if isinstance(s, Bulk) and s.slot.pipeline.pair},
+        "pairs": schedule.pairs,
         "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),

@@ -150,6 +150,8 @@ class Pipeline:
     `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
     Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
     full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go.
+    A `pair` one is of products by two CTAs: each fills its own slot, the first CTA waits for both and gives both back; what
+    such products fill is full in both, and free when the readers of both have let it go.
     """
 
     name: str
@@ -164,6 +166,7 @@ class Pipeline:
     accumulates: bool = False
     doc: str = ""
     multicast: bool = False
+    pair: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,8 @@ class Mma:
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
     rows ("m") or its columns ("n"). A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
-    16-bit elements in the order of an accumulator.
+    16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
+    rows of A, of B and of the result each, and the first of them issues the product.
     """
 
     name: str
@@ -190,6 +194,7 @@ class Mma:
     b: str = ""
     acc: str = ""
     shared_out: str = "m"
+    cta_group: int = 1
 
     @property
     def flops(self) -> int:
@@ -249,7 +254,12 @@ class Schedule:
     @property
     def multicasts(self) -> bool:
         """Whether CTAs of a cluster fill each other's slots: none may start before, or end behind, what others send."""
-        return any(pipe.multicast for pipe in self.pipelines)
+        return any(pipe.multicast or pipe.pair for pipe in self.pipelines)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether two CTAs share out every product."""
+        return any(mma.cta_group == 2 for mma in self.mmas)
 
     def role(self, name: str) -> Role:
         return _pick(self.roles, name, "role")
@@ -541,6 +551,16 @@ def _validate(op: str, schedule: Schedule) -> None:
                 "multicast with bulk copies in a cluster whose grid axes are the group",
                 f"fill {pipe.fill.value}, cluster {schedule.cluster}, group {schedule.group}",
             )
+        engines = {reader.engine for reader in pipe.readers}
+        if pipe.pair and (pipe.fill, engines) not in (
+            (Engine.BULK, {Engine.TCGEN05}),
+            (Engine.TCGEN05, {Engine.TMEM}),
+        ):
+            fail(
+                f"pipeline {pipe.name}",
+                "pair between bulk copies and tcgen05, or tcgen05 and readers of tensor memory",
+                f"{pipe.fill.value} to {', '.join(sorted(engine.value for engine in engines))}",
+            )
         if pipe.rounds not in ("loop", "once"):
             fail(f"pipeline {pipe.name}", "rounds 'loop' or 'once'", pipe.rounds)
         if pipe.rounds == "once" and pipe.stages != 1:
@@ -551,6 +571,18 @@ def _validate(op: str, schedule: Schedule) -> None:
         source = buffers[mma.a].space if mma.a in buffers else mma.a_space
         if source is not mma.a_space:
             fail(f"mma {mma.name}", f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory")
+        if mma.cta_group not in (1, 2) or (mma.cta_group == 2) != schedule.pairs:
+            fail(f"mma {mma.name}", "cta_group 1 or 2, the same for all", str(mma.cta_group))
+        if mma.cta_group == 2:
+            if mma.unit != "tcgen05" or schedule.cluster_ctas != 2 or not schedule.group:
+                fail(
+                    f"mma {mma.name}",
+                    "tcgen05 in clusters of two, the group",
+                    f"{mma.unit}, {schedule.cluster}",
+                )
+            for pipe in schedule.pipelines:
+                if {mma.a, mma.b, mma.acc} & set(pipe.buffers) and not pipe.pair:
+                    fail(f"pipeline {pipe.name}", f"pair=True, as {mma.name} is of two CTAs", "pair=False")
         if mma.a_space is not Space.SHARED and mma.a_major != "k":
             fail(f"mma {mma.name}", "a K-major A outside of shared memory", f"a_major={mma.a_major!r}")
     for tensor_map in schedule.maps:

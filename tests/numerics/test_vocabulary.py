@@ -457,6 +457,63 @@ def chain_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"o": (q @ k.T).bfloat16().double() @ v}
 
 
+# Products of two CTAs (cta_group::2): C = A B^T with 128 rows of A and half the rows of B in either CTA.
+
+
+def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(
+            Role("epilogue", 4, doc="128 rows of C a CTA"),
+            Role("load", 1, doc="this CTA's rows of A and B"),
+            Role("mma", 1, doc="the products of both CTAs"),
+        ),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "bfloat16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (32, 64), "bfloat16", 2, swizzle=128),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer("sums", REGISTER, (128, 64), "float32", role="epilogue"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2, pair=True),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM, "warp"),), rounds="once", pair=True),
+        ),
+        mmas=(
+            Mma("product", "tcgen05", "mma", 256, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", cta_group=2, doc="C += A B^T"),
+        ),
+        grid=("2",),
+        axes=("rank",),
+        cluster=(2, 1, 1),
+        group=(0,),
+        maps=(rows_map("a", 64 * TILES, 256, 128, "BFLOAT16"), rows_map("b", 64 * TILES, 64, 32, "BFLOAT16")),
+    )  # fmt: skip
+
+
+def load_own(m: Recorder) -> None:
+    for i in m.loop("i", TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (m.block(0) * 128, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (m.block(0) * 32, i * 64)), ab)
+        m.commit(ab)
+
+
+def issue_for_both(m: Recorder) -> None:
+    with m.when(m.block(0).equals(0)):
+        c = m.slot("c", 0)
+        for i in m.loop("i", TILES):
+            ab = m.wait("ab", i)
+            m.multiply("product", c.view(), ab.a_s, ab.b_s, accumulate=i > 0)
+            m.release(ab)
+        m.commit(c)
+
+
+def write_own(m: Recorder) -> None:
+    sums = m.buffer("sums")
+    c = m.wait("c", 0)
+    fragment.read_tensor(m, sums, c.view(), m.thread)
+    m.release(c)
+    fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
     return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
@@ -616,6 +673,20 @@ CASES = (
         "epilogue",
         too_early(of(t.Step, kind="commit")),
         "emulator: ",
+        arch="sm_100a",
+    ),
+    Case(
+        "pair",
+        pair,
+        {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
+        (
+            *matrices((256, 64 * TILES), (64, 64 * TILES), dtype="bfloat16"),
+            Operand("c", (256, 64), "float32", "out"),
+        ),
+        product_of,
+        "mma",
+        too_early(of(t.Step, kind="release")),
+        "interpreter: c is off",
         arch="sm_100a",
     ),
 )

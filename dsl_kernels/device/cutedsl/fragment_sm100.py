@@ -21,7 +21,11 @@ def read_tensor(target, source, thread):
     atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(count)), Float32)
     copy = tcgen05.make_tmem_copy(atom, _columns(source, count)).get_slice(thread)
     shape = copy.partition_D(cute.make_identity_tensor((LANES, count))).shape
-    cute.copy(copy, copy.partition_S(_columns(source, count)), cute.make_tensor(target.iterator, cute.make_layout(shape)))
+    cute.copy(
+        copy,
+        copy.partition_S(_columns(source, count)),
+        cute.make_tensor(target.iterator, cute.make_layout(shape)),
+    )
 
 
 def write_tensor(target, source, thread):
@@ -31,7 +35,11 @@ def write_tensor(target, source, thread):
     atom = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(count)), Float32)
     copy = tcgen05.make_tmem_copy(atom, _columns(target, count)).get_slice(thread)
     shape = copy.partition_S(cute.make_identity_tensor((LANES, count))).shape
-    cute.copy(copy, cute.make_tensor(words.iterator, cute.make_layout(shape)), copy.partition_D(_columns(target, count)))
+    cute.copy(
+        copy,
+        cute.make_tensor(words.iterator, cute.make_layout(shape)),
+        copy.partition_D(_columns(target, count)),
+    )
 
 
 def write_rows(out, pitch, row, column, source, thread):
