@@ -210,8 +210,8 @@ class Printer:
         if isinstance(s.source, t.Box):
             pipe, ctas = s.slot.pipeline, self._schedule.cluster_ctas if s.multicast else 1
             yield from self._spell(
-                "cluster_box" if pipe.multicast else "copy_box", **self._box(s.source), target=target, barrier=barrier,
-                evict_first=s.evict_first, ctas=ctas, full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
+                "cluster_box" if pipe.multicast or pipe.pair else "copy_box", **self._box(s.source), target=target, barrier=barrier,
+                evict_first=s.evict_first, ctas=ctas, pair=pipe.pair, full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
             )  # fmt: skip
         elif isinstance(s.source, t.Rows):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
@@ -379,9 +379,10 @@ class Printer:
             actions = (plan.wait if kind == "wait" else plan.release)[role]
         if pipe.fill is Engine.BULK:
             # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
-            first = bool(self._spelling.announces_first) or pipe.multicast
-            announce = (Action.EXPECT_TX,) if (kind == "acquire") == first else ()
-            actions = tuple(a for a in actions if a is not Action.EXPECT_TX)
+            first = bool(self._spelling.announces_first) or pipe.multicast or pipe.pair
+            expect = Action.EXPECT_TX_PAIR if pipe.pair else Action.EXPECT_TX
+            announce = (expect,) if (kind == "acquire") == first else ()
+            actions = tuple(a for a in actions if a is not expect)
             actions = actions + announce if kind in ("acquire", "commit") else actions
         turn = s.slot.use if pipe.stages == 1 else None
         phase = self.value(turn, 5) if turn is not None else f"({self.value(s.slot.use, 5)} // {pipe.stages})"
@@ -437,6 +438,7 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     groups = role.warps // 4 if mma.unit == "wgmma" else 1
     m = mma.m // groups if mma.shared_out == "m" else mma.m
     n = mma.n // groups if mma.shared_out == "n" else mma.n
+    own_m, own_n = m // mma.cta_group, n // mma.cta_group
     first = schedule.first_thread(role.name) // 32
     which = f"(warp - {first}) // 4" if first else "warp // 4"
     if role.replicas > 1:
@@ -444,10 +446,10 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     return SimpleNamespace(
         **{**vars(mma), "m": m, "n": n}, whole=mma, groups=groups, which=which if groups > 1 else None,
         a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
-        rows_a=m if mma.a_major == "k" else mma.k, rows_b=n if mma.b_major == "k" else mma.k,
-        columns_a=mma.k if mma.a_major == "k" else m, columns_b=mma.k if mma.b_major == "k" else n,
+        rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
+        columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,
         policy="FullRow" if mma.shared_out == "m" else "FullCol", a_shared=mma.a_space is Space.SHARED,
-        home=mma.unit if mma.a_space is Space.SHARED else f"{mma.unit}_{mma.a_space.value}",
+        home=mma.unit + (f"_{mma.a_space.value}" if mma.a_space is not Space.SHARED else "_pair" if mma.cta_group == 2 else ""),
     )  # fmt: skip
 
 

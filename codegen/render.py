@@ -118,7 +118,7 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
     Behind them the leaves that all operations share.
     """
     paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
-    paths += (DEVICE / backend).glob(f"{SHARED_LEAVES}.py")
+    paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
@@ -128,7 +128,8 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        alias = SHARED_LEAVES if path.stem == SHARED_LEAVES else f"leaf{path.stem.removeprefix(op)}"
+        shared = path.stem.startswith(SHARED_LEAVES)
+        alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
         found.append((alias, path.stem, frozenset(names)))
     return tuple(found)
 
@@ -154,7 +155,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
 
     used = {"leaf"}
 
-    own = tuple(module for module in modules if module[0] != SHARED_LEAVES)
+    own = tuple(module for module in modules if not module[0].startswith(SHARED_LEAVES))
 
     def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
         for alias, _, names in among:
@@ -227,7 +228,9 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
         | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
         "boxed": {s.source.map: "strided" for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box) and len(s.source.at) > 2}
-        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
+        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast}
+        | {s.source.map: "pair" for s in statements if isinstance(s, Bulk) and s.slot.pipeline.pair},
+        "pairs": schedule.pairs,
         "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "warp": any("warp" in names_in_text(part) for part in text.parts.values()),

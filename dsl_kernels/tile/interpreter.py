@@ -403,20 +403,26 @@ class Executor:
     def _product(self, statement: t.Product) -> Issued:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
-        a, b, acc = self._view(statement.a), self._view(statement.b), self._view(statement.acc)
-        a = a if mma.a_major == "k" else a.T
-        b = b.T if mma.b_major == "k" else b
-        if a.shape != (mma.m, mma.k) or b.shape != (mma.k, mma.n):
+        # Each CTA of a pair holds half of the rows of everything.
+        ctas = self._run.members(self.block) if mma.cta_group == 2 else [self.cta]
+        parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in ctas]
+        left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
+        right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
+        a_shape = (left[0].shape[0] * len(ctas), left[0].shape[1])
+        b_shape = (right[0].shape[0], right[0].shape[1] * len(ctas))
+        if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
             self._fail(
-                f"multiplies {tuple(a.shape)} by {tuple(b.shape)} as {mma.name}",
+                f"multiplies {a_shape} by {b_shape} as {mma.name}",
                 f"declare m={mma.m}, n={mma.n}, k={mma.k} as the body uses them",
             )
         accumulate = self._value(statement.accumulate)
 
         def multiply() -> None:
             # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
-            product = (a.double() @ b.double()).float()
-            acc.copy_(acc + product if accumulate else product)
+            whole = torch.cat([b.double() for b in right], dim=1)
+            for a, (_, _, acc) in zip(left, parts, strict=True):
+                product = (a.double() @ whole).float()
+                acc.copy_(acc + product if accumulate else product)
 
         operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
         return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
@@ -463,6 +469,9 @@ class Executor:
                     f"releases use {use} of {pipe.name} under a product that reads it",
                     f"leave fewer than {step.pending} groups in flight at that release",
                 )
+        pair = self._run.members(self.block) if pipe.pair else [self.cta]
+        # What the products of a pair fill or read is full, or free, in both CTAs.
+        shared = pair if engines.get(step.kind) is Engine.TCGEN05 else [self.cta]
         if step.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:
@@ -471,17 +480,17 @@ class Executor:
                     "commit a slot before acquiring past the ring",
                 )
             readers = self._run.readers(pipe)
-            rings = (
-                [cta.rings[pipe.name] for cta in self._run.members(self.block)] if pipe.multicast else [ring]
-            )
+            filled = self._run.members(self.block) if pipe.multicast else [self.cta]
+            filled = pair if pipe.fill is Engine.TCGEN05 else filled
+            rings = [cta.rings[pipe.name] for cta in filled]
             yield Wait(
                 f"a free slot of {pipe.name} (use {use})",
                 lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
             )
             # What another CTA sends may be there before this one is ready.
             if not pipe.accumulates and not (pipe.multicast and ring.received[use]):
-                for buffer in pipe.buffers:
-                    _poison(self.cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+                for cta, buffer in product(filled if pipe.pair else [self.cta], pipe.buffers):
+                    _poison(cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
             if pipe.fill is Engine.BULK:
                 ring.announced[use] = (
                     self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
@@ -497,7 +506,8 @@ class Executor:
                     f"copies {ring.received[use]} bytes into use {use} of {pipe.name}, which announces {ring.announced[use]}",
                     "copy what is announced: a barrier waits for just so many bytes",
                 )
-            ring.committed += 1
+            for cta in shared:
+                cta.rings[pipe.name].committed += 1
         elif step.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
             wanted = self._slot_bytes(pipe)
@@ -507,11 +517,14 @@ class Executor:
             )
         elif step.kind == "wait":
             ring.waited[self._key] += 1
+            sources = pair if pipe.fill is Engine.BULK else [self.cta]
             yield Wait(
-                f"slot {use} of {pipe.name} to be filled by {pipe.producer}", lambda: ring.committed > use
+                f"slot {use} of {pipe.name} to be filled by {pipe.producer}",
+                lambda: all(cta.rings[pipe.name].committed > use for cta in sources),
             )
         else:
-            ring.released[self._key] += 1
+            for cta in shared:
+                cta.rings[pipe.name].released[self._key] += 1
 
     def _slot_bytes(self, pipe: Pipeline) -> int:
         return sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)

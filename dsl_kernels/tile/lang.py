@@ -60,9 +60,9 @@ ASYNC_PROXY = frozenset({Engine.BULK, Engine.WGMMA, Engine.TCGEN05})
 class Buffer:
     """On-chip storage of one CTA.
 
-    `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
-    storage this one re-uses, byte for byte (their live ranges must not overlap). Register buffers name the role that holds them, and
-    with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
+    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column.
+    `alias` names a buffer whose storage this one re-uses, byte for byte (their live ranges must not overlap). Register buffers name the role that
+    holds them, and with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
     """
 
@@ -89,6 +89,11 @@ class Buffer:
     @property
     def bytes(self) -> int:
         return self.stage_bytes * self.stages
+
+    @property
+    def columns(self) -> int:
+        """32-bit columns of one stage in tensor memory."""
+        return self.shape[1] * DTYPE_BYTES[self.dtype] // 4
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,8 @@ class Pipeline:
     `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
     Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
     full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go.
+    A `pair` one is of products by two CTAs: each fills its own slot, the first CTA waits for both and gives both back; what
+    such products fill is full in both, and free when the readers of both have let it go.
     """
 
     name: str
@@ -148,6 +155,7 @@ class Pipeline:
     accumulates: bool = False
     doc: str = ""
     multicast: bool = False
+    pair: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,8 +163,9 @@ class Mma:
     """One tensor-core operation of the body: tile shape, operand types and majors.
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
-    rows ("m") or its columns ("n"). A may come from registers (wgmma) instead of shared memory: a 16-bit fragment in the
-    order of an accumulator.
+    rows ("m") or its columns ("n"). A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
+    16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
+    rows of A, of B and of the result each, and the first of them issues the product.
     """
 
     name: str
@@ -174,6 +183,7 @@ class Mma:
     b: str = ""
     acc: str = ""
     shared_out: str = "m"
+    cta_group: int = 1
 
     @property
     def flops(self) -> int:
@@ -232,7 +242,12 @@ class Schedule:
     @property
     def multicasts(self) -> bool:
         """Whether CTAs of a cluster fill each other's slots: none may start before, or end behind, what others send."""
-        return any(pipe.multicast for pipe in self.pipelines)
+        return any(pipe.multicast or pipe.pair for pipe in self.pipelines)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether two CTAs share out every product."""
+        return any(mma.cta_group == 2 for mma in self.mmas)
 
     def role(self, name: str) -> Role:
         return _pick(self.roles, name, "role")
@@ -274,7 +289,7 @@ class Schedule:
             if buffer.name == name:
                 return found
             if buffer.space is Space.TENSOR:
-                found += buffer.shape[1] * buffer.stages
+                found += buffer.columns * buffer.stages
         return found
 
     def tmem_allocation(self) -> int:
@@ -284,7 +299,7 @@ class Schedule:
 
     def tmem_columns(self) -> int:
         """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
-        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR)
+        return sum(b.columns * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
 
 
 def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
@@ -555,6 +570,16 @@ def _validate(op: str, schedule: Schedule) -> None:
                 "multicast with bulk copies in a cluster whose grid axes are the group",
                 f"fill {pipe.fill.value}, cluster {schedule.cluster}, group {schedule.group}",
             )
+        engines = {reader.engine for reader in pipe.readers}
+        if pipe.pair and (pipe.fill, engines) not in (
+            (Engine.BULK, {Engine.TCGEN05}),
+            (Engine.TCGEN05, {Engine.TMEM}),
+        ):
+            fail(
+                f"pipeline {pipe.name}",
+                "pair between bulk copies and tcgen05, or tcgen05 and readers of tensor memory",
+                f"{pipe.fill.value} to {', '.join(sorted(engine.value for engine in engines))}",
+            )
         if pipe.rounds not in ("loop", "once"):
             fail(f"pipeline {pipe.name}", "rounds 'loop' or 'once'", pipe.rounds)
         if pipe.rounds == "once" and pipe.stages != 1:
@@ -565,6 +590,18 @@ def _validate(op: str, schedule: Schedule) -> None:
         source = buffers[mma.a].space if mma.a in buffers else mma.a_space
         if source is not mma.a_space:
             fail(f"mma {mma.name}", f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory")
+        if mma.cta_group not in (1, 2) or (mma.cta_group == 2) != schedule.pairs:
+            fail(f"mma {mma.name}", "cta_group 1 or 2, the same for all", str(mma.cta_group))
+        if mma.cta_group == 2:
+            if mma.unit != "tcgen05" or schedule.cluster_ctas != 2 or not schedule.group:
+                fail(
+                    f"mma {mma.name}",
+                    "tcgen05 in clusters of two, the group",
+                    f"{mma.unit}, {schedule.cluster}",
+                )
+            for pipe in schedule.pipelines:
+                if {mma.a, mma.b, mma.acc} & set(pipe.buffers) and not pipe.pair:
+                    fail(f"pipeline {pipe.name}", f"pair=True, as {mma.name} is of two CTAs", "pair=False")
         if mma.a_space is not Space.SHARED and mma.a_major != "k":
             fail(f"mma {mma.name}", "a K-major A outside of shared memory", f"a_major={mma.a_major!r}")
     for tensor_map in schedule.maps:

@@ -390,6 +390,130 @@ def every_step(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": inputs["a"].double() @ inputs["w"].double().T}
 
 
+# A from tensor memory: O = (Q K^T) V, the accumulators of the first product rounded and written back as its operand.
+
+
+def tensor_operand(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    mma, epilogue = Reader("mma", Engine.TCGEN05), Reader("epilogue", Engine.TMEM)
+    return Schedule(
+        roles=(
+            Role("epilogue", 4, doc="rounds S into P, writes O"),
+            Role("load", 1, doc="Q, K and V"),
+            Role("mma", 1, doc="both products"),
+        ),
+        buffers=(
+            Buffer("q_s", SHARED, (128, 64), "bfloat16", swizzle=128),
+            *(Buffer(name, SHARED, (64, 64), "bfloat16", swizzle=128) for name in ("k_s", "v_s")),
+            *(Buffer(name, TENSOR, (128, 64), "float32") for name in ("s_t", "o_t")),
+            Buffer("p_t", TENSOR, (128, 64), "bfloat16"),
+            Buffer("scores", REGISTER, (128, 64), "float32", role="epilogue"),
+            Buffer("weights", REGISTER, (128, 64), "bfloat16", role="epilogue"),
+        ),
+        pipelines=(
+            Pipeline("qkv", ("q_s", "k_s", "v_s"), "load", Engine.BULK, (mma,), rounds="once"),
+            Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (epilogue,), rounds="once"),
+            Pipeline("p", ("p_t",), "epilogue", Engine.TMEM, (mma,), rounds="once"),
+            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (epilogue,), rounds="once"),
+        ),
+        mmas=(
+            Mma("qk", "tcgen05", "mma", 128, 64, 64, "bfloat16", a="q_s", b="k_s", acc="s_t", doc="S = Q K^T"),
+            Mma(
+                "pv", "tcgen05", "mma", 128, 64, 64, "bfloat16", b_major="mn", a_space=TENSOR, a="p_t", b="v_s", acc="o_t",
+                doc="O = P V",
+            ),
+        ),
+        grid=("1",),
+        axes=("cta",),
+        maps=(rows_map("q", 64, 128, 128, "BFLOAT16"), *(rows_map(x, 64, 64, 64, "BFLOAT16") for x in "kv")),
+    )  # fmt: skip
+
+
+def issue_both(m: Recorder) -> None:
+    qkv, s, p, o = m.wait("qkv", 0), m.slot("s", 0), m.slot("p", 0), m.slot("o", 0)
+    m.multiply("qk", s.view(), qkv.q_s, qkv.k_s)
+    m.commit(s)
+    m.wait("p", 0)
+    m.multiply("pv", o.view(), p.view(), qkv.v_s)
+    m.commit(o)
+
+
+def round_and_write(m: Recorder) -> None:
+    scores, weights = m.buffer("scores"), m.buffer("weights")
+    s, p, o = m.slot("s", 0), m.slot("p", 0), m.slot("o", 0)
+    m.wait("s", 0)
+    fragment.read_tensor(m, scores, s.view(), m.thread)
+    m.release(s)
+    fragment.round_to(m, weights, scores)
+    fragment.write_tensor(m, p.view(), weights, m.thread)
+    m.commit(p)
+    m.wait("o", 0)
+    fragment.read_tensor(m, scores, o.view(), m.thread)
+    m.release(o)
+    fragment.write_rows(m, m.operand("o"), 64, 0, 0, scores, m.thread)
+
+
+def chain_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    q, k, v = (inputs[name].double() for name in "qkv")
+    return {"o": (q @ k.T).bfloat16().double() @ v}
+
+
+# Products of two CTAs (cta_group::2): C = A B^T with 128 rows of A and half the rows of B in either CTA.
+
+
+def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(
+            Role("epilogue", 4, doc="128 rows of C a CTA"),
+            Role("load", 1, doc="this CTA's rows of A and B"),
+            Role("mma", 1, doc="the products of both CTAs"),
+        ),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "bfloat16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (32, 64), "bfloat16", 2, swizzle=128),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer("sums", REGISTER, (128, 64), "float32", role="epilogue"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2, pair=True),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM, "warp"),), rounds="once", pair=True),
+        ),
+        mmas=(
+            Mma("product", "tcgen05", "mma", 256, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", cta_group=2, doc="C += A B^T"),
+        ),
+        grid=("2",),
+        axes=("rank",),
+        cluster=(2, 1, 1),
+        group=(0,),
+        maps=(rows_map("a", 64 * TILES, 256, 128, "BFLOAT16"), rows_map("b", 64 * TILES, 64, 32, "BFLOAT16")),
+    )  # fmt: skip
+
+
+def load_own(m: Recorder) -> None:
+    for i in m.loop("i", TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (m.block(0) * 128, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (m.block(0) * 32, i * 64)), ab)
+        m.commit(ab)
+
+
+def issue_for_both(m: Recorder) -> None:
+    with m.when(m.block(0).equals(0)):
+        c = m.slot("c", 0)
+        for i in m.loop("i", TILES):
+            ab = m.wait("ab", i)
+            m.multiply("product", c.view(), ab.a_s, ab.b_s, accumulate=i > 0)
+            m.release(ab)
+        m.commit(c)
+
+
+def write_own(m: Recorder) -> None:
+    sums = m.buffer("sums")
+    c = m.wait("c", 0)
+    fragment.read_tensor(m, sums, c.view(), m.thread)
+    m.release(c)
+    fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
     return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
@@ -453,6 +577,7 @@ def product_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": (inputs["a"].double() @ inputs["b"].double().T).float()}
 
 
+QKV = (Operand("q", (128, 64), "bfloat16"), *(Operand(name, (64, 64), "bfloat16") for name in "kv"))
 CASES = (
     Case(
         "replicas",
@@ -538,6 +663,31 @@ CASES = (
             "c_step": 200,
             "c_head": 64,
         },
+    ),
+    Case(
+        "tensor_operand",
+        tensor_operand,
+        {"epilogue": round_and_write, "load": load_qkv, "mma": issue_both},
+        (*QKV, Operand("o", (128, 64), "float32", "out")),
+        chain_of,
+        "epilogue",
+        too_early(of(t.Step, kind="commit")),
+        "emulator: ",
+        arch="sm_100a",
+    ),
+    Case(
+        "pair",
+        pair,
+        {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
+        (
+            *matrices((256, 64 * TILES), (64, 64 * TILES), dtype="bfloat16"),
+            Operand("c", (256, 64), "float32", "out"),
+        ),
+        product_of,
+        "mma",
+        too_early(of(t.Step, kind="release")),
+        "interpreter: c is off",
+        arch="sm_100a",
     ),
 )
 BY_NAME = {case.name: case for case in CASES}

@@ -50,6 +50,18 @@ def divide_rows(source: Any, rows: Any, thread: Any) -> None:
 
 
 @leaf
+def read_tensor(target: Any, source: Any, thread: Any) -> None:
+    """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
+    target.copy_(source)
+
+
+@leaf
+def write_tensor(target: Any, source: Any, thread: Any) -> None:
+    """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
+    target.copy_(source)
+
+
+@leaf
 def stage_rows(target: Any, row: int, rows: int, source: Any, thread: Any) -> None:
     """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
     target[row : row + source.shape[0]] = source
