@@ -93,7 +93,7 @@ class Buffer:
     @property
     def columns(self) -> int:
         """32-bit columns of one stage in tensor memory."""
-        return self.shape[1] * DTYPE_BYTES[self.dtype] // 4
+        return self.shape[1] * DTYPES[self.dtype].bytes // 4
 
 
 @dataclass(frozen=True)
