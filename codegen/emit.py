@@ -25,7 +25,7 @@ GENERATED = ROOT / "generated"
 MANIFEST = "manifest.json"
 SCHEMA = 1
 # What the head of each generated module says, whatever the manifest of a run that was killed says.
-_MARK = "Generated from templates/"
+_MARK = "Generated from dsl_kernels/"
 
 
 @dataclass
