@@ -26,6 +26,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
@@ -205,14 +206,19 @@ def barriers() -> str:
     )
 
 
+def functions(source: str, *names: str) -> str:
+    """Functions of a generated module as they stand, with what decorates them."""
+    lines = source.splitlines()
+    shown = []
+    for name in names:
+        node = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == name)
+        shown.append("\n".join(lines[node.decorator_list[0].lineno - 1 : node.end_lineno]))
+    return code("python", "\n\n\n".join(shown))
+
+
 def generated(backend: str = "tilelang") -> str:
-    """The producer's branch of the example's generated module."""
-    lines = draw_pipeline.example(backend).source.splitlines()
-    first = next(
-        i for i, line in enumerate(lines) if line.strip().startswith(("elif thread <", "elif warp <"))
-    )
-    last = next(i for i, line in enumerate(lines) if i > first and line.strip() == "else:")
-    return code("python", inspect.cleandoc("\n" + "\n".join(lines[first:last])))
+    """The producer of the example's generated module."""
+    return functions(draw_pipeline.example(backend).source, "producer")
 
 
 # The kernel that docs/two_dsls.md shows in both DSLs.
@@ -225,19 +231,7 @@ def twin_declaration() -> str:
 
 def twin(backend: str) -> str:
     """The first scoring role and the MMA role of the twin's generated module in one DSL."""
-    lines = variants.get(f"lightning_indexer__{backend}_sm100a__{TWIN}").source.splitlines()
-    stripped = [line.strip() for line in lines]
-    score = next(i for i, line in enumerate(stripped) if line.startswith(("if thread <", "if warp <")))
-    other = next(i for i, line in enumerate(stripped) if i > score and line.startswith("elif"))
-    end = next(i for i, line in enumerate(stripped) if line.startswith("# Tensor memory"))
-    mma = max(i for i, line in enumerate(stripped) if i < end and line == "else:")
-    margin = lines[score][: len(lines[score]) - len(stripped[score])]
-    shown = [
-        *lines[score:other],
-        f"{margin}# The other scoring role and the role that loads are left out here.",
-        *lines[mma:end],
-    ]
-    return code("python", inspect.cleandoc("\n" + "\n".join(shown)))
+    return functions(variants.get(f"lightning_indexer__{backend}_sm100a__{TWIN}").source, "score_0", "mma")
 
 
 def lone_schedules() -> str:
@@ -271,36 +265,19 @@ def lone_schedules() -> str:
     return table(columns, rows)
 
 
-def _length(paths: Iterable[Path]) -> int:
-    return sum(len(path.read_text().splitlines()) for path in paths)
+def hand_written() -> str:
+    return table(count_lines.COLUMNS, count_lines.rows())
 
 
 def dsl_lines() -> str:
-    """Lines that people wrote for each operation and DSL: what both share, then per architecture."""
+    """How many modules each operation has in a DSL, and how long they are, beside the lines that people wrote."""
+    written = {row[0]: dict(zip(count_lines.COLUMNS, row, strict=True)) for row in count_lines.rows()}
     rows = []
     for op in sorted({v.op for v in variants.variants()}):
-        declared = _length([ROOT / "dsl_kernels" / "programs" / f"{op}.py"])
         for backend in sorted({v.backend for v in variants.variants(op)}):
-            leaves, model = (
-                sorted((ROOT / "dsl_kernels" / "device" / dsl).glob(f"{op}*.py"))
-                for dsl in (backend, "torch")
-            )
-            made = [_length([v.path]) for v in variants.variants(op) if v.backend == backend]
-            rows.append(
-                (
-                    op, backend, declared, _length(model), _length(leaves), len(made), round(median(made)),
-                )
-            )  # fmt: skip
-    columns = (
-        "op",
-        "DSL",
-        "declaration (shared)",
-        "leaves in torch (shared)",
-        "leaves in the DSL",
-        "modules",
-        "lines of a module",
-    )
-    return table(columns, rows)
+            made = [len(v.source.splitlines()) for v in variants.variants(op) if v.backend == backend]
+            rows.append((op, backend, written[op][f"leaves in {backend}"], len(made), round(median(made))))
+    return table(("op", "DSL", "leaves in the DSL", "modules", "lines of a module"), rows)
 
 
 def dsl_builds() -> str:
@@ -557,6 +534,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "twin_declaration": twin_declaration,
     "twin_tilelang": partial(twin, "tilelang"),
     "twin_cutedsl": partial(twin, "cutedsl"),
+    "hand_written": hand_written,
     "dsl_lines": dsl_lines,
     "dsl_builds": dsl_builds,
     "claims": claims,

@@ -20,18 +20,18 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import topk_selector as leaf
-from ..device.torch.topk_selector import BINS, COARSE, WORD
-from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
+BINS, COARSE, WORD = Size(leaf.BINS, "BINS"), Size(leaf.COARSE, "COARSE"), Size(leaf.WORD, "WORD")
 # A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
-DENSE = 8
+DENSE = Size(8, "DENSE")
 # Undecided keys that are listed, and those of the list that are ranked without another round.
-LISTED = 2048
-RANKED = 64
+LISTED = Size(2048, "LISTED")
+RANKED = Size(64, "RANKED")
 # Columns that a CTA can mark in its bitmaps: a cluster of 16 serves rows of a million.
-SPAN = 81920
+SPAN = Size(81920, "SPAN")
 
 KNOBS = (
     Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
@@ -57,7 +57,7 @@ COMMITTED = (
 
 def _stashed(k: SimpleNamespace) -> int:
     """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
-    return 2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
+    return Size(2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0, "STASHED")
 
 
 def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
@@ -110,7 +110,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("row", "rank"),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"stashed": stashed, "warps": k.threads // 32, "batch": WORD * k.keep},
+        constants={"stashed": stashed, "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
         ctas_per_sm=k.resident,
         min_ctas_per_sm=_min_ctas_per_sm(k, arch),
     )  # fmt: skip
@@ -149,7 +149,7 @@ def _start(m: Recorder) -> None:
 
 def _held(m: Recorder) -> int:
     """Columns that the registers of a row's CTAs hold."""
-    return int(m.k.group * m.k.threads * m.k.keep)
+    return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
 
 
 def _select(m: Recorder) -> None:

@@ -24,6 +24,94 @@ if TYPE_CHECKING:
     from .text import Recorder, Text
 
 
+class Size(int):
+    """A number with the name that a generated module calls it by; an int like any other everywhere else.
+
+    Sums, differences, products and whole quotients of sizes are sizes, spelled in their names: a tile of `TILE` keys
+    by `LATENT_DIM` has `TILE * LATENT_DIM` elements.
+
+    Attributes:
+        spelled: the Python expression over names.
+        tightness: how tightly its outermost operator binds: 4 as a sum, 5 as a product, 9 as a name.
+        names: every name in it with its value.
+    """
+
+    spelled: str
+    tightness: int
+    names: Mapping[str, int]
+
+    def __new__(
+        cls, value: int, spelled: str, tightness: int = 9, names: Mapping[str, int] | None = None
+    ) -> Size:
+        found = super().__new__(cls, value)
+        found.spelled, found.tightness = spelled, tightness
+        found.names = {spelled: int(value)} if names is None else names
+        return found
+
+    def __add__(self, other: Any) -> Any:
+        return _sized("+", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _sized("+", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _sized("-", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _sized("-", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _sized("*", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _sized("*", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _sized("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _sized("//", other, self)
+
+
+_SIZED: dict[str, tuple[Callable[[int, int], Any], int]] = {
+    "+": (int.__add__, 4),
+    "-": (int.__sub__, 4),
+    "*": (int.__mul__, 5),
+    "//": (int.__floordiv__, 5),
+}
+
+
+def _sized(op: str, a: Any, b: Any) -> Any:
+    operate, tightness = _SIZED[op]
+    result = operate(a, b) if isinstance(a, int) and isinstance(b, int) else NotImplemented
+    if result is NotImplemented or isinstance(a, bool) or isinstance(b, bool):
+        return result
+    # What an operation leaves as it was keeps its spelling.
+    if b == (0 if op in "+-" else 1):
+        return a
+    if (op, a) in (("+", 0), ("*", 1)):
+        return b
+    if result == 0 or (op == "//" and result == 1):
+        return result
+    text = f"{spell(a, tightness)} {op} {spell(b, tightness + 1)}"
+    return Size(result, text, tightness, {**getattr(a, "names", {}), **getattr(b, "names", {})})
+
+
+def spell(value: Any, outer: int = 0) -> str:
+    """A number as a generated module writes it; `outer` is how tightly what stands around it binds."""
+    if not isinstance(value, Size):
+        return repr(value)
+    return f"({value.spelled})" if value.tightness < outer else value.spelled
+
+
+def named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, whole numbers under their names: `tile` is called TILE."""
+    return {
+        name: Size(value, name.upper()) if isinstance(value, int) and not isinstance(value, bool) else value
+        for name, value in values.items()
+    }
+
+
 class Space(str, Enum):
     """Where a buffer lives."""
 
@@ -112,8 +200,8 @@ class Role:
     active: int | None = None
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps * self.replicas
+    def threads(self) -> Size:
+        return Size(32 * self.warps * self.replicas, f"{self.name.upper()}_THREADS")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import DeclarationError
-from .lang import Engine, Mma, Pipeline, Schedule
+from .lang import Engine, Mma, Pipeline, Schedule, Size
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -175,7 +175,7 @@ _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
 def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
     """The number that an expression has where its names have the values in `scope`."""
     if not isinstance(value, Expr):
-        return value
+        return int(value) if isinstance(value, Size) else value
     if value.op == "name":
         return scope[value.args[0]]
     if value.op == "in_role":
