@@ -61,7 +61,12 @@ class Printer:
     def spelled(self, number: float, outer: int = 0) -> str:
         """A number as the module writes it; `outer` is how tightly what stands around it binds."""
         if isinstance(number, Size):
-            self.sizes |= number.names
+            for name, value in number.names.items():
+                if self.sizes.setdefault(name, value) != value:
+                    raise DeclarationError(
+                        f"size {name}", expected="one value in a kernel", got=f"{self.sizes[name]} and {value}",
+                        fix="give one of the two another name, or none",
+                    )  # fmt: skip
         return spell(number, outer)
 
     def _spell(self, macro: str, **values: Any) -> Iterator[str]:

@@ -234,11 +234,11 @@ def _blackwell_groups(k: SimpleNamespace) -> tuple[int, int]:
     return (1 if each == k.queries else 2), each
 
 
-def _blackwell_registers(k: SimpleNamespace, role: str, each: int) -> tuple[Buffer, ...]:
-    """What the threads of a scoring role hold: one key each, the scores of `each` queries, the weights of one."""
+def _blackwell_registers(k: SimpleNamespace, role: str, columns: int) -> tuple[Buffer, ...]:
+    """What the threads of a scoring role hold: one key each, `columns` of its scores, the weights of one query."""
     g = role.removeprefix("score_")
     return (
-        Buffer(f"dots_{g}", REGISTER, (128, _columns(k, each)), "float32", role=role),
+        Buffer(f"dots_{g}", REGISTER, (128, columns), "float32", role=role),
         Buffer(f"weight_{g}", REGISTER, (k.heads,), "float32", role=role, per_thread=k.heads),
         Buffer(f"scale_{g}", REGISTER, (128,), "float32", role=role),
         Buffer(f"logit_{g}", REGISTER, (128,), "float32", role=role),
@@ -260,7 +260,7 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         buffers=(
             *_decode_buffers(k, query_stages),
             *(Buffer(f"scores_{g}", TENSOR, (128, _columns(k, each)), "float32", accumulators) for g in range(groups)),
-            *(b for role in scorers for b in _blackwell_registers(k, role, each)),
+            *(b for role in scorers for b in _blackwell_registers(k, role, _columns(k, each))),
             *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, private=True, per_thread=1) for g, role in enumerate(scorers)),
         ),
         pipelines=(
@@ -296,7 +296,7 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
         buffers=(
             *_decode_buffers(k, 1),
             Buffer("scores", TENSOR, (128, _columns(k, k.queries)), "float32", 2),
-            *(b for role in scorers for b in _blackwell_registers(k, role, rows)),
+            *(b for role in scorers for b in _blackwell_registers(k, role, rows * k.heads)),
             *(
                 Buffer(f"{what}_{g}", REGISTER, (rows,), "int32", role=role, private=True)
                 for what in ("begin", "size")

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from codegen.printer import Printer
+from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.lang import Size, named, spell
 from dsl_kernels.tile.text import COMPARISONS, Expr, evaluate, name
 
@@ -67,6 +68,13 @@ def test_sizes_are_named_after_knobs_and_vanish_where_nothing_is_left() -> None:
     tile = knobs["tile"]
     assert [spell(n) for n in (1 * tile, tile + 0, tile // 1)] == ["TILE"] * 3
     assert [type(n) for n in (tile - tile, tile // tile, 0 * tile)] == [int] * 3
+
+
+def test_a_name_stands_for_one_size_in_a_kernel() -> None:
+    printer = Printer(None, None, None, None)
+    assert printer.spelled(Size(128, "COLUMNS") * 2) == "COLUMNS * 2"
+    with pytest.raises(DeclarationError, match="COLUMNS.*got 128 and 256"):
+        printer.spelled(Size(256, "COLUMNS"))
 
 
 def test_the_interpreter_counts_in_plain_numbers() -> None:

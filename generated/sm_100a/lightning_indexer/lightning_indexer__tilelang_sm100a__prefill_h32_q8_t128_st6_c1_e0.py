@@ -82,7 +82,7 @@ def score_0(
     keys_empty, queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
     """Epilogue of half 0 of the rows."""
-    dots_0 = T.alloc_fragment((128, COLUMNS), "float32")
+    dots_0 = T.alloc_fragment((128, ROWS_PER_GROUP * HEADS), "float32")
     weight_0 = T.alloc_fragment((HEADS,), "float32")
     scale_0 = T.alloc_fragment((128,), "float32")
     logit_0 = T.alloc_fragment((128,), "float32")
@@ -140,7 +140,7 @@ def score_1(
     keys_empty, queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
     """Epilogue of half 1 of the rows."""
-    dots_1 = T.alloc_fragment((128, COLUMNS), "float32")
+    dots_1 = T.alloc_fragment((128, ROWS_PER_GROUP * HEADS), "float32")
     weight_1 = T.alloc_fragment((HEADS,), "float32")
     scale_1 = T.alloc_fragment((128,), "float32")
     logit_1 = T.alloc_fragment((128,), "float32")
