@@ -287,7 +287,7 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "ctas_per_sm": schedule.ctas_per_sm,
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
-        "leaf_modules": sorted((name, alias) for alias, name, _ in modules if alias in used),
+        "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
         "lane": "lane" in said,
         "warp": "warp" in said,
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
