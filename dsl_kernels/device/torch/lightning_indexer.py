@@ -216,10 +216,9 @@ def store_logits(
 
 def _window(k_start: Any, k_end: Any, row: int, s: int, skv: int, skip_below: int) -> tuple[int, int]:
     """[begin, end) of a row; an empty one past the last row and for a row that selection takes whole."""
-    if row >= s:
-        return 0, 0
-    begin, end = max(0, int(k_start[row])), min(skv, int(k_end[row]))
-    return (begin, end) if end - begin > skip_below else (begin, 0)
+    last = min(row, s - 1)
+    begin, end = max(0, int(k_start[last])), min(skv, int(k_end[last]))
+    return (begin, end) if row < s and end - begin > skip_below else (begin, 0)
 
 
 @leaf
