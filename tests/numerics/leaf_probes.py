@@ -41,7 +41,7 @@ from dsl_kernels.tile.lang import (
     Space,
     TileProgram,
 )
-from dsl_kernels.tile.text import Leaf, Out, Recorder, Text, View, name
+from dsl_kernels.tile.text import Leaf, Out, Recorder, TearDown, Text, View, name
 from dsl_kernels.variants import Variant
 
 NAMES = {torch_dtype: text for text, torch_dtype in TORCH_DTYPES.items() if text != "uint32"}
@@ -652,7 +652,8 @@ class Probe:
                     bodies[role or START](recorder)
                     return tuple(recorder.statements)
 
-                return Text(record(None), {ROLE: record(ROLE)})
+                end = (TearDown(),) if self.schedule().tmem_columns() else ()
+                return Text(record(None), {ROLE: record(ROLE)}, end)
 
             def variant_id(_, backend: str, arch: ArchSpec, knobs: Any) -> str:
                 return self.id
