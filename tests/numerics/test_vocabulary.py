@@ -984,6 +984,23 @@ def test_pending_groups_are_for_readers_through_wgmma() -> None:
         )
 
 
+def test_a_product_that_is_awaited_in_the_next_turn_is_fenced_there() -> None:
+    def late(m: Recorder) -> None:
+        for i in m.loop("i", TILES):
+            with m.when(i > 0):
+                m.release(m.slot("ab", i - 1))
+            ab = m.wait("ab", i)
+            m.multiply("product", m.buffer("acc"), ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=i > 0)
+        m.release(m.slot("ab", TILES - 1))
+
+    case = BY_NAME["replicas"]
+    program = program_of(dataclasses.replace(case, bodies={**case.bodies, "multiply": late}))
+    lines = source_of(case, program, "tilelang").split("\n")
+    first = next(i for i, line in enumerate(lines) if "if i > 0" in line)
+    assert "wait_wgmma(0)" in lines[first + 1]
+    assert "warpgroup_fence_operand(acc_0" in lines[first + 2]
+
+
 def test_a_map_for_two_ways_of_copying_is_refused() -> None:
     def store_back(m: Recorder) -> None:
         store_tiles(m)
