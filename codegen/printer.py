@@ -88,6 +88,14 @@ class Printer:
         lines = list(self._block(statements)) or ["pass"]
         return (INDENT + line for line in lines)
 
+    def _repeated(self, body: list[t.Statement]) -> Iterator[str]:
+        """The body of a loop, at whose start the products may be in flight that its end leaves there."""
+        if any(isinstance(s, t.Multiply) for s in t.walk(body)):
+            before = self._in_flight
+            list(self._inner(body))
+            self._in_flight = before + [view for view in self._in_flight if view not in before]
+        yield from self._inner(body)
+
     # Values
 
     def value(self, value: t.Value, outer: int = 0) -> str:
@@ -188,11 +196,11 @@ class Printer:
             "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
             unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False,
         )  # fmt: skip
-        yield from self._inner(s.body)
+        yield from self._repeated(s.body)
 
     def _repeat(self, s: t.Repeat) -> Iterator[str]:
         yield f"while {self.value(s.condition)}:"
-        yield from self._inner(s.body)
+        yield from self._repeated(s.body)
 
     def _if(self, s: t.If) -> Iterator[str]:
         yield f"if {self.value(s.condition)}:"

@@ -141,6 +141,9 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
         shared = path.stem.startswith(SHARED_LEAVES)
         alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
         found.append((alias, path.stem, frozenset(names)))
+    if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):
+        # Fragments lie otherwise there: a leaf for the other layout would compute something else.
+        found = [module for module in found if module[0] != SHARED_LEAVES]
     return tuple(found)
 
 
@@ -292,9 +295,8 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "warp": "warp" in said,
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
         | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
-        "boxed": {s.source.map: "strided" for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box) and len(s.source.at) > 2}
-        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast}
-        | {s.source.map: "pair" for s in statements if isinstance(s, Bulk) and s.slot.pipeline.pair},
+        "boxed": {name: kind for name, kind in box_kinds(statements).items() if kind != "plain"},
+        "pairs": schedule.pairs,
         "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "ordered": bool(schedule.turns) or schedule.multicasts,
@@ -306,6 +308,31 @@ def shape(printer: Printer, extents: Iterable[int]) -> str:
     """A tuple of sizes."""
     parts = [printer.spelled(extent) for extent in extents]
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def box_kinds(statements: list[Any]) -> dict[str, str]:
+    """What copies the boxes of each tensor map: "plain", "strided" (more than two axes), "multicast", "pair" or "store".
+
+    Raises:
+        DeclarationError: a map of which boxes are copied in two ways.
+    """
+    found = [(box.map, "store") for s in statements if isinstance(s, Store) for box, _ in s.copies]
+    for s in statements:
+        if isinstance(s, Bulk) and isinstance(s.source, Box):
+            plain = "strided" if len(s.source.at) > 2 else "plain"
+            found.append(
+                (s.source.map, "multicast" if s.multicast else "pair" if s.slot.pipeline.pair else plain)
+            )
+    kinds = dict(found)
+    for name, kind in found:
+        if kinds[name] != kind:
+            raise DeclarationError(
+                f"map {name}",
+                expected="one way of copying its boxes",
+                got=f"{kind} and {kinds[name]}",
+                fix="declare a map for each",
+            )
+    return kinds
 
 
 def extent(printer: Printer, buffer: Buffer) -> str:

@@ -127,8 +127,8 @@ def describe(schedule: Schedule, arch: ArchSpec) -> str:
             for reader in pipe.readers:
                 lines.append(f"      {reader.role}: {steps(item.release[reader.role])}")
     for name, turns in turn_plans(schedule).items():
-        members = [role if replica == 0 else f"{role} {replica}" for role, replica in turns.members]
-        lines.append(f"  in turn {name}: {' -> '.join(members)} -> ...")
+        each = (role if replica == 0 else f"{role} {replica}" for role, replica in turns.members)
+        lines.append(f"  in turn {name}: {' -> '.join(each)} -> ...")
     for name, members in schedule.named_barriers.items():
         lines.append(f"  named barrier {name}: {', '.join(members)}")
     total = schedule.smem_bytes() + plan.smem_bytes
