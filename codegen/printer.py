@@ -91,9 +91,10 @@ class Printer:
     def _repeated(self, body: list[t.Statement]) -> Iterator[str]:
         """The body of a loop, at whose start the products may be in flight that its end leaves there."""
         if any(isinstance(s, t.Multiply) for s in t.walk(body)):
-            before = self._in_flight
+            before, explained = self._in_flight, set(self._explained)
             list(self._inner(body))
             self._in_flight = before + [view for view in self._in_flight if view not in before]
+            self._explained = explained
         yield from self._inner(body)
 
     # Values

@@ -255,6 +255,8 @@ def mma(
     score_b = SCORE.operand_b(queries, HEADS, INDEX_DIM, 2, 128)
     fill_0 = Int32(0)
     for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
             if it > 0:

@@ -395,6 +395,8 @@ def mma(
     fill_0 = Int32(0)
     fill_1 = Int32(0)
     for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
             if it > 0:

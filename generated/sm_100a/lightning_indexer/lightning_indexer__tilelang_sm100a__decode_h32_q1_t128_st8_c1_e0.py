@@ -191,6 +191,8 @@ def mma(
     """Issues every tcgen05.mma and commit."""
     fill_0 = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
             if it > 0:

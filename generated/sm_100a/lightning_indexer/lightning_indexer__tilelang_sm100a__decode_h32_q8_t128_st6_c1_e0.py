@@ -311,6 +311,8 @@ def mma(
     fill_0 = T.alloc_var("int32", init=0)
     fill_1 = T.alloc_var("int32", init=0)
     for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
             if it > 0:

@@ -320,7 +320,10 @@ def mma(
     cute.arch.mbarrier_wait(q_full, 0)
     nvvm.tcgen05_fence("after_thread_sync")
     for turn in cutlass.range(turns + 1, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         late = it > 0
         done = it - 1

@@ -277,7 +277,10 @@ def mma(
     T.mbarrier_wait_parity(q_full[0], 0)
     T.tcgen05_after_thread_sync()
     for turn in T.serial(turns + 1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1

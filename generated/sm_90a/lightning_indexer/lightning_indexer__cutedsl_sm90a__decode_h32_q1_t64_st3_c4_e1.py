@@ -119,6 +119,8 @@ def score(
     length.fill(0)
     worker = thread
     for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
             if it > 0:
@@ -128,6 +130,7 @@ def score(
                     cute.arch.mbarrier_arrive(queries_empty + turn % 2)
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
+            # Weights of the heads of one product, from the `first` of its slot on.
             leaf_sm90.read_weights(weight, head_weights + turn % 2 * HEADS, 0, 1, worker)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
         # S[keys, heads] = K Q^T
@@ -137,13 +140,18 @@ def score(
             False
         )
         warpgroup.commit_group()
+        # Scales of the keys of one product, from key `first` of the tile on.
         leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
         leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+        # The length of the only query of a sequence.
         leaf_sm90.one_length(length, need)
+        # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
+        # each has keys.
         leaf_sm90.store_logits(logits, logit, scale, length, seq, 0, 1, 1, stride, tile * TILE, worker)
         tile = tile + step
 

@@ -120,6 +120,8 @@ def score(
     length.fill(0)
     worker = thread
     for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
             if it > 0:
@@ -130,6 +132,7 @@ def score(
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full, turn & 1)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
         leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
         for product in cutlass.range(leaf.ceildiv(next_n, ROWS_PER_PRODUCT), unroll=1):
             # S[keys, heads] = K Q^T
@@ -139,13 +142,19 @@ def score(
                 score_b[None, None, None, 0, product, 0], acc, False
             )
             warpgroup.commit_group()
+            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
+            # whole.
             leaf_sm90.read_query_lengths(
                 length, seq_lens, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n, skip_below,
                 worker
             )
             warpgroup.wait_group(0)
+            # Weights of the heads of one product, from the `first` of its slot on.
             leaf_sm90.read_weights(weight, head_weights, product * COLUMNS, ROWS_PER_PRODUCT, worker)
+            # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
             leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+            # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
+            # each has keys.
             leaf_sm90.store_logits(
                 logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n,
                 stride, tile * TILE, worker

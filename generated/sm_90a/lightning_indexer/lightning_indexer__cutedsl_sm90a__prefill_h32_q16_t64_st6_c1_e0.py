@@ -142,12 +142,16 @@ def score(
         warpgroup.commit_group()
         # Two scales a lane are two registers too many while the product runs.
         warpgroup.wait_group(0)
+        # Scales of the keys of one product, from key `first` of the tile on.
         leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
         leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+        # Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's
+        # window.
         leaf_sm90.store_window(
             logits, logit, scale, begin, size, own, ROWS_PER_PRODUCT, stride, (first + it) * TILE, worker
         )

@@ -66,6 +66,8 @@ def score(
     length = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
     worker = thread
     for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
         if fresh:
             if it > 0:
@@ -75,6 +77,7 @@ def score(
                     T.mbarrier_arrive(queries_empty[turn % 2])
             turn = turn + 1
             T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+            # Weights of the heads of one product, from the `first` of its slot on.
             leaf.read_weights(weight, head_weights, turn % 2, 0, 1, worker)
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
         # S[keys, heads] = K Q^T
@@ -82,14 +85,19 @@ def score(
             keys[it % STAGES, :, :], queries[turn % 2, :, :], acc, transpose_B=True,
             policy=T.GemmWarpPolicy.FullRow, clear_accum=True
         )
+        # Scales of the keys of one product, from key `first` of the tile on.
         leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=32)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
+        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
         leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+        # The length of the only query of a sequence.
         leaf.one_length(length, need)
+        # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
+        # each has keys.
         leaf.store_logits(logits, logit, scale, length, seq, 0, 1, 1, stride, tile * TILE, worker)
         tile = tile + step
 

@@ -67,6 +67,8 @@ def score(
     length = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
     worker = thread
     for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
         leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
         if fresh:
             if it > 0:
@@ -77,6 +79,7 @@ def score(
             turn = turn + 1
             T.mbarrier_wait_parity(queries_full[0], turn & 1)
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
         leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
         for product in T.serial(leaf.ceildiv(next_n, ROWS_PER_PRODUCT)):
             # S[keys, heads] = K Q^T
@@ -84,14 +87,20 @@ def score(
                 keys[it % STAGES, :, :], queries[0, product * COLUMNS : product * COLUMNS + COLUMNS, :], acc,
                 transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True
             )
+            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
+            # whole.
             leaf.read_query_lengths(
                 length, seq_lens, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n, skip_below,
                 worker
             )
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
+            # Weights of the heads of one product, from the `first` of its slot on.
             leaf.read_weights(weight, head_weights, 0, product * COLUMNS, ROWS_PER_PRODUCT, worker)
+            # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
             leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+            # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
+            # each has keys.
             leaf.store_logits(
                 logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n,
                 stride, tile * TILE, worker

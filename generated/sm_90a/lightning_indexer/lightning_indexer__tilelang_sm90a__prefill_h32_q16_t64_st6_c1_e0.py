@@ -78,12 +78,16 @@ def score(
         # Two scales a lane are two registers too many while the product runs.
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=64)
+        # Scales of the keys of one product, from key `first` of the tile on.
         leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
         T.wait_wgmma(0)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
+        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
         leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+        # Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's
+        # window.
         leaf.store_window(
             logits, logit, scale, begin, size, own, ROWS_PER_PRODUCT, stride, (first + it) * TILE, worker
         )

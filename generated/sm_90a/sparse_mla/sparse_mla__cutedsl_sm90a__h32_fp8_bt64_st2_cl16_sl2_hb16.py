@@ -164,7 +164,10 @@ def attend(
     peak.fill(-Float32.inf)
     cute.arch.cluster_wait()
     for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
@@ -182,17 +185,27 @@ def attend(
             warpgroup.wait_group(0)
             if worker == 0:
                 cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, BLOCK // 8 * 128 * 4 * 4)
+            # Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR
+            # d.
             leaf.send_scores(
                 scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
             )
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
+            # Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 +
+            # 3).
             leaf.add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), SLICES, worker)
+            # Scale the logits to base 2 and put -inf where the token has no valid id.
             leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+            # Maxima over the 16 tokens of each warp.
             leaf.column_maxima(risen, scores, worker)
+            # Leave one value a column and warp for the other warps.
             leaf.share_columns(red_s, risen, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # The maxima of the columns over the four warps.
             leaf.join_maxima(top, red_s, worker)
+            # P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
             leaf.online_softmax(scores, sums, acc, peak, top)
+            # Write P as bf16; eight heads lie along the rows.
             leaf.store_weights(p_s, scores, BLOCK, worker)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)

@@ -130,7 +130,10 @@ def attend(
     sums.fill(0.0)
     peak.fill(-Float32.inf)
     for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
@@ -147,11 +150,17 @@ def attend(
             )
             warpgroup.commit_group()
             warpgroup.wait_group(0)
+            # Scale the logits to base 2 and put -inf where the token has no valid id.
             leaf_wide.mask_columns(scores, in_low, in_high, sm_scale, worker)
+            # Maxima of each head over the tokens of a warpgroup.
             leaf_wide.row_maxima(rows, scores)
+            # Leave the maxima of a warpgroup's half for the other.
             leaf_wide.share_maxima(rows, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # P = exp2(S - maximum) in place of S, with the maximum of both halves; rescale the sums and O to
+            # it.
             leaf_wide.softmax_rows(scores, sums, acc, peak, rows, red_s, worker)
+            # Write P as bf16, heads by tokens.
             leaf_wide.store_rows(p_s, scores, worker)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)

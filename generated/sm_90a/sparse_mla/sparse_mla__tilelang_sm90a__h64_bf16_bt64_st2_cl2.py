@@ -73,7 +73,10 @@ def attend(
     T.fill(sums, 0.0)
     T.fill(peak, -T.infinity("float32"))
     for turn in T.serial(turns):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
@@ -89,12 +92,18 @@ def attend(
             )
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(scores, num_regs=16)
+            # Scale the logits to base 2 and put -inf where the token has no valid id.
             leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+            # Maxima over the 16 tokens of each warp.
             leaf.column_maxima(risen, scores, worker)
+            # Leave one value a column and warp for the other warps.
             leaf.share_columns(red_s, risen, worker)
             T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            # The maxima of the columns over the four warps.
             leaf.join_maxima(top, red_s, worker)
+            # P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
             leaf.online_softmax(scores, sums, acc, peak, top)
+            # Write P as bf16; eight heads lie along the rows.
             leaf.store_weights(p_s, scores, HEADS, worker)
             T.fence_proxy_async()
             T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
