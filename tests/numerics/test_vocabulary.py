@@ -999,7 +999,7 @@ def test_a_product_that_is_awaited_in_the_next_turn_is_fenced_there() -> None:
     lines = source_of(case, program, "tilelang").split("\n")
     first = next(i for i, line in enumerate(lines) if "if i > 0" in line)
     assert "wait_wgmma(0)" in lines[first + 1]
-    assert "warpgroup_fence_operand(acc_0" in lines[first + 2]
+    assert "warpgroup_fence_operand(acc" in lines[first + 2]
 
 
 def test_a_map_for_two_ways_of_copying_is_refused() -> None:
