@@ -315,6 +315,7 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl8_sl2(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     bx, rank, part = cute.arch.block_idx()
+    bx = cute.arch.make_warp_uniform(bx)
     # The CTAs of a slice group have consecutive ranks and walk the same tiles.
     which = rank % SLICES
     split = part * (CLUSTER // SLICES) + rank // SLICES
