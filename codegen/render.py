@@ -355,9 +355,8 @@ def names_in_python(source: str) -> set[str]:
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     threads = schedule.role(buffer.role or "").warps * 32
     share = buffer.stage_elements if buffer.private else -(-buffer.stage_elements // threads)
-    own = buffer.private and buffer.per_thread is not None
     return SimpleNamespace(
-        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private, own=own,
+        name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
     )  # fmt: skip
 

@@ -427,7 +427,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     # Registers for as many CTAs as shared memory lets in: left to itself, CuTe DSL's compiler saves them for more, and a
     # merge then has few loads in flight.
     resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
-    return replace(schedule, min_ctas_per_sm=resident)
+    # With a lone CTA's registers, though, it would unpack all of an fp8 tile before it stored any.
+    return schedule if k.kv == "fp8" and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
 
 
 @dataclass(frozen=True)

@@ -141,10 +141,15 @@ class _Range:
         return ((self.rounds + 1) & 1) * BINS
 
 
+def _rank(m: Recorder) -> Value:
+    """This CTA's place among those of the row; a lone one need not read a register for it."""
+    return m.block(1) if m.k.group > 1 else 0
+
+
 def _start(m: Recorder) -> None:
     """Where this warp stands among those of the row. A row that the group's registers can hold is laid out by its
     stride, so that its loads wait for nothing."""
-    m.let("owner", m.block(1) * m.c.warps + m.warp)
+    m.let("owner", _rank(m) * m.c.warps + m.warp)
 
 
 def _held(m: Recorder) -> int:
@@ -153,7 +158,7 @@ def _held(m: Recorder) -> int:
 
 
 def _select(m: Recorder) -> None:
-    row, rank, group, stride, k = m.block(0), m.block(1), m.k.group, m.dim("stride"), m.dim("k")
+    row, rank, group, stride, k = m.block(0), _rank(m), m.k.group, m.dim("stride"), m.dim("k")
     leaf.load_ahead(
         m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
     )
@@ -213,7 +218,7 @@ def _share(m: Recorder) -> _Share:
     first_page, near, entry = m.var("first_page"), m.var("near", False, "bool"), m.var("entry")
     own = run * (WORD * m.c.warps)
     leaf.fetch_pages(
-        m, first_page, near, entry, origin + m.block(1) * own, own, start, last, *_table(m), m.thread, m.k.threads,
+        m, first_page, near, entry, origin + _rank(m) * own, own, start, last, *_table(m), m.thread, m.k.threads,
     )  # fmt: skip
     return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
 
@@ -329,7 +334,7 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     above, equal, entries, counts, counters = (
         m.buffer(x) for x in ("above", "equal", "entries", "counts", "counters")
     )
-    rank, words = m.block(1), m.let("words", share.batches * k.keep)
+    rank, words = _rank(m), m.let("words", share.batches * k.keep)
     m.comment(
         "One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held."
     )

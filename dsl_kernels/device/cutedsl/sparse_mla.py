@@ -37,6 +37,15 @@ def read16(address):
     )
 
 
+def read4_where(address, wanted):
+    """A word of read-only global memory, or 0 and nothing is read. No selection: that would wait for the load."""
+    return cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
+        write_only_types=[Int32],
+        read_only_args=[address, Int32(wanted)],
+    )
+
+
 def write16(to, words):
     cute.arch.inline_ptx(
         "st.shared.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[to, *words]
@@ -74,9 +83,11 @@ def read_ids(
     low = Int32(-1)
     high = Int32(-1)
     if turn < turns:
-        ids = indices + (Int64(row) * Int64(topk) + (split + turn * splits) * TILE + lane)
-        low = ids[0]
-        high = ids[32]
+        # A tensor keeps the row's address apart, so that it is computed once and a turn adds 32 bits.
+        ids = cute.make_tensor(indices + Int64(row) * Int64(topk), cute.make_layout(topk))
+        base = (split + turn * splits) * TILE + lane
+        low = ids[base]
+        high = ids[base + 32]
     return low, high
 
 
@@ -363,12 +374,9 @@ def load_tokens(words: cute.Tensor, kv_cache, slice_, dims: cutlass.Constexpr, l
             for w in range(4):
                 words[(panel * 2 + half) * 4 + w] = four[w]
         for group in range(dims // 128):
-            scale = cute.arch.inline_ptx(
-                "ld.global.nc.b32 {$w0}, [{$r0}];",
-                write_only_types=[Int32],
-                read_only_args=[base + Int64(SCALES_AT + (slice_ * (dims // 128) + group) * 4)],
+            words[fp8_words + group * 2 + half] = read4_where(
+                base + Int64(SCALES_AT + (slice_ * (dims // 128) + group) * 4), inside
             )
-            words[fp8_words + group * 2 + half] = Int32(cutlass.select_(inside, scale, Int32(0)))
     per_row = dims // 64
     for i in range(dims // 64 // 2):
         row = thread // per_row + i * (CONSUMERS // per_row)

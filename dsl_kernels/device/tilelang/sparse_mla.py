@@ -23,12 +23,13 @@ PASS_CONFIGS = {
 
 COPY_SOURCE = r"""
 namespace dk {
-// Start the copy of 16 bytes of row `token`; zeros where it names none of `n` rows. TileLang's own copy takes three
-// times the instructions to find the address, and all rows' come before the first copy of a tile.
-__device__ __forceinline__ void copy16(void* to, const void* rows, int stride, int token, int n) {
+// Start the copy of the 16 bytes that lie `at` elements behind `rows` in row `token`; zeros where it names none of `n`
+// rows. TileLang's own copy takes three times the instructions to find the address, and all rows' come before the first
+// copy of a tile. What a thread's copies of a row differ by comes last, so that it goes into the instruction.
+__device__ __forceinline__ void copy16(void* to, const void* rows, int stride, int token, int at, int n) {
   bool inside = static_cast<unsigned>(token) < static_cast<unsigned>(n);
   unsigned row = inside ? token : 0, row_bytes = 2 * stride;
-  const char* from = static_cast<const char*>(rows) + static_cast<unsigned long long>(row) * row_bytes;
+  const char* from = static_cast<const char*>(rows) + static_cast<unsigned long long>(row) * row_bytes + 2 * at;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
       ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(inside ? 16 : 0) : "memory");
 }
@@ -134,9 +135,10 @@ def copy_rows(target, slot, cache, first, columns, low, high, n, thread):
                 "handle",
                 "dk::copy16",
                 T.address_of(target[slot, j, c * 64 + thread % 8 * 8]),
-                T.address_of(cache[0, first + c * 64 + thread % 8 * 8]),
+                T.address_of(cache[0, first + thread % 8 * 8]),
                 cache.strides[0],
                 token,
+                c * 64,
                 n,
             )
 

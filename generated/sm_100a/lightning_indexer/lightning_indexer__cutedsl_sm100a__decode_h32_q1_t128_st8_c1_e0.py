@@ -125,13 +125,9 @@ def score_0(
 ):
     """Epilogue of products i with i % 1 == 0."""
     dots_0 = cute.make_rmem_tensor(32, Float32)
-    dots_0.fill(0)
     weight_0 = cute.make_rmem_tensor(HEADS, Float32)
-    weight_0.fill(0)
     scale_0 = cute.make_rmem_tensor(1, Float32)
-    scale_0.fill(0)
     logit_0 = cute.make_rmem_tensor(1, Float32)
-    logit_0.fill(0)
     length_0 = cute.make_rmem_tensor(1, Int32)
     worker = thread
     use = Int32(0)

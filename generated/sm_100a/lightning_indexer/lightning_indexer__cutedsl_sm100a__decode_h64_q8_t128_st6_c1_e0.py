@@ -147,13 +147,9 @@ def score_0(
 ):
     """Epilogue of products i with i % 2 == 0."""
     dots_0 = cute.make_rmem_tensor(128, Float32)
-    dots_0.fill(0)
     weight_0 = cute.make_rmem_tensor(HEADS, Float32)
-    weight_0.fill(0)
     scale_0 = cute.make_rmem_tensor(1, Float32)
-    scale_0.fill(0)
     logit_0 = cute.make_rmem_tensor(1, Float32)
-    logit_0.fill(0)
     length_0 = cute.make_rmem_tensor(1, Int32)
     worker = thread
     use = Int32(0)
@@ -219,13 +215,9 @@ def score_1(
 ):
     """Epilogue of products i with i % 2 == 1."""
     dots_1 = cute.make_rmem_tensor(128, Float32)
-    dots_1.fill(0)
     weight_1 = cute.make_rmem_tensor(HEADS, Float32)
-    weight_1.fill(0)
     scale_1 = cute.make_rmem_tensor(1, Float32)
-    scale_1.fill(0)
     logit_1 = cute.make_rmem_tensor(1, Float32)
-    logit_1.fill(0)
     length_1 = cute.make_rmem_tensor(1, Int32)
     worker = thread % 128
     use = Int32(0)

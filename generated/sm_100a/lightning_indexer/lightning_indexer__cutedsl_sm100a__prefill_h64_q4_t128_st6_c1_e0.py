@@ -141,17 +141,11 @@ def score_0(
 ):
     """Epilogue of half 0 of the rows."""
     dots_0 = cute.make_rmem_tensor(128, Float32)
-    dots_0.fill(0)
     weight_0 = cute.make_rmem_tensor(HEADS, Float32)
-    weight_0.fill(0)
     scale_0 = cute.make_rmem_tensor(1, Float32)
-    scale_0.fill(0)
     logit_0 = cute.make_rmem_tensor(1, Float32)
-    logit_0.fill(0)
     begin_0 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
-    begin_0.fill(0)
     size_0 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
-    size_0.fill(0)
     worker = thread
     # First keys and sizes of the windows of the rows from `row` on.
     leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, ROWS_PER_GROUP, s, skv, skip_below, worker)
@@ -197,17 +191,11 @@ def score_1(
 ):
     """Epilogue of half 1 of the rows."""
     dots_1 = cute.make_rmem_tensor(128, Float32)
-    dots_1.fill(0)
     weight_1 = cute.make_rmem_tensor(HEADS, Float32)
-    weight_1.fill(0)
     scale_1 = cute.make_rmem_tensor(1, Float32)
-    scale_1.fill(0)
     logit_1 = cute.make_rmem_tensor(1, Float32)
-    logit_1.fill(0)
     begin_1 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
-    begin_1.fill(0)
     size_1 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
-    size_1.fill(0)
     worker = thread % 128
     # First keys and sizes of the windows of the rows from `row` on.
     leaf_sm100.read_windows(

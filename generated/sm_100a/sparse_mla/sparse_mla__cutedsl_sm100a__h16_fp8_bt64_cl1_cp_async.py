@@ -154,7 +154,6 @@ def softmax(
     top = cute.make_rmem_tensor(HEADS // 4, Float32)
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
     held = cute.make_rmem_tensor(16, Float32)
-    held.fill(0)
     worker = thread
     # q: filled once, so its slot is free
     # A block of heads of one query; the rows behind them, up to `rows`, become zero.

@@ -29,10 +29,10 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 GROUP = 1  # CTAs a row, one cluster
 THREADS = 512  # threads a CTA
 KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
-WARPS = 16
 BATCH = 512
 HELD = 8192
 BINS = 2048
+WARPS = 16
 WORD = 32
 LISTED = 2048
 SPAN = 81920
@@ -42,7 +42,7 @@ DENSE = 8
 @T.macro
 def select(
     logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-    entries, above, equal, pages, sums, counts, state, counters, row, rank, owner, thread, warp, lane
+    entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -67,8 +67,8 @@ def select(
         # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
         # slots in turn.
         leaf.take_all(
-            indices, row, k, last - start, rank, GROUP, block_table, max_pages, line, page_size, inverse,
-            worker, THREADS
+            indices, row, k, last - start, 0, GROUP, block_table, max_pages, line, page_size, inverse, worker,
+            THREADS
         )
     else:
         origin = T.alloc_var("int32", init=0)
@@ -91,8 +91,8 @@ def select(
         entry = T.alloc_var("int32", init=0)
         # The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
         leaf.fetch_pages(
-            first_page, near, entry, origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start,
-            last, block_table, max_pages, line, page_size, inverse, worker, THREADS
+            first_page, near, entry, origin, run * (WORD * WARPS), start, last, block_table, max_pages, line,
+            page_size, inverse, worker, THREADS
         )
         end = T.alloc_var("uint32", init=0)
         span = T.alloc_var("uint32", init=0)
@@ -190,7 +190,7 @@ def select(
                 # After the rounds over the list: mark entries above the range; keep those in it from `target`
                 # on where at most `ranked` are left to rank, else mark them as equal.
                 leaf.sift(
-                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, rank,
+                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, 0,
                     WARPS, words, worker, THREADS
                 )
                 ranked = LISTED
@@ -199,7 +199,7 @@ def select(
                 # Mark the `need` largest of at most 64 entries; of equal keys the lower position has the
                 # larger entry.
                 leaf.rank_entries(
-                    entries, ranked, inside, need, above, counts, counters, rank, WARPS, words, warp, lane
+                    entries, ranked, inside, need, above, counts, counters, 0, WARPS, words, warp, lane
                 )
             T.sync_threads()
             # Columns marked as equal that this CTA may still take, and columns that lower ranks select, after
@@ -266,11 +266,11 @@ def program():
             thread = T.get_thread_binding()
             lane = thread % 32
             warp = thread // 32
-            owner = rank * WARPS + warp
+            owner = warp
             select(
                 logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k,
-                hist, entries, above, equal, pages, sums, counts, state, counters, row, rank, owner, thread,
-                warp, lane
+                hist, entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp,
+                lane
             )
 
     return topk_selector__tilelang_sm100a__g1_t512_r16_c2

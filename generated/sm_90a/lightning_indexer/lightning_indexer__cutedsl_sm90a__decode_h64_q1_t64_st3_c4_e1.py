@@ -110,13 +110,9 @@ def score(
     score_b = SCORE.operand_b(queries, HEADS, INDEX_DIM, 2, 128)
     acc = SCORE.accumulators()
     weight = cute.make_rmem_tensor(HEADS // 4, Float32)
-    weight.fill(0)
     scale = cute.make_rmem_tensor(1, Float32)
-    scale.fill(0)
     logit = cute.make_rmem_tensor(1, Float32)
-    logit.fill(0)
     length = cute.make_rmem_tensor(1, Int32)
-    length.fill(0)
     worker = thread
     for it in cutlass.range(turns, unroll=1):
         # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to

@@ -113,15 +113,10 @@ def score(
     score_b = SCORE.operand_b(queries, QUERIES * HEADS, INDEX_DIM, 1, 128)
     acc = SCORE.accumulators()
     weight = cute.make_rmem_tensor(ROWS_PER_PRODUCT * HEADS // 4, Float32)
-    weight.fill(0)
     scale = cute.make_rmem_tensor(1, Float32)
-    scale.fill(0)
     logit = cute.make_rmem_tensor(1, Float32)
-    logit.fill(0)
     begin = cute.make_rmem_tensor(1, Int32)
-    begin.fill(0)
     size = cute.make_rmem_tensor(1, Int32)
-    size.fill(0)
     replica = warp // 4
     worker = thread % 128
     own = row + replica * ROWS_PER_PRODUCT

@@ -135,19 +135,12 @@ def attend(
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
     sums = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    sums.fill(0)
     risen = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    risen.fill(0)
     top = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    top.fill(0)
     peak = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    peak.fill(0)
     quads = cute.make_rmem_tensor(4, Float32)
-    quads.fill(0)
     lses = cute.make_rmem_tensor(2, Float32)
-    lses.fill(0)
     sinks = cute.make_rmem_tensor(2, Float32)
-    sinks.fill(0)
     worker = thread
     share = rank // SLICES
     if worker == 0:
@@ -267,9 +260,7 @@ def gather(
 ):
     """Selected rows into the ring."""
     words = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
-    words.fill(0)
     held = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
-    held.fill(0)
     worker = thread % 128
     # A tile waits in registers while the next one is read.
     holds = Boolean(False)
@@ -383,4 +374,4 @@ def program(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, topk, splits, arrival_slots
     )
-    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1), min_blocks_per_mp=1)
+    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1))

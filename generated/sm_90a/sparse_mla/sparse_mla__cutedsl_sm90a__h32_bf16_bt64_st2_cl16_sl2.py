@@ -134,19 +134,12 @@ def attend(
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
     sums = cute.make_rmem_tensor(HEADS // 4, Float32)
-    sums.fill(0)
     risen = cute.make_rmem_tensor(HEADS // 4, Float32)
-    risen.fill(0)
     top = cute.make_rmem_tensor(HEADS // 4, Float32)
-    top.fill(0)
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
-    peak.fill(0)
     quads = cute.make_rmem_tensor(4 * OWN_QUADS, Float32)
-    quads.fill(0)
     lses = cute.make_rmem_tensor(2 * OWN_QUADS, Float32)
-    lses.fill(0)
     sinks = cute.make_rmem_tensor(2 * OWN_QUADS, Float32)
-    sinks.fill(0)
     worker = thread
     share = rank // SLICES * OWN_QUADS
     if worker == 0:

@@ -111,13 +111,9 @@ def attend(
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
     sums = cute.make_rmem_tensor(2, Float32)
-    sums.fill(0)
     rows = cute.make_rmem_tensor(2, Float32)
-    rows.fill(0)
     peak = cute.make_rmem_tensor(2, Float32)
-    peak.fill(0)
     sinks = cute.make_rmem_tensor(2, Float32)
-    sinks.fill(0)
     worker = thread
     # A block of 64 heads of one query.
     leaf_wide.load_query_rows(q_s, q_nope, bx, 0, HEADS, LATENT_DIM, worker)

@@ -134,19 +134,12 @@ def attend(
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
     sums = cute.make_rmem_tensor(HEADS // 4, Float32)
-    sums.fill(0)
     risen = cute.make_rmem_tensor(HEADS // 4, Float32)
-    risen.fill(0)
     top = cute.make_rmem_tensor(HEADS // 4, Float32)
-    top.fill(0)
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
-    peak.fill(0)
     quads = cute.make_rmem_tensor(4, Float32)
-    quads.fill(0)
     lses = cute.make_rmem_tensor(2, Float32)
-    lses.fill(0)
     sinks = cute.make_rmem_tensor(2, Float32)
-    sinks.fill(0)
     worker = thread
     share = rank // SLICES
     if worker == 0:
@@ -264,9 +257,7 @@ def gather(
 ):
     """Selected rows into the ring."""
     words = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
-    words.fill(0)
     held = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
-    held.fill(0)
     worker = thread % 128
     # A tile waits in registers while the next one is read.
     holds = Boolean(False)
@@ -324,6 +315,7 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl8_sl2(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     bx, rank, part = cute.arch.block_idx()
+    bx = cute.arch.make_warp_uniform(bx)
     # The CTAs of a slice group have consecutive ranks and walk the same tiles.
     which = rank % SLICES
     split = part * (CLUSTER // SLICES) + rank // SLICES

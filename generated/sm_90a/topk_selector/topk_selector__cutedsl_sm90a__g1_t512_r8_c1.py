@@ -30,10 +30,10 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 GROUP = 1  # CTAs a row, one cluster
 THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
-WARPS = 16
 BATCH = 256
 HELD = 4096
 BINS = 2048
+WARPS = 16
 WORD = 32
 LISTED = 2048
 SPAN = 81920
@@ -76,7 +76,7 @@ def select(
     next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
     hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, pages: cute.Pointer,
     sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32,
-    rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
+    owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -101,8 +101,8 @@ def select(
         # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
         # slots in turn.
         leaf.take_all(
-            indices, row, k, last - start, rank, GROUP, block_table, max_pages, line, page_size, inverse,
-            worker, THREADS
+            indices, row, k, last - start, 0, GROUP, block_table, max_pages, line, page_size, inverse, worker,
+            THREADS
         )
     else:
         origin = Int32(0)
@@ -125,8 +125,8 @@ def select(
         entry = Int32(0)
         # The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
         first_page, near, entry = leaf.fetch_pages(
-            origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table, max_pages,
-            line, page_size, inverse, worker, THREADS
+            origin, run * (WORD * WARPS), start, last, block_table, max_pages, line, page_size, inverse,
+            worker, THREADS
         )
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
@@ -224,7 +224,7 @@ def select(
                 # After the rounds over the list: mark entries above the range; keep those in it from `target`
                 # on where at most `ranked` are left to rank, else mark them as equal.
                 leaf.sift(
-                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, rank,
+                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, 0,
                     WARPS, words, worker, THREADS
                 )
                 ranked = Int32(LISTED)
@@ -233,7 +233,7 @@ def select(
                 # Mark the `need` largest of at most 64 entries; of equal keys the lower position has the
                 # larger entry.
                 leaf.rank_entries(
-                    entries, ranked, inside, need, above, counts, counters, rank, WARPS, words, warp, lane
+                    entries, ranked, inside, need, above, counts, counters, 0, WARPS, words, warp, lane
                 )
             cute.arch.sync_threads()
             # Columns marked as equal that this CTA may still take, and columns that lower ranks select, after
@@ -287,10 +287,11 @@ def topk_selector__cutedsl_sm90a__g1_t512_r8_c1(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     row, rank, _ = cute.arch.block_idx()
-    owner = rank * WARPS + warp
+    row = cute.arch.make_warp_uniform(row)
+    owner = warp
     select(
         logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-        entries, above, equal, pages, sums, counts, state, counters, row, rank, owner, thread, warp, lane
+        entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
     )
 
 

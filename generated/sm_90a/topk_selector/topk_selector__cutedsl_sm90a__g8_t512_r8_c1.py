@@ -316,6 +316,7 @@ def topk_selector__cutedsl_sm90a__g8_t512_r8_c1(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     row, rank, _ = cute.arch.block_idx()
+    row = cute.arch.make_warp_uniform(row)
     owner = rank * WARPS + warp
     select(
         logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
