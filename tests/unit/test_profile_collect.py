@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from dsl_kernels import profile
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, ToolchainError, UnknownNameError
+from dsl_kernels.problems.sparse_mla import DATASET_SM_SCALE
 from dsl_kernels.profile import collect, metrics, targets
 
 COMMON = ["--dim", "t=64,heads=16", "--variant", "triton"]
@@ -196,7 +197,7 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
     inputs = {name: given[name] for name in ("q_nope", "q_pe", "ckv", "kpe", "indices")}
     inputs |= {
         "attn_sink": torch.full((16,), -torch.inf),
-        "sm_scale": grids.DATASET_SM_SCALE,
+        "sm_scale": DATASET_SM_SCALE,
         "lse_scale": 1.0,
     }
     expected = problem.reference("bf16", inputs)["out"]

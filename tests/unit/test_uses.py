@@ -189,7 +189,8 @@ def test_a_single_hand_over_is_acquired_too() -> None:
     given = without(work, "release")
     assert text(schedule=schedule, work=given)
     refused("pipeline ring", "no acquire", schedule=schedule, work=given, load=without(load, "acquire"))
-    refused("nobody to release", "work", schedule=schedule)
+    # Of tensor memory a release waits for the reader's loads, so it may be said of any ring.
+    assert text(schedule=schedule)
 
 
 def test_a_step_of_the_wrong_role() -> None:
