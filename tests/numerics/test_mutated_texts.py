@@ -69,7 +69,7 @@ DECODE = _workload(
         [300, 1, 520, 8, 70],
         [0, 1, 2, 0, 1],
         [77, 2, 3, 4, 150],
-        [699, 64, 128, 6, 65],
+        [1000, 64, 128, 6, 65],
         [4400, 4390, 4350, 90, 4300],
     ],
     heads=64,
@@ -78,7 +78,7 @@ DECODE = _workload(
     skip_below=2,
 )
 # One sequence: dealt tile by tile, which the first workload is not, with three fetches of the block table a CTA.
-ALONE = _workload("alone_decode", "decode", lens=[[13500]], heads=64, pages=220, spare_pages=2)
+ALONE = _workload("alone_decode", "decode", lens=[[13500, 13000, 9]], heads=64, pages=220, spare_pages=2)
 PREFILL = _workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 # Rows that are taken whole, that fit in registers and that do not; ties, and more undecided keys than can be listed.
 TIES = _workload(
