@@ -64,14 +64,21 @@ def _workload(name: str, form: str, **params: Any) -> Workload:
 DECODE = _workload(
     "distinct_decode",
     "decode",
-    lens=[[5, 640, 7], [300, 1, 520], [0, 1, 2], [699, 64, 128], [4400, 4390, 4350]],
+    lens=[
+        [5, 640, 7, 30, 9],
+        [300, 1, 520, 8, 70],
+        [0, 1, 2, 0, 1],
+        [77, 2, 3, 4, 150],
+        [1000, 64, 128, 6, 65],
+        [4400, 4390, 4350, 90, 4300],
+    ],
     heads=64,
     pages=120,
     spare_pages=2,
     skip_below=2,
 )
 # One sequence: dealt tile by tile, which the first workload is not, with three fetches of the block table a CTA.
-ALONE = _workload("alone_decode", "decode", lens=[[13500]], heads=64, pages=220, spare_pages=2)
+ALONE = _workload("alone_decode", "decode", lens=[[13500, 13000, 9]], heads=64, pages=220, spare_pages=2)
 PREFILL = _workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 # Rows that are taken whole, that fit in registers and that do not; ties, and more undecided keys than can be listed.
 TIES = _workload(
@@ -98,19 +105,14 @@ SELECTION = ((TIES, 0), (BUCKET, 0), (TIED, 0), (EQUAL, 0))
 
 
 def _attention(form: str, heads: int, *splits: int, topk: int = 448) -> tuple[tuple[Workload, int], ...]:
-    """Holes leave tiles without a valid id; a call that is not split and one that is end differently."""
-    workload = _workload(
-        f"distinct_{form}_h{heads}",
-        form,
-        t=3,
-        heads=heads,
-        topk=topk,
-        n=700,
-        sink=True,
-        lse_scale=0.7,
-        ids="holes",
-    )
-    return tuple((workload, each) for each in splits)
+    """Holes leave the first tiles without a valid id, a tail the last ones; a call that is not split ends differently."""
+
+    def ids(pattern: str, t: int) -> Workload:
+        return _workload(
+            f"{pattern}_{form}_h{heads}", form, t=t, heads=heads, topk=topk, n=700, sink=True, lse_scale=0.7, ids=pattern
+        )  # fmt: skip
+
+    return (*((ids("holes", 3), each) for each in splits), (ids("tail", 1), splits[0]))
 
 
 STRUCTURES = (
@@ -434,6 +436,11 @@ EXPLAINED = {
     "select: not (< (* k 8) (- last start))": "both sides write the same ids, each faster for rows of its length",
     "mma: one more of i": "each product of a round is guarded",
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
+    "release scores behind read_weights": "the weights do not come from what the release waits for",
+    "first_page and near of emit": "a row of one CTA begins at page 0, and the table itself says the same",
+    "first_page and near of emit_sparse": "a row of one CTA begins at page 0, and the table itself says the same",
+    "select: meet before clear": "what is cleared is used a round later, behind further barriers",
+    "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
@@ -453,9 +460,9 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
     found = list(outcomes(structure, tmp_path, None if full else SAMPLE))
     unexplained = [o for o in found if o.how == "unexplained"]
     assert not unexplained
-    if not full:
+    if full:
         counts = Counter(o.by for o in found)
-        numbers = (sum(1 for _ in mutants_of(structure)), *(counts[by] for by in CATCHERS))
+        numbers = (len(found), *(counts[by] for by in CATCHERS))
         row = f"| {structure.name} | {' | '.join(map(str, numbers))} |"
         assert row in DOCS.read_text(), f"put this row into {DOCS.name}: {row}"
 
