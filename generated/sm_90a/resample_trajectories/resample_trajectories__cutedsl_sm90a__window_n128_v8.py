@@ -1,0 +1,91 @@
+"""resample_trajectories__cutedsl_sm90a__window_n128_v8
+
+Generated from dsl_kernels/programs/resample_trajectories.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: search=window, targets=128, vector=8.
+
+roles
+  sample     threads 0..127  a target a thread, then pieces of rows
+buffers
+  times      8192 float32, shared
+  bounds     8 float32, shared
+  place      128 int32, shared
+  weight     128 float32, shared
+totals: 128 threads, 33824 of 232448 bytes of shared memory, grid ((m + 127) // 128, b)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64
+
+from dsl_kernels.device.cutedsl import resample_trajectories as leaf
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+
+LAUNCH = Launch(
+    operands=(
+        Operand("data", "tensor", "bfloat16", ('b', 'n', 'd')),
+        Operand("src_times", "tensor", "float32", ('b', 'n')),
+        Operand("tgt_times", "tensor", "float32", ('b', 'm')),
+        Operand("out", "tensor", "bfloat16", ('b', 'm', 'd'), written=True),
+    ),
+    grid=('(m + 127) // 128', 'b', '1'),
+    block=128,
+    cluster=(1, 1, 1),
+)
+
+
+@cute.struct
+class Shared:
+    times: cute.struct.Align[cute.struct.MemRange[Float32, 8192], 128]
+    bounds: cute.struct.Align[cute.struct.MemRange[Float32, 8], 128]
+    place: cute.struct.Align[cute.struct.MemRange[Int32, 128], 128]
+    weight: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
+
+
+@cute.kernel
+def resample_trajectories__cutedsl_sm90a__window_n128_v8(
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: cutlass.Int32,
+    n: cutlass.Int32, d: cutlass.Int32, m: cutlass.Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    times = shared.times.data_ptr()
+    bounds = shared.bounds.data_ptr()
+    place = shared.place.data_ptr()
+    weight = shared.weight.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    tile, row, _ = cute.arch.block_idx()
+    if warp == 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    # sample: a target a thread, then pieces of rows
+    worker = thread
+    first = tile * 128
+    t = Float32(0.0)
+    t = leaf.read_target(tgt_times, row, m, first, worker, 128)
+    leaf.bound_warps(bounds, t, warp, 4, lane)
+    cute.arch.sync_threads()
+    window = Int32(0)
+    count = Int32(0)
+    window, count = leaf.find_window(bounds, 4, src_times, row, n, lane)
+    if count <= 8192:
+        leaf.stage_times(times, src_times, row, n, window, count, worker, 128)
+        cute.arch.sync_threads()
+        leaf.place_staged(place, weight, times, window, count, t, worker)
+    else:
+        leaf.place_in_global(place, weight, src_times, row, n, t, worker)
+    cute.arch.sync_threads()
+    leaf.blend(out, data, row, n, m, d, first, place, weight, 128, 8, worker, 128)
+
+
+@cute.jit
+def program(
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: cutlass.Int32,
+    n: cutlass.Int32, d: cutlass.Int32, m: cutlass.Int32
+):
+    resample_trajectories__cutedsl_sm90a__window_n128_v8(
+        data, src_times, tgt_times, out, b, n, d, m
+    ).launch(
+        grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1)
+    )
