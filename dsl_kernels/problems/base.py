@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked, is_plain_tensor, require_known, shown
+from ..dtypes import DTYPES
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..expr import evaluate, names_in
 
 if TYPE_CHECKING:
     import torch
-
-TORCH_NAMES = {
-    "float32": "float32", "int32": "int32", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3fn", "uint8": "uint8",
-}  # fmt: skip
-
 
 # What a kernel does with values outside an operand's range when nothing is said: it may read or write out of bounds.
 UNDEFINED = "undefined"
@@ -48,11 +44,16 @@ class Operand:
         shape: extents; a string is a runtime dim, or a static one that the variant's knobs fix. () is a scalar.
         kind: "in", "out", "workspace" (the caller allocates it) or "scalar".
         row_stride: name of the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
+        strides: of a tensor whose axes lie anyhow, the runtime dim (or number) that holds each axis' stride in elements;
+            () means as `row_stride` says.
         zeroed: a workspace that is zero on entry and that the kernel leaves zero.
         align: bytes that the address, and the row stride, are multiples of: the widest access of any variant. 16 is
             what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
         default: the value that fills an input which the caller leaves out; None where it is required.
         argument: what the torch op calls it, where that is another name.
+        sizes: extents of an operand that the caller leaves out and that no other operand gives, as expressions over
+            the other dims.
+        limits: least and greatest value of a scalar that the caller gives; (-inf, inf) takes what is finite.
         requires: expressions over the dims that must hold.
         values: rules of its values.
     """
@@ -67,8 +68,16 @@ class Operand:
     align: int = 16
     default: float | None = None
     argument: str = ""
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
     requires: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
+    strides: tuple[str | int, ...] = ()
+
+    @property
+    def layout(self) -> tuple[str | int, ...] | None:
+        """The stride of each axis, a runtime dim or a number; None where it is contiguous."""
+        return self.strides or ((self.row_stride, 1) if self.row_stride else None)
 
     @property
     def label(self) -> str:
@@ -78,13 +87,11 @@ class Operand:
     @property
     def torch_name(self) -> str:
         """torch's name of the dtype."""
-        return TORCH_NAMES[self.dtype]
+        return DTYPES[self.dtype].torch_name
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        import torch
-
-        return getattr(torch, self.torch_name)
+        return DTYPES[self.dtype].torch
 
 
 @checked
@@ -128,6 +135,17 @@ class Comparison:
             self.failures.append(f"{name} violated{': ' + detail if detail else ''}")
 
 
+GRIDS = ("core", "serving", "contest", "smoke")
+"""Measuring grids."""
+# Sequences and their lengths on each, for operations over rows of scores.
+ROW_GRIDS = {
+    "core": ((1, 16, 64), (4096, 32768, 131072)),
+    "serving": ((1, 4, 16, 64, 128), (4096, 32768, 131072)),
+    "contest": ((1, 8, 31), (1024, 2880, 5824)),
+    "smoke": ((1, 16), (4096,)),
+}
+
+
 @dataclass(frozen=True)
 class Problem:
     """One operation, independent of any kernel.
@@ -141,6 +159,9 @@ class Problem:
         compare: (form, inputs, outputs, expected) -> Comparison against the tolerances of this problem.
         bytes: (form, dims) -> the bytes that must move through device memory at least.
         flops: (form, dims) -> floating-point operations by dtype of the unit that runs them.
+        forms_share_workloads: a workload of one form can be drawn in any other, as its sizes mean the same there.
+        points: name of a measuring grid -> the forms and sizes that `bench` times; by default the workloads of tier
+            "real", on every grid.
     """
 
     op: str
@@ -152,6 +173,8 @@ class Problem:
     compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
     bytes: Callable[[str, Mapping[str, int]], float]
     flops: Callable[[str, Mapping[str, int]], dict[str, float]]
+    forms_share_workloads: bool = False
+    points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
 
     def operands(self, form: str) -> tuple[Operand, ...]:
         """The operands of a form, in ABI order.
@@ -180,7 +203,8 @@ def bind_dims(
     """Check tensors against their declared shapes, dtypes, strides and alignment and return the value of every dim.
 
     Args:
-        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation).
+        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation),
+            but for the extents that their `sizes` give.
         values: tensors and scalars by name.
         static: dims that are already fixed, by the variant or by the caller.
 
@@ -234,6 +258,10 @@ def bind_dims(
         _bind_strides(spec, tensor, dims)
         _require_aligned(spec, tensor)
     for spec in operands:
+        for extent, size in spec.sizes.items():
+            if values.get(spec.name) is None and extent not in dims and names_in(size) <= dims.keys():
+                dims[extent] = evaluate(size, dims)
+    for spec in operands:
         for rule in spec.requires:
             if not names_in(rule) <= dims.keys() or evaluate(rule, dims):
                 continue
@@ -261,7 +289,30 @@ def require_dense(name: str, tensor: Any) -> None:
         )
 
 
+def _bind_axes(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+    """The strides of a tensor whose axes lie anyhow."""
+    for axis, (wanted, stride) in enumerate(zip(spec.strides, tensor.stride(), strict=True)):
+        if isinstance(wanted, int) and stride != wanted and tensor.shape[axis] > 1:
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"a stride of {wanted} along axis {axis}",
+                got=f"strides {tensor.stride()}",
+                fix="call .contiguous()",
+            )
+        if isinstance(wanted, str) and (stride <= 0 or (stride * tensor.element_size()) % spec.align):
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"strides that are positive multiples of {spec.align} bytes (all but the last)",
+                got=f"strides {tensor.stride()} of {tensor.element_size()} bytes",
+                fix=f"pad the axes so that each begins on a {spec.align}-byte boundary",
+            )
+        if isinstance(wanted, str):
+            dims[wanted] = stride
+
+
 def _bind_strides(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+    if spec.strides:
+        return _bind_axes(spec, tensor, dims)
     if spec.row_stride is None:
         if not tensor.is_contiguous():
             raise InvalidArgumentError(

@@ -16,25 +16,18 @@ from typing import Any, NoReturn
 import torch
 
 from ..arch import ArchSpec
+from ..dtypes import DTYPES
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
+from ..runtime.artifact import TensorMap
 from . import text as t
-from .lang import Buffer, Engine, Role, Schedule, Space, TileProgram
+from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
+from .plan import turn_plans
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "int32": torch.int32,
-    # torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
-    "uint32": torch.int64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8_e4m3": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "uint8": torch.uint8,
-    "int64": torch.int64,
-}
+# torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
+TORCH_DTYPES = {name: dtype.torch for name, dtype in DTYPES.items()} | {"uint32": torch.int64}
 
 
 @dataclass
@@ -53,7 +46,25 @@ class Ring:
     committed: int = 0
     waited: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    announced: dict[int, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+
+@dataclass
+class TurnState:
+    """An ordered hand-over in one CTA: whose turn it is, and whether it has been taken."""
+
+    members: tuple[tuple[str, int], ...]
+    whose: int = 0
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A product in flight: what it will do, and the uses of pipelines that it reads."""
+
+    multiply: Callable[[], None]
+    reads: frozenset[tuple[str, int]]
 
 
 class Cta:
@@ -63,6 +74,7 @@ class Cta:
         self.block = block
         self.rings = {pipe.name: Ring() for pipe in schedule.pipelines}
         self.meetings: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self.turns = {name: TurnState(plan.members) for name, plan in turn_plans(schedule).items()}
         self.storage: dict[str, torch.Tensor] = {}
         for buffer in schedule.buffers:
             if buffer.space is not Space.REGISTER:
@@ -88,12 +100,14 @@ class Executor:
     """One role (one of its replicas) of one CTA."""
 
     def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
-        self._run, self._cta, self._spec = run, cta, role
+        self._run, self.cta = run, cta
         self.role, self.block = role.name, cta.block
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
         # Groups of products that are issued and have not read their operands yet.
-        self._in_flight: list[list[Callable[[], None]]] = []
+        self._in_flight: list[list[Issued]] = []
+        # Groups of stores that have not read shared memory yet.
+        self._stores: list[list[Callable[[], None]]] = []
         self._scope: dict[str, Any] = {
             **run.scalars,
             **run.dims,
@@ -111,10 +125,24 @@ class Executor:
     def run(self, text: t.Text) -> Generator[Any, None, None]:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
+        yield from self._meet_cluster()
+        yield from self._execute(text.end)
         if self._in_flight:
             self._fail(
                 f"ends with {len(self._in_flight)} groups of products in flight",
                 "await them, or commit the slot that they fill",
+            )
+        if self._stores:
+            self._fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
+        me = (self.role, self._scope["replica"])
+        for name, turn in self.cta.turns.items():
+            if turn.held and turn.members[turn.whose] == me:
+                self._fail(f"ends with the turn of {name}", "pass it on")
+
+        if self._run.cluster_of(self.block).pending(self):
+            self._fail(
+                "ends without a wait for its last arrival at its cluster's barrier",
+                "wait behind every arrival",
             )
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
@@ -128,6 +156,15 @@ class Executor:
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Meet):
                 yield from self._meet(statement.name)
+            elif isinstance(statement, t.BarriersStand):
+                yield from self._meet_cluster()
+            elif isinstance(statement, t.TearDown):
+                yield from self._meet("")
+            elif isinstance(statement, t.Store):
+                yield from self._meet(statement.name)
+                self._stores.append([self._stored(box, view) for box, view in statement.copies])
+            elif isinstance(statement, t.TakeTurn):
+                yield from self._take_turn(statement)
             elif isinstance(statement, t.ClusterWait):
                 yield from self._cluster_wait()
             elif isinstance(statement, t.If):
@@ -146,8 +183,7 @@ class Executor:
         elif isinstance(statement, t.Call):
             self._call(statement)
         elif isinstance(statement, t.Bulk):
-            target = self._view(statement.target)
-            target.copy_(self._source(statement.source, target))
+            self._bulk(statement)
         elif isinstance(statement, t.Multiply):
             self._in_flight.append([self._product(product) for product in statement.products])
             if all(product.mma.unit == "mma.sync" for product in statement.products):
@@ -157,9 +193,22 @@ class Executor:
         elif isinstance(statement, t.Fill):
             self._view(statement.target).fill_(statement.value)
         elif isinstance(statement, t.ClusterArrive):
-            self._run.cluster_of(self.block).arrive(self)
+            if not self._run.cluster_of(self.block).arrive(self):
+                self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
         elif isinstance(statement, t.TakeTicket):
             self._take_ticket(statement)
+        elif isinstance(statement, t.PassTurn):
+            self._pass_turn(statement.name)
+        elif isinstance(statement, t.AwaitStores):
+            self._land_stores(statement.pending)
+
+    def _bulk(self, bulk: t.Bulk) -> None:
+        use = self._value(bulk.slot.use)
+        for cta in self._run.members(self.block) if bulk.multicast else [self.cta]:
+            target = self._view(bulk.target, cta)
+            target.copy_(self._source(bulk.source, target))
+            itemsize = DTYPES[self._run.schedule.buffer(bulk.target.buffer).dtype].bytes
+            cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
     def _take_ticket(self, statement: t.TakeTicket) -> None:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
@@ -200,16 +249,77 @@ class Executor:
         schedule = self._run.schedule
         members = schedule.named_barriers[name] if name else tuple(role.name for role in schedule.roles)
         total = sum(schedule.role(member).replicas for member in members)
-        state = self._cta.meetings[name]
+        if name in schedule.apart:
+            # What is one task here meets nobody.
+            return
+        state = self.cta.meetings[name]
         generation = state[1]
         state[0] += 1
         if state[0] == total:
             state[0], state[1] = 0, generation + 1
         yield Wait(f"barrier {name or 'of the CTA'}", lambda: state[1] > generation)
 
+    def _stored(self, box: t.Box, view: t.View) -> Callable[[], None]:
+        """A store as issued: where it goes is settled, what it holds is read when it is carried out."""
+        source, tensor_map = self._view(view), self._map(box.map)
+        to = self._mapped(tensor_map, source.dtype)[self._inside(box, tensor_map)]
+
+        def store() -> None:
+            to.copy_(source.reshape(tuple(reversed(tensor_map.box)))[tuple(slice(0, e) for e in to.shape)])
+
+        return store
+
+    def _land_stores(self, pending: int) -> None:
+        """Carry out the oldest groups of stores until `pending` are left."""
+        while len(self._stores) > pending:
+            for store in self._stores.pop(0):
+                store()
+
+    def _map(self, name: str) -> TensorMap:
+        return next(m for m in self._run.schedule.maps if m.name == name)
+
+    def _mapped(self, tensor_map: TensorMap, dtype: torch.dtype) -> torch.Tensor:
+        """The operand as its tensor map describes it, outermost dimension first."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        strides = [
+            evaluate_extent(s, self._scope) // dtype.itemsize for s in reversed(tensor_map.global_strides)
+        ]
+        operand = self._run.operands[tensor_map.operand].view(dtype)
+        return operand.as_strided(extents, [*strides, 1])
+
+    def _inside(self, box: t.Box, tensor_map: TensorMap) -> tuple[slice, ...]:
+        """What of the tensor lies in a box."""
+        extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
+        return tuple(
+            slice(at, max(at, min(extent, at + size)))
+            for at, extent, size in zip(
+                map(self._value, box.at), extents, reversed(tensor_map.box), strict=True
+            )
+        )
+
+    def _take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
+        turn = self.cta.turns[statement.name]
+        me = turn.members.index((self.role, self._scope["replica"]))
+        yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.held)
+        turn.held = True
+
+    def _pass_turn(self, name: str) -> None:
+        turn = self.cta.turns[name]
+        if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
+            self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
+        turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
+
+    def _meet_cluster(self) -> Generator[Any, None, None]:
+        """Where CTAs fill each other's slots: none starts before the barriers of all stand, and none ends before the others."""
+        if self._run.schedule.multicasts:
+            self._run.cluster_of(self.block).arrive(self)
+            yield from self._cluster_wait()
+
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
-        phase = cluster.phases[self]
+        if not cluster.pending(self):
+            self._fail("waits for its cluster without an arrival", "arrive once before each wait")
+        phase = cluster.begin(self)
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def _call(self, call: t.Call) -> None:
@@ -220,15 +330,18 @@ class Executor:
         for position, result in zip(positions, results or (), strict=True):
             self._scope[call.arguments[position].args[0]] = result
 
-    def _view(self, view: t.View) -> torch.Tensor:
+    def _view(self, view: t.View, cta: Cta | None = None) -> torch.Tensor:
         buffer = self._run.schedule.buffer(view.buffer)
         if buffer.space is Space.REGISTER:
             if buffer.name not in self._registers:
                 self._registers[buffer.name] = poisoned(buffer)[0]
             whole = self._registers[buffer.name]
         else:
-            stage = self._value(view.use) % buffer.stages if view.use is not None else 0
-            whole = self._cta.storage[buffer.name][stage]
+            use = self._value(view.use) if view.use is not None else 0
+            stage = use % buffer.stages
+            if view.pipeline is not None:
+                self._hold(view.pipeline, use, buffer.name)
+            whole = (cta or self.cta).storage[buffer.name][stage]
         if view.rows is not None:
             first = self._value(view.first)
             whole = whole[first : first + view.rows]
@@ -237,6 +350,19 @@ class Executor:
             whole = whole[:, column : column + view.width]
         return whole
 
+    def _hold(self, pipeline: str, use: int, buffer: str) -> None:
+        """A slot is touched by its producer from acquire to commit, and by a reader from wait to release."""
+        ring = self.cta.rings[pipeline]
+        fills = self.role == self._run.schedule.pipeline(pipeline).producer and (
+            ring.committed <= use < ring.acquired
+        )
+        # Where there was no use at all a leaf is told so, and does not look.
+        if use >= 0 and not fills and not ring.released[self._key] <= use < ring.waited[self._key]:
+            self._fail(
+                f"touches {buffer} of use {use} of {pipeline}, which it does not hold",
+                "touch a slot between acquire and commit, or between wait and release",
+            )
+
     def _source(self, source: t.Box | t.Span | t.Rows, target: torch.Tensor) -> torch.Tensor:
         if isinstance(source, t.Span):
             flat = self._run.operands[source.operand].reshape(-1).view(torch.uint8)
@@ -244,6 +370,11 @@ class Executor:
             first = self._value(source.row) * source.pitch + source.column
             return words[first : first + source.count].view(target.shape)
         tensor_map = next(m for m in self._run.schedule.maps if m.name == source.map)
+        if isinstance(source, t.Box) and not self._run.operands[tensor_map.operand].is_contiguous():
+            box = torch.zeros(tuple(reversed(tensor_map.box)), dtype=target.dtype, device=target.device)
+            part = self._mapped(tensor_map, target.dtype)[self._inside(source, tensor_map)]
+            box[tuple(slice(0, extent) for extent in part.shape)] = part
+            return box.view(target.shape)
         extents = [evaluate_extent(extent, self._scope) for extent in reversed(tensor_map.global_dims)]
         flat = self._run.operands[tensor_map.operand].reshape(-1).view(torch.uint8).view(target.dtype)
         whole = flat.view(*extents)
@@ -266,32 +397,39 @@ class Executor:
     def _land(self, pending: int) -> None:
         """Carry out the oldest groups of products until `pending` are in flight."""
         while len(self._in_flight) > pending:
-            for multiply in self._in_flight.pop(0):
-                multiply()
+            for issued in self._in_flight.pop(0):
+                issued.multiply()
 
-    def _product(self, statement: t.Product) -> Callable[[], None]:
+    def _product(self, statement: t.Product) -> Issued:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
-        a, b, acc = self._view(statement.a), self._view(statement.b), self._view(statement.acc)
-        a = a if mma.a_major == "k" else a.T
-        b = b.T if mma.b_major == "k" else b
-        if a.shape != (mma.m, mma.k) or b.shape != (mma.k, mma.n):
+        # Each CTA of a pair holds half of the rows of everything.
+        ctas = self._run.members(self.block) if mma.cta_group == 2 else [self.cta]
+        parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in ctas]
+        left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
+        right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
+        a_shape = (left[0].shape[0] * len(ctas), left[0].shape[1])
+        b_shape = (right[0].shape[0], right[0].shape[1] * len(ctas))
+        if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
             self._fail(
-                f"multiplies {tuple(a.shape)} by {tuple(b.shape)} as {mma.name}",
+                f"multiplies {a_shape} by {b_shape} as {mma.name}",
                 f"declare m={mma.m}, n={mma.n}, k={mma.k} as the body uses them",
             )
         accumulate = self._value(statement.accumulate)
 
         def multiply() -> None:
             # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
-            product = (a.double() @ b.double()).float()
-            acc.copy_(acc + product if accumulate else product)
+            whole = torch.cat([b.double() for b in right], dim=1)
+            for a, (_, _, acc) in zip(left, parts, strict=True):
+                product = (a.double() @ whole).float()
+                acc.copy_(acc + product if accumulate else product)
 
-        return multiply
+        operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
+        return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:
         pipe, use = step.slot.pipeline, self._value(step.slot.use)
-        ring = self._cta.rings[pipe.name]
+        ring = self.cta.rings[pipe.name]
         producer = step.kind in ("acquire", "commit")
         allowed = [pipe.producer] if producer else [reader.role for reader in pipe.readers]
         if self.role not in allowed:
@@ -310,13 +448,30 @@ class Executor:
                 f"{step.kind}s use {use} of {pipe.name}, where use {expected} is next",
                 "take the uses of a ring in order, each once",
             )
+        begun = {
+            "commit": ring.acquired if pipe.fill is not Engine.PEERS else use + 1,
+            "release": ring.waited[self._key],
+        }
+        if begun.get(step.kind, use + 1) <= use:
+            self._fail(
+                f"{step.kind}s use {use} of {pipe.name} before it has it",
+                "acquire before the commit, and wait before the release",
+            )
         engines = {
             "commit": pipe.fill,
             "release": next((r.engine for r in pipe.readers if r.role == self.role), None),
         }
         if engines.get(step.kind) in (Engine.TCGEN05, Engine.WGMMA):
             # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
-            self._land(0)
+            self._land(step.pending)
+            if any((pipe.name, use) in issued.reads for group in self._in_flight for issued in group):
+                self._fail(
+                    f"releases use {use} of {pipe.name} under a product that reads it",
+                    f"leave fewer than {step.pending} groups in flight at that release",
+                )
+        pair = self._run.members(self.block) if pipe.pair else [self.cta]
+        # What the products of a pair fill or read is full, or free, in both CTAs.
+        shared = pair if engines.get(step.kind) is Engine.TCGEN05 else [self.cta]
         if step.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:
@@ -324,31 +479,55 @@ class Executor:
                     f"acquires use {use} of {pipe.name} with {use - ring.committed} uses uncommitted",
                     "commit a slot before acquiring past the ring",
                 )
-            readers = [
-                reader_key(self._run.schedule.role(reader.role), replica)
-                for reader in pipe.readers
-                for replica in range(self._run.schedule.role(reader.role).replicas)
-            ]
+            readers = self._run.readers(pipe)
+            filled = self._run.members(self.block) if pipe.multicast else [self.cta]
+            filled = pair if pipe.fill is Engine.TCGEN05 else filled
+            rings = [cta.rings[pipe.name] for cta in filled]
             yield Wait(
                 f"a free slot of {pipe.name} (use {use})",
-                lambda: all(ring.released[key] > use - pipe.stages for key in readers),
+                lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
             )
-            if not pipe.accumulates:
-                for buffer in pipe.buffers:
-                    _poison(self._cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+            # What another CTA sends may be there before this one is ready.
+            if not pipe.accumulates and not (pipe.multicast and ring.received[use]):
+                for cta, buffer in product(filled if pipe.pair else [self.cta], pipe.buffers):
+                    _poison(cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+            if pipe.fill is Engine.BULK:
+                ring.announced[use] = (
+                    self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                )
         elif step.kind == "commit":
-            ring.committed += 1
-        elif step.kind == "wait" and pipe.fill is Engine.PEERS:
+            # What a multicast ring announces, the cluster's CTAs fill together.
+            if (
+                pipe.fill is Engine.BULK
+                and not pipe.multicast
+                and ring.announced.get(use, 0) != ring.received[use]
+            ):
+                self._fail(
+                    f"copies {ring.received[use]} bytes into use {use} of {pipe.name}, which announces {ring.announced[use]}",
+                    "copy what is announced: a barrier waits for just so many bytes",
+                )
+            for cta in shared:
+                cta.rings[pipe.name].committed += 1
+        elif step.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
-            wanted = sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
-            yield Wait(f"use {use} of {pipe.name} from the other CTAs", lambda: ring.received[use] >= wanted)
+            wanted = self._slot_bytes(pipe)
+            yield Wait(
+                f"use {use} of {pipe.name} from the other CTAs",
+                lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
+            )
         elif step.kind == "wait":
             ring.waited[self._key] += 1
+            sources = pair if pipe.fill is Engine.BULK else [self.cta]
             yield Wait(
-                f"slot {use} of {pipe.name} to be filled by {pipe.producer}", lambda: ring.committed > use
+                f"slot {use} of {pipe.name} to be filled by {pipe.producer}",
+                lambda: all(cta.rings[pipe.name].committed > use for cta in sources),
             )
         else:
-            ring.released[self._key] += 1
+            for cta in shared:
+                cta.rings[pipe.name].released[self._key] += 1
+
+    def _slot_bytes(self, pipe: Pipeline) -> int:
+        return sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
 
     def _fail(self, got: str, fix: str) -> None:
         self._run.fail(self.role, self.block, got, fix)
@@ -360,9 +539,21 @@ class ClusterBarrier:
     def __init__(self, members: int) -> None:
         self.members = members
         self.phases: dict[Executor, int] = defaultdict(int)
+        self.waits: dict[Executor, int] = defaultdict(int)
 
-    def arrive(self, executor: Executor) -> None:
+    def arrive(self, executor: Executor) -> bool:
+        """Whether a role may: it has waited since its last arrival."""
         self.phases[executor] += 1
+        return self.phases[executor] == self.waits[executor] + 1
+
+    def pending(self, executor: Executor) -> bool:
+        """Whether a role has arrived and not waited since."""
+        return self.phases.get(executor, 0) > self.waits.get(executor, 0)
+
+    def begin(self, executor: Executor) -> int:
+        """The phase that a role waits for from here on."""
+        self.waits[executor] += 1
+        return self.waits[executor]
 
     def passed(self, phase: int) -> bool:
         return len(self.phases) == self.members and all(at >= phase for at in self.phases.values())
@@ -423,6 +614,24 @@ class Run:
             got=f"it {got}",
             fix=fix,
         )
+
+    def ended(self, cta: Cta) -> None:
+        """Every role of a CTA has ended: nothing was filled that nobody has read."""
+        for pipe in self.schedule.pipelines:
+            ring = cta.rings[pipe.name]
+            for key in self.readers(pipe):
+                if not ring.acquired <= ring.committed == ring.waited[key]:
+                    self.fail(
+                        pipe.producer,
+                        cta.block,
+                        f"filled {ring.committed} uses of {pipe.name}, of which {key} waited for {ring.waited[key]}",
+                        "let both sides go through the same uses",
+                    )
+
+    def readers(self, pipe: Pipeline) -> list[str]:
+        """How a ring counts each replica of each of its readers."""
+        roles = [self.schedule.role(reader.role) for reader in pipe.readers]
+        return [reader_key(role, replica) for role in roles for replica in range(role.replicas)]
 
     def start(self, block: tuple[int, ...]) -> list[tuple[Executor, Iterator[Any]]]:
         """The tasks of one CTA."""
@@ -495,6 +704,8 @@ class Interpreter:
                 task[2] = next(task[1])
             except StopIteration:
                 active.remove(task)
+                if all(other[0].cta is not task[0].cta for other in active):
+                    run.ended(task[0].cta)
 
     @staticmethod
     def _deadlock(run: Run, active: list[list[Any]]) -> None:

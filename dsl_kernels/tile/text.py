@@ -12,14 +12,14 @@ the same name in `dsl_kernels/device/<dsl>/<op>.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import DeclarationError
-from .lang import Mma, Pipeline, Schedule
+from .lang import Engine, Mma, Pipeline, Schedule, Size
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -175,7 +175,7 @@ _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
 def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
     """The number that an expression has where its names have the values in `scope`."""
     if not isinstance(value, Expr):
-        return value
+        return int(value) if isinstance(value, Size) else value
     if value.op == "name":
         return scope[value.args[0]]
     if value.op == "in_role":
@@ -286,8 +286,13 @@ class InOut:
     """Marks a scalar parameter that a leaf reads and sets."""
 
 
+class Stored:
+    """Marks an operand in global memory that a leaf writes into."""
+
+
 Sets = Annotated[Any, Out]
 Changes = Annotated[Any, InOut]
+Writes = Annotated[Any, Stored]
 
 
 @dataclass(frozen=True)
@@ -295,7 +300,8 @@ class Leaf:
     """One piece of leaf maths: its name and parameters, and what it means in torch.
 
     The torch function takes every parameter that is not `Out` and returns the new values of its `Out` and `InOut`
-    parameters in order. Registers and shared stages come to it as tensors, which it writes in place.
+    parameters in order. Registers and shared stages come to it as tensors, which it writes in place, and so do operands;
+    those that it writes are marked `Writes`.
     """
 
     name: str
@@ -309,7 +315,12 @@ class Leaf:
     @property
     def results(self) -> tuple[int, ...]:
         """Positions of the parameters that are set."""
-        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not None)
+        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark in (Out, InOut))
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Positions of the operands that are written into."""
+        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is Stored)
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -323,7 +334,11 @@ def leaf(function: Callable[..., Any]) -> Leaf:
     parameters: list[tuple[str, type | None]] = []
     for parameter in inspect.signature(function).parameters:
         hint = hints.get(parameter)
-        marks = [x for x in get_args(hint)[1:] if x in (Out, InOut)] if get_origin(hint) is Annotated else []
+        marks = (
+            [x for x in get_args(hint)[1:] if x in (Out, InOut, Stored)]
+            if get_origin(hint) is Annotated
+            else []
+        )
         parameters.append((parameter, marks[0] if marks else None))
     inputs = [i for i, (_, mark) in enumerate(parameters) if mark is not Out]
 
@@ -394,21 +409,29 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces."""
+    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
+
+    `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
+    """
 
     kind: str
     slot: Slot
     bytes: Value | None = None
+    pending: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Bulk:
-    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier."""
+    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier.
+
+    A `multicast` one goes to that place, and completes on that barrier, in every CTA of the cluster.
+    """
 
     target: View
     source: Box | Span | Rows
     slot: Slot
     evict_first: bool = False
+    multicast: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,6 +470,11 @@ class BarriersStand:
 
 
 @dataclass(frozen=True, eq=False)
+class TearDown:
+    """Behind all roles: no thread touches tensor memory any more, and it goes back."""
+
+
+@dataclass(frozen=True, eq=False)
 class Fill:
     """Every element of a register buffer becomes `value`."""
 
@@ -456,9 +484,13 @@ class Fill:
 
 @dataclass(frozen=True, eq=False)
 class Meet:
-    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA."""
+    """Barrier of the threads of the roles that a named barrier is declared for; "" is all threads of the CTA.
+
+    `replica` says which replica meets, where each meets apart.
+    """
 
     name: str
+    replica: Value = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -467,6 +499,28 @@ class Publish:
 
     buffers: tuple[str, ...]
     name: str
+    replica: Value = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Copies by the copy engine of what threads of this role have written to shared memory: fence, meet, one warp stores.
+
+    The copies are one group, which reads shared memory until `AwaitStores`.
+    """
+
+    copies: tuple[tuple[Box, View], ...]
+    name: str
+    replica: Value = 0
+
+
+@dataclass(frozen=True, eq=False)
+class AwaitStores:
+    """Until at most `pending` groups of this role's stores still read shared memory; then meet, if there is a barrier."""
+
+    pending: int
+    name: str | None
+    replica: Value = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -501,18 +555,42 @@ class Depend:
     """From here on what the kernel before this one wrote is needed; the kernel behind this one may start."""
 
 
+@dataclass(frozen=True, eq=False)
+class TakeTurn:
+    """Until it is this member's turn; `replica` says which member of the role it is."""
+
+    name: str
+    replica: Value
+
+
+@dataclass(frozen=True, eq=False)
+class PassTurn:
+    """The next member's turn, behind what this one has done; before the first turn the last member `opens`."""
+
+    name: str
+    replica: Value
+    opens: bool = False
+
+
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
-    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand
+    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand | TearDown
+    | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Text:
-    """A kernel: what every thread does first, and what each role does then."""
+    """A kernel: what every thread does first, what each role does then, and what every thread does last."""
 
     start: tuple[Statement, ...]
     roles: Mapping[str, tuple[Statement, ...]]
+    end: tuple[Statement, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, tuple[Statement, ...]]:
+        """All of it by name: that of the role, "start" and "end"."""
+        return {"start": self.start, **self.roles, "end": self.end}
 
 
 class Recorder:
@@ -645,12 +723,36 @@ class Recorder:
         self._say(Step("wait", slot))
         return slot
 
-    def release(self, slot: Slot) -> None:
-        """Reader: done with the slot."""
-        self._say(Step("release", slot))
+    def release(self, slot: Slot, pending: int = 0) -> None:
+        """Reader: done with the slot, while at most `pending` groups of products that do not read it are in flight."""
+        engine = next((r.engine for r in slot.pipeline.readers if r.role == self.role), None)
+        if pending and engine is not Engine.WGMMA:
+            raise DeclarationError(
+                f"release of {slot.pipeline.name} in {self.role}",
+                expected="no pending groups: they are counted at a release by wgmma alone",
+                got=f"pending={pending}, read through {engine.value if engine else 'nothing'}",
+                fix="leave pending out",
+            )
+        self._say(Step("release", slot, pending=pending))
 
-    def bulk(self, target: View, source: Box | Span | Rows, slot: Slot, *, evict_first: bool = False) -> None:
-        self._say(Bulk(target, source, slot, evict_first))
+    def bulk(
+        self,
+        target: View,
+        source: Box | Span | Rows,
+        slot: Slot,
+        *,
+        evict_first: bool = False,
+        multicast: bool = False,
+    ) -> None:
+        """Copy into a slot; with `multicast` into that of every CTA of the cluster."""
+        if multicast and not (slot.pipeline.multicast and isinstance(source, Box)):
+            raise DeclarationError(
+                f"multicast into {slot.pipeline.name} of {self.role}",
+                expected="a box of a tensor map, into a pipeline with multicast=True",
+                got=f"{type(source).__name__}, multicast={slot.pipeline.multicast}",
+                fix="declare the pipeline multicast: its barriers count every CTA of the cluster",
+            )
+        self._say(Bulk(target, source, slot, evict_first, multicast))
 
     def multiply(
         self,
@@ -686,11 +788,36 @@ class Recorder:
 
     def meet(self, barrier: str = "") -> None:
         """Barrier of the roles that the named barrier is declared for; of the whole CTA without a name."""
-        self._say(Meet(self._barrier(barrier)))
+        self._say(Meet(*self._meeting(barrier)))
 
     def publish(self, barrier: str, *buffers: str) -> None:
         """This role's threads have written `buffers`, which its own products read behind this point."""
-        self._say(Publish(tuple(self.schedule.buffer(text).name for text in buffers), self._barrier(barrier)))
+        self._say(
+            Publish(tuple(self.schedule.buffer(text).name for text in buffers), *self._meeting(barrier))
+        )
+
+    def store(self, barrier: str, *copies: tuple[Box, View]) -> None:
+        """Copy boxes that this role's threads have written in shared memory to global memory, as one group.
+
+        Behind it comes `await_stores`, before the role ends or writes the boxes again.
+        """
+        self._say(Store(copies, *self._meeting(barrier)))
+
+    def await_stores(self, pending: int = 0, barrier: str | None = None) -> None:
+        """Until at most `pending` groups of stores read shared memory.
+
+        Args:
+            barrier: where the role's threads learn it, if they write what was stored again.
+        """
+        name, replica = self._meeting(barrier) if barrier is not None else (None, self._own())
+        self._say(AwaitStores(pending, name, replica))
+
+    def _own(self) -> Value:
+        """Which replica of its role this is."""
+        return self.replica if self.role and self.schedule.role(self.role).replicas > 1 else 0
+
+    def _meeting(self, text: str) -> tuple[str, Value]:
+        return self._barrier(text), self._own() if text in self.schedule.apart else 0
 
     def cluster_arrive(self, *, relaxed: bool = False) -> None:
         self._say(ClusterArrive(relaxed))
@@ -711,6 +838,25 @@ class Recorder:
     ) -> None:
         """Set `last`: whether this CTA is the last of `total` to come by `counter[index]`."""
         self._say(TakeTicket(self._variable(last), buffer, counter, index, total, self._barrier(barrier)))
+
+    def take_turn(self, turn: str) -> None:
+        """Wait until the member before this one has passed the turn on."""
+        self._say(TakeTurn(*self._member(turn)))
+
+    def pass_turn(self, turn: str) -> None:
+        """Hand over to the next member, which sees what this one has written."""
+        self._say(PassTurn(*self._member(turn)))
+
+    def _member(self, turn: str) -> tuple[str, Value]:
+        members = self.schedule.turn(turn).roles
+        if self.role not in members:
+            raise DeclarationError(
+                f"turn {turn} in {self.role or 'the start'}",
+                expected=" or ".join(members),
+                got=str(self.role),
+                fix="name the role in the turn's declaration",
+            )
+        return turn, self._own()
 
     def depend(self) -> None:
         """What the kernel before this one wrote is needed from here on."""
@@ -768,3 +914,25 @@ def walk(statements: Any) -> Iterator[Statement]:
         elif isinstance(statement, If):
             yield from walk(statement.body)
             yield from walk(statement.orelse)
+
+
+_VALUES = frozenset((Expr, View, Global, Box, Span, Rows, Cluster, Sender, Slot))
+_HOLDERS = _VALUES | {tuple, Product}
+
+
+def values(statement: Statement) -> list[Any]:
+    """Every expression, view, slot, operand and copied part in a statement; not those of the statements inside it."""
+    found: list[Any] = []
+    todo = [part for part in vars(statement).values() if type(part) in _HOLDERS]
+    while todo:
+        item = todo.pop()
+        if type(item) in _VALUES:
+            found.append(item)
+        inner = item if type(item) is tuple else vars(item).values()
+        todo += [part for part in inner if type(part) in _HOLDERS]
+    return found
+
+
+def names_of(found: Iterable[Any]) -> set[str]:
+    """The names among values."""
+    return {value.args[0] for value in found if type(value) is Expr and value.op == "name"}

@@ -1,0 +1,125 @@
+"""Leaves for every operation in CuTe DSL, on fragments as a warpgroup's product of 64 rows leaves them in registers.
+
+Element i of a thread lies in row 16 * warp + lane // 4 (+ 8 where bit 1 of i is set) and column
+i // 4 * 8 + 2 * (lane % 4) + i % 2. A 16-bit fragment in the same order is what the next product takes as its A. A thread
+holds the values of its two rows, alike in the four lanes that share them.
+"""
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+
+
+def flat(fragment):
+    """A fragment as a vector of this thread's elements, in their order."""
+    return cute.make_tensor(fragment.iterator, cute.make_layout(cute.size(fragment)))
+
+
+def across_quad(value, combine):
+    """Combine over the four lanes that hold a row."""
+    for step in (1, 2):
+        value = combine(value, cute.arch.shuffle_sync_bfly(value, offset=step))
+    return value
+
+
+def row_of(thread):
+    """The first of this thread's two rows; the other is 8 below."""
+    return thread // 32 * 16 + thread % 32 // 4
+
+
+def round_to(target, source):
+    """Every element in the dtype of the target, which the next product may take as its A."""
+    flat(target).store(flat(source).load().to(target.element_type))
+
+
+def _rows(rows, source, combine):
+    values = flat(source)
+    for r in range(2):
+        mine = [values[i] for i in range(cute.size(values)) if i // 2 % 2 == r]
+        total = mine[0]
+        for value in mine[1:]:
+            total = combine(total, value)
+        rows[r] = across_quad(total, combine)
+
+
+def row_maxima(rows, source, thread):
+    """The maximum of each row."""
+    _rows(rows, source, cute.arch.fmax)
+
+
+def row_sums(rows, source, thread):
+    """The sum of each row."""
+    _rows(rows, source, lambda a, b: a + b)
+
+
+def exp2_below(source, rows, thread):
+    """exp2(element - its row's value) in place."""
+    values = flat(source)
+    for i in range(cute.size(values)):
+        values[i] = cute.arch.exp2(values[i] - rows[i // 2 % 2])
+
+
+def scale_rows(source, rows, thread):
+    """Each row times its value, in place."""
+    values = flat(source)
+    for i in range(cute.size(values)):
+        values[i] = values[i] * rows[i // 2 % 2]
+
+
+def divide_rows(source, rows, thread):
+    """Each row divided by its value, in place."""
+    values, inverse = flat(source), [1.0 / rows[r] for r in range(2)]
+    for i in range(cute.size(values)):
+        values[i] = values[i] * inverse[i // 2 % 2]
+
+
+def stage_rows(target, row, rows, source, thread):
+    """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
+    words = cute.recast_tensor(flat(source), Int32)
+    at = row + thread // 32 * 16 + thread % 16
+    for pair in range(cute.size(words) // 4):
+        piece = pair * 2 + thread % 32 // 16
+        # Panels of eight 16-byte pieces a row; the swizzle exchanges the pieces of a row by its number.
+        place = piece // 8 * (rows * 128) + at * 128 + ((piece % 8) ^ (at % 8)) * 16
+        cute.arch.inline_ptx(
+            "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+            read_only_args=[target.toint() + place, *(words[4 * pair + i] for i in range(4))],
+        )
+
+
+def _pairs(out, pitch, row, column, source, thread):
+    """(address of two neighbouring elements, this thread's number of the first) of a fragment in global memory."""
+    first = out + Int64(row + row_of(thread)) * pitch + (column + thread % 4 * 2)
+    for i in range(0, cute.size(source), 2):
+        yield first + i // 2 % 2 * 8 * Int64(pitch) + i // 4 * 8, i
+
+
+def read_rows(target, x, pitch, row, column, thread):
+    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    values = flat(target)
+    for place, i in _pairs(x, pitch, row, column, values, thread):
+        cute.make_tensor(values.iterator + i, cute.make_layout(2)).store(
+            cute.make_tensor(place.align(8), cute.make_layout(2)).load()
+        )
+
+
+def write_rows(out, pitch, row, column, source, thread):
+    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
+    values = flat(source)
+    for place, i in _pairs(out, pitch, row, column, values, thread):
+        cute.make_tensor(place.align(8), cute.make_layout(2)).store(
+            cute.make_tensor(values.iterator + i, cute.make_layout(2)).load()
+        )
+
+
+@cute.jit
+def add(place: cute.Pointer, value: Float32):
+    """Add to a number in global memory, atomically."""
+    cute.arch.atomic_add(place, value, sem="relaxed", scope="gpu")
+
+
+def add_rows(out, pitch, row, column, source, thread):
+    """A float32 fragment added to a matrix in global memory, element by element and atomically."""
+    values = flat(source)
+    for place, i in _pairs(out, pitch, row, column, values, thread):
+        add(place, values[i])
+        add(place + 1, values[i + 1])

@@ -1,0 +1,85 @@
+"""Leaves for every operation, by name: conversions, reductions, element-wise and atomic operations on a fragment.
+
+A fragment is a tile in the registers of a role (of one replica of it), as a product leaves or takes it. What a row has
+once, such as its maximum, is a fragment of one dimension.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...tile.text import Writes, leaf
+
+
+@leaf
+def round_to(target: Any, source: Any) -> None:
+    """Every element in the dtype of the target, which the next product may take as its A."""
+    target.copy_(source)
+
+
+@leaf
+def row_maxima(rows: Any, source: Any, thread: Any) -> None:
+    """The maximum of each row."""
+    rows.copy_(source.amax(dim=1))
+
+
+@leaf
+def row_sums(rows: Any, source: Any, thread: Any) -> None:
+    """The sum of each row."""
+    rows.copy_(source.sum(dim=1))
+
+
+@leaf
+def exp2_below(source: Any, rows: Any, thread: Any) -> None:
+    """exp2(element - its row's value) in place."""
+    source.copy_(torch.exp2(source - rows[:, None]))
+
+
+@leaf
+def scale_rows(source: Any, rows: Any, thread: Any) -> None:
+    """Each row times its value, in place."""
+    source.mul_(rows[:, None])
+
+
+@leaf
+def divide_rows(source: Any, rows: Any, thread: Any) -> None:
+    """Each row divided by its value, in place."""
+    source.div_(rows[:, None])
+
+
+@leaf
+def read_tensor(target: Any, source: Any, thread: Any) -> None:
+    """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
+    target.copy_(source)
+
+
+@leaf
+def write_tensor(target: Any, source: Any, thread: Any) -> None:
+    """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
+    target.copy_(source)
+
+
+@leaf
+def stage_rows(target: Any, row: int, rows: int, source: Any, thread: Any) -> None:
+    """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
+    target[row : row + source.shape[0]] = source
+
+
+@leaf
+def read_rows(target: Any, x: Any, pitch: int, row: Any, column: Any, thread: Any) -> None:
+    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    target.copy_(x[row : row + target.shape[0], column : column + target.shape[1]])
+
+
+@leaf
+def write_rows(out: Writes, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
+    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
+    out[row : row + source.shape[0], column : column + source.shape[1]] = source
+
+
+@leaf
+def add_rows(out: Writes, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
+    """A float32 fragment added to a matrix in global memory, element by element and atomically."""
+    out[row : row + source.shape[0], column : column + source.shape[1]] += source

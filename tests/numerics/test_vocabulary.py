@@ -1,0 +1,1030 @@
+"""What a text can say, each thing in a program small enough to read.
+
+Every program runs in the interpreter, is printed and compiled in both DSLs, runs in the emulator under several schedules,
+and is compared with torch. One change a program breaks it, and must be caught.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from codegen.render import leaf_modules, render
+from codegen.sweep import Candidate, frame
+from dsl_kernels import backends, programs
+from dsl_kernels.arch import ArchSpec, get_arch
+from dsl_kernels.device.torch import fragment
+from dsl_kernels.emulator import EmulatorError, schedules
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.problems.base import Operand, bind_dims
+from dsl_kernels.runtime import store
+from dsl_kernels.runtime.artifact import TensorMap
+from dsl_kernels.tile import text as t
+from dsl_kernels.tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Engine,
+    Mma,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Space,
+    TileProgram,
+    Turn,
+)
+from dsl_kernels.tile.plan import Action, barrier_plan, named_barriers, turn_plans
+from dsl_kernels.tile.text import Box, Recorder
+from dsl_kernels.variants import Variant
+
+pytestmark = [pytest.mark.emulator, pytest.mark.compile]
+SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
+DSLS = ("cutedsl", "tilelang")
+SCHEDULES = 6
+
+
+def rows_map(operand: str, columns: int, rows: int, box: int, dtype: str = "FLOAT16") -> TensorMap:
+    """Boxes of `box` rows of a row-major 16-bit matrix, 64 columns each."""
+    return TensorMap(
+        f"{operand}_map", operand, dtype, (str(columns), str(rows)), (str(2 * columns),), (64, box), (1, 1), swizzle="128B"
+    )  # fmt: skip
+
+
+def started(m: Recorder) -> None:
+    """What every thread of these kernels does first."""
+    m.barriers_stand()
+
+
+# Replicas with an index, float16, and counts of groups in flight: C = A B^T, two warpgroups with 64 rows each. The next
+# product is issued before the slot of the one before it is given back.
+
+TILES = 5
+
+
+def replicas(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("multiply", 4, doc="64 rows each", replicas=2), Role("load", 1, doc="tiles of A and B")),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "float16", 3, swizzle=128),
+            Buffer("b_s", SHARED, (32, 64), "float16", 3, swizzle=128),
+            Buffer("acc", REGISTER, (64, 32), "float32", role="multiply"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), 3),
+        ),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 32, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C += A B^T"),),
+        grid=("1",),
+        axes=("cta",),
+        maps=(rows_map("a", 64 * TILES, 128, 128), rows_map("b", 64 * TILES, 32, 32)),
+    )  # fmt: skip
+
+
+def load_both(m: Recorder) -> None:
+    for i in m.loop("i", TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (0, i * 64)), ab)
+        m.commit(ab)
+
+
+def multiply_rows(m: Recorder) -> None:
+    acc = m.buffer("acc")
+
+    def issue(i: t.Value, first: bool) -> None:
+        ab = m.wait("ab", i)
+        m.multiply("product", acc, ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=not first)
+
+    issue(0, True)
+    for i in m.loop("i", TILES, begin=1):
+        issue(i, False)
+        m.release(m.slot("ab", i - 1), pending=1)
+    m.release(m.slot("ab", TILES - 1))
+    fragment.write_rows(m, m.operand("c"), 32, m.replica * 64, 0, acc, m.thread)
+
+
+# Reductions, element-wise operations and A from registers: O = softmax2(Q K^T) V of 64 queries and 64 keys, with the
+# accumulators of the first product rounded into the operand of the second.
+
+
+def registers(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("attend", 4, doc="both products and the softmax"), Role("load", 1, doc="Q, K and V")),
+        buffers=(
+            *(Buffer(name, SHARED, (64, 64), "bfloat16", swizzle=128) for name in ("q_s", "k_s", "v_s")),
+            *(Buffer(name, REGISTER, (64, 64), "float32", role="attend") for name in ("scores", "acc")),
+            Buffer("weights", REGISTER, (64, 64), "bfloat16", role="attend"),
+            *(Buffer(name, REGISTER, (64,), "float32", role="attend", per_thread=2) for name in ("top", "total")),
+        ),
+        pipelines=(
+            Pipeline("qkv", ("q_s", "k_s", "v_s"), "load", Engine.BULK, (Reader("attend", Engine.WGMMA),), rounds="once"),
+        ),
+        mmas=(
+            Mma("qk", "wgmma", "attend", 64, 64, 64, "bfloat16", a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
+            Mma(
+                "pv", "wgmma", "attend", 64, 64, 64, "bfloat16", b_major="mn", a_space=REGISTER, a="weights", b="v_s", acc="acc",
+                doc="O = P V",
+            ),
+        ),
+        grid=("1",),
+        axes=("cta",),
+        maps=tuple(rows_map(name, 64, 64, 64, "BFLOAT16") for name in "qkv"),
+    )  # fmt: skip
+
+
+def load_qkv(m: Recorder) -> None:
+    qkv = m.acquire("qkv", 0)
+    for name in "qkv":
+        m.bulk(getattr(qkv, f"{name}_s"), Box(f"{name}_map", (0, 0)), qkv)
+    m.commit(qkv)
+
+
+def attend(m: Recorder) -> None:
+    scores, weights, acc, top, total = (m.buffer(x) for x in ("scores", "weights", "acc", "top", "total"))
+    qkv = m.wait("qkv", 0)
+    m.multiply("qk", scores, qkv.q_s, qkv.k_s)
+    m.await_products()
+    fragment.row_maxima(m, top, scores, m.thread)
+    fragment.exp2_below(m, scores, top, m.thread)
+    fragment.row_sums(m, total, scores, m.thread)
+    fragment.round_to(m, weights, scores)
+    m.multiply("pv", acc, weights, qkv.v_s)
+    m.await_products()
+    fragment.divide_rows(m, acc, total, m.thread)
+    fragment.write_rows(m, m.operand("o"), 64, 0, 0, acc, m.thread)
+
+
+def softmax_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    q, k, v = (inputs[name].double() for name in "qkv")
+    return {"o": torch.softmax(q @ k.T * math.log(2), dim=1) @ v}
+
+
+# Atomic operations: two CTAs add up their halves of A B^T.
+
+
+def atomics(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    maps = (rows_map("a", 256, 128, 128), rows_map("b", 256, 32, 32))
+    return dataclasses.replace(replicas(k, arch), grid=("2",), maps=maps)
+
+
+def load_half(m: Recorder) -> None:
+    for i in m.loop("i", 2):
+        ab = m.acquire("ab", i)
+        at = m.let("at", (m.block(0) * 2 + i) * 64)
+        m.bulk(ab.a_s, Box("a_map", (0, at)), ab)
+        m.bulk(ab.b_s, Box("b_map", (0, at)), ab)
+        m.commit(ab)
+
+
+def add_half(m: Recorder) -> None:
+    acc = m.buffer("acc")
+    for i in m.loop("i", 2):
+        ab = m.wait("ab", i)
+        m.multiply("product", acc, ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=i > 0)
+        m.release(ab)
+    fragment.add_rows(m, m.operand("c"), 32, m.replica * 64, 0, acc, m.thread)
+
+
+# An ordered hand-over between two replicas: each in its turn S = S / 2 + A_r B^T, so that their order shows in the result.
+
+
+def turns(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return dataclasses.replace(
+        replicas(k, arch),
+        buffers=(
+            *replicas(k, arch).buffers,
+            Buffer("state", SHARED, (64, 32), "float32"),
+            Buffer("half", REGISTER, (64,), "float32", role="multiply", per_thread=2),
+        ),
+        maps=(rows_map("a", 128, 128, 128), rows_map("b", 128, 32, 32)),
+        turns=(Turn("order", ("multiply",)),),
+    )
+
+
+def load_two(m: Recorder) -> None:
+    for i in m.loop("i", 2):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (0, i * 64)), ab)
+        m.commit(ab)
+
+
+def add_in_turn(m: Recorder) -> None:
+    acc, half, state = m.buffer("acc"), m.buffer("half"), m.buffer("state")
+    m.fill(half, 0.5)
+    for i in m.loop("i", 2):
+        ab = m.wait("ab", i)
+        m.take_turn("order")
+        m.fill(acc, 0.0)
+        with m.when(i + m.replica > 0):
+            fragment.read_rows(m, acc, state, 32, 0, 0, m.thread)
+        fragment.scale_rows(m, acc, half, m.thread)
+        m.multiply("product", acc, ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=True)
+        m.release(ab)
+        fragment.write_rows(m, state, 32, 0, 0, acc, m.thread)
+        m.pass_turn("order")
+    fragment.write_rows(m, m.operand("c"), 32, m.replica * 64, 0, acc, m.thread)
+
+
+def in_turn(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    state, c = torch.zeros(64, 32, dtype=torch.float64), torch.zeros(128, 32, dtype=torch.float64)
+    for i, replica in itertools.product(range(2), range(2)):
+        columns = slice(64 * i, 64 * i + 64)
+        own = slice(64 * replica, 64 * replica + 64)
+        state = state / 2 + inputs["a"][own, columns].double() @ inputs["b"][:, columns].double().T
+        c[own] = state
+    return {"c": c}
+
+
+# Stores by the copy engine: C = A B^T in float16, two tiles of C one after the other through one tile of shared memory.
+
+
+def stores(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("multiply", 4, doc="64 rows each", replicas=2), Role("load", 1, doc="tiles of A and B")),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "float16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("c_s", SHARED, (128, 64), "float16", swizzle=128),
+            Buffer("acc", REGISTER, (64, 64), "float32", role="multiply"),
+            Buffer("half", REGISTER, (64, 64), "float16", role="multiply"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), 2),
+        ),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C = A B^T"),),
+        grid=("1",),
+        axes=("cta",),
+        named_barriers={"staged": ("multiply",)},
+        apart=("staged",),
+        maps=(rows_map("a", 64, 128, 128), rows_map("b", 64, 128, 64), rows_map("c", 128, 128, 64)),
+    )  # fmt: skip
+
+
+def load_columns(m: Recorder) -> None:
+    for i in m.loop("i", 2):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (0, 0)), ab)
+        m.bulk(ab.b_s, Box("b_map", (i * 64, 0)), ab)
+        m.commit(ab)
+
+
+def store_tiles(m: Recorder) -> None:
+    acc, half, own = m.buffer("acc"), m.buffer("half"), m.replica * 64
+    for i in m.loop("i", 2):
+        ab = m.wait("ab", i)
+        m.multiply("product", acc, ab.a_s.part(own, 64), ab.b_s)
+        m.release(ab)
+        fragment.round_to(m, half, acc)
+        m.await_stores(barrier="staged")
+        fragment.stage_rows(m, m.buffer("c_s"), own, 128, half, m.thread)
+        m.store("staged", (Box("c_map", (own, i * 64)), m.buffer("c_s").part(own, 64)))
+    m.await_stores()
+
+
+# Multicast: two CTAs of a cluster with 64 rows of A each; either loads half of every tile of B for both.
+
+
+def multicast(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("multiply", 4, doc="64 rows a CTA"), Role("load", 1, doc="its rows of A, half of B for both CTAs")),
+        buffers=(
+            Buffer("a_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("acc", REGISTER, (64, 64), "float32", role="multiply"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA, "warp"),), 2, multicast=True),
+        ),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C += A B^T"),),
+        grid=("2",),
+        axes=("rank",),
+        cluster=(2, 1, 1),
+        group=(0,),
+        maps=(rows_map("a", 64 * TILES, 128, 64), rows_map("b", 64 * TILES, 64, 32)),
+    )  # fmt: skip
+
+
+def load_for_both(m: Recorder) -> None:
+    rank = m.block(0)
+    for i in m.loop("i", TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (rank * 64, i * 64)), ab)
+        m.bulk(ab.b_s.part(rank * 32, 32), Box("b_map", (rank * 32, i * 64)), ab, multicast=True)
+        m.commit(ab)
+
+
+def multiply_tiles(m: Recorder) -> None:
+    acc = m.buffer("acc")
+    for i in m.loop("i", TILES):
+        ab = m.wait("ab", i)
+        m.multiply("product", acc, ab.a_s, ab.b_s, accumulate=i > 0)
+        m.release(ab)
+    fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 64, 0, acc, m.thread)
+
+
+# Batch, sequence and head axes that lie anyhow: C[b, s, h] = A[b, s, h] W^T, boxes of 64 steps of one sequence and head,
+# cut off where the sequence ends.
+
+SEQUENCES = {"b": 2, "s": 80, "h": 3}
+
+
+def strided_map(operand: str) -> TensorMap:
+    """Boxes of 64 steps; the axes of more than one element come first."""
+    strides = tuple(f"{operand}_{axis} * 2" for axis in ("step", "head", "batch"))
+    return TensorMap(f"{operand}_map", operand, "FLOAT16", ("64", "s", "h", "b"), strides, (64, 64, 1, 1), (1,) * 4, swizzle="128B")  # fmt: skip
+
+
+def strided(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("multiply", 4, doc="64 steps of a sequence"), Role("load", 1, doc="A and W")),
+        buffers=(
+            *(Buffer(name, SHARED, (64, 64), "float16", swizzle=128) for name in ("a_s", "w_s", "c_s")),
+            Buffer("acc", REGISTER, (64, 64), "float32", role="multiply"),
+            Buffer("half", REGISTER, (64, 64), "float16", role="multiply"),
+        ),
+        pipelines=(
+            Pipeline("aw", ("a_s", "w_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), rounds="once"),
+        ),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="w_s", acc="acc", doc="C = A W^T"),),
+        grid=("ceildiv(s, 64)", "h", "b"),
+        axes=("tile", "head", "batch"),
+        named_barriers={"staged": ("multiply",)},
+        maps=(strided_map("a"), rows_map("w", 64, 64, 64), strided_map("c")),
+    )  # fmt: skip
+
+
+def steps_of(m: Recorder) -> tuple[t.Value, ...]:
+    return m.block(2), m.block(1), m.block(0) * 64, 0
+
+
+def load_steps(m: Recorder) -> None:
+    aw = m.acquire("aw", 0)
+    m.bulk(aw.a_s, Box("a_map", steps_of(m)), aw)
+    m.bulk(aw.w_s, Box("w_map", (0, 0)), aw)
+    m.commit(aw)
+
+
+def store_steps(m: Recorder) -> None:
+    acc, half, c_s = m.buffer("acc"), m.buffer("half"), m.buffer("c_s")
+    aw = m.wait("aw", 0)
+    m.multiply("product", acc, aw.a_s, aw.w_s)
+    m.await_products()
+    fragment.round_to(m, half, acc)
+    fragment.stage_rows(m, c_s, 0, 64, half, m.thread)
+    m.store("staged", (Box("c_map", steps_of(m)), c_s))
+    m.await_stores()
+
+
+def every_step(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"c": inputs["a"].double() @ inputs["w"].double().T}
+
+
+# A from tensor memory: O = softmax2(Q K^T) V of 128 queries, the weights rounded and written back as the second operand.
+
+
+def tensor_operand(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    mma, epilogue = Reader("mma", Engine.TCGEN05), Reader("epilogue", Engine.TMEM)
+    return Schedule(
+        roles=(
+            Role("epilogue", 4, doc="softmax between the products, stores O"),
+            Role("load", 1, doc="Q, K and V"),
+            Role("mma", 1, doc="both products"),
+        ),
+        buffers=(
+            Buffer("q_s", SHARED, (128, 64), "float16", swizzle=128),
+            *(Buffer(name, SHARED, (64, 64), "float16", swizzle=128) for name in ("k_s", "v_s")),
+            *(Buffer(name, TENSOR, (128, 64), "float32") for name in ("s_t", "o_t")),
+            Buffer("p_t", TENSOR, (128, 64), "float16"),
+            Buffer("scores", REGISTER, (128, 64), "float32", role="epilogue"),
+            Buffer("weights", REGISTER, (128, 64), "float16", role="epilogue"),
+            *(Buffer(name, REGISTER, (128,), "float32", role="epilogue") for name in ("top", "total")),
+            Buffer("o_s", SHARED, (128, 64), "float16", swizzle=128),
+        ),
+        pipelines=(
+            Pipeline("qkv", ("q_s", "k_s", "v_s"), "load", Engine.BULK, (mma,), rounds="once"),
+            Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (epilogue,), rounds="once"),
+            Pipeline("p", ("p_t",), "epilogue", Engine.TMEM, (mma,), rounds="once"),
+            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (epilogue,), rounds="once"),
+        ),
+        mmas=(
+            Mma("qk", "tcgen05", "mma", 128, 64, 64, "float16", a="q_s", b="k_s", acc="s_t", doc="S = Q K^T"),
+            Mma(
+                "pv", "tcgen05", "mma", 128, 64, 64, "float16", b_major="mn", a_space=TENSOR, a="p_t", b="v_s", acc="o_t",
+                doc="O = P V",
+            ),
+        ),
+        grid=("1",),
+        axes=("cta",),
+        named_barriers={"staged": ("epilogue",)},
+        maps=(*(rows_map(x, 64, 128, 128) for x in "qo"), *(rows_map(x, 64, 64, 64) for x in "kv")),
+    )  # fmt: skip
+
+
+def issue_both(m: Recorder) -> None:
+    qkv, s, p, o = m.wait("qkv", 0), m.slot("s", 0), m.slot("p", 0), m.slot("o", 0)
+    m.multiply("qk", s.view(), qkv.q_s, qkv.k_s)
+    m.commit(s)
+    m.wait("p", 0)
+    m.multiply("pv", o.view(), p.view(), qkv.v_s)
+    m.commit(o)
+
+
+def weigh_and_store(m: Recorder) -> None:
+    scores, weights, top, total = (m.buffer(x) for x in ("scores", "weights", "top", "total"))
+    s, p, o = m.slot("s", 0), m.slot("p", 0), m.slot("o", 0)
+    m.wait("s", 0)
+    fragment.read_tensor(m, scores, s.view(), m.thread)
+    m.release(s)
+    fragment.row_maxima(m, top, scores, m.thread)
+    fragment.exp2_below(m, scores, top, m.thread)
+    fragment.row_sums(m, total, scores, m.thread)
+    fragment.round_to(m, weights, scores)
+    fragment.write_tensor(m, p.view(), weights, m.thread)
+    m.commit(p)
+    m.wait("o", 0)
+    fragment.read_tensor(m, scores, o.view(), m.thread)
+    m.release(o)
+    fragment.divide_rows(m, scores, total, m.thread)
+    fragment.round_to(m, weights, scores)
+    fragment.stage_rows(m, m.buffer("o_s"), 0, 128, weights, m.thread)
+    m.store("staged", (Box("o_map", (0, 0)), m.buffer("o_s")))
+    m.await_stores()
+
+
+# Leaves on rows without a product: C += X / 2, on the architecture where a thread holds a row.
+
+
+def rows(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("add", 4, doc="128 rows"),),
+        buffers=(
+            Buffer("x_r", REGISTER, (128, 32), "float32", role="add"),
+            Buffer("half", REGISTER, (128,), "float32", role="add"),
+        ),
+        pipelines=(),
+        mmas=(),
+        grid=("2",),
+        axes=("cta",),
+    )
+
+
+def add_rows(m: Recorder) -> None:
+    x, half, first = m.buffer("x_r"), m.buffer("half"), m.block(0) * 128
+    m.fill(half, 0.5)
+    fragment.read_rows(m, x, m.operand("x"), 32, first, 0, m.thread)
+    fragment.scale_rows(m, x, half, m.thread)
+    fragment.add_rows(m, m.operand("c"), 32, first, 0, x, m.thread)
+
+
+# Products of two CTAs (cta_group::2): C = A B^T with 128 rows of A and half the rows of B in either CTA.
+
+
+def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(
+            Role("epilogue", 4, doc="128 rows of C a CTA"),
+            Role("load", 1, doc="this CTA's rows of A and B"),
+            Role("mma", 1, doc="the products of both CTAs"),
+        ),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "bfloat16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (32, 64), "bfloat16", 2, swizzle=128),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer("sums", REGISTER, (128, 64), "float32", role="epilogue"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2, pair=True),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM, "warp"),), rounds="once", pair=True),
+        ),
+        mmas=(
+            Mma("product", "tcgen05", "mma", 256, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", cta_group=2, doc="C += A B^T"),
+        ),
+        grid=("2",),
+        axes=("rank",),
+        cluster=(2, 1, 1),
+        group=(0,),
+        maps=(rows_map("a", 64 * TILES, 256, 128, "BFLOAT16"), rows_map("b", 64 * TILES, 64, 32, "BFLOAT16")),
+    )  # fmt: skip
+
+
+def load_own(m: Recorder) -> None:
+    for i in m.loop("i", TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (m.block(0) * 128, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (m.block(0) * 32, i * 64)), ab)
+        m.commit(ab)
+
+
+def issue_for_both(m: Recorder) -> None:
+    with m.when(m.block(0).equals(0)):
+        c = m.slot("c", 0)
+        for i in m.loop("i", TILES):
+            ab = m.wait("ab", i)
+            m.multiply("product", c.view(), ab.a_s, ab.b_s, accumulate=i > 0)
+            m.release(ab)
+        m.commit(c)
+
+
+def write_own(m: Recorder) -> None:
+    sums = m.buffer("sums")
+    c = m.wait("c", 0)
+    fragment.read_tensor(m, sums, c.view(), m.thread)
+    m.release(c)
+    fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
+
+
+def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
+    return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
+
+
+# The machinery: a program with its operands, what it should compute, and one change that breaks it.
+
+
+Slip = Callable[[list[t.Statement], int], list[t.Statement] | None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program of this file.
+
+    Attributes:
+        expected: inputs -> outputs by name.
+        broken: (a block of `role`, position) -> the block after a slip there; None leaves it.
+        caught: what catches the slip, and with which words.
+    """
+
+    name: str
+    declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
+    bodies: Mapping[str, Body]
+    operands: tuple[Operand, ...]
+    expected: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
+    role: str
+    broken: Slip
+    caught: str
+    arch: str = "sm_90a"
+    limit: float = 1e-3
+    dims: Mapping[str, int] = field(default_factory=dict)
+
+
+def of(kind: type, /, **fields: Any) -> Callable[[t.Statement], bool]:
+    """Statements of a kind with these values."""
+    return lambda s: isinstance(s, kind) and all(getattr(s, f) == v for f, v in fields.items())
+
+
+def without(which: Callable[[t.Statement], bool]) -> Slip:
+    return lambda block, i: [*block[:i], *block[i + 1 :]] if which(block[i]) else None
+
+
+def twice(which: Callable[[t.Statement], bool]) -> Slip:
+    return lambda block, i: [*block[: i + 1], *block[i:]] if which(block[i]) else None
+
+
+def too_early(which: Callable[[t.Statement], bool]) -> Slip:
+    """Before the statement in front of it."""
+    return lambda block, i: (
+        [*block[: i - 1], block[i], block[i - 1], *block[i + 1 :]] if which(block[i]) else None
+    )
+
+
+def with_fields(which: Callable[[t.Statement], bool], **fields: Any) -> Slip:
+    return lambda block, i: (
+        [*block[:i], dataclasses.replace(block[i], **fields), *block[i + 1 :]] if which(block[i]) else None
+    )
+
+
+def product_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"c": (inputs["a"].double() @ inputs["b"].double().T).float()}
+
+
+QKV = (Operand("q", (128, 64), "float16"), *(Operand(name, (64, 64), "float16") for name in "kv"))
+CASES = (
+    Case(
+        "replicas",
+        replicas,
+        {"multiply": multiply_rows, "load": load_both},
+        (*matrices((128, 64 * TILES), (32, 64 * TILES)), Operand("c", (128, 32), "float32", "out")),
+        product_of,
+        "multiply",
+        with_fields(of(t.Step, kind="release", pending=1), pending=2),
+        "interpreter: releases use 0 of ab under a product that reads it",
+    ),
+    Case(
+        "registers",
+        registers,
+        {"attend": attend, "load": load_qkv},
+        (*(Operand(name, (64, 64), "bfloat16") for name in "qkv"), Operand("o", (64, 64), "float32", "out")),
+        softmax_of,
+        "attend",
+        without(of(t.AwaitProducts)),
+        "interpreter: o is off",
+        limit=4e-3,
+    ),
+    Case(
+        "atomics",
+        atomics,
+        {"multiply": add_half, "load": load_half},
+        (*matrices((128, 256), (32, 256)), Operand("c", (128, 32), "float32", "workspace", zeroed=True)),
+        product_of,
+        "multiply",
+        twice(of(t.Call)),
+        "interpreter: c is off",
+    ),
+    Case(
+        "turns",
+        turns,
+        {"multiply": add_in_turn, "load": load_two},
+        (*matrices((128, 128), (32, 128)), Operand("c", (128, 32), "float32", "out")),
+        in_turn,
+        "multiply",
+        too_early(of(t.PassTurn)),
+        "emulator: ",
+    ),
+    Case(
+        "stores",
+        stores,
+        {"multiply": store_tiles, "load": load_columns},
+        (*matrices((128, 64), (128, 64)), Operand("c", (128, 128), "float16", "out")),
+        product_of,
+        "multiply",
+        without(of(t.AwaitStores)),
+        "interpreter: c is off",
+    ),
+    Case(
+        "multicast",
+        multicast,
+        {"multiply": multiply_tiles, "load": load_for_both},
+        (*matrices((128, 64 * TILES), (64, 64 * TILES)), Operand("c", (128, 64), "float32", "out")),
+        product_of,
+        "load",
+        with_fields(of(t.Bulk, multicast=True), multicast=False),
+        "interpreter: error[SCHEDULE]",
+    ),
+    Case(
+        "strided",
+        strided,
+        {"multiply": store_steps, "load": load_steps},
+        (
+            Operand("a", ("b", "s", "h", 64), "float16", strides=("a_batch", "a_step", "a_head", 1)),
+            Operand("w", (64, 64), "float16"),
+            Operand("c", ("b", "s", "h", 64), "float16", "out", strides=("c_batch", "c_step", "c_head", 1)),
+        ),
+        every_step,
+        "multiply",
+        without(of(t.AwaitStores)),
+        "interpreter: error[SCHEDULE]",
+        # A by heads, then batches; C by steps, with a gap behind each.
+        dims={
+            **SEQUENCES,
+            "a_head": 2 * 80 * 64,
+            "a_batch": 80 * 64,
+            "a_step": 64,
+            "c_batch": 80 * 200,
+            "c_step": 200,
+            "c_head": 64,
+        },
+    ),
+    Case(
+        "tensor_operand",
+        tensor_operand,
+        {"epilogue": weigh_and_store, "load": load_qkv, "mma": issue_both},
+        (*QKV, Operand("o", (128, 64), "float16", "out")),
+        softmax_of,
+        "epilogue",
+        too_early(of(t.Step, kind="commit")),
+        "emulator: ",
+        arch="sm_100a",
+        limit=2e-3,
+    ),
+    Case(
+        "pair",
+        pair,
+        {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
+        (
+            *matrices((256, 64 * TILES), (64, 64 * TILES), dtype="bfloat16"),
+            Operand("c", (256, 64), "float32", "out"),
+        ),
+        product_of,
+        "mma",
+        too_early(of(t.Step, kind="release")),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
+        "rows",
+        rows,
+        {"add": add_rows},
+        (Operand("x", (256, 32), "float32"), Operand("c", (256, 32), "float32", "workspace", zeroed=True)),
+        lambda inputs: {"c": inputs["x"] / 2},
+        "add",
+        without(of(t.Fill)),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+)
+BY_NAME = {case.name: case for case in CASES}
+
+
+class Written(TileProgram):
+    """A program whose text may be given."""
+
+    given: t.Text | None = None
+
+    def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> t.Text:
+        return self.given or super().text(knobs, arch)
+
+
+def program_of(case: Case, text: t.Text | None = None) -> TileProgram:
+    problem = SimpleNamespace(forms={"default": case.operands}, operands=lambda form: case.operands)
+    found = Written(
+        op=f"vocabulary_{case.name}", problem=problem, knobs=(), declare=case.declare,
+        bodies=lambda k, arch: {START: started, **case.bodies}, bucket=lambda form, dims: {}, counts=lambda k, schedule, dims: None,
+    )  # type: ignore[arg-type]  # fmt: skip
+    object.__setattr__(found, "given", text)
+    return found
+
+
+def drawn(case: Case) -> dict[str, torch.Tensor]:
+    generator, found = torch.Generator().manual_seed(1), {}
+    for spec in case.operands:
+        shape = tuple(case.dims[extent] if isinstance(extent, str) else extent for extent in spec.shape)
+        value = torch.randn(shape, generator=generator).to(spec.torch_dtype)
+        if spec.kind != "in":
+            value = torch.full(shape, 0.0 if spec.zeroed else float("nan"), dtype=spec.torch_dtype)
+        if spec.strides:
+            strides = tuple(case.dims[s] if isinstance(s, str) else s for s in spec.strides)
+            value = torch.empty_strided(shape, strides, dtype=spec.torch_dtype).copy_(value)
+        found[spec.name] = value
+    assert bind_dims(case.operands, found) == case.dims
+    return found
+
+
+def variant_of(case: Case, program: TileProgram, dsl: str, path: Path) -> Variant:
+    arch = get_arch(case.arch)
+    return Variant(program.variant_id(dsl, arch, {}), program.op, dsl, case.arch, {}, path)
+
+
+def source_of(case: Case, program: TileProgram, dsl: str) -> str:
+    return render(Candidate(program, dsl, get_arch(case.arch), {}, frame(dsl)))
+
+
+def launch(case: Case, executor: Any, variant: Variant) -> str | None:
+    """What is wrong with the outputs, or None."""
+    inputs = drawn(case)
+    executor.prepare(variant)(inputs, case.dims)
+    expected = case.expected(drawn(case))
+    for name, want in expected.items():
+        error = (inputs[name].double() - want.double()).norm() / want.double().norm()
+        if not error <= case.limit:
+            return f"{name} is off by {error:.2g}"
+    return None
+
+
+@lru_cache(maxsize=64)
+def compiled(name: str, dsl: str, folder: Path) -> tuple[Any, bytes]:
+    """(launch description, PTX) of a program in a DSL."""
+    case = BY_NAME[name]
+    program = program_of(case)
+    return compiled_text(case, source_of(case, program, dsl), dsl, folder)
+
+
+def compiled_text(case: Case, source: str, dsl: str, folder: Path) -> tuple[Any, bytes]:
+    variant = variant_of(case, program_of(case), dsl, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{variant.id}.py"
+    path.write_text(source)
+    artifact = backends.get(dsl).compile_module(path, case.arch, folder)
+    return artifact, (folder / "kernel.ptx").read_bytes()
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Make a program, and its code, what the executors find."""
+    original = programs.get
+
+    def use(program: TileProgram, code: tuple[Any, bytes] | None = None) -> None:
+        monkeypatch.setattr(programs, "get", lambda op: program if op == program.op else original(op))
+        if code is not None:
+            monkeypatch.setattr(store, "fetch", lambda variant, file: code)
+
+    return use
+
+
+def each_case() -> Any:
+    return pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@each_case()
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_the_interpreter_computes_it(case: Case, seed: int | None, known: Callable[..., None]) -> None:
+    program = program_of(case)
+    known(program)
+    assert launch(case, Interpreter(seed=seed), variant_of(case, program, "cutedsl", Path())) is None
+
+
+@each_case()
+@pytest.mark.parametrize("dsl", DSLS)
+def test_the_emulator_computes_it(
+    case: Case, dsl: str, known: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    program = program_of(case)
+    code = compiled(case.name, dsl, tmp_path_factory.getbasetemp() / "vocabulary" / dsl / case.name)
+    known(program, code)
+    for schedule in schedules(SCHEDULES):
+        executor = Emulator(schedule, strict=True)
+        assert launch(case, executor, variant_of(case, program, dsl, Path())) is None, schedule
+
+
+def changed(statements: Any, slip: Slip) -> list[t.Statement] | None:
+    """The statements after the first slip that fits; None where none does."""
+    block = list(statements)
+    for i, s in enumerate(block):
+        new = slip(block, i)
+        if new is None and isinstance(s, (t.Loop, t.Repeat, t.If)):
+            inner = changed(s.body, slip)
+            new = (
+                [*block[:i], dataclasses.replace(s, body=inner), *block[i + 1 :]]
+                if inner is not None
+                else None
+            )
+        if new is not None:
+            return new
+    return None
+
+
+def catcher(case: Case, text: t.Text, known: Callable[..., None], folder: Path) -> str:
+    """What catches a broken text, and its words."""
+    program = program_of(case, text)
+    try:
+        source = source_of(case, program, "cutedsl")
+    except DslKernelError as error:
+        return f"plan: {error}"
+    known(program)
+    try:
+        wrong = launch(case, Interpreter(), variant_of(case, program, "cutedsl", Path()))
+    except (DslKernelError, RuntimeError) as error:
+        return f"interpreter: {error}"
+    if wrong is not None:
+        return f"interpreter: {wrong}"
+    known(program, compiled_text(case, source, "cutedsl", folder))
+    for schedule in schedules(SCHEDULES):
+        try:
+            wrong = launch(
+                case, Emulator(schedule, strict=True), variant_of(case, program, "cutedsl", Path())
+            )
+        except EmulatorError as error:
+            return f"emulator: {error}"
+        if wrong is not None:
+            return f"emulator: {wrong}"
+    return "nothing"
+
+
+@each_case()
+def test_a_slip_is_caught(case: Case, known: Callable[..., None], tmp_path: Path) -> None:
+    text = program_of(case).text({}, get_arch(case.arch))
+    role = changed(text.roles[case.role], case.broken)
+    assert role is not None
+    by = catcher(case, t.Text(text.start, {**text.roles, case.role: tuple(role)}), known, tmp_path)
+    where, _, words = case.caught.partition(": ")
+    assert by.startswith(where) and words in by, by
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_every_shared_leaf_is_spelled(dsl: str) -> None:
+    leaves = {name for name, value in vars(fragment).items() if isinstance(value, t.Leaf)}
+    tensor = {"read_tensor", "write_tensor"}
+    for tag, wanted in (("sm90", leaves - tensor), ("sm100", leaves)):
+        ((_, _, spelled),) = leaf_modules(dsl, "no_operation", tag)
+        assert wanted <= spelled, tag
+
+
+def test_an_empty_barrier_counts_the_readers_of_every_cta() -> None:
+    arch = get_arch("sm_90a")
+    plan = barrier_plan(multicast(SimpleNamespace(), arch)).pipelines["ab"]
+    assert plan.empty is not None
+    # Four warps in each of two CTAs arrive, in either.
+    assert plan.empty.count == 2 * 4
+    assert plan.release["multiply"][-1] is Action.ARRIVE_EMPTY_CLUSTER
+
+
+def test_a_pair_announces_the_bytes_of_both_ctas() -> None:
+    plan = barrier_plan(pair(SimpleNamespace(), get_arch("sm_100a"))).pipelines["ab"]
+    assert plan.empty is not None
+    assert (plan.full.count, plan.full.tx_bytes, plan.empty.count) == (1, 2 * (128 + 32) * 64 * 2, 1)
+
+
+def test_members_of_a_turn_have_barriers_behind_the_named_ones() -> None:
+    schedule = turns(SimpleNamespace(), get_arch("sm_90a"))
+    schedule = dataclasses.replace(schedule, named_barriers={"own": ("multiply",)}, apart=("own",))
+    (order,) = turn_plans(schedule).values()
+    assert (order.first, order.members, order.threads) == (3, (("multiply", 0), ("multiply", 1)), 256)
+    assert named_barriers(schedule) == 5
+
+
+def altered(case: str, **fields: Any) -> Callable[[SimpleNamespace, ArchSpec], Schedule]:
+    return lambda k, arch: dataclasses.replace(BY_NAME[case].declare(k, arch), **fields)
+
+
+def one_field(
+    case: str, records: str, name: str, **fields: Any
+) -> Callable[[SimpleNamespace, ArchSpec], Schedule]:
+    """The declaration with fields of one record changed."""
+
+    def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+        schedule = BY_NAME[case].declare(k, arch)
+        new = tuple(
+            dataclasses.replace(r, **fields) if r.name == name else r for r in getattr(schedule, records)
+        )
+        return dataclasses.replace(schedule, **{records: new})
+
+    return declare
+
+
+REFUSED = (
+    ("multicast without a cluster", "multicast", altered("multicast", cluster=(1, 1, 1)), "in a cluster"),
+    ("a copy to others into a plain pipeline", "multicast", one_field("multicast", "pipelines", "ab", multicast=False), "declare the pipeline multicast"),
+    ("a turn of one", "turns", one_field("turns", "roles", "multiply", replicas=1), "two or more members"),
+    ("a turn nobody declared", "turns", altered("turns", turns=()), "turn order"),
+    ("a barrier apart of two roles", "stores", altered("stores", named_barriers={"staged": ("multiply", "load")}), "named barrier of one role"),
+    ("A in another memory than declared", "registers", one_field("registers", "mmas", "pv", a_space=SHARED), "A in shared memory"),
+    ("A from registers along M", "registers", one_field("registers", "mmas", "pv", a_major="mn"), "K-major A"),
+    ("a box across an axis of one", "strided", one_field("strided", "maps", "a_map", box=(64, 1, 64, 1)), "outer ones"),
+    ("a pair whose operands are of one CTA", "pair", one_field("pair", "pipelines", "ab", pair=False), "pair=True"),
+    ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "declare", "words"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_a_declaration_that_cannot_work_is_refused(case: str, declare: Any, words: str) -> None:
+    with pytest.raises(DslKernelError, match=words):
+        program_of(dataclasses.replace(BY_NAME[case], declare=declare)).text({}, get_arch(BY_NAME[case].arch))
+
+
+def test_pending_groups_are_for_readers_through_wgmma() -> None:
+    def release(m: Recorder) -> None:
+        m.release(m.slot("ab", 0), pending=1)
+
+    case = BY_NAME["pair"]
+    with pytest.raises(DslKernelError, match="no pending groups"):
+        program_of(dataclasses.replace(case, bodies={**case.bodies, "mma": release})).text(
+            {}, get_arch(case.arch)
+        )
+
+
+def test_a_product_that_is_awaited_in_the_next_turn_is_fenced_there() -> None:
+    def late(m: Recorder) -> None:
+        for i in m.loop("i", TILES):
+            with m.when(i > 0):
+                m.release(m.slot("ab", i - 1))
+            ab = m.wait("ab", i)
+            m.multiply("product", m.buffer("acc"), ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=i > 0)
+        m.release(m.slot("ab", TILES - 1))
+
+    case = BY_NAME["replicas"]
+    program = program_of(dataclasses.replace(case, bodies={**case.bodies, "multiply": late}))
+    lines = source_of(case, program, "tilelang").split("\n")
+    first = next(i for i, line in enumerate(lines) if "if i > 0" in line)
+    assert "wait_wgmma(0)" in lines[first + 1]
+    assert "warpgroup_fence_operand(acc_0" in lines[first + 2]
+
+
+def test_a_map_for_two_ways_of_copying_is_refused() -> None:
+    def store_back(m: Recorder) -> None:
+        store_tiles(m)
+        m.store("staged", (Box("a_map", (0, 0)), m.buffer("c_s")))
+
+    case = BY_NAME["stores"]
+    program = program_of(dataclasses.replace(case, bodies={**case.bodies, "multiply": store_back}))
+    with pytest.raises(DslKernelError, match="map a_map: expected one way"):
+        source_of(case, program, "cutedsl")
+
+
+def test_a_dim_named_as_a_buffer_is_refused() -> None:
+    case = BY_NAME["strided"]
+    operands = (Operand("a", ("b", "s", "h", "c_s"), "float16"), *case.operands[1:])
+    with pytest.raises(DslKernelError, match="dim c_s"):
+        source_of(case, program_of(dataclasses.replace(case, operands=operands)), "cutedsl")
+
+
+@pytest.mark.parametrize(
+    ("strides", "words"),
+    [((80 * 192, 192, 64, 2), "a stride of 1"), ((80 * 196, 196, 64, 1), "multiples of 16 bytes")],
+)
+def test_axes_that_no_tensor_map_takes_are_refused(strides: tuple[int, ...], words: str) -> None:
+    operand = BY_NAME["strided"].operands[0]
+    value = torch.empty_strided((2, 80, 3, 64), strides, dtype=torch.float16)
+    with pytest.raises(DslKernelError, match=words):
+        bind_dims((operand,), {"a": value})
