@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import Sets, leaf
+from ...tile.text import Sets, Writes, leaf
 
 
 def _place(
@@ -79,7 +79,7 @@ def find_window(first: Sets, count: Sets, bounds: Any, warps: int, src_times: An
 
 @leaf
 def blend(
-    out: Any, data: Any, row: int, n: int, m: int, d: int, first: int, place: Any, weight: Any, targets: int, vector: int,
+    out: Writes, data: Any, row: int, n: int, m: int, d: int, first: int, place: Any, weight: Any, targets: int, vector: int,
     thread: Any, threads: int,
 ) -> None:  # fmt: skip
     """The targets' rows: the weighted mean of two rows, or one of them as it is."""

@@ -13,20 +13,23 @@ totals: 128 threads, 33792 of 232448 bytes of shared memory, grid ((m + 127) // 
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Float32, Int32
 
 from dsl_kernels.device.cutedsl import resample_trajectories as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
+TARGETS = 128  # targets a CTA, one a thread
+VECTOR = 8  # elements of a row that a thread moves at once
+
 
 LAUNCH = Launch(
     operands=(
-        Operand("data", "tensor", "bfloat16", ('b', 'n', 'd')),
-        Operand("src_times", "tensor", "float32", ('b', 'n')),
-        Operand("tgt_times", "tensor", "float32", ('b', 'm')),
-        Operand("out", "tensor", "bfloat16", ('b', 'm', 'd'), written=True),
+        Operand("data", "tensor", "bfloat16", ("b", "n", "d")),
+        Operand("src_times", "tensor", "float32", ("b", "n")),
+        Operand("tgt_times", "tensor", "float32", ("b", "m")),
+        Operand("out", "tensor", "bfloat16", ("b", "m", "d"), written=True),
     ),
-    grid=('(m + 127) // 128', 'b', '1'),
+    grid=("(m + 127) // 128", "b", "1"),
     block=128,
     cluster=(1, 1, 1),
 )
@@ -35,14 +38,36 @@ LAUNCH = Launch(
 @cute.struct
 class Shared:
     times: cute.struct.Align[cute.struct.MemRange[Float32, 8192], 128]
-    place: cute.struct.Align[cute.struct.MemRange[Int32, 128], 128]
-    weight: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
+    place: cute.struct.Align[cute.struct.MemRange[Int32, TARGETS], 128]
+    weight: cute.struct.Align[cute.struct.MemRange[Float32, TARGETS], 128]
+
+
+@cute.jit
+def sample(
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
+    d: Int32, m: Int32, times: cute.Pointer, place: cute.Pointer, weight: cute.Pointer, tile: Int32,
+    row: Int32, thread: Int32, lane: Int32
+):
+    """A target a thread, then pieces of rows."""
+    worker = thread
+    first = tile * TARGETS
+    t = Float32(0.0)
+    # The target time of each thread; NaN past the last target.
+    t = leaf.read_target(tgt_times, row, m, first, worker, TARGETS)
+    # `count` times of a trajectory from row `first` on into shared memory.
+    leaf.stage_times(times, src_times, row, n, 0, n, worker, TARGETS)
+    cute.arch.sync_threads()
+    # The same, one target after the other by all lanes of a warp: 32 times a round.
+    leaf.place_by_warp(place, weight, times, n, t, worker, lane)
+    cute.arch.sync_threads()
+    # The targets' rows: the weighted mean of two rows, or one of them as it is.
+    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
 
 
 @cute.kernel
 def resample_trajectories__cutedsl_sm100a__warp_n128_v8(
-    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: cutlass.Int32,
-    n: cutlass.Int32, d: cutlass.Int32, m: cutlass.Int32
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: Int32,
+    n: Int32, d: Int32, m: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     times = shared.times.data_ptr()
@@ -56,25 +81,13 @@ def resample_trajectories__cutedsl_sm100a__warp_n128_v8(
         with cute.arch.elect_one():
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    # sample: a target a thread, then pieces of rows
-    worker = thread
-    first = tile * 128
-    t = Float32(0.0)
-    t = leaf.read_target(tgt_times, row, m, first, worker, 128)
-    leaf.stage_times(times, src_times, row, n, 0, n, worker, 128)
-    cute.arch.sync_threads()
-    leaf.place_by_warp(place, weight, times, n, t, worker, lane)
-    cute.arch.sync_threads()
-    leaf.blend(out, data, row, n, m, d, first, place, weight, 128, 8, worker, 128)
+    sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, tile, row, thread, lane)
 
 
 @cute.jit
 def program(
-    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: cutlass.Int32,
-    n: cutlass.Int32, d: cutlass.Int32, m: cutlass.Int32
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: Int32,
+    n: Int32, d: Int32, m: Int32
 ):
-    resample_trajectories__cutedsl_sm100a__warp_n128_v8(
-        data, src_times, tgt_times, out, b, n, d, m
-    ).launch(
-        grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1)
-    )
+    kernel = resample_trajectories__cutedsl_sm100a__warp_n128_v8(data, src_times, tgt_times, out, b, n, d, m)
+    kernel.launch(grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1))

@@ -12,10 +12,26 @@ totals: 128 threads, 1024 of 232448 bytes of shared memory, grid ((m + 127) // 1
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
+
+TARGETS = 128  # targets a CTA, one a thread
+VECTOR = 1  # elements of a row that a thread moves at once
+
+@T.macro
+def sample(data, src_times, tgt_times, out, n, d, m, place, weight, tile, row, thread):
+    """A target a thread, then pieces of rows."""
+    worker = thread
+    first = tile * TARGETS
+    t = T.alloc_var("float32", init=0.0)
+    # The target time of each thread; NaN past the last target.
+    leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
+    # The same from the times in global memory.
+    leaf.place_in_global(place, weight, src_times, row, n, t, worker)
+    T.sync_threads()
+    # The targets' rows: the weighted mean of two rows, or one of them as it is.
+    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
 
 
 def program():
@@ -26,25 +42,17 @@ def program():
 
     @T.prim_func
     def resample_trajectories__tilelang_sm100a__global_n128_v1(
-        data: T.Tensor((b, n, d,), "bfloat16"),
-        src_times: T.Tensor((b, n,), "float32"),
-        tgt_times: T.Tensor((b, m,), "float32"),
-        out: T.Tensor((b, m, d,), "bfloat16"),
+        data: T.Tensor((b, n, d), "bfloat16"),
+        src_times: T.Tensor((b, n), "float32"),
+        tgt_times: T.Tensor((b, m), "float32"),
+        out: T.Tensor((b, m, d), "bfloat16"),
     ):
         with T.Kernel((m + 127) // 128, b, threads=128) as (tile, row):
-            place = T.alloc_shared((128,), "int32")
-            weight = T.alloc_shared((128,), "float32")
+            place = T.alloc_shared((TARGETS,), "int32")
+            weight = T.alloc_shared((TARGETS,), "float32")
 
             thread = T.get_thread_binding()
-            lane = thread % 32
 
-            # sample: a target a thread, then pieces of rows
-            worker = thread
-            first = tile * 128
-            t = T.alloc_var("float32", init=0.0)
-            leaf.read_target(t, tgt_times, row, m, first, worker, 128)
-            leaf.place_in_global(place, weight, src_times, row, n, t, worker)
-            T.sync_threads()
-            leaf.blend(out, data, row, n, m, d, first, place, weight, 128, 1, worker, 128)
+            sample(data, src_times, tgt_times, out, n, d, m, place, weight, tile, row, thread)
 
     return resample_trajectories__tilelang_sm100a__global_n128_v1

@@ -13,10 +13,29 @@ totals: 128 threads, 33792 of 232448 bytes of shared memory, grid ((m + 127) // 
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import resample_trajectories as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
+
+TARGETS = 128  # targets a CTA, one a thread
+VECTOR = 8  # elements of a row that a thread moves at once
+
+@T.macro
+def sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, tile, row, thread):
+    """A target a thread, then pieces of rows."""
+    worker = thread
+    first = tile * TARGETS
+    t = T.alloc_var("float32", init=0.0)
+    # The target time of each thread; NaN past the last target.
+    leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
+    # `count` times of a trajectory from row `first` on into shared memory.
+    leaf.stage_times(times, src_times, row, n, 0, n, worker, TARGETS)
+    T.sync_threads()
+    # The upper row of each thread's target and its weight, from staged times of rows from `first` on.
+    leaf.place_staged(place, weight, times, 0, n, t, worker)
+    T.sync_threads()
+    # The targets' rows: the weighted mean of two rows, or one of them as it is.
+    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
 
 
 def program():
@@ -27,28 +46,18 @@ def program():
 
     @T.prim_func
     def resample_trajectories__tilelang_sm100a__staged_n128_v8(
-        data: T.Tensor((b, n, d,), "bfloat16"),
-        src_times: T.Tensor((b, n,), "float32"),
-        tgt_times: T.Tensor((b, m,), "float32"),
-        out: T.Tensor((b, m, d,), "bfloat16"),
+        data: T.Tensor((b, n, d), "bfloat16"),
+        src_times: T.Tensor((b, n), "float32"),
+        tgt_times: T.Tensor((b, m), "float32"),
+        out: T.Tensor((b, m, d), "bfloat16"),
     ):
         with T.Kernel((m + 127) // 128, b, threads=128) as (tile, row):
             times = T.alloc_shared((8192,), "float32")
-            place = T.alloc_shared((128,), "int32")
-            weight = T.alloc_shared((128,), "float32")
+            place = T.alloc_shared((TARGETS,), "int32")
+            weight = T.alloc_shared((TARGETS,), "float32")
 
             thread = T.get_thread_binding()
-            lane = thread % 32
 
-            # sample: a target a thread, then pieces of rows
-            worker = thread
-            first = tile * 128
-            t = T.alloc_var("float32", init=0.0)
-            leaf.read_target(t, tgt_times, row, m, first, worker, 128)
-            leaf.stage_times(times, src_times, row, n, 0, n, worker, 128)
-            T.sync_threads()
-            leaf.place_staged(place, weight, times, 0, n, t, worker)
-            T.sync_threads()
-            leaf.blend(out, data, row, n, m, d, first, place, weight, 128, 8, worker, 128)
+            sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, tile, row, thread)
 
     return resample_trajectories__tilelang_sm100a__staged_n128_v8

@@ -12,20 +12,23 @@ totals: 128 threads, 1024 of 232448 bytes of shared memory, grid ((m + 127) // 1
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Float32, Int32
 
 from dsl_kernels.device.cutedsl import resample_trajectories as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
+TARGETS = 128  # targets a CTA, one a thread
+VECTOR = 1  # elements of a row that a thread moves at once
+
 
 LAUNCH = Launch(
     operands=(
-        Operand("data", "tensor", "bfloat16", ('b', 'n', 'd')),
-        Operand("src_times", "tensor", "float32", ('b', 'n')),
-        Operand("tgt_times", "tensor", "float32", ('b', 'm')),
-        Operand("out", "tensor", "bfloat16", ('b', 'm', 'd'), written=True),
+        Operand("data", "tensor", "bfloat16", ("b", "n", "d")),
+        Operand("src_times", "tensor", "float32", ("b", "n")),
+        Operand("tgt_times", "tensor", "float32", ("b", "m")),
+        Operand("out", "tensor", "bfloat16", ("b", "m", "d"), written=True),
     ),
-    grid=('(m + 127) // 128', 'b', '1'),
+    grid=("(m + 127) // 128", "b", "1"),
     block=128,
     cluster=(1, 1, 1),
 )
@@ -33,43 +36,50 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    place: cute.struct.Align[cute.struct.MemRange[Int32, 128], 128]
-    weight: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
+    place: cute.struct.Align[cute.struct.MemRange[Int32, TARGETS], 128]
+    weight: cute.struct.Align[cute.struct.MemRange[Float32, TARGETS], 128]
+
+
+@cute.jit
+def sample(
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
+    d: Int32, m: Int32, place: cute.Pointer, weight: cute.Pointer, tile: Int32, row: Int32, thread: Int32
+):
+    """A target a thread, then pieces of rows."""
+    worker = thread
+    first = tile * TARGETS
+    t = Float32(0.0)
+    # The target time of each thread; NaN past the last target.
+    t = leaf.read_target(tgt_times, row, m, first, worker, TARGETS)
+    # The same from the times in global memory.
+    leaf.place_in_global(place, weight, src_times, row, n, t, worker)
+    cute.arch.sync_threads()
+    # The targets' rows: the weighted mean of two rows, or one of them as it is.
+    leaf.blend(out, data, row, n, m, d, first, place, weight, TARGETS, VECTOR, worker, TARGETS)
 
 
 @cute.kernel
 def resample_trajectories__cutedsl_sm90a__global_n128_v1(
-    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: cutlass.Int32,
-    n: cutlass.Int32, d: cutlass.Int32, m: cutlass.Int32
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: Int32,
+    n: Int32, d: Int32, m: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     place = shared.place.data_ptr()
     weight = shared.weight.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    lane = cute.arch.lane_idx()
     tile, row, _ = cute.arch.block_idx()
     if warp == 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    # sample: a target a thread, then pieces of rows
-    worker = thread
-    first = tile * 128
-    t = Float32(0.0)
-    t = leaf.read_target(tgt_times, row, m, first, worker, 128)
-    leaf.place_in_global(place, weight, src_times, row, n, t, worker)
-    cute.arch.sync_threads()
-    leaf.blend(out, data, row, n, m, d, first, place, weight, 128, 1, worker, 128)
+    sample(data, src_times, tgt_times, out, n, d, m, place, weight, tile, row, thread)
 
 
 @cute.jit
 def program(
-    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: cutlass.Int32,
-    n: cutlass.Int32, d: cutlass.Int32, m: cutlass.Int32
+    data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, b: Int32,
+    n: Int32, d: Int32, m: Int32
 ):
-    resample_trajectories__cutedsl_sm90a__global_n128_v1(
-        data, src_times, tgt_times, out, b, n, d, m
-    ).launch(
-        grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1)
-    )
+    kernel = resample_trajectories__cutedsl_sm90a__global_n128_v1(data, src_times, tgt_times, out, b, n, d, m)
+    kernel.launch(grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1))
