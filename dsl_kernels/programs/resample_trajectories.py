@@ -14,10 +14,10 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import resample_trajectories as leaf
-from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
-from ..tile.text import Recorder, Value, name
+from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
+from ..tile.text import Recorder, Value, ceildiv, name
 
-STAGED = 8192
+STAGED = Size(8192, "STAGED")
 """Times that a CTA stages: 32 KiB, so that several CTAs share an SM."""
 
 KNOBS = (
@@ -48,6 +48,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
 
     warps = k.targets // 32
+    # 64 registers a thread or more, and room for the times of each.
+    resident = min(1024 // k.targets, arch.smem_per_sm // (4 * STAGED + 4096))
     return Schedule(
         roles=(Role("sample", warps, doc="a target a thread, then pieces of rows"),),
         buffers=(
@@ -58,19 +60,25 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         pipelines=(),
         mmas=(),
-        grid=(f"(m + {k.targets - 1}) // {k.targets}", "b"),
-        axes=("tile", "row"),
+        grid=(f"b * ceildiv(m, {k.targets})",),
+        axes=("tile",),
         constants={"warps": warps},
+        ctas_per_sm=resident,
+        min_ctas_per_sm=resident,
     )  # fmt: skip
 
 
 def _start(m: Recorder) -> None:
+    """Which targets are this CTA's: tiles of one trajectory are neighbours, so that they find its times in the L2."""
+    tiles = m.let("tiles", ceildiv(m.dim("m"), m.k.targets))
+    m.let("row", m.block(0) // tiles)
+    m.let("first", m.block(0) % tiles * m.k.targets)
     m.barriers_stand()
 
 
 def _place(m: Recorder, first: Value, count: Value) -> None:
     """Stage `count` times from row `first` on and find every thread's target among them."""
-    row, n, times = m.block(1), m.dim("n"), m.buffer("times")
+    row, n, times = name("row"), m.dim("n"), m.buffer("times")
     found, t = (m.buffer("place"), m.buffer("weight")), name("t", "float32")
     leaf.stage_times(m, times, m.operand("src_times"), row, n, first, count, m.thread, m.k.targets)
     m.meet()
@@ -82,7 +90,7 @@ def _place(m: Recorder, first: Value, count: Value) -> None:
 
 def _place_in_global(m: Recorder) -> None:
     leaf.place_in_global(
-        m, m.buffer("place"), m.buffer("weight"), m.operand("src_times"), m.block(1), m.dim("n"), name("t", "float32"), m.thread,
+        m, m.buffer("place"), m.buffer("weight"), m.operand("src_times"), name("row"), m.dim("n"), name("t", "float32"), m.thread,
     )  # fmt: skip
 
 
@@ -92,7 +100,7 @@ def _place_in_window(m: Recorder) -> None:
     leaf.bound_warps(m, bounds, t, m.warp, m.c.warps, m.lane)
     m.meet()
     first, count = m.var("window"), m.var("count")
-    leaf.find_window(m, first, count, bounds, m.c.warps, m.operand("src_times"), m.block(1), n, m.lane)
+    leaf.find_window(m, first, count, bounds, m.c.warps, m.operand("src_times"), name("row"), n, m.lane)
     with m.when(count <= STAGED):
         _place(m, first, count)
     with m.otherwise():
@@ -100,8 +108,7 @@ def _place_in_window(m: Recorder) -> None:
 
 
 def _sample(m: Recorder) -> None:
-    row, sizes = m.block(1), (m.dim("n"), m.dim("m"), m.dim("d"))
-    first = m.let("first", m.block(0) * m.k.targets)
+    row, first, sizes = name("row"), name("first"), (m.dim("n"), m.dim("m"), m.dim("d"))
     t = m.var("t", 0.0, "float32")
     leaf.read_target(m, t, m.operand("tgt_times"), row, m.dim("m"), first, m.thread, m.k.targets)
     if m.k.search == "global":
@@ -130,7 +137,9 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     """A target's time, the times that its search reads, two rows in and one out."""
     targets, row = min(k.targets, dims["m"]), 2 * dims["d"]
     window = dims["n"] * k.targets // max(dims["m"], 1) + 2
-    times = {"global": targets * dims["n"].bit_length(), "window": min(window, dims["n"])}.get(k.search, dims["n"])
+    times = {"global": targets * dims["n"].bit_length(), "window": min(window, dims["n"])}.get(
+        k.search, dims["n"]
+    )
     return Counts(loaded=4 * targets + 4 * times + 2 * row * targets, stored=row * targets)
 
 
@@ -149,7 +158,9 @@ def _vector(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
     """Microseconds of a wave that the bytes do not show: rounds of a search that wait for memory."""
     rounds = dims["n"].bit_length()
-    found = {"global": 0.25 * rounds, "staged": 0.6, "warp": 0.6 + 0.03 * 32 * rounds / 5, "window": 1.8}[k.search]
+    found = {"global": 0.25 * rounds, "staged": 0.6, "warp": 0.6 + 0.03 * 32 * rounds / 5, "window": 1.8}[
+        k.search
+    ]
     return found + (0.5 if k.vector == 1 else 0.0)
 
 
@@ -169,4 +180,3 @@ PROGRAM = TileProgram(
     overhead=overhead,
     useful=useful,
 )
-

@@ -8,7 +8,9 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
 PIECES = 4
-"""Pieces of rows that a thread has on their way at once."""
+"""Pieces of rows, or last times, that a thread has on their way at once."""
+AHEAD = 4096
+"""Times that a CTA has on their way at once, no more than 32 a thread."""
 
 
 def read_target(tgt_times, row, m, first, thread, targets):
@@ -27,9 +29,21 @@ def _read_target(times, left, first, thread):
 @cute.jit
 def stage_times(times, src_times, row, n, first, count, thread, threads: cutlass.Constexpr):
     """`count` times of a trajectory from row `first` on into shared memory."""
-    source = src_times + (Int64(row) * n + first)
-    for i in cutlass.range(thread, count, threads, unroll=8):
-        times[i] = source[i]
+    source, each = src_times + (Int64(row) * n + first), min(AHEAD // threads, 32)
+    held = cute.make_rmem_tensor(each, Float32)
+    whole = count // (each * threads) * (each * threads)
+    for base in cutlass.range(thread, whole, each * threads, unroll=1):
+        for i in cutlass.range_constexpr(each):
+            held[i] = source[base + i * threads]
+        for i in cutlass.range_constexpr(each):
+            times[base + i * threads] = held[i]
+    for base in cutlass.range(whole + thread, count, PIECES * threads, unroll=1):
+        for i in cutlass.range_constexpr(PIECES):
+            if base + i * threads < count:
+                held[i] = source[base + i * threads]
+        for i in cutlass.range_constexpr(PIECES):
+            if base + i * threads < count:
+                times[base + i * threads] = held[i]
 
 
 @cute.jit
@@ -69,7 +83,7 @@ def place_staged(place, weight, times, first, count, t, thread):
 
 
 def place_in_global(place, weight, src_times, row, n, t, thread):
-    """The same from the times in global memory."""
+    """The upper row of each thread's target and its weight, from the times in global memory."""
     place_staged(place, weight, src_times + Int64(row) * n, 0, n, t, thread)
 
 
@@ -91,7 +105,7 @@ def _upper_bound_by_warp(times, count, t, lane):
 
 @cute.jit
 def place_by_warp(place, weight, times, count, t, thread, lane):
-    """The same, one target after the other by all lanes of a warp: 32 times a round."""
+    """The upper row of each thread's target and its weight, by all lanes of a warp: 32 times a round, a target after the other."""
     upper = Int32(0)
     for i in cutlass.range(32, unroll=1):
         found = _upper_bound_by_warp(times, count, cute.arch.shuffle_sync(t, i), lane)
@@ -105,7 +119,9 @@ def _extreme(value, largest: cutlass.Constexpr):
     """The least or largest value of a warp, in every lane."""
     for i in cutlass.range_constexpr(5):
         other = cute.arch.shuffle_sync_bfly(value, 1 << i)
-        value = cute.arch.fmax(value, other) if cutlass.const_expr(largest) else -cute.arch.fmax(-value, -other)
+        value = (
+            cute.arch.fmax(value, other) if cutlass.const_expr(largest) else -cute.arch.fmax(-value, -other)
+        )
     return value
 
 
@@ -126,10 +142,21 @@ def find_window(bounds, warps: cutlass.Constexpr, src_times, row, n, lane):
     times = src_times + Int64(row) * n
     least = _extreme(bounds[lane % warps], False)
     largest = _extreme(bounds[warps + lane % warps], True)
-    begin = _upper_bound_by_warp(times, n, least, lane)
-    end = _upper_bound_by_warp(times, n, largest, lane)
-    begin = cutlass.min(cutlass.max(begin - 1, 0), n - 2)
-    return begin, cutlass.max(cutlass.min(end + 1, n) - begin, 2)
+    # _upper_bound_by_warp of both at once: a half of the warp each, so that their reads wait together.
+    t = Float32(cutlass.select_(lane < 16, least, largest))
+    begin, end = Int32(0), n
+    while cute.arch.vote_any_sync(begin < end):
+        step = cutlass.max((end - begin + 15) // 16, 1)
+        at = begin + (lane % 16 + 1) * step - 1
+        below = Boolean(False)
+        if at < end:
+            below = times[at] <= t
+        passed = Int32(cute.arch.popc((cute.arch.vote_ballot_sync(below) >> (lane & 16)) & 0xFFFF))
+        end = cutlass.min(begin + (passed + 1) * step - 1, end)
+        begin = begin + passed * step
+    low, high = cute.arch.shuffle_sync(begin, 0), cute.arch.shuffle_sync(begin, 16)
+    first = cutlass.min(cutlass.max(low - 1, 0), n - 2)
+    return first, cutlass.max(cutlass.min(high + 1, n) - first, 2)
 
 
 @cute.jit

@@ -13,6 +13,27 @@ PASS_CONFIGS = {
 
 PIECES = 4
 """Pieces of rows that a thread has on their way at once."""
+AHEAD = 4096
+"""Times that a CTA has on their way at once, no more than 32 a thread."""
+
+SOURCE = r"""
+namespace dk {
+// N values of two bytes at their natural alignment. TileLang vectorises no copy whose address depends on a size.
+template <int N> struct Piece;
+template <> struct Piece<1> { using Word = unsigned short; };
+template <> struct Piece<8> { using Word = uint4; };
+template <int N> __device__ __forceinline__ void copy_piece(void* to, const void* from) {
+  *static_cast<typename Piece<N>::Word*>(to) = *static_cast<const typename Piece<N>::Word*>(from);
+}
+// The other way: the words of an array in registers would be stored one by one.
+template <int N> __device__ __forceinline__ void store_piece(void* to, const void* from);
+template <> __device__ __forceinline__ void store_piece<1>(void* to, const void* from) { copy_piece<1>(to, from); }
+template <> __device__ __forceinline__ void store_piece<8>(void* to, const void* from) {
+  const unsigned* words = static_cast<const unsigned*>(from);
+  __stwb(static_cast<uint4*>(to), make_uint4(words[0], words[1], words[2], words[3]));
+}
+}  // namespace dk
+"""
 
 # Assigning a T.Ref parameter stores into the caller's variable.
 # ruff: noqa: F841
@@ -27,9 +48,20 @@ def read_target(t: T.Ref, tgt_times, row, m, first, thread, targets):
 @T.macro
 def stage_times(times, src_times, row, n, first, count, thread, threads):
     """`count` times of a trajectory from row `first` on into shared memory."""
-    for i in T.unroll(T.ceildiv(count, threads), unroll_factor=8):
-        if i * threads + thread < count:
-            times[i * threads + thread] = src_times[row, first + i * threads + thread]
+    each = min(AHEAD // threads, 32)
+    held = T.alloc_local((each,), "float32")
+    turns = T.alloc_var("int32", init=0)
+    turns = T.truncdiv(count, each * threads)
+    for turn in T.unroll(turns, unroll_factor=1):
+        for i in T.unroll(each):
+            held[i] = src_times[row, first + (turn * each + i) * threads + thread]
+        for i in T.unroll(each):
+            times[(turn * each + i) * threads + thread] = held[i]
+    for i in T.unroll(T.ceildiv(count - turns * each * threads, threads), unroll_factor=8):
+        if (turns * each + i) * threads + thread < count:
+            times[(turns * each + i) * threads + thread] = src_times[
+                row, first + (turns * each + i) * threads + thread
+            ]
 
 
 class Row:
@@ -86,7 +118,7 @@ def place_staged(place, weight, times, first, count, t, thread):
 
 @T.macro
 def place_in_global(place, weight, src_times, row, n, t, thread):
-    """The same from the times in global memory."""
+    """The upper row of each thread's target and its weight, from the times in global memory."""
     find_place(place, weight, Row(src_times, row), 0, n, t, thread)
 
 
@@ -113,7 +145,7 @@ def find_by_warp(found: T.Ref, times, count, t, lane):
 
 @T.macro
 def place_by_warp(place, weight, times, count, t, thread, lane):
-    """The same, one target after the other by all lanes of a warp: 32 times a round."""
+    """The upper row of each thread's target and its weight, by all lanes of a warp: 32 times a round, a target after the other."""
     upper = T.alloc_var("int32", init=0)
     found = T.alloc_var("int32", init=0)
     for i in T.unroll(32, unroll_factor=1):
@@ -136,11 +168,38 @@ def bound_warps(bounds, t, warp, warps, lane):
 @T.macro
 def find_window(first: T.Ref, count: T.Ref, bounds, warps, src_times, row, n, lane):
     """The rows whose times decide all of the CTA's targets: at least two."""
+    # find_by_warp of both at once: a half of the warp each, so that their reads wait together.
+    least = T.warp_reduce_min(bounds[lane % warps])
+    largest = T.warp_reduce_max(bounds[warps + lane % warps])
+    t = T.alloc_var("float32", init=0.0)
+    begin = T.alloc_var("int32", init=0)
     end = T.alloc_var("int32", init=0)
-    find_by_warp(first, Row(src_times, row), n, T.warp_reduce_min(bounds[lane % warps]), lane)
-    find_by_warp(end, Row(src_times, row), n, T.warp_reduce_max(bounds[warps + lane % warps]), lane)
-    first = T.min(T.max(first - 1, 0), n - 2)
+    step = T.alloc_var("int32", init=0)
+    passed = T.alloc_var("int32", init=0)
+    below = T.alloc_var("bool", init=False)
+    t = T.if_then_else(lane < 16, least, largest)
+    begin = 0
+    end = n
+    while T.any_sync(begin < end) != 0:
+        step = T.max(T.truncdiv(end - begin + 15, 16), 1)
+        below = False
+        if begin + (lane % 16 + 1) * step - 1 < end:
+            below = src_times[row, begin + (lane % 16 + 1) * step - 1] <= t
+        passed = popc(T.cast(T.ballot(below), "uint32") >> T.cast(lane & 16, "uint32") & T.uint32(0xFFFF))
+        end = T.min(begin + (passed + 1) * step - 1, end)
+        begin = begin + passed * step
+    end = T.shfl_sync(begin, 16)
+    begin = T.shfl_sync(begin, 0)
+    first = T.min(T.max(begin - 1, 0), n - 2)
     count = T.max(T.min(end + 1, n) - first, 2)
+
+
+def copy_piece(vector, to, source):
+    return T.call_extern("handle", f"dk::copy_piece<{vector}>", T.address_of(to), T.address_of(source))
+
+
+def store_piece(vector, to, source):
+    return T.call_extern("handle", f"dk::store_piece<{vector}>", T.address_of(to), T.address_of(source))
 
 
 @T.macro
@@ -149,8 +208,11 @@ def blend(out, data, row, n, m, d, first, place, weight, targets, vector, thread
     low = T.alloc_local((PIECES * vector,), "bfloat16")
     high = T.alloc_local((PIECES * vector,), "bfloat16")
     mixed = T.alloc_local((vector,), "bfloat16")
-    # A variable: TileLang would make an argument of the kernel out of the quotient.
+    # Variables: TileLang would make an argument of the kernel out of the quotient, and divide anew at each use.
     width = T.alloc_var("int32", init=0)
+    own = T.alloc_var("int32", init=0)
+    at = T.alloc_var("int32", init=0)
+    share = T.alloc_var("float32", init=0.0)
     width = T.truncdiv(d, vector)
     pieces = T.min(targets, m - first) * width
     for turn in T.unroll(T.ceildiv(pieces, PIECES * threads), unroll_factor=1):
@@ -158,10 +220,9 @@ def blend(out, data, row, n, m, d, first, place, weight, targets, vector, thread
             piece = (turn * PIECES + i) * threads + thread
             if piece < pieces:
                 own = T.truncdiv(piece, width)
-                for j in T.vectorized(vector):
-                    low[i * vector + j] = data[row, place[own] - 1, (piece - own * width) * vector + j]
-                for j in T.vectorized(vector):
-                    high[i * vector + j] = data[row, place[own], (piece - own * width) * vector + j]
+                at = place[own]
+                copy_piece(vector, low[i * vector], data[row, at - 1, (piece - own * width) * vector])
+                copy_piece(vector, high[i * vector], data[row, at, (piece - own * width) * vector])
         for i in T.unroll(PIECES):
             piece = (turn * PIECES + i) * threads + thread
             if piece < pieces:
@@ -170,9 +231,6 @@ def blend(out, data, row, n, m, d, first, place, weight, targets, vector, thread
                 for j in T.unroll(vector):
                     a = T.cast(low[i * vector + j], "float32")
                     b = T.cast(high[i * vector + j], "float32")
-                    mixed[j] = T.cast(
-                        T.if_then_else(share <= 0.0, a, T.if_then_else(share >= 1.0, b, a * (1.0 - share) + b * share)),
-                        "bfloat16",
-                    )
-                for j in T.vectorized(vector):
-                    out[row, first + own, (piece - own * width) * vector + j] = mixed[j]
+                    mean = a * (1.0 - share) + b * share
+                    mixed[j] = T.cast(T.Select(share <= 0.0, a, T.Select(share >= 1.0, b, mean)), "bfloat16")
+                store_piece(vector, out[row, first + own, (piece - own * width) * vector], mixed[0])

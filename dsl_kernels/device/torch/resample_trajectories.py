@@ -12,9 +12,7 @@ import torch
 from ...tile.text import Sets, Writes, leaf
 
 
-def _place(
-    place: Any, weight: Any, times: torch.Tensor, first: int, t: torch.Tensor
-) -> None:
+def _place(place: Any, weight: Any, times: torch.Tensor, first: int, t: torch.Tensor) -> None:
     """The upper row of each target among rows whose times are `times`, from row `first` on, and its weight."""
     upper = torch.searchsorted(times, t, right=True).clamp(1, len(times) - 1)
     low, high = times[upper - 1], times[upper]
@@ -37,7 +35,9 @@ def read_target(t: Sets, tgt_times: Any, row: int, m: int, first: int, thread: A
 
 
 @leaf
-def stage_times(times: Any, src_times: Any, row: int, n: int, first: int, count: int, thread: Any, threads: int) -> None:
+def stage_times(
+    times: Any, src_times: Any, row: int, n: int, first: int, count: int, thread: Any, threads: int
+) -> None:
     """`count` times of a trajectory from row `first` on into shared memory."""
     times[:count] = src_times[row, first : first + count]
 
@@ -50,13 +50,13 @@ def place_staged(place: Any, weight: Any, times: Any, first: int, count: int, t:
 
 @leaf
 def place_by_warp(place: Any, weight: Any, times: Any, count: int, t: Any, thread: Any, lane: Any) -> None:
-    """The same, one target after the other by all lanes of a warp: 32 times a round."""
+    """The upper row of each thread's target and its weight, by all lanes of a warp: 32 times a round, a target after the other."""
     _place(place, weight, times[:count], 0, t)
 
 
 @leaf
 def place_in_global(place: Any, weight: Any, src_times: Any, row: int, n: int, t: Any, thread: Any) -> None:
-    """The same from the times in global memory."""
+    """The upper row of each thread's target and its weight, from the times in global memory."""
     _place(place, weight, src_times[row], 0, t)
 
 
@@ -69,7 +69,9 @@ def bound_warps(bounds: Any, t: Any, warp: Any, warps: int, lane: Any) -> None:
 
 
 @leaf
-def find_window(first: Sets, count: Sets, bounds: Any, warps: int, src_times: Any, row: int, n: int, lane: Any) -> Any:
+def find_window(
+    first: Sets, count: Sets, bounds: Any, warps: int, src_times: Any, row: int, n: int, lane: Any
+) -> Any:
     """The rows whose times decide all of the CTA's targets: at least two."""
     least, largest = bounds[:warps].amin(), bounds[warps : 2 * warps].amax()
     begin = min(max(_upper_bound(src_times[row], least) - 1, 0), n - 2)

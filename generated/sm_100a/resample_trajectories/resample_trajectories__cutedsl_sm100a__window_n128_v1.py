@@ -10,7 +10,7 @@ buffers
   bounds     8 float32, shared
   place      128 int32, shared
   weight     128 float32, shared
-totals: 128 threads, 33824 of 232448 bytes of shared memory, grid ((m + 127) // 128, b)
+totals: 128 threads, 33824 of 232448 bytes of shared memory, grid (b * ceildiv(m, 128))
 """
 import cutlass
 import cutlass.cute as cute
@@ -21,6 +21,7 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 
 TARGETS = 128  # targets a CTA, one a thread
 VECTOR = 1  # elements of a row that a thread moves at once
+STAGED = 8192
 
 
 LAUNCH = Launch(
@@ -30,7 +31,7 @@ LAUNCH = Launch(
         Operand("tgt_times", "tensor", "float32", ("b", "m")),
         Operand("out", "tensor", "bfloat16", ("b", "m", "d"), written=True),
     ),
-    grid=("(m + 127) // 128", "b", "1"),
+    grid=("b * ceildiv(m, 128)", "1", "1"),
     block=128,
     cluster=(1, 1, 1),
 )
@@ -38,7 +39,7 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    times: cute.struct.Align[cute.struct.MemRange[Float32, 8192], 128]
+    times: cute.struct.Align[cute.struct.MemRange[Float32, STAGED], 128]
     bounds: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (TARGETS // 32)], 128]
     place: cute.struct.Align[cute.struct.MemRange[Int32, TARGETS], 128]
     weight: cute.struct.Align[cute.struct.MemRange[Float32, TARGETS], 128]
@@ -48,11 +49,10 @@ class Shared:
 def sample(
     data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
     d: Int32, m: Int32, times: cute.Pointer, bounds: cute.Pointer, place: cute.Pointer, weight: cute.Pointer,
-    tile: Int32, row: Int32, thread: Int32, warp: Int32, lane: Int32
+    row: Int32, first: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """A target a thread, then pieces of rows."""
     worker = thread
-    first = tile * TARGETS
     t = Float32(0.0)
     # The target time of each thread; NaN past the last target.
     t = leaf.read_target(tgt_times, row, m, first, worker, TARGETS)
@@ -63,14 +63,14 @@ def sample(
     count = Int32(0)
     # The rows whose times decide all of the CTA's targets: at least two.
     window, count = leaf.find_window(bounds, TARGETS // 32, src_times, row, n, lane)
-    if count <= 8192:
+    if count <= STAGED:
         # `count` times of a trajectory from row `first` on into shared memory.
         leaf.stage_times(times, src_times, row, n, window, count, worker, TARGETS)
         cute.arch.sync_threads()
         # The upper row of each thread's target and its weight, from staged times of rows from `first` on.
         leaf.place_staged(place, weight, times, window, count, t, worker)
     else:
-        # The same from the times in global memory.
+        # The upper row of each thread's target and its weight, from the times in global memory.
         leaf.place_in_global(place, weight, src_times, row, n, t, worker)
     cute.arch.sync_threads()
     # The targets' rows: the weighted mean of two rows, or one of them as it is.
@@ -90,13 +90,17 @@ def resample_trajectories__cutedsl_sm100a__window_n128_v1(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
-    tile, row, _ = cute.arch.block_idx()
+    tile, _, _ = cute.arch.block_idx()
+    tiles = leaf.ceildiv(m, TARGETS)
+    row = tile // tiles
+    first = tile % tiles * TARGETS
     if warp == 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
     sample(
-        data, src_times, tgt_times, out, n, d, m, times, bounds, place, weight, tile, row, thread, warp, lane
+        data, src_times, tgt_times, out, n, d, m, times, bounds, place, weight, row, first, thread, warp,
+        lane
     )
 
 
@@ -108,4 +112,7 @@ def program(
     kernel = resample_trajectories__cutedsl_sm100a__window_n128_v1(
         data, src_times, tgt_times, out, b, n, d, m
     )
-    kernel.launch(grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1))
+    kernel.launch(
+        grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=6,
+        preferred_smem_carveout=100
+    )

@@ -9,7 +9,7 @@ buffers
   times      8192 float32, shared
   place      128 int32, shared
   weight     128 float32, shared
-totals: 128 threads, 33792 of 232448 bytes of shared memory, grid ((m + 127) // 128, b)
+totals: 128 threads, 33792 of 232448 bytes of shared memory, grid (b * ceildiv(m, 128))
 """
 import tilelang.language as T
 
@@ -19,19 +19,20 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 
 TARGETS = 128  # targets a CTA, one a thread
 VECTOR = 8  # elements of a row that a thread moves at once
+STAGED = 8192
 
 @T.macro
-def sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, tile, row, thread, lane):
+def sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, first, thread, lane):
     """A target a thread, then pieces of rows."""
     worker = thread
-    first = tile * TARGETS
     t = T.alloc_var("float32", init=0.0)
     # The target time of each thread; NaN past the last target.
     leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
     # `count` times of a trajectory from row `first` on into shared memory.
     leaf.stage_times(times, src_times, row, n, 0, n, worker, TARGETS)
     T.sync_threads()
-    # The same, one target after the other by all lanes of a warp: 32 times a round.
+    # The upper row of each thread's target and its weight, by all lanes of a warp: 32 times a round, a target
+    # after the other.
     leaf.place_by_warp(place, weight, times, n, t, worker, lane)
     T.sync_threads()
     # The targets' rows: the weighted mean of two rows, or one of them as it is.
@@ -51,14 +52,18 @@ def program():
         tgt_times: T.Tensor((b, m), "float32"),
         out: T.Tensor((b, m, d), "bfloat16"),
     ):
-        with T.Kernel((m + 127) // 128, b, threads=128) as (tile, row):
-            times = T.alloc_shared((8192,), "float32")
+        with T.Kernel(b * T.ceildiv(m, 128), threads=128) as tile:
+            T.annotate_min_blocks_per_sm(6)
+            T.import_source(leaf.SOURCE)
+            times = T.alloc_shared((STAGED,), "float32")
             place = T.alloc_shared((TARGETS,), "int32")
             weight = T.alloc_shared((TARGETS,), "float32")
 
             thread = T.get_thread_binding()
             lane = thread % 32
-
-            sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, tile, row, thread, lane)
+            tiles = leaf.ceildiv(m, TARGETS)
+            row = tile // tiles
+            first = tile % tiles * TARGETS
+            sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, first, thread, lane)
 
     return resample_trajectories__tilelang_sm100a__warp_n128_v8

@@ -9,7 +9,7 @@ buffers
   times      8192 float32, shared
   place      128 int32, shared
   weight     128 float32, shared
-totals: 128 threads, 33792 of 232448 bytes of shared memory, grid ((m + 127) // 128, b)
+totals: 128 threads, 33792 of 232448 bytes of shared memory, grid (b * ceildiv(m, 128))
 """
 import cutlass
 import cutlass.cute as cute
@@ -20,6 +20,7 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 
 TARGETS = 128  # targets a CTA, one a thread
 VECTOR = 8  # elements of a row that a thread moves at once
+STAGED = 8192
 
 
 LAUNCH = Launch(
@@ -29,7 +30,7 @@ LAUNCH = Launch(
         Operand("tgt_times", "tensor", "float32", ("b", "m")),
         Operand("out", "tensor", "bfloat16", ("b", "m", "d"), written=True),
     ),
-    grid=("(m + 127) // 128", "b", "1"),
+    grid=("b * ceildiv(m, 128)", "1", "1"),
     block=128,
     cluster=(1, 1, 1),
 )
@@ -37,7 +38,7 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    times: cute.struct.Align[cute.struct.MemRange[Float32, 8192], 128]
+    times: cute.struct.Align[cute.struct.MemRange[Float32, STAGED], 128]
     place: cute.struct.Align[cute.struct.MemRange[Int32, TARGETS], 128]
     weight: cute.struct.Align[cute.struct.MemRange[Float32, TARGETS], 128]
 
@@ -45,12 +46,11 @@ class Shared:
 @cute.jit
 def sample(
     data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
-    d: Int32, m: Int32, times: cute.Pointer, place: cute.Pointer, weight: cute.Pointer, tile: Int32,
-    row: Int32, thread: Int32
+    d: Int32, m: Int32, times: cute.Pointer, place: cute.Pointer, weight: cute.Pointer, row: Int32,
+    first: Int32, thread: Int32
 ):
     """A target a thread, then pieces of rows."""
     worker = thread
-    first = tile * TARGETS
     t = Float32(0.0)
     # The target time of each thread; NaN past the last target.
     t = leaf.read_target(tgt_times, row, m, first, worker, TARGETS)
@@ -75,12 +75,15 @@ def resample_trajectories__cutedsl_sm90a__staged_n128_v8(
     weight = shared.weight.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    tile, row, _ = cute.arch.block_idx()
+    tile, _, _ = cute.arch.block_idx()
+    tiles = leaf.ceildiv(m, TARGETS)
+    row = tile // tiles
+    first = tile % tiles * TARGETS
     if warp == 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, tile, row, thread)
+    sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, first, thread)
 
 
 @cute.jit
@@ -89,4 +92,7 @@ def program(
     n: Int32, d: Int32, m: Int32
 ):
     kernel = resample_trajectories__cutedsl_sm90a__staged_n128_v8(data, src_times, tgt_times, out, b, n, d, m)
-    kernel.launch(grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1))
+    kernel.launch(
+        grid=(1, 1, 1), block=(128, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=6,
+        preferred_smem_carveout=100
+    )
