@@ -51,7 +51,7 @@ def _upper_bound(times, count, t):
     """How many of the first `count` ascending times are at most `t`; every lane makes as many steps."""
     found, step = Int32(0), Int32(1) << (31 - Int32(cute.arch.clz(count)))
     while step > 0:
-        if found + step <= count:
+        if found + step <= count:  # noqa: SIM102 (read only then)
             if times[found + step - 1] <= t:
                 found = found + step
         step = step >> 1

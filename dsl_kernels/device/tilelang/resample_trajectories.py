@@ -89,7 +89,7 @@ def find_place(place, weight, times, first, count, t, thread):
     step = T.alloc_var("int32", init=0)
     step = T.shift_left(1, 31 - clz(count))
     while step > 0:
-        if found + step <= count:
+        if found + step <= count:  # noqa: SIM102 (read only then)
             if times[found + step - 1] <= t:
                 found = found + step
         step = step >> 1
