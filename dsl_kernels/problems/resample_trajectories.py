@@ -9,7 +9,7 @@ rows is not defined.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -135,14 +135,27 @@ def compare(
 
 
 def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
-    """Every time once, two rows a target (no more than there are), every result once."""
+    """Two rows a target (no more than there are) and the sector of times they lie in, every result once."""
     b, n, m, d = (dims[name] for name in ("b", "n", "m", "d"))
-    return b * (4.0 * (n + m) + 2.0 * d * (min(2 * m, n) + m))
+    return b * (4.0 * (min(8 * m, n) + m) + 2.0 * d * (min(2 * m, n) + m))
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     """Two products and a sum an element."""
     return {"float32": 3.0 * dims["b"] * dims["m"] * dims["d"]}
+
+
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Trajectories of 4096 rows of 32 at 1024 times; serving adds other orders of targets, widths and lengths."""
+    for b in {"core": (64, 512), "serving": (1, 16, 64, 512), "contest": (64,), "smoke": (1,)}[grid]:
+        yield "default", {"b": b, "n": 4096, "m": 1024, "d": 32}
+    if grid == "serving":
+        yield "default", {"b": 64, "n": 4096, "m": 1024, "d": 32, "targets": "mixed"}
+        yield "default", {"b": 64, "n": 4096, "m": 1024, "d": 64}
+        yield "default", {"b": 64, "n": 4096, "m": 1024, "d": 5}
+        yield "default", {"b": 16, "n": 1024, "m": 8192, "d": 32}
+        yield "default", {"b": 2, "n": 1 << 20, "m": 1 << 18, "d": 32}
+        yield "default", {"b": 2, "n": 1 << 20, "m": 4096, "d": 32, "targets": "mixed"}
 
 
 def _case(name: str, tier: str, b: int, n: int, m: int, d: int, **extra: Any) -> Workload:
@@ -170,11 +183,13 @@ PROBLEM = Problem(
         _case("real_b512", "real", 512, 4096, 1024, 32),
         _case("real_unsorted", "real", 64, 4096, 1024, 32, targets="hostile"),
         _case("real_dense", "real", 16, 1024, 8192, 64),
-        _case("real_million", "real", 2, 1 << 20, 4096, 32),
+        _case("real_million", "real", 2, 1 << 20, 1 << 18, 32),
+        _case("real_sparse", "real", 2, 1 << 20, 4096, 32),
     ),
     make=make,
     reference=reference,
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    points=points,
 )

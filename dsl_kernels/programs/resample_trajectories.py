@@ -15,10 +15,13 @@ from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import resample_trajectories as leaf
 from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
-from ..tile.text import Recorder, Value, ceildiv, name
+from ..tile.text import Recorder, Value, name
 
 STAGED = Size(8192, "STAGED")
 """Times that a CTA stages: 32 KiB, so that several CTAs share an SM."""
+
+TILES = 65535
+"""CTAs along the second axis of a grid."""
 
 KNOBS = (
     Knob(
@@ -60,8 +63,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         pipelines=(),
         mmas=(),
-        grid=(f"b * ceildiv(m, {k.targets})",),
-        axes=("tile",),
+        grid=("b", f"ceildiv(m, {k.targets})"),
+        axes=("row", "tile"),
         constants={"warps": warps},
         ctas_per_sm=resident,
         min_ctas_per_sm=resident,
@@ -69,16 +72,12 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 def _start(m: Recorder) -> None:
-    """Which targets are this CTA's: tiles of one trajectory are neighbours, so that they find its times in the L2."""
-    tiles = m.let("tiles", ceildiv(m.dim("m"), m.k.targets))
-    m.let("row", m.block(0) // tiles)
-    m.let("first", m.block(0) % tiles * m.k.targets)
     m.barriers_stand()
 
 
 def _place(m: Recorder, first: Value, count: Value) -> None:
     """Stage `count` times from row `first` on and find every thread's target among them."""
-    row, n, times = name("row"), m.dim("n"), m.buffer("times")
+    row, n, times = m.block(0), m.dim("n"), m.buffer("times")
     found, t = (m.buffer("place"), m.buffer("weight")), name("t", "float32")
     leaf.stage_times(m, times, m.operand("src_times"), row, n, first, count, m.thread, m.k.targets)
     m.meet()
@@ -90,7 +89,7 @@ def _place(m: Recorder, first: Value, count: Value) -> None:
 
 def _place_in_global(m: Recorder) -> None:
     leaf.place_in_global(
-        m, m.buffer("place"), m.buffer("weight"), m.operand("src_times"), name("row"), m.dim("n"), name("t", "float32"), m.thread,
+        m, m.buffer("place"), m.buffer("weight"), m.operand("src_times"), m.block(0), m.dim("n"), name("t", "float32"), m.thread,
     )  # fmt: skip
 
 
@@ -100,7 +99,7 @@ def _place_in_window(m: Recorder) -> None:
     leaf.bound_warps(m, bounds, t, m.warp, m.c.warps, m.lane)
     m.meet()
     first, count = m.var("window"), m.var("count")
-    leaf.find_window(m, first, count, bounds, m.c.warps, m.operand("src_times"), name("row"), n, m.lane)
+    leaf.find_window(m, first, count, bounds, m.c.warps, m.operand("src_times"), m.block(0), n, m.lane)
     with m.when(count <= STAGED):
         _place(m, first, count)
     with m.otherwise():
@@ -108,7 +107,8 @@ def _place_in_window(m: Recorder) -> None:
 
 
 def _sample(m: Recorder) -> None:
-    row, first, sizes = name("row"), name("first"), (m.dim("n"), m.dim("m"), m.dim("d"))
+    row, sizes = m.block(0), (m.dim("n"), m.dim("m"), m.dim("d"))
+    first = m.let("first", m.block(1) * m.k.targets)
     t = m.var("t", 0.0, "float32")
     leaf.read_target(m, t, m.operand("tgt_times"), row, m.dim("m"), first, m.thread, m.k.targets)
     if m.k.search == "global":
@@ -155,6 +155,12 @@ def _vector(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"d = {call['d']} is no multiple of {knobs['vector']} (16-byte pieces of a row)"
 
 
+def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if call["m"] <= TILES * knobs["targets"]:
+        return None
+    return f"m = {call['m']} exceeds {TILES} tiles of {knobs['targets']} targets"
+
+
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
     """Microseconds of a wave that the bytes do not show: rounds of a search that wait for memory."""
     rounds = dims["n"].bit_length()
@@ -176,7 +182,7 @@ PROGRAM = TileProgram(
     bodies=bodies,
     bucket=bucket,
     counts=counts,
-    guards=(Guard("n", _staged), Guard("d", _vector)),
+    guards=(Guard("n", _staged), Guard("d", _vector), Guard("m", _tiles)),
     overhead=overhead,
     useful=useful,
 )

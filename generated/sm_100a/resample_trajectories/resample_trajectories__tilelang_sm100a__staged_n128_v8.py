@@ -9,7 +9,7 @@ buffers
   times      8192 float32, shared
   place      128 int32, shared
   weight     128 float32, shared
-totals: 128 threads, 33792 of 232448 bytes of shared memory, grid (b * ceildiv(m, 128))
+totals: 128 threads, 33792 of 232448 bytes of shared memory, grid (b, ceildiv(m, 128))
 """
 import tilelang.language as T
 
@@ -22,9 +22,10 @@ VECTOR = 8  # elements of a row that a thread moves at once
 STAGED = 8192
 
 @T.macro
-def sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, first, thread):
+def sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, tile, thread):
     """A target a thread, then pieces of rows."""
     worker = thread
+    first = tile * TARGETS
     t = T.alloc_var("float32", init=0.0)
     # The target time of each thread; NaN past the last target.
     leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
@@ -51,7 +52,7 @@ def program():
         tgt_times: T.Tensor((b, m), "float32"),
         out: T.Tensor((b, m, d), "bfloat16"),
     ):
-        with T.Kernel(b * T.ceildiv(m, 128), threads=128) as tile:
+        with T.Kernel(b, T.ceildiv(m, 128), threads=128) as (row, tile):
             T.annotate_min_blocks_per_sm(6)
             T.import_source(leaf.SOURCE)
             times = T.alloc_shared((STAGED,), "float32")
@@ -59,9 +60,7 @@ def program():
             weight = T.alloc_shared((TARGETS,), "float32")
 
             thread = T.get_thread_binding()
-            tiles = leaf.ceildiv(m, TARGETS)
-            row = tile // tiles
-            first = tile % tiles * TARGETS
-            sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, first, thread)
+
+            sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, tile, thread)
 
     return resample_trajectories__tilelang_sm100a__staged_n128_v8

@@ -9,7 +9,7 @@ buffers
   times      8192 float32, shared
   place      512 int32, shared
   weight     512 float32, shared
-totals: 512 threads, 36864 of 232448 bytes of shared memory, grid (b * ceildiv(m, 512))
+totals: 512 threads, 36864 of 232448 bytes of shared memory, grid (b, ceildiv(m, 512))
 """
 import cutlass
 import cutlass.cute as cute
@@ -30,7 +30,7 @@ LAUNCH = Launch(
         Operand("tgt_times", "tensor", "float32", ("b", "m")),
         Operand("out", "tensor", "bfloat16", ("b", "m", "d"), written=True),
     ),
-    grid=("b * ceildiv(m, 512)", "1", "1"),
+    grid=("b", "ceildiv(m, 512)", "1"),
     block=512,
     cluster=(1, 1, 1),
 )
@@ -47,10 +47,11 @@ class Shared:
 def sample(
     data: cute.Pointer, src_times: cute.Pointer, tgt_times: cute.Pointer, out: cute.Pointer, n: Int32,
     d: Int32, m: Int32, times: cute.Pointer, place: cute.Pointer, weight: cute.Pointer, row: Int32,
-    first: Int32, thread: Int32
+    tile: Int32, thread: Int32
 ):
     """A target a thread, then pieces of rows."""
     worker = thread
+    first = tile * TARGETS
     t = Float32(0.0)
     # The target time of each thread; NaN past the last target.
     t = leaf.read_target(tgt_times, row, m, first, worker, TARGETS)
@@ -75,15 +76,12 @@ def resample_trajectories__cutedsl_sm90a__staged_n512_v8(
     weight = shared.weight.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    tile, _, _ = cute.arch.block_idx()
-    tiles = leaf.ceildiv(m, TARGETS)
-    row = tile // tiles
-    first = tile % tiles * TARGETS
+    row, tile, _ = cute.arch.block_idx()
     if warp == 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
-    sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, first, thread)
+    sample(data, src_times, tgt_times, out, n, d, m, times, place, weight, row, tile, thread)
 
 
 @cute.jit

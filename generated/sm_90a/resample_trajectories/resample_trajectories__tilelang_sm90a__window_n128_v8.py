@@ -10,7 +10,7 @@ buffers
   bounds     8 float32, shared
   place      128 int32, shared
   weight     128 float32, shared
-totals: 128 threads, 33824 of 232448 bytes of shared memory, grid (b * ceildiv(m, 128))
+totals: 128 threads, 33824 of 232448 bytes of shared memory, grid (b, ceildiv(m, 128))
 """
 import tilelang.language as T
 
@@ -24,10 +24,11 @@ STAGED = 8192
 
 @T.macro
 def sample(
-    data, src_times, tgt_times, out, n, d, m, times, bounds, place, weight, row, first, thread, warp, lane
+    data, src_times, tgt_times, out, n, d, m, times, bounds, place, weight, row, tile, thread, warp, lane
 ):
     """A target a thread, then pieces of rows."""
     worker = thread
+    first = tile * TARGETS
     t = T.alloc_var("float32", init=0.0)
     # The target time of each thread; NaN past the last target.
     leaf.read_target(t, tgt_times, row, m, first, worker, TARGETS)
@@ -65,7 +66,7 @@ def program():
         tgt_times: T.Tensor((b, m), "float32"),
         out: T.Tensor((b, m, d), "bfloat16"),
     ):
-        with T.Kernel(b * T.ceildiv(m, 128), threads=128) as tile:
+        with T.Kernel(b, T.ceildiv(m, 128), threads=128) as (row, tile):
             T.annotate_min_blocks_per_sm(6)
             T.import_source(leaf.SOURCE)
             times = T.alloc_shared((STAGED,), "float32")
@@ -76,11 +77,9 @@ def program():
             thread = T.get_thread_binding()
             lane = thread % 32
             warp = thread // 32
-            tiles = leaf.ceildiv(m, TARGETS)
-            row = tile // tiles
-            first = tile % tiles * TARGETS
+
             sample(
-                data, src_times, tgt_times, out, n, d, m, times, bounds, place, weight, row, first, thread,
+                data, src_times, tgt_times, out, n, d, m, times, bounds, place, weight, row, tile, thread,
                 warp, lane
             )
 
