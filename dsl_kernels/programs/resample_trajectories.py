@@ -46,13 +46,16 @@ COMMITTED = (
 )
 
 
+def _resident(k: SimpleNamespace, arch: ArchSpec) -> int:
+    """CTAs of an SM: 64 registers a thread or more, and room for the times of each."""
+    return int(min(1024 // k.targets, arch.smem_per_sm // (4 * STAGED + 4096)))
+
+
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     def shared(buffer: str, count: int, dtype: str, doc: str) -> Buffer:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
 
     warps = k.targets // 32
-    # 64 registers a thread or more, and room for the times of each.
-    resident = min(1024 // k.targets, arch.smem_per_sm // (4 * STAGED + 4096))
     return Schedule(
         roles=(Role("sample", warps, doc="a target a thread, then pieces of rows"),),
         buffers=(
@@ -66,8 +69,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         grid=("b", f"ceildiv(m, {k.targets})"),
         axes=("row", "tile"),
         constants={"warps": warps},
-        ctas_per_sm=resident,
-        min_ctas_per_sm=resident,
+        ctas_per_sm=_resident(k, arch),
+        min_ctas_per_sm=_resident(k, arch),
     )  # fmt: skip
 
 
@@ -133,14 +136,19 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {name: dims[name] for name in ("b", "n", "m", "d")}
 
 
+def _times(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Times that a CTA's searches read, of targets that are sorted."""
+    if k.search == "global":
+        return min(k.targets, dims["m"]) * dims["n"].bit_length()
+    return (
+        dims["n"] if k.search != "window" else min(dims["n"], dims["n"] * k.targets // max(dims["m"], 1) + 2)
+    )
+
+
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
     """A target's time, the times that its search reads, two rows in and one out."""
     targets, row = min(k.targets, dims["m"]), 2 * dims["d"]
-    window = dims["n"] * k.targets // max(dims["m"], 1) + 2
-    times = {"global": targets * dims["n"].bit_length(), "window": min(window, dims["n"])}.get(
-        k.search, dims["n"]
-    )
-    return Counts(loaded=4 * targets + 4 * times + 2 * row * targets, stored=row * targets)
+    return Counts(loaded=4 * targets + 4 * _times(k, dims) + 2 * row * targets, stored=row * targets)
 
 
 def _staged(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -162,12 +170,18 @@ def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
-    """Microseconds of a wave that the bytes do not show: rounds of a search that wait for memory."""
-    rounds = dims["n"].bit_length()
-    found = {"global": 0.25 * rounds, "staged": 0.6, "warp": 0.6 + 0.03 * 32 * rounds / 5, "window": 1.8}[
-        k.search
-    ]
-    return found + (0.5 if k.vector == 1 else 0.0)
+    """Microseconds of a wave that the bytes do not show: what waits for memory, or for the slowest thread of a CTA."""
+    rounds, ctas = dims["n"].bit_length(), dims["b"] * -(-dims["m"] // k.targets)
+    beside = min(_resident(k, arch), -(-ctas // arch.sms))
+    staging = 4 * _times(k, dims) * beside / (arch.l2_gbps * 1e3 / arch.sms)
+    found = {
+        "global": 0.25 * rounds,
+        "staged": staging + 0.4,
+        "warp": staging + 4.0,
+        "window": staging + 1.8,
+    }[k.search]
+    turns = -(-dims["d"] // (leaf.PIECES * k.vector))
+    return found + 0.6 * turns + 0.0004 * k.targets
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:

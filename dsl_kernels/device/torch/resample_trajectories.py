@@ -11,6 +11,9 @@ import torch
 
 from ...tile.text import Sets, Writes, leaf
 
+PIECES = 4
+"""Pieces of rows that a thread has on their way at once."""
+
 
 def _place(place: Any, weight: Any, times: torch.Tensor, first: int, t: torch.Tensor) -> None:
     """The upper row of each target among rows whose times are `times`, from row `first` on, and its weight."""
