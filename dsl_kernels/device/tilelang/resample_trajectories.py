@@ -119,7 +119,10 @@ def place_staged(place, weight, times, first, count, t, thread):
 @T.macro
 def place_in_global(place, weight, src_times, row, n, t, thread):
     """The upper row of each thread's target and its weight, from the times in global memory."""
-    find_place(place, weight, Row(src_times, row), 0, n, t, thread)
+    # A variable: a macro's parameter that is bound to a size renames it.
+    count = T.alloc_var("int32", init=0)
+    count = n
+    find_place(place, weight, Row(src_times, row), 0, count, t, thread)
 
 
 @T.macro

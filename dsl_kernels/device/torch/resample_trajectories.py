@@ -17,7 +17,8 @@ PIECES = 4
 
 def _place(place: Any, weight: Any, times: torch.Tensor, first: int, t: torch.Tensor) -> None:
     """The upper row of each target among rows whose times are `times`, from row `first` on, and its weight."""
-    upper = torch.searchsorted(times, t, right=True).clamp(1, len(times) - 1)
+    passed = torch.where(t.isnan(), 0, torch.searchsorted(times, t, right=True))
+    upper = passed.clamp(1, len(times) - 1)
     low, high = times[upper - 1], times[upper]
     share = torch.where(high > low, ((t - low) / (high - low)).clamp(0.0, 1.0), 0.0)
     place[:] = (first + upper).to(torch.int32)
