@@ -9,6 +9,7 @@ Arguments they share:
 
 from ._base import clear, preload, selections
 from .lightning_indexer import lightning_indexer, lightning_indexer_prefill
+from .resample_trajectories import resample_trajectories
 from .sparse_mla import sparse_mla
 from .topk_selector import topk_selector
 from .workspace import Workspace
@@ -19,6 +20,7 @@ __all__ = [
     "lightning_indexer",
     "lightning_indexer_prefill",
     "preload",
+    "resample_trajectories",
     "selections",
     "sparse_mla",
     "topk_selector",

@@ -20,7 +20,7 @@ UNDEFINED = "undefined"
 
 @dataclass(frozen=True)
 class Values:
-    """Which values an integer operand may hold, and what the kernels make of others.
+    """Which values an operand may hold, and what the kernels make of others.
 
     Executors off the GPU refuse values whose meaning is undefined; `DSL_KERNELS_CHECK_VALUES` refuses all others too.
 
@@ -383,7 +383,7 @@ def check_values(
                 raise InvalidArgumentError(
                     spec.label,
                     expected=rule.allowed,
-                    got=f"{int(values[spec.name][at])} at {list(at)}, and {int(wrong.sum()) - 1} more such values",
+                    got=f"{values[spec.name][at].item()} at {list(at)}, and {int(wrong.sum()) - 1} more such values",
                     fix="correct the values"
                     + ("" if rule.otherwise == UNDEFINED else f" (kernels take them as {rule.otherwise})"),
                 )

@@ -279,8 +279,10 @@ class Probe:
         """
 
         def spread(value: Any) -> torch.Tensor:
-            """As every thread has it, [threads] int32."""
+            """As every thread has it, [threads]."""
             value = torch.as_tensor(value)
+            if dtype == "float32":
+                return value.reshape(-1).expand(self.threads).clone()
             if each == "bits":
                 value = (value.long() << torch.arange(32)).sum()
             if value.numel() == 1:
@@ -292,6 +294,8 @@ class Probe:
             return _signed(value.reshape(-1).long() & 0xFFFFFFFF, torch.int32)
 
         def put(_: Any, source: torch.Tensor) -> Any:
+            if dtype == "float32":
+                return source.clone() if each == "thread" else float(source[0])
             source = source.long() & 0xFFFFFFFF if dtype == "uint32" else source.clone()
             if each == "bits":
                 return (source[0].long() >> torch.arange(32) & 1).bool()
@@ -308,6 +312,13 @@ class Probe:
 
         def lines(way: str, operand: str) -> tuple[str, str]:
             at = f"{operand}[rank * {self.threads} + thread]"
+            if dtype == "float32":
+                there = f"{operand}[rank, thread]"
+                return (
+                    (f"{there} = to", f"{at} = to")
+                    if way == "give"
+                    else (f"to = {there}  # noqa: F841", f"return {at}")
+                )
             if way == "give":
                 kept = "T.if_then_else(to, 1, 0)" if dtype == "bool" else 'T.cast(to, "int32")'
                 return f"{operand}[rank, thread] = {kept}", f"{at} = Int32(to)"
@@ -319,11 +330,12 @@ class Probe:
         values = value if isinstance(value, list) else [value] * self.cluster
         taken = None if value is None else torch.stack([spread(v) for v in values])
         argument = Argument(title, lambda m: name(title, dtype))
-        self._copied(argument, (self.threads,), torch.int32, taken, out, put, get, lines, ("to", "to"), argument.spell, Out)  # fmt: skip
+        kept = torch.float32 if dtype == "float32" else torch.int32
+        self._copied(argument, (self.threads,), kept, taken, out, put, get, lines, ("to", "to"), argument.spell, Out)  # fmt: skip
         take = argument.begin
 
         def begin(m: Recorder) -> None:
-            m.var(title, False if dtype == "bool" else 0, dtype)
+            m.var(title, {"bool": False, "float32": 0.0}.get(dtype, 0), dtype)
             if take is not None:
                 take(m)
 

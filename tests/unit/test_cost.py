@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_registry import ARCHS, GRID, decode, mla, prefill, topk
+from test_registry import ARCHS, GRID, decode, mla, prefill, resample, topk
 
 from dsl_kernels import programs, registry, variants
 from dsl_kernels.arch import get_arch
@@ -107,10 +107,11 @@ CASES = [
     *(prefill(s, skv, h, a) for (s, skv), h, a in product(((1, 60), (130, 1000), (1203, 1000)), (32, 64), ARCHS)),
     *(topk(r, s, k, arch=a) for (r, s, k), a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)), ARCHS)),
     *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f, a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
+    *(resample(b, n, m, d, a) for (b, n, m, d), a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ("lightning_indexer", "topk_selector", "sparse_mla"))
+@pytest.mark.parametrize("op", ("lightning_indexer", "topk_selector", "sparse_mla", "resample_trajectories"))
 def test_counts_are_what_the_bodies_do(op) -> None:
     program, compared = programs.get(op), 0
     for call in (c for c in CASES if c.op == op):
@@ -246,7 +247,7 @@ def test_a_selection_that_a_clear_overtook_is_not_kept(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("op", ("lightning_indexer", "topk_selector", "sparse_mla"))
+@pytest.mark.parametrize("op", ("lightning_indexer", "topk_selector", "sparse_mla", "resample_trajectories"))
 def test_a_cold_candidate_set_is_ranked_in_a_millisecond(op, arch) -> None:
     """Under one here; the limit leaves room for a loaded machine."""
     took = []

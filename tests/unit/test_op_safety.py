@@ -25,6 +25,7 @@ from dsl_kernels.ops import (
     _operands,
     lightning_indexer,
     lightning_indexer_prefill,
+    resample_trajectories,
     sparse_mla,
     topk_selector,
 )
@@ -53,6 +54,9 @@ def call_of(op: str) -> tuple:
         names = ("logits", "row_starts", "row_ends", "block_table", "k", "page_size", "next_n")
         out = torch.empty(2, 32, dtype=torch.int32)
         return topk_selector, {**{name: inputs[name] for name in names}, "out": out}
+    if op == "resample_trajectories":
+        inputs = draw(op, "default", b=2, n=20, m=30, d=8)
+        return resample_trajectories, {**inputs, "out": torch.empty(2, 30, 8, dtype=torch.bfloat16)}
     if op == "prefill":
         inputs = draw("lightning_indexer", "prefill", s=3, skv=100, heads=64)
         return lightning_indexer_prefill, {**inputs, "out": torch.empty(3, 100)}
@@ -60,7 +64,7 @@ def call_of(op: str) -> tuple:
     return lightning_indexer, {**inputs, "out": torch.empty(1, 1, 192)}
 
 
-OPS = ("sparse_mla", "topk_selector", "lightning_indexer", "prefill")
+OPS = ("sparse_mla", "topk_selector", "lightning_indexer", "prefill", "resample_trajectories")
 
 
 def step(seed: int) -> dict:
@@ -166,6 +170,7 @@ BY_ELEMENT = {
     "topk_selector": {"row_starts", "row_ends", "block_table", "out"},
     "lightning_indexer": {"seq_lens", "block_table", "out"},
     "prefill": {"k_start", "k_end", "out"},
+    "resample_trajectories": {"src_times", "tgt_times"},
 }
 
 
@@ -217,7 +222,7 @@ def test_the_executor_looks_at_the_first_call_of_a_shape(op: str, monkeypatch) -
     ops.clear()
     assert len(looked) == 2, "a refused shape is looked at again, an accepted one is not"
     operands = problems.get("lightning_indexer" if op == "prefill" else op).operands(
-        {"sparse_mla": "bf16", "topk_selector": "default", "prefill": "prefill"}.get(op, "decode")
+        {"sparse_mla": "bf16", "lightning_indexer": "decode", "prefill": "prefill"}.get(op, "default")
     )
     assert set(looked[1]) >= {spec.name for spec in operands if spec.kind != "scalar"}
 
@@ -291,6 +296,7 @@ BAD_VALUES = [
     ("topk_selector", "block_table", int32(1, 1)[:, None], "at most max_pages", True),
     ("topk_selector", "block_table", int32(1, 2, -7, 0, 0, 0, 0, 0).view(2, 4), "page ids", True),
     ("topk_selector", "block_table", int32(1, 2, 2**25, 0, 0, 0, 0, 0).view(2, 4), "page ids", True),
+    ("resample_trajectories", "src_times", torch.arange(40.0).flip(0).view(2, 20), "finite and ascending", True),
     ("sparse_mla", "indices", int32(*[128, *range(127)]).view(2, 64), "token ids", False),
     ("sparse_mla", "indices", int32(*[-2, *range(127)]).view(2, 64), "token ids", False),
 ]  # fmt: skip
@@ -323,14 +329,14 @@ def test_values_out_of_range(op, name, value, rule, undefined, monkeypatch) -> N
     call(**arguments, **CPU)
 
 
-def test_every_integer_operand_has_rules_of_values_and_they_are_documented() -> None:
+def test_every_integer_operand_has_rules_of_values_and_all_rules_are_documented() -> None:
     documented = (Path(__file__).resolve().parents[2] / "docs" / "errors.md").read_text()
     for op in problems.names():
         for form, operands in problems.get(op).forms.items():
             for spec in operands:
                 if spec.kind == "in" and spec.dtype == "int32":
                     assert spec.values, (op, form, spec.name)
-                    assert all(f"| {rule.allowed} |" in documented for rule in spec.values)
+                assert all(f"| {rule.allowed} |" in documented for rule in spec.values)
     assert UNDEFINED in {
         rule.otherwise for rule in problems.get("topk_selector").operands("default")[2].values
     }
@@ -377,6 +383,7 @@ def test_sizes_without_memory_answer_at_once() -> None:
     [
         ("sparse_mla", "out", "q_nope"), ("sparse_mla", "lse", "attn_sink"), ("topk_selector", "out", "block_table"),
         ("topk_selector", "out", "row_ends"), ("lightning_indexer", "out", "weights"), ("prefill", "out", "weights"),
+        ("resample_trajectories", "out", "tgt_times"),
     ],
 )  # fmt: skip
 def test_an_output_over_an_input_is_refused(op: str, out: str, other: str) -> None:

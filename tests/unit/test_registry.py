@@ -59,11 +59,16 @@ def prefill(s=128, skv=4096, heads=64, arch="sm_90a") -> registry.Call:
     )
 
 
+def resample(b=64, n=4096, m=1024, d=32, arch="sm_90a", **kwargs) -> registry.Call:
+    return registry.Call("resample_trajectories", "default", arch, {"b": b, "n": n, "m": m, "d": d}, **kwargs)
+
+
 GRID = [
     *(mla(t, h, topk=k, form=f, arch=a) for t, h, k, f, a in product((1, 3, 16, 64, 500), (8, 16, 32, 64, 128), (512, 2048), ("bf16", "fp8"), ARCHS)),
     *(topk(r, s, k, arch=a) for r, s, k, a in product((1, 3, 16, 64, 4096), (2048, 4096, 32768, 131072, 1 << 20), (512, 2048), ARCHS)),
     *(decode(b, n, p, h, a) for b, n, p, h, a in product((1, 16, 128), (1, 2, 3, 8), (32, 512, 2048), (32, 64), ARCHS)),
     *(prefill(s, skv, h, a) for s, skv, h, a in product((1, 7, 4096), (128, 32768), (32, 64), ARCHS)),
+    *(resample(b, n, m, d, a) for b, n, m, d, a in product((1, 64, 512), (2, 4096, 1 << 20), (1, 1024, 8192), (5, 32, 64), ARCHS)),
 ]  # fmt: skip
 
 

@@ -13,7 +13,13 @@ from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgum
 from dsl_kernels.ops import Workspace, _base
 from dsl_kernels.ops._library import torch_op
 
-NAMES = ("lightning_indexer", "lightning_indexer_prefill", "topk_selector", "sparse_mla")
+NAMES = (
+    "lightning_indexer",
+    "lightning_indexer_prefill",
+    "topk_selector",
+    "sparse_mla",
+    "resample_trajectories",
+)
 SETTINGS = {"executor": "interpreter", "arch": "sm_100a"}
 # What torch cannot check: float8 has no comparison on a CPU, and columns beyond a row's length are not written, so that
 # two runs differ there.
@@ -39,6 +45,10 @@ def arguments_of(name: str) -> tuple[tuple, dict, dict]:
         options = {n: i[n] for n in ("row_starts", "block_table", "page_size", "next_n")}
         out = torch.zeros(i["logits"].shape[0], i["k"], dtype=torch.int32)
         return (i["logits"], i["row_ends"], i["k"]), options, {"out": out}
+    if name == "resample_trajectories":
+        i = draw("resample_trajectories", "tiny")
+        out = torch.zeros(*i["tgt_times"].shape, i["data"].shape[2], dtype=torch.bfloat16)
+        return (i["data"], i["src_times"], i["tgt_times"]), {}, {"out": out}
     i = draw("sparse_mla", "tiny_h16")
     options = {n: i[n] for n in ("kpe", "attn_sink", "sm_scale")} | {"lse_base": "e", "splits": 2}
     outputs = {"out": torch.zeros_like(i["q_nope"]), "lse": torch.zeros(2, 16)}
@@ -98,7 +108,7 @@ def launches(monkeypatch) -> list[dict]:
         seen.append({**arguments, "operands": dict(operands)})
         return real(op, form, operands, *rest, **named)
 
-    for name in ("lightning_indexer", "topk_selector", "sparse_mla"):
+    for name in ("lightning_indexer", "topk_selector", "sparse_mla", "resample_trajectories"):
         monkeypatch.setitem(inspect.unwrap(getattr(ops, name)).__globals__, "run", run)
     return seen
 

@@ -1,0 +1,175 @@
+"""The ladder of resample_trajectories on this GPU: every variant checked, then timed beside torch and a plain copy.
+
+    python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--no-compile]
+
+4096 rows of 32 bf16 values sampled at 1024 sorted times. Every variant of this GPU's architecture runs on the problem's
+small workloads and at the sizes that are timed, into poisoned outputs, and once more: the two outputs must agree bit for
+bit. Times are those of one call under a CUDA graph whose turns rotate past the L2. "of copy" is the time of a plain copy
+that reads half of the bytes that must move and writes the other half, over the variant's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dsl_kernels import bench, executors, ops, problems, trial, variants
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.problems.base import Workload
+from dsl_kernels.variants import Variant
+
+OP = "resample_trajectories"
+ROWS, TARGETS, WIDTH = 4096, 1024, 32
+DEVICE = "cuda"
+RUNGS = ("global_n128_v1", "staged_n128_v1", "staged_n128_v8", "staged_n512_v8", "warp_n128_v8", "window_n128_v8", "window_n512_v8")  # fmt: skip
+COLUMNS = ("version", "DSL", "b", "us", "10 to 90 %", "GB/s", "of copy", "million trajectories/s")
+
+Set = dict[str, Any]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def draw(b: int, seed: int) -> Set:
+    """One set of operands on the GPU, its output poisoned."""
+    workload = Workload(
+        "ladder", "real", "default", {"b": b, "n": ROWS, "m": TARGETS, "d": WIDTH, "targets": "sorted"}
+    )
+    drawn = problems.get(OP).make(workload, torch.Generator(DEVICE).manual_seed(seed))
+    out = torch.full((b, TARGETS, WIDTH), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    return {**drawn, "out": out}
+
+
+def launch(inputs: Set, variant: str) -> torch.Tensor:
+    return ops.resample_trajectories(
+        inputs["data"], inputs["src_times"], inputs["tgt_times"], out=inputs["out"], variant=variant
+    )
+
+
+def by_torch(data: torch.Tensor, src_times: torch.Tensor, tgt_times: torch.Tensor) -> torch.Tensor:
+    """The same with torch's operators."""
+    upper = torch.searchsorted(src_times, tgt_times, right=True).clamp(1, src_times.shape[1] - 1)
+    first, last = src_times.gather(1, upper - 1), src_times.gather(1, upper)
+    share = torch.where(last > first, ((tgt_times - first) / (last - first)).clamp(0.0, 1.0), 0.0)
+    rows = upper[..., None].expand(-1, -1, data.shape[2])
+    low, high = data.gather(1, rows - 1).float(), data.gather(1, rows).float()
+    return torch.lerp(low, high, share[..., None]).bfloat16()
+
+
+def failures(variant: Variant, batches: list[int]) -> list[str]:
+    """What is wrong with a variant: against the reference, and in a repeat."""
+    problem, found = problems.get(OP), []
+    for workload in trial.workloads(variant, "tiny", "edge"):
+        case = trial.cached_case(OP, workload)
+        runs = [
+            trial.run(variant, workload, executors.get("cuda"), device=DEVICE, case=case) for _ in range(2)
+        ]
+        first, again = (run.operands["out"] for run in runs)
+        found += [f"{workload.name}: {text}" for text in runs[0].comparison.failures]
+        if not torch.equal(first.view(torch.int16), again.view(torch.int16)):
+            found.append(f"{workload.name}: a repeat differs")
+    for b in batches:
+        inputs = draw(b, seed=1000 + b)
+        first = launch(inputs, variant.id).clone()
+        again = launch({**inputs, "out": inputs["out"].fill_(float("nan"))}, variant.id)
+        if not torch.equal(first.view(torch.int16), again.view(torch.int16)):
+            found.append(f"b={b}: a repeat differs")
+        comparison = problem.compare("default", inputs, {"out": first}, problem.reference("default", inputs))
+        found += [f"b={b}: {text}" for text in comparison.failures]
+    return found
+
+
+def time_torch(function: Callable[..., torch.Tensor], sets: list[Set]) -> bench.Timing:
+    names = ("data", "src_times", "tgt_times")
+    return bench.graph_time([partial(function, *(each[name] for name in names)) for each in sets])
+
+
+def time_copy(size: float, count: int) -> bench.Timing:
+    """A plain copy that moves `size` bytes, in `count` turns."""
+    pairs = [torch.zeros(2, int(size) // 2, dtype=torch.uint8, device=DEVICE) for _ in range(count)]
+    return bench.graph_time([partial(to.copy_, source) for source, to in pairs])
+
+
+def row(version: str, dsl: str, b: int, timing: bench.Timing, size: float, copy_us: float) -> dict[str, Any]:
+    return {
+        "version": version, "dsl": dsl, "b": b, **timing.to_dict(), "gbps": size / timing.us / 1e3,
+        "of_copy": copy_us / timing.us, "trajectories_per_s": b / timing.us * 1e6,
+    }  # fmt: skip
+
+
+def ladder(b: int, found: list[Variant], compile_torch: bool, notes: list[str]) -> list[dict[str, Any]]:
+    dims = {"b": b, "n": ROWS, "m": TARGETS, "d": WIDTH}
+    size = problems.get(OP).bytes("default", dims)
+    sets = [draw(b, seed) for seed in range(bench.turns(size))]
+    copy = time_copy(size, len(sets))
+    rows = [row("copy", "torch", b, copy, size, copy.us)]
+    contenders: dict[str, Callable[[], bench.Timing]] = {"eager": partial(time_torch, by_torch, sets)}
+    if compile_torch:
+        contenders["compiled"] = partial(time_torch, torch.compile(by_torch, dynamic=False), sets)
+    for title, contender in contenders.items():
+        try:
+            rows.append(row(title, "torch", b, contender(), size, copy.us))
+        except Exception as error:  # a machine without a C compiler has no torch.compile; the ladder goes on
+            notes.append(f"torch {title}, b={b}: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+    for rung in RUNGS:
+        for variant in (v for v in found if v.id.endswith(f"__{rung}")):
+            timing = bench.graph_time([partial(launch, each, variant.id) for each in sets])
+            rows.append(row(rung, variant.backend, b, timing, size, copy.us))
+    return rows
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
+    for r in rows:
+        cells = (
+            r["version"], r["dsl"], r["b"], f"{r['us']:.2f}", f"{r['low']:.2f} to {r['high']:.2f}", f"{r['gbps']:.0f}",
+            f"{r['of_copy']:.2f}", f"{r['trajectories_per_s'] / 1e6:.2f}",
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="write the rows as JSON")
+    parser.add_argument("--batches", type=numbers, default=[64, 512])
+    parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    options = parser.parse_args()
+    try:
+        bench.require_gpu()
+        arch, _ = ops._base.device_facts(torch.cuda.current_device())
+        found = variants.variants(OP, arch=arch)
+        wrong = {v.id: texts for v in found if (texts := failures(v, options.batches))}
+        for variant, texts in wrong.items():
+            print(f"WRONG {variant}: {'; '.join(texts)}", file=sys.stderr)
+        print(
+            f"{len(found) - len(wrong)} of {len(found)} variants match the reference and repeat bit for bit\n"
+        )
+        notes: list[str] = []
+        rows = [r for b in options.batches for r in ladder(b, found, options.compile, notes)]
+    except DslKernelError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(table(rows))
+    for note in notes:
+        print(f"\n{note}")
+    if options.out:
+        record = {"environment": bench.environment(), "wrong": wrong, "rows": rows, "notes": notes}
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,97 @@
+"""Leaf maths of trajectory resampling, by name: what each leaf means for a CTA, in torch.
+
+Every thread places one target: what it has for itself is a tensor over the threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...tile.text import Sets, Writes, leaf
+
+PIECES = 4
+"""Pieces of rows that a thread has on their way at once."""
+
+
+def _place(place: Any, weight: Any, times: torch.Tensor, first: int, t: torch.Tensor) -> None:
+    """The upper row of each target among rows whose times are `times`, from row `first` on, and its weight."""
+    passed = torch.where(t.isnan(), 0, torch.searchsorted(times, t, right=True))
+    upper = passed.clamp(1, len(times) - 1)
+    low, high = times[upper - 1], times[upper]
+    share = torch.where(high > low, ((t - low) / (high - low)).clamp(0.0, 1.0), 0.0)
+    place[:] = (first + upper).to(torch.int32)
+    weight[:] = torch.where(t.isnan(), t, share)
+
+
+def _upper_bound(times: torch.Tensor, t: torch.Tensor) -> int:
+    return int(torch.searchsorted(times, t.view(1), right=True))
+
+
+@leaf
+def read_target(t: Sets, tgt_times: Any, row: int, m: int, first: int, thread: Any, targets: int) -> Any:
+    """The target time of each thread; NaN past the last target."""
+    times = torch.full((targets,), float("nan"))
+    own = tgt_times[row, first : first + targets]
+    times[: len(own)] = own
+    return times
+
+
+@leaf
+def stage_times(
+    times: Any, src_times: Any, row: int, n: int, first: int, count: int, thread: Any, threads: int
+) -> None:
+    """`count` times of a trajectory from row `first` on into shared memory."""
+    times[:count] = src_times[row, first : first + count]
+
+
+@leaf
+def place_staged(place: Any, weight: Any, times: Any, first: int, count: int, t: Any, thread: Any) -> None:
+    """The upper row of each thread's target and its weight, from staged times of rows from `first` on."""
+    _place(place, weight, times[:count], first, t)
+
+
+@leaf
+def place_by_warp(place: Any, weight: Any, times: Any, count: int, t: Any, thread: Any, lane: Any) -> None:
+    """The upper row of each thread's target and its weight, by all lanes of a warp: 32 times a round, a target after the other."""
+    _place(place, weight, times[:count], 0, t)
+
+
+@leaf
+def place_in_global(place: Any, weight: Any, src_times: Any, row: int, n: int, t: Any, thread: Any) -> None:
+    """The upper row of each thread's target and its weight, from the times in global memory."""
+    _place(place, weight, src_times[row], 0, t)
+
+
+@leaf
+def bound_warps(bounds: Any, t: Any, warp: Any, warps: int, lane: Any) -> None:
+    """The least and the largest target of each warp; NaN does not count."""
+    lanes = t.view(warps, -1)
+    bounds[:warps] = torch.where(lanes.isnan(), float("inf"), lanes).amin(dim=1)
+    bounds[warps : 2 * warps] = torch.where(lanes.isnan(), float("-inf"), lanes).amax(dim=1)
+
+
+@leaf
+def find_window(
+    first: Sets, count: Sets, bounds: Any, warps: int, src_times: Any, row: int, n: int, lane: Any
+) -> Any:
+    """The rows whose times decide all of the CTA's targets: at least two."""
+    least, largest = bounds[:warps].amin(), bounds[warps : 2 * warps].amax()
+    begin = min(max(_upper_bound(src_times[row], least) - 1, 0), n - 2)
+    end = max(min(_upper_bound(src_times[row], largest) + 1, n), begin + 2)
+    return begin, end - begin
+
+
+@leaf
+def blend(
+    out: Writes, data: Any, row: int, n: int, m: int, d: int, first: int, place: Any, weight: Any, targets: int, vector: int,
+    thread: Any, threads: int,
+) -> None:  # fmt: skip
+    """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    count = min(targets, m - first)
+    upper, share = place[:count].long(), weight[:count, None]
+    low, high = data[row, upper - 1].float(), data[row, upper].float()
+    mixed = low * (1.0 - share) + high * share
+    rows = torch.where(share <= 0.0, low, torch.where(share >= 1.0, high, mixed))
+    out[row, first : first + count] = rows.bfloat16()
