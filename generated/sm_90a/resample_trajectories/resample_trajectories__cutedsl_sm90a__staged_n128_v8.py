@@ -77,6 +77,7 @@ def resample_trajectories__cutedsl_sm90a__staged_n128_v8(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     row, tile, _ = cute.arch.block_idx()
+    row = cute.arch.make_warp_uniform(row)
     if warp == 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_init_fence()

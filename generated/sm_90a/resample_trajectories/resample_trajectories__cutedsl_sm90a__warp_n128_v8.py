@@ -79,6 +79,7 @@ def resample_trajectories__cutedsl_sm90a__warp_n128_v8(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     row, tile, _ = cute.arch.block_idx()
+    row = cute.arch.make_warp_uniform(row)
     if warp == 0:
         with cute.arch.elect_one():
             cute.arch.mbarrier_init_fence()
