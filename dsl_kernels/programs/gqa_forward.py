@@ -1,0 +1,326 @@
+"""Grouped-query attention, forward, as a tile program: query rows on M, keys on N, softmax in registers.
+
+    S[rows, keys] = Q K^T;   P = exp2(scale * (S - top)) in 16 bits;   O[rows, dim] += P V
+
+A CTA takes 128 query rows of one head. One warp copies: the queries once, keys and values through a ring each. Two
+warpgroups have 64 rows each and run one text. Each issues the scores of the next tile, then the second product of this
+one, and works out the next weights while that runs; with `order` they take turns at issuing, so that one multiplies
+while the other is at its softmax. Tiles go from the last key to the first, so that those with a mask come first.
+
+Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
+heaviest first. A persistent CTA takes every so many of them and copies the next one's tiles under its epilogue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from .. import problems
+from ..arch import ArchSpec
+from ..device.torch import fragment
+from ..device.torch import gqa_forward as leaf
+from ..problems.gqa_forward import DTYPES
+from ..runtime.artifact import TensorMap
+from ..tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Counts,
+    Engine,
+    Guard,
+    Knob,
+    Mma,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Space,
+    TileProgram,
+    Turn,
+)
+from ..tile.text import Box, Recorder, Slot, Value, ceildiv, maximum, minimum, name
+
+SHARED, REGISTER = Space.SHARED, Space.REGISTER
+GROUP_ROWS = 64
+GROUPS = 2
+ROWS = GROUP_ROWS * GROUPS
+# Columns of one copy: 128 bytes, what a swizzled row of shared memory has.
+PANEL = 64
+LOG2E = math.log2(math.e)
+
+KNOBS = (
+    Knob("dtype", "", ((*DTYPES,),), "dtype of queries, keys, values and output"),
+    Knob("dim", "d", ((128, 64),), "elements of a head"),
+    Knob("tile", "n", ((128,), (64, 96, 160, 176)), "keys a tile"),
+    Knob("stages", "st", ((2,), (3, 4)), "tiles of keys, and of values, in flight"),
+    Knob("order", "o", ((0, 1),), "the warpgroups take turns at issuing products"),
+    Knob("persistent", "p", ((0, 1),), "one CTA an SM takes items in turn, or one CTA an item"),
+)
+
+
+def _map(operand: str, rows: int, dtype: str) -> TensorMap:
+    """Boxes of `rows` steps of one head, a panel of its elements wide; zeros past the end of the sequence."""
+    steps, heads = ("sq", "heads") if operand in ("q", "out") else ("skv", "kv_heads")
+    strides = tuple(f"{operand}_{axis} * 2" for axis in "hsb")
+    return TensorMap(
+        f"{operand}_map", operand, dtype.upper(), ("dim", heads, steps, "b"), strides, (PANEL, 1, rows, 1), (1,) * 4,
+        swizzle="128B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    dtype = DTYPES[k.dtype]
+    reader = (Reader("attend", Engine.WGMMA, "warp"),)
+
+    def shared(text: str, rows: int, stages: int = 1) -> Buffer:
+        return Buffer(text, SHARED, (rows, k.dim), dtype, stages, swizzle=128)
+
+    def rows(text: str, doc: str) -> Buffer:
+        return Buffer(
+            text, REGISTER, (GROUP_ROWS,), "float32", role="attend", per_thread=2, private=True, doc=doc
+        )
+
+    def held(text: str, columns: int, of: str) -> Buffer:
+        return Buffer(text, REGISTER, (GROUP_ROWS, columns), of, role="attend")
+
+    return Schedule(
+        roles=(
+            Role("attend", 4, registers=240, doc="64 rows each: products, softmax, epilogue", replicas=GROUPS),
+            Role("load", 4, registers=24, doc="queries, keys and values", active=1),
+        ),
+        buffers=(
+            shared("q_s", ROWS),
+            shared("k_s", k.tile, k.stages),
+            shared("v_s", k.tile, k.stages),
+            shared("o_s", ROWS),
+            held("scores", k.tile, "float32"),
+            held("weights", k.tile, dtype),
+            held("acc", k.dim, "float32"),
+            held("rounded", k.dim, dtype),
+            rows("top", "running maximum of a row's scores"),
+            rows("total", "running sum of a row's weights"),
+            rows("factor", "what earlier weights of a row shrink by"),
+        ),
+        pipelines=(
+            Pipeline("q", ("q_s",), "load", Engine.BULK, reader),
+            Pipeline("k", ("k_s",), "load", Engine.BULK, reader, k.stages),
+            Pipeline("v", ("v_s",), "load", Engine.BULK, reader, k.stages),
+        ),
+        mmas=(
+            Mma("qk", "wgmma", "attend", GROUP_ROWS, k.tile, k.dim, dtype, a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
+            Mma(
+                "pv", "wgmma", "attend", GROUP_ROWS, k.dim, k.tile, dtype, b_major="mn", a_space=REGISTER, a="weights", b="v_s",
+                acc="acc", doc="O += P V",
+            ),
+        ),
+        grid=("ctas",),
+        axes=("cta",),
+        named_barriers={"staged": ("attend",)},
+        apart=("staged",),
+        turns=(Turn("issue", ("attend",)),) if k.order else (),
+        maps=(_map("q", ROWS, dtype), _map("k", k.tile, dtype), _map("v", k.tile, dtype), _map("out", GROUP_ROWS, dtype)),
+        spends_registers=True,
+    )  # fmt: skip
+
+
+def _start(m: Recorder) -> None:
+    """What every thread does first: the barriers, and this CTA's number of items."""
+    m.let("blocks", ceildiv(m.dim("sq"), ROWS))
+    m.let("pairs", m.dim("b") * m.dim("heads"))
+    m.let("items", ceildiv(name("blocks") * name("pairs") - m.block(0), m.dim("ctas")))
+    m.let("shift", m.dim("skv") - m.dim("causal") * m.dim("sq"))
+    m.barriers_stand()
+
+
+def _place(m: Recorder, item: Value) -> SimpleNamespace:
+    """Where the item lies, and its tiles of keys: first those that some row does not see whole, then the others.
+
+    `abreast` heads are worked on side by side, the last block of rows of each first.
+    """
+    blocks, abreast = name("blocks"), m.dim("abreast")
+    number = m.let("number", m.block(0) + item * m.dim("ctas"))
+    bundle = m.let("bundle", number // (abreast * blocks))
+    within = m.let("within", number - bundle * abreast * blocks)
+    width = m.let("width", minimum(abreast, name("pairs") - bundle * abreast))
+    pair = m.let("pair", bundle * abreast + within % width)
+    batch = m.let("batch", pair // m.dim("heads"))
+    head = m.let("head", pair - batch * m.dim("heads"))
+    row = m.let("row", (blocks - 1 - within // width) * ROWS)
+    skv, seen = m.dim("skv"), row + name("shift")
+    tiles = m.let("tiles", ceildiv(minimum(skv, seen + ROWS), m.k.tile))
+    whole = m.let("whole", minimum(skv, seen + 1) // m.k.tile)
+    return SimpleNamespace(batch=batch, head=head, row=row, tiles=tiles, whole=whole)
+
+
+def _panels(m: Recorder) -> range:
+    return range(0, m.k.dim, PANEL)
+
+
+def _load(m: Recorder) -> None:
+    done = m.var("done", 0)
+    for item in m.loop("item", name("items")):
+        at = _place(m, item)
+        kv_head = m.let("kv_head", at.head * m.dim("kv_heads") // m.dim("heads"))
+
+        def copy(slot: Slot, operand: str, head: Value, row: Value, at: SimpleNamespace = at) -> None:
+            for column in _panels(m):
+                box = Box(f"{operand}_map", (at.batch, row, head, column))
+                m.bulk(slot.view().columns(column, PANEL), box, slot)
+            m.commit(slot)
+
+        def tile(operand: str, i: Value, at: SimpleNamespace = at, head: Value = kv_head) -> None:
+            slot = m.acquire(operand, name("done") + i)
+            copy(slot, operand, head, (at.tiles - 1 - i) * m.k.tile)
+
+        tile("k", 0)
+        copy(m.acquire("q", item), "q", at.head, at.row)
+        for i in m.loop("i", at.tiles, begin=1):
+            tile("k", i)
+            tile("v", i - 1)
+        tile("v", at.tiles - 1)
+        m.set(done, done + at.tiles)
+
+
+def _attend(m: Recorder) -> None:
+    scores, weights, acc = m.buffer("scores"), m.buffer("weights"), m.buffer("acc")
+    top, total, factor = m.buffer("top"), m.buffer("total"), m.buffer("factor")
+    scale = m.let("scale", m.scalar("sm_scale") * LOG2E)
+    first_row = m.replica * GROUP_ROWS
+    done = m.var("done", 0)
+    for item in m.loop("item", name("items")):
+        at = _place(m, item)
+        row = m.let("own_row", at.row + first_row)
+
+        def score(i: Value) -> Slot:
+            slot = m.wait("k", name("done") + i)
+            m.multiply("qk", scores, m.slot("q", name("item")).q_s.part(first_row, GROUP_ROWS), slot.k_s)
+            return slot
+
+        def weigh(i: Value) -> Slot:
+            slot = m.wait("v", name("done") + i)
+            m.multiply("pv", acc, weights, slot.v_s, accumulate=True)
+            return slot
+
+        def soften(i: Value, hidden: bool, at: SimpleNamespace = at, row: Value = row) -> None:
+            if hidden:
+                key = (at.tiles - 1 - i) * m.k.tile
+                leaf.hide_keys(m, scores, row, key, m.dim("skv"), name("shift"), m.thread)
+            leaf.online_softmax(m, scores, top, total, factor, name("scale", "float32"), hidden, m.thread)
+
+        def step(i: Value, hidden: bool) -> None:
+            """The scores of tile i and its weights, while the second product of the tile before runs."""
+            if m.k.order:
+                m.take_turn("issue")
+            keys = score(i)
+            values = weigh(i - 1)
+            if m.k.order:
+                m.pass_turn("issue")
+            m.release(keys, pending=1)
+            soften(i, hidden)
+            m.release(values)
+            fragment.round_to(m, weights, scores)
+            fragment.scale_rows(m, acc, factor, m.thread)
+
+        m.fill(acc, 0.0)
+        m.fill(top, -math.inf)
+        m.fill(total, 0.0)
+        q = m.wait("q", item)
+        m.release(score(0))
+        soften(0, True)
+        fragment.round_to(m, weights, scores)
+        masked = m.let("masked", maximum(1, at.tiles - at.whole))
+        for i in m.loop("i", masked, begin=1):
+            step(i, True)
+        for i in m.loop("i", at.tiles, begin=masked):
+            step(i, False)
+        values = weigh(at.tiles - 1)
+        m.release(q, pending=1)
+        m.release(values)
+        leaf.divide_by_total(m, acc, top, total, scale, m.thread)
+        leaf.store_lse(m, m.operand("lse"), top, at.batch, at.head, m.dim("heads"), row, m.dim("sq"), m.thread)
+        fragment.round_to(m, m.buffer("rounded"), acc)
+        m.await_stores(barrier="staged")
+        o_s = m.buffer("o_s")
+        fragment.stage_rows(m, o_s, first_row, ROWS, m.buffer("rounded"), m.thread)
+        m.store(
+            "staged",
+            *(
+                (
+                    Box("out_map", (at.batch, row, at.head, column)),
+                    o_s.part(first_row, GROUP_ROWS).columns(column, PANEL),
+                )
+                for column in _panels(m)
+            ),
+        )
+        m.set(done, done + at.tiles)
+    m.await_stores()
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    return {START: _start, "load": _load, "attend": _attend}
+
+
+def _items(dims: Mapping[str, int]) -> int:
+    return -(-dims["sq"] // ROWS) * dims["b"] * dims["heads"]
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
+    """A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one."""
+    items = max(1, _items(dims))
+    pairs = max(1, dims["b"] * dims["heads"])
+    group = max(1, dims["heads"] // max(1, dims["kv_heads"]))
+    bytes_each = 4 * k.dim * max(1, dims["skv"])
+    abreast = max(1, arch.l2_bytes // 2 // bytes_each) * group if dims.get("causal") else 1
+    return {"ctas": min(items, arch.sms) if k.persistent else items, "abreast": min(pairs, abreast)}
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """The first CTA has the first items, those of the last rows of each head."""
+    items, blocks = -(-_items(dims) // dims["ctas"]), -(-dims["sq"] // ROWS)
+    shift = dims["skv"] - dims["causal"] * dims["sq"]
+    pairs, abreast = dims["b"] * dims["heads"], dims["abreast"]
+    tiles = stored = 0
+    for item in range(items):
+        bundle, within = divmod(item * dims["ctas"], abreast * blocks)
+        row = (blocks - 1 - within // min(abreast, pairs - bundle * abreast)) * ROWS
+        tiles += -(-min(dims["skv"], row + ROWS + shift) // k.tile)
+        stored += min(ROWS, dims["sq"] - row)
+    return Counts(
+        loaded=2.0 * k.dim * (ROWS * items + 2 * k.tile * tiles),
+        stored=stored * (2.0 * k.dim + 4),
+        flops={DTYPES[k.dtype]: float(GROUPS * tiles * sum(mma.flops for mma in schedule.mmas))},
+        steps=tiles,
+    )
+
+
+def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["dtype"] == call["form"] else f"dtype {call['form']}, built for {knobs['dtype']}"
+
+
+def _dim(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["dim"] == call["dim"] else f"dim = {call['dim']}, built for {knobs['dim']}"
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
+    return arch.name == "sm_90a" and backend == "cutedsl"
+
+
+PROGRAM = TileProgram(
+    op="gqa_forward",
+    problem=problems.get("gqa_forward"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    bucket=bucket,
+    counts=counts,
+    guards=(Guard("dtype", _form), Guard("dim", _dim)),
+    launch=launch,
+    useful=useful,
+)
