@@ -206,9 +206,11 @@ class Printer:
     def _bulk(self, s: t.Bulk) -> Iterator[str]:
         target, barrier = self._facts(s.target), self._barrier(s.slot, "full")
         if isinstance(s.source, t.Box):
+            pipe, ctas = s.slot.pipeline, self._schedule.cluster_ctas if s.multicast else 1
             yield from self._spell(
-                "copy_box", **self._box(s.source), target=target, barrier=barrier, evict_first=s.evict_first
-            )
+                "cluster_box" if pipe.multicast else "copy_box", **self._box(s.source), target=target, barrier=barrier,
+                evict_first=s.evict_first, ctas=ctas, full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
+            )  # fmt: skip
         elif isinstance(s.source, t.Rows):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
             yield from self._spell(
@@ -353,6 +355,9 @@ class Printer:
 
     def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
         yield from self._spell("barriers_stand", barriers=self._plan.barriers, schedule=self._schedule)
+        if self._schedule.multicasts:
+            # No CTA may send before the barriers of the others stand.
+            yield from self._spell("meet_cluster")
 
     def _barrier(self, slot: t.Slot, side: str) -> str:
         return self._phrase(
@@ -370,7 +375,7 @@ class Printer:
             self.used.add((pipe.name, kind, role))
         if pipe.fill is Engine.BULK:
             # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
-            first = bool(self._spelling.announces_first)
+            first = bool(self._spelling.announces_first) or pipe.multicast
             announce = (Action.EXPECT_TX,) if (kind == "acquire") == first else ()
             actions = tuple(a for a in actions if a is not Action.EXPECT_TX)
             actions = actions + announce if kind in ("acquire", "commit") else actions
@@ -381,6 +386,7 @@ class Printer:
             "full": self._barrier(s.slot, "full"), "empty": self._barrier(s.slot, "empty"), "full_parity": full_parity,
             "empty_parity": f"({phase} & 1) ^ 1", "elect": Action.ELECT in actions,
             "lone_warp": (self._role.active or self._role.warps) == 1 if self._role else True,
+            "name": pipe.name, "slot": self._ring(s.slot.use, pipe.stages), "multicast": pipe.multicast, "ctas": self._schedule.cluster_ctas,
             "tx": self.value(s.bytes if s.bytes is not None else plan.full.tx_bytes),
         }  # fmt: skip
         for action in actions:

@@ -235,10 +235,11 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
         | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
-        "boxed": {box.map: "store" for box, _ in stores},
+        "boxed": {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
+        "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
-        "ordered": bool(schedule.turns),
+        "ordered": bool(schedule.turns) or schedule.multicasts,
         "views": operand_views(candidate, schedule, statements),
     }  # fmt: skip
 

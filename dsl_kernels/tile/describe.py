@@ -16,6 +16,8 @@ _SHORT = {
     Action.WAIT_FULL: "wait full",
     Action.ARRIVE_EMPTY: "arrive empty",
     Action.COMMIT_EMPTY: "commit -> empty",
+    Action.ARRIVE_EMPTY_CLUSTER: "arrive empty in every CTA",
+    Action.COMMIT_EMPTY_CLUSTER: "commit -> empty in every CTA",
     Action.FENCE_PROXY: "fence.proxy.async",
     Action.FENCE_BEFORE: "fence before",
     Action.FENCE_AFTER: "fence after",

@@ -133,6 +133,7 @@ class Executor:
     def run(self, text: t.Text) -> Generator[Any, None, None]:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
+        yield from self._meet_cluster()
         if self._in_flight:
             self._fail(
                 f"ends with {len(self._in_flight)} groups of products in flight",
@@ -156,6 +157,8 @@ class Executor:
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Meet):
                 yield from self._meet(statement.name)
+            elif isinstance(statement, t.BarriersStand):
+                yield from self._meet_cluster()
             elif isinstance(statement, t.Store):
                 yield from self._meet(statement.name)
                 self._stores.append([self._stored(box, view) for box, view in statement.copies])
@@ -179,8 +182,7 @@ class Executor:
         elif isinstance(statement, t.Call):
             self._call(statement)
         elif isinstance(statement, t.Bulk):
-            target = self._view(statement.target)
-            target.copy_(self._source(statement.source, target))
+            self._bulk(statement)
         elif isinstance(statement, t.Multiply):
             self._in_flight.append([self._product(product) for product in statement.products])
             if all(product.mma.unit == "mma.sync" for product in statement.products):
@@ -197,6 +199,13 @@ class Executor:
             self._pass_turn(statement.name)
         elif isinstance(statement, t.AwaitStores):
             self._land_stores(statement.pending)
+
+    def _bulk(self, bulk: t.Bulk) -> None:
+        use = self._value(bulk.slot.use)
+        for cta in self._run.members(self.block) if bulk.multicast else [self._cta]:
+            target = self._view(bulk.target, cta)
+            target.copy_(self._source(bulk.source, target))
+            cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * target.element_size()
 
     def _take_ticket(self, statement: t.TakeTicket) -> None:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
@@ -297,6 +306,12 @@ class Executor:
             self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
         turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
 
+    def _meet_cluster(self) -> Generator[Any, None, None]:
+        """Where CTAs fill each other's slots: none starts before the barriers of all stand, and none ends before the others."""
+        if self._run.schedule.multicasts:
+            self._run.cluster_of(self.block).arrive(self)
+            yield from self._cluster_wait()
+
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
         phase = cluster.phases[self]
@@ -310,7 +325,7 @@ class Executor:
         for position, result in zip(positions, results or (), strict=True):
             self._scope[call.arguments[position].args[0]] = result
 
-    def _view(self, view: t.View) -> torch.Tensor:
+    def _view(self, view: t.View, cta: Cta | None = None) -> torch.Tensor:
         buffer = self._run.schedule.buffer(view.buffer)
         if buffer.space is Space.REGISTER:
             if buffer.name not in self._registers:
@@ -318,7 +333,7 @@ class Executor:
             whole = self._registers[buffer.name]
         else:
             stage = self._value(view.use) % buffer.stages if view.use is not None else 0
-            whole = self._cta.storage[buffer.name][stage]
+            whole = (cta or self._cta).storage[buffer.name][stage]
         if view.rows is not None:
             first = self._value(view.first)
             whole = whole[first : first + view.rows]
@@ -425,19 +440,26 @@ class Executor:
                 for reader in pipe.readers
                 for replica in range(self._run.schedule.role(reader.role).replicas)
             ]
+            rings = (
+                [cta.rings[pipe.name] for cta in self._run.members(self.block)] if pipe.multicast else [ring]
+            )
             yield Wait(
                 f"a free slot of {pipe.name} (use {use})",
-                lambda: all(ring.released[key] > use - pipe.stages for key in readers),
+                lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
             )
-            if not pipe.accumulates:
+            # What another CTA sends may be there before this one is ready.
+            if not pipe.accumulates and not (pipe.multicast and ring.received[use]):
                 for buffer in pipe.buffers:
                     _poison(self._cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
         elif step.kind == "commit":
             ring.committed += 1
-        elif step.kind == "wait" and pipe.fill is Engine.PEERS:
+        elif step.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
             wanted = sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
-            yield Wait(f"use {use} of {pipe.name} from the other CTAs", lambda: ring.received[use] >= wanted)
+            yield Wait(
+                f"use {use} of {pipe.name} from the other CTAs",
+                lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
+            )
         elif step.kind == "wait":
             ring.waited[self._key] += 1
             yield Wait(

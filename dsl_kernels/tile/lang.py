@@ -143,6 +143,8 @@ class Pipeline:
     reader commits that one only after it has released this one, so no empty barrier of its own is needed.
     `accumulates` keeps a slot's contents from use to use (an accumulator in tensor memory).
     `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
+    Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
+    full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go.
     """
 
     name: str
@@ -156,6 +158,7 @@ class Pipeline:
     returned_by: str | None = None
     accumulates: bool = False
     doc: str = ""
+    multicast: bool = False
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,16 @@ class Schedule:
     @property
     def threads(self) -> int:
         return sum(role.threads for role in self.roles)
+
+    @property
+    def cluster_ctas(self) -> int:
+        """CTAs of a cluster."""
+        return math.prod(self.cluster)
+
+    @property
+    def multicasts(self) -> bool:
+        """Whether CTAs of a cluster fill each other's slots: none may start before, or end behind, what others send."""
+        return any(pipe.multicast for pipe in self.pipelines)
 
     def role(self, name: str) -> Role:
         return _pick(self.roles, name, "role")
@@ -515,6 +528,14 @@ def _validate(op: str, schedule: Schedule) -> None:
                     "returned_by a pipeline from its reader to its producer",
                     str(pipe.returned_by),
                 )
+        if pipe.multicast and (
+            pipe.fill is not Engine.BULK or schedule.cluster_ctas == 1 or not schedule.group
+        ):
+            fail(
+                f"pipeline {pipe.name}",
+                "multicast with bulk copies in a cluster whose grid axes are the group",
+                f"fill {pipe.fill.value}, cluster {schedule.cluster}, group {schedule.group}",
+            )
         if pipe.rounds not in ("loop", "once"):
             fail(f"pipeline {pipe.name}", "rounds 'loop' or 'once'", pipe.rounds)
         if pipe.rounds == "once" and pipe.stages != 1:

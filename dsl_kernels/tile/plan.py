@@ -12,6 +12,9 @@ on both sides decide the rest:
 | tcgen05  | one arrival, by the commit of the MMAs that wrote the buffer                       |
 | tmem     | one arrival a thread or warp, after tcgen05.wait::st and the before-fence          |
 
+Where the CTAs of a cluster fill each other's slots (multicast), the empty barrier of each CTA counts the readers of all of
+them, and every reader arrives at all of those barriers.
+
 A reader that is itself asynchronous lets a slot go only when its operation has finished: wgmma after its wait,
 tcgen05 through a commit, never by an arrive that merely follows the issue.
 """
@@ -37,6 +40,8 @@ class Action(str, Enum):
     WAIT_FULL = "wait_full"
     ARRIVE_EMPTY = "arrive_empty"
     COMMIT_EMPTY = "commit_empty"
+    ARRIVE_EMPTY_CLUSTER = "arrive_empty_cluster"
+    COMMIT_EMPTY_CLUSTER = "commit_empty_cluster"
     FENCE_PROXY = "fence_proxy_async"
     FENCE_BEFORE = "tcgen05_fence_before"
     FENCE_AFTER = "tcgen05_fence_after"
@@ -206,9 +211,9 @@ def _wait(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
     return tuple(steps)
 
 
-def _release(reader: Reader) -> tuple[Action, ...]:
+def _release(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
     if reader.engine is Engine.TCGEN05:
-        return (Action.COMMIT_EMPTY,)
+        return (Action.COMMIT_EMPTY_CLUSTER if pipe.multicast else Action.COMMIT_EMPTY,)
     steps: list[Action] = []
     if reader.engine is Engine.WGMMA:
         steps.append(Action.WAIT_WGMMA)
@@ -216,7 +221,7 @@ def _release(reader: Reader) -> tuple[Action, ...]:
         steps += [Action.WAIT_TMEM_LOAD, Action.FENCE_BEFORE]
     if reader.arrive == "warp":
         steps.append(Action.ELECT)
-    return (*steps, Action.ARRIVE_EMPTY)
+    return (*steps, Action.ARRIVE_EMPTY_CLUSTER if pipe.multicast else Action.ARRIVE_EMPTY)
 
 
 @checked
@@ -238,7 +243,7 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
             arrivals = sum(
                 1 if reader.engine is Engine.TCGEN05 else _arrivals(schedule.role(reader.role), reader.arrive)
                 for reader in pipe.readers
-            )
+            ) * (schedule.cluster_ctas if pipe.multicast else 1)
             empty = Barrier(
                 f"{pipe.name}_empty", pipe.stages, arrivals, 0, tuple(r.role for r in pipe.readers)
             )
@@ -253,6 +258,8 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
             acquire=acquire,
             commit=commit,
             wait={reader.role: _wait(pipe, reader) for reader in pipe.readers},
-            release={reader.role: _release(reader) if empty is not None else () for reader in pipe.readers},
+            release={
+                reader.role: _release(pipe, reader) if empty is not None else () for reader in pipe.readers
+            },
         )
     return BarrierPlan(plans)

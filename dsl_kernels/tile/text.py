@@ -407,12 +407,16 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Bulk:
-    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier."""
+    """A copy by the copy engine into a slot of a pipeline, which completes on the slot's full barrier.
+
+    A `multicast` one goes to that place, and completes on that barrier, in every CTA of the cluster.
+    """
 
     target: View
     source: Box | Span | Rows
     slot: Slot
     evict_first: bool = False
+    multicast: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -705,8 +709,24 @@ class Recorder:
             )
         self._say(Step("release", slot, pending=pending))
 
-    def bulk(self, target: View, source: Box | Span | Rows, slot: Slot, *, evict_first: bool = False) -> None:
-        self._say(Bulk(target, source, slot, evict_first))
+    def bulk(
+        self,
+        target: View,
+        source: Box | Span | Rows,
+        slot: Slot,
+        *,
+        evict_first: bool = False,
+        multicast: bool = False,
+    ) -> None:
+        """Copy into a slot; with `multicast` into that of every CTA of the cluster."""
+        if multicast and not (slot.pipeline.multicast and isinstance(source, Box)):
+            raise DeclarationError(
+                f"multicast into {slot.pipeline.name} of {self.role}",
+                expected="a box of a tensor map, into a pipeline with multicast=True",
+                got=f"{type(source).__name__}, multicast={slot.pipeline.multicast}",
+                fix="declare the pipeline multicast: its barriers count every CTA of the cluster",
+            )
+        self._say(Bulk(target, source, slot, evict_first, multicast))
 
     def multiply(
         self,

@@ -292,6 +292,47 @@ def store_tiles(m: Recorder) -> None:
     m.await_stores()
 
 
+# Multicast: two CTAs of a cluster with 64 rows of A each; either loads half of every tile of B for both.
+
+
+def multicast(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("multiply", 4, doc="64 rows a CTA"), Role("load", 1, doc="its rows of A, half of B for both CTAs")),
+        buffers=(
+            Buffer("a_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (64, 64), "float16", 2, swizzle=128),
+            Buffer("acc", REGISTER, (64, 64), "float32", role="multiply"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA, "warp"),), 2, multicast=True),
+        ),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="b_s", acc="acc", doc="C += A B^T"),),
+        grid=("2",),
+        axes=("rank",),
+        cluster=(2, 1, 1),
+        group=(0,),
+        maps=(rows_map("a", 64 * TILES, 128, 64), rows_map("b", 64 * TILES, 64, 32)),
+    )  # fmt: skip
+
+
+def load_for_both(m: Recorder) -> None:
+    rank = m.block(0)
+    for i in m.loop("i", TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (rank * 64, i * 64)), ab)
+        m.bulk(ab.b_s.part(rank * 32, 32), Box("b_map", (rank * 32, i * 64)), ab, multicast=True)
+        m.commit(ab)
+
+
+def multiply_tiles(m: Recorder) -> None:
+    acc = m.buffer("acc")
+    for i in m.loop("i", TILES):
+        ab = m.wait("ab", i)
+        m.multiply("product", acc, ab.a_s, ab.b_s, accumulate=i > 0)
+        m.release(ab)
+    fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 64, 0, acc, m.thread)
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
     return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
@@ -407,6 +448,16 @@ CASES = (
         "multiply",
         without(of(t.AwaitStores)),
         "interpreter: c is off",
+    ),
+    Case(
+        "multicast",
+        multicast,
+        {"multiply": multiply_tiles, "load": load_for_both},
+        (*matrices((128, 64 * TILES), (64, 64 * TILES)), Operand("c", (128, 64), "float32", "out")),
+        product_of,
+        "load",
+        with_fields(of(t.Bulk, multicast=True), multicast=False),
+        "interpreter: error[SCHEDULE]",
     ),
 )
 BY_NAME = {case.name: case for case in CASES}

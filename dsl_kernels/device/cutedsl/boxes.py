@@ -1,6 +1,7 @@
-"""Boxes of tensor maps that the copy engine stores."""
+"""Boxes of tensor maps that the copy engine stores, or loads into every CTA of a cluster, and barriers of all of them."""
 
 import cutlass.cute as cute
+from cutlass import Int16
 from cutlass.cute.nvgpu import cpasync
 
 from .bulk import MANY
@@ -32,6 +33,27 @@ def store_map(pointer, dtype, box, swizzled):
     """Tensor-copy atom and coordinates for boxes that are stored to global memory."""
     op, layout = cpasync.CopyBulkTensorTileS2GOp(), tile_layout(box, swizzled)
     return cpasync.make_tiled_tma_atom(op, nominal(pointer, dtype, box), layout, box)
+
+
+def multicast_map(pointer, dtype, box, swizzled):
+    """Tensor-copy atom and coordinates for boxes that every CTA of a cluster receives."""
+    op, layout = cpasync.CopyBulkTensorTileG2SMulticastOp(), tile_layout(box, swizzled)
+    return cpasync.make_tiled_tma_atom(op, nominal(pointer, dtype, box), layout, box)
+
+
+def multicast_box(atom, coords, at, box, to, barrier, ctas):
+    """Copy the box at coordinates `at` (outermost first) to shared memory at `to`, in each of `ctas` CTAs.
+
+    It completes by bytes on each CTA's `barrier`. The atom elects a lane by itself: a whole warp calls this.
+    """
+    tile, place = parts(atom, coords, at, box, to)
+    cute.copy(atom, place, tile, tma_bar_ptr=barrier, mcast_mask=Int16(2**ctas - 1))
+
+
+def arrive_in_cluster(barrier, ctas):
+    """Arrive at a barrier of every CTA of the cluster."""
+    for peer in range(ctas):
+        cute.arch.mbarrier_arrive(barrier, peer)
 
 
 def store_box(atom, coords, at, box, source):

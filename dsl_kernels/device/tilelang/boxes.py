@@ -1,0 +1,37 @@
+"""Boxes of tensor maps that every CTA of a cluster receives, each CTA sending its part, which `T.tma_copy` does not offer."""
+
+import tilelang.language as T
+from tvm import tirx
+
+# Enumerators of cuTensorMapEncodeTiled.
+TYPES = {"UINT8": 0, "INT32": 3, "FLOAT16": 6, "FLOAT32": 7, "BFLOAT16": 9}
+TYPE_BYTES = {"UINT8": 1, "INT32": 4, "FLOAT16": 2, "FLOAT32": 4, "BFLOAT16": 2}
+SWIZZLES = {"NONE": 0, "32B": 1, "64B": 2, "128B": 3}
+
+
+def box_map(operand, dtype, dims, strides, box, swizzle):
+    """Tensor map of an operand, innermost dimension first; zeros outside of it."""
+    no_interleave, promote_l2_128b, zero_fill = 0, 2, 0
+    return T.create_tma_descriptor(
+        TYPES[dtype], len(dims), operand.data, *dims, TYPE_BYTES[dtype], *(T.cast(stride, "int64") for stride in strides), *box,
+        *(1 for _ in box), no_interleave, SWIZZLES[swizzle], promote_l2_128b, zero_fill,
+    )  # fmt: skip
+
+
+def _copy(tensor_map, to, barrier, ctas, at):
+    name, mask = ("tl.tma_load_multicast", [2**ctas - 1]) if ctas > 1 else ("tl.tma_load", [])
+    return T.call_intrin("handle", tirx.op.Op.get(name), tensor_map, barrier, to, *mask, *reversed(at), 0)
+
+
+@T.macro
+def load_box(tensor_map, target, slot, row, full, full_slot, ctas, at):
+    """Copy the box at coordinates `at` (outermost first) to rows `row` on, in each of `ctas` CTAs; completes on full[full_slot]."""
+    if T.shuffle_elect(32):
+        _copy(tensor_map, T.access_ptr(target[slot, row, 0], "w", 64), full[full_slot], ctas, at)
+
+
+@T.macro
+def arrive_in_cluster(empty, slot, ctas):
+    """Arrive at a barrier of every CTA of the cluster."""
+    for peer in T.unroll(ctas):
+        T.ptx_arrive_cluster_barrier(empty[slot], peer)
