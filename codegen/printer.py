@@ -12,7 +12,7 @@ from typing import Any
 
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Space
+from dsl_kernels.tile.lang import DTYPE_BYTES, Buffer, Engine, Mma, Role, Schedule, Space
 from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
 
 INDENT = "    "
@@ -139,6 +139,10 @@ class Printer:
         if view.use is not None and buffer.stages > 1:
             stage = t.Expr("%", (view.use, buffer.stages)) * buffer.stage_elements
         each = buffer.stage_elements // buffer.shape[0]
+        if view.width is not None and buffer.swizzle:
+            # Rows of a swizzled buffer are as wide as the swizzle, one such panel behind the other.
+            each = buffer.swizzle // DTYPE_BYTES[buffer.dtype]
+            stage = _sum(stage, view.column * buffer.shape[0])
         return _sum(stage, view.first if each == 1 else view.first * each)
 
     def _register(self, buffer: Buffer) -> str:

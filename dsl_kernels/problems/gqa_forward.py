@@ -28,15 +28,15 @@ SAMPLED_HEADS = 4
 
 
 def _operands(dtype: str) -> tuple[Operand, ...]:
-    def strided(name: str, sequence: str, heads: str, kind: str = "in", doc: str = "") -> Operand:
-        strides = (f"{name}_b", f"{name}_s", f"{name}_h", 1)
-        return Operand(name, ("b", sequence, heads, "dim"), dtype, kind, strides=strides, doc=doc)
+    def strided(name: str, sequence: str, heads: str, doc: str) -> Operand:
+        strides = tuple(f"{name}_stride_{axis}" for axis in "bsh") + (1,)
+        return Operand(name, ("b", sequence, heads, "dim"), dtype, strides=strides, doc=doc)
 
     return (
-        strided("q", "sq", "heads", doc="queries"),
-        strided("k", "skv", "kv_heads", doc="keys"),
-        strided("v", "skv", "kv_heads", doc="values"),
-        strided("out", "sq", "heads", "out"),
+        strided("q", "sq", "heads", "queries"),
+        strided("k", "skv", "kv_heads", "keys"),
+        strided("v", "skv", "kv_heads", "values"),
+        Operand("out", ("b", "sq", "heads", "dim"), dtype, "out"),
         Operand(
             "lse",
             ("b", "heads", "sq"),

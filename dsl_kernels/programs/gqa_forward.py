@@ -61,13 +61,15 @@ KNOBS = (
 )
 
 
-def _map(operand: str, rows: int, dtype: str) -> TensorMap:
+def _map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
     """Boxes of `rows` steps of one head, a panel of its elements wide; zeros past the end of the sequence."""
     steps, heads = ("sq", "heads") if operand in ("q", "out") else ("skv", "kv_heads")
-    strides = tuple(f"{operand}_{axis} * 2" for axis in "hsb")
+    strides = tuple(f"{operand}_stride_{axis} * 2" for axis in "shb")
+    if operand == "out":
+        strides = (f"heads * {2 * k.dim}", str(2 * k.dim), f"sq * heads * {2 * k.dim}")
     return TensorMap(
-        f"{operand}_map", operand, dtype.upper(), ("dim", heads, steps, "b"), strides, (PANEL, 1, rows, 1), (1,) * 4,
-        swizzle="128B", l2_promotion="L2_128B",
+        f"{operand}_map", operand, DTYPES[k.dtype].upper(), (str(k.dim), steps, heads, "b"), strides, (PANEL, rows, 1, 1),
+        (1,) * 4, swizzle="128B", l2_promotion="L2_128B",
     )  # fmt: skip
 
 
@@ -121,7 +123,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         named_barriers={"staged": ("attend",)},
         apart=("staged",),
         turns=(Turn("issue", ("attend",)),) if k.order else (),
-        maps=(_map("q", ROWS, dtype), _map("k", k.tile, dtype), _map("v", k.tile, dtype), _map("out", GROUP_ROWS, dtype)),
+        maps=(_map("q", ROWS, k), _map("k", k.tile, k), _map("v", k.tile, k), _map("out", GROUP_ROWS, k)),
         spends_registers=True,
     )  # fmt: skip
 
@@ -167,7 +169,7 @@ def _load(m: Recorder) -> None:
 
         def copy(slot: Slot, operand: str, head: Value, row: Value, at: SimpleNamespace = at) -> None:
             for column in _panels(m):
-                box = Box(f"{operand}_map", (at.batch, row, head, column))
+                box = Box(f"{operand}_map", (at.batch, head, row, column))
                 m.bulk(slot.view().columns(column, PANEL), box, slot)
             m.commit(slot)
 
@@ -249,7 +251,7 @@ def _attend(m: Recorder) -> None:
             "staged",
             *(
                 (
-                    Box("out_map", (at.batch, row, at.head, column)),
+                    Box("out_map", (at.batch, at.head, row, column)),
                     o_s.part(first_row, GROUP_ROWS).columns(column, PANEL),
                 )
                 for column in _panels(m)

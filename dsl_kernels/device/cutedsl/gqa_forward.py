@@ -7,13 +7,18 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Float32, Int32, Int64, Uint32
 
 from .fragment import across_quad, flat, row_of
 
 LN2 = math.log(2)
 CHAINS = 4
 """Independent partial results of a reduction within a thread: enough to hide the latency of each step."""
+
+
+def ceildiv(count, size):
+    """Both positive or zero; unsigned, which costs no sign fix-up."""
+    return Int32((Uint32(count) + Uint32(size - 1)) // Uint32(size))
 
 
 def exp2(x):
