@@ -17,10 +17,10 @@ from typing import Any
 import jinja2
 
 import dsl_kernels
-from dsl_kernels.errors import TemplateError
+from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
-from dsl_kernels.tile.lang import Buffer, Schedule, Space
+from dsl_kernels.tile.lang import DTYPE_BYTES, Buffer, Schedule, Space
 from dsl_kernels.tile.plan import PipelinePlan, barrier_plan
 from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Store, Text, View, walk
 
@@ -154,6 +154,14 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
     """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
     schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
     plan = barrier_plan(schedule)
+    dims = dims_of(candidate.program.operands(candidate.knobs))
+    if taken := sorted(dims.keys() & {buffer.name for buffer in schedule.buffers}):
+        raise DeclarationError(
+            f"program {candidate.program.op}, dim {taken[0]}",
+            expected="a name that no buffer has",
+            got="the name of a buffer",
+            fix="rename one of them",
+        )
     spelling: Any = environment().get_template(f"{candidate.backend}/_spelling.j2").module
     modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
 
@@ -235,7 +243,8 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
         | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
-        "boxed": {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
+        "boxed": {s.source.map: "strided" for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box) and len(s.source.at) > 2}
+        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
         "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
         "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
@@ -288,6 +297,9 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
             extents = tuple(reversed(tensor_map.global_dims))
             # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
             shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
+            if operands[tensor_map.operand].strides is not None:
+                steps = [_in_elements(s, DTYPE_BYTES[dtype]) for s in reversed(tensor_map.global_strides)]
+                strides = f"({', '.join([*steps, '1'])})"
             found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)
         else:
             operand = operands[source.operand]
@@ -304,6 +316,11 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
         )
         for name, (operand, shape, dtype, strides) in found.items()
     ]
+
+
+def _in_elements(stride: str, size: int) -> str:
+    """A stride in bytes as one in elements of `size` bytes."""
+    return stride.removesuffix(f" * {size}") if stride.endswith(f" * {size}") else f"({stride}) // {size}"
 
 
 def render(candidate: Candidate) -> str:

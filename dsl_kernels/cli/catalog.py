@@ -317,7 +317,7 @@ def complete_dims(
         for extent in spec.shape
         if isinstance(extent, str)
     }
-    known |= {spec.row_stride: None for spec in specs if spec.row_stride}
+    known |= {name: None for spec in specs for name in spec.layout or () if isinstance(name, str)}
     known |= {spec.name: None for spec in specs if spec.kind == "scalar" and spec.dtype == "int32"}
     asked = _Asked({**given, "form": form})
     program.bucket(form, asked)

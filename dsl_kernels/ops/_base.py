@@ -511,7 +511,7 @@ def _identity(
     specs = [s for s in problems.get(op).operands(form) if s.kind in ("in", "out")]
     lines, parts = [], [repr(op), repr(form)]
     for i, spec in enumerate(specs):
-        layout = "is_contiguous()" if spec.row_stride is None else "stride()"
+        layout = "is_contiguous()" if spec.layout is None else "stride()"
         facts = f"t{i}.shape, t{i}.dtype, t{i}.get_device(), t{i}.{layout}"
         lines.append(f"t{i} = o[{spec.name!r}]")
         if _optional(spec):

@@ -48,6 +48,8 @@ class Operand:
         shape: extents; a string is a runtime dim, or a static one that the variant's knobs fix. () is a scalar.
         kind: "in", "out", "workspace" (the caller allocates it) or "scalar".
         row_stride: name of the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
+        strides: of a tensor whose axes lie anyhow, the runtime dim (or number) that holds each axis' stride in elements;
+            () means as `row_stride` says.
         zeroed: a workspace that is zero on entry and that the kernel leaves zero.
         align: bytes that the address, and the row stride, are multiples of: the widest access of any variant. 16 is
             what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
@@ -69,6 +71,12 @@ class Operand:
     argument: str = ""
     requires: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
+    strides: tuple[str | int, ...] = ()
+
+    @property
+    def layout(self) -> tuple[str | int, ...] | None:
+        """The stride of each axis, a runtime dim or a number; None where it is contiguous."""
+        return self.strides or ((self.row_stride, 1) if self.row_stride else None)
 
     @property
     def label(self) -> str:
@@ -261,7 +269,30 @@ def require_dense(name: str, tensor: Any) -> None:
         )
 
 
+def _bind_axes(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+    """The strides of a tensor whose axes lie anyhow."""
+    for axis, (wanted, stride) in enumerate(zip(spec.strides, tensor.stride(), strict=True)):
+        if isinstance(wanted, int) and stride != wanted and tensor.shape[axis] > 1:
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"a stride of {wanted} along axis {axis}",
+                got=f"strides {tensor.stride()}",
+                fix="call .contiguous()",
+            )
+        if isinstance(wanted, str) and (stride <= 0 or (stride * tensor.element_size()) % spec.align):
+            raise InvalidArgumentError(
+                spec.label,
+                expected=f"strides that are positive multiples of {spec.align} bytes (all but the last)",
+                got=f"strides {tensor.stride()} of {tensor.element_size()} bytes",
+                fix=f"pad the axes so that each begins on a {spec.align}-byte boundary",
+            )
+        if isinstance(wanted, str):
+            dims[wanted] = stride
+
+
 def _bind_strides(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+    if spec.strides:
+        return _bind_axes(spec, tensor, dims)
     if spec.row_stride is None:
         if not tensor.is_contiguous():
             raise InvalidArgumentError(

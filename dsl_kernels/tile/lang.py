@@ -450,7 +450,7 @@ class TileProgram:
                 o.name,
                 o.torch_name,
                 *(knobs.get(extent, extent) if isinstance(extent, str) else extent for extent in o.shape),
-                strides=(o.row_stride, 1) if o.row_stride else None,
+                strides=o.layout,
                 written=o.kind != "in",
             )
             for o in self.problem.operands(form)
@@ -548,6 +548,14 @@ def _validate(op: str, schedule: Schedule) -> None:
             fail(f"mma {mma.name}", f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory")
         if mma.a_space is not Space.SHARED and mma.a_major != "k":
             fail(f"mma {mma.name}", "a K-major A outside of shared memory", f"a_major={mma.a_major!r}")
+    for tensor_map in schedule.maps:
+        longer = [extent > 1 for extent in tensor_map.box]
+        if len(longer) > 2 and longer != sorted(longer, reverse=True):
+            fail(
+                f"map {tensor_map.name}",
+                "a box whose axes of one element are the outer ones",
+                str(tensor_map.box),
+            )
     for turn in schedule.turns:
         if not set(turn.roles) <= roles:
             fail(f"turn {turn.name}", "declared roles", ", ".join(turn.roles))

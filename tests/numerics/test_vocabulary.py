@@ -27,7 +27,7 @@ from dsl_kernels.device.torch import fragment
 from dsl_kernels.emulator import EmulatorError, schedules
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.problems.base import Operand
+from dsl_kernels.problems.base import Operand, bind_dims
 from dsl_kernels.runtime import store
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
@@ -333,6 +333,63 @@ def multiply_tiles(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 64, 0, acc, m.thread)
 
 
+# Batch, sequence and head axes that lie anyhow: C[b, s, h] = A[b, s, h] W^T, boxes of 64 steps of one sequence and head,
+# cut off where the sequence ends.
+
+SEQUENCES = {"b": 2, "s": 80, "h": 3}
+
+
+def strided_map(operand: str) -> TensorMap:
+    """Boxes of 64 steps; the axes of more than one element come first."""
+    strides = tuple(f"{operand}_{axis} * 2" for axis in ("step", "head", "batch"))
+    return TensorMap(f"{operand}_map", operand, "FLOAT16", ("64", "s", "h", "b"), strides, (64, 64, 1, 1), (1,) * 4, swizzle="128B")  # fmt: skip
+
+
+def strided(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("multiply", 4, doc="64 steps of a sequence"), Role("load", 1, doc="A and W")),
+        buffers=(
+            *(Buffer(name, SHARED, (64, 64), "float16", swizzle=128) for name in ("a_s", "w_s", "c_s")),
+            Buffer("acc", REGISTER, (64, 64), "float32", role="multiply"),
+            Buffer("half", REGISTER, (64, 64), "float16", role="multiply"),
+        ),
+        pipelines=(
+            Pipeline("aw", ("a_s", "w_s"), "load", Engine.BULK, (Reader("multiply", Engine.WGMMA),), rounds="once"),
+        ),
+        mmas=(Mma("product", "wgmma", "multiply", 64, 64, 64, "float16", a="a_s", b="w_s", acc="acc", doc="C = A W^T"),),
+        grid=("ceildiv(s, 64)", "h", "b"),
+        axes=("tile", "head", "batch"),
+        named_barriers={"staged": ("multiply",)},
+        maps=(strided_map("a"), rows_map("w", 64, 64, 64), strided_map("c")),
+    )  # fmt: skip
+
+
+def steps_of(m: Recorder) -> tuple[t.Value, ...]:
+    return m.block(2), m.block(1), m.block(0) * 64, 0
+
+
+def load_steps(m: Recorder) -> None:
+    aw = m.acquire("aw", 0)
+    m.bulk(aw.a_s, Box("a_map", steps_of(m)), aw)
+    m.bulk(aw.w_s, Box("w_map", (0, 0)), aw)
+    m.commit(aw)
+
+
+def store_steps(m: Recorder) -> None:
+    acc, half, c_s = m.buffer("acc"), m.buffer("half"), m.buffer("c_s")
+    aw = m.wait("aw", 0)
+    m.multiply("product", acc, aw.a_s, aw.w_s)
+    m.await_products()
+    fragment.round_to(m, half, acc)
+    fragment.stage_rows(m, c_s, 0, 64, half, m.thread)
+    m.store("staged", (Box("c_map", steps_of(m)), c_s))
+    m.await_stores()
+
+
+def every_step(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {"c": inputs["a"].double() @ inputs["w"].double().T}
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
     return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
@@ -363,8 +420,7 @@ class Case:
     caught: str
     arch: str = "sm_90a"
     limit: float = 1e-3
-    dsls: tuple[str, ...] = DSLS
-    refused: Mapping[str, str] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
 
 
 def of(kind: type, /, **fields: Any) -> Callable[[t.Statement], bool]:
@@ -459,6 +515,30 @@ CASES = (
         with_fields(of(t.Bulk, multicast=True), multicast=False),
         "interpreter: error[SCHEDULE]",
     ),
+    Case(
+        "strided",
+        strided,
+        {"multiply": store_steps, "load": load_steps},
+        (
+            Operand("a", ("b", "s", "h", 64), "float16", strides=("a_batch", "a_step", "a_head", 1)),
+            Operand("w", (64, 64), "float16"),
+            Operand("c", ("b", "s", "h", 64), "float16", "out", strides=("c_batch", "c_step", "c_head", 1)),
+        ),
+        every_step,
+        "multiply",
+        without(of(t.AwaitStores)),
+        "interpreter: error[SCHEDULE]",
+        # A by heads, then batches; C by steps, with a gap behind each.
+        dims={
+            **SEQUENCES,
+            "a_head": 2 * 80 * 64,
+            "a_batch": 80 * 64,
+            "a_step": 64,
+            "c_batch": 80 * 200,
+            "c_step": 200,
+            "c_head": 64,
+        },
+    ),
 )
 BY_NAME = {case.name: case for case in CASES}
 
@@ -485,11 +565,15 @@ def program_of(case: Case, text: t.Text | None = None) -> TileProgram:
 def drawn(case: Case) -> dict[str, torch.Tensor]:
     generator, found = torch.Generator().manual_seed(1), {}
     for spec in case.operands:
-        shape = tuple(int(extent) for extent in spec.shape)
-        if spec.kind == "in":
-            found[spec.name] = torch.randn(shape, generator=generator).to(spec.torch_dtype)
-        else:
-            found[spec.name] = torch.full(shape, 0.0 if spec.zeroed else float("nan"), dtype=spec.torch_dtype)
+        shape = tuple(case.dims[extent] if isinstance(extent, str) else extent for extent in spec.shape)
+        value = torch.randn(shape, generator=generator).to(spec.torch_dtype)
+        if spec.kind != "in":
+            value = torch.full(shape, 0.0 if spec.zeroed else float("nan"), dtype=spec.torch_dtype)
+        if spec.strides:
+            strides = tuple(case.dims[s] if isinstance(s, str) else s for s in spec.strides)
+            value = torch.empty_strided(shape, strides, dtype=spec.torch_dtype).copy_(value)
+        found[spec.name] = value
+    assert bind_dims(case.operands, found) == case.dims
     return found
 
 
@@ -505,7 +589,7 @@ def source_of(case: Case, program: TileProgram, dsl: str) -> str:
 def launch(case: Case, executor: Any, variant: Variant) -> str | None:
     """What is wrong with the outputs, or None."""
     inputs = drawn(case)
-    executor.prepare(variant)(inputs, {})
+    executor.prepare(variant)(inputs, case.dims)
     expected = case.expected(drawn(case))
     for name, want in expected.items():
         error = (inputs[name].double() - want.double()).norm() / want.double().norm()
