@@ -163,7 +163,7 @@ def named_barriers(schedule: Schedule) -> int:
 
 
 def _arrivals(role: Role, per: str) -> int:
-    return {"thread": role.threads, "warp": role.warps, "role": 1}[per]
+    return {"thread": role.threads, "warp": role.warps * role.replicas, "role": role.replicas}[per]
 
 
 def _tmem(schedule: Schedule, pipe: Pipeline) -> bool:
