@@ -8,6 +8,7 @@ Arguments they share:
 """
 
 from ._base import Workspace, clear, preload, selections
+from .gqa_forward import gqa_forward
 from .lightning_indexer import lightning_indexer, lightning_indexer_prefill
 from .sparse_mla import sparse_mla
 from .topk_selector import topk_selector
@@ -15,6 +16,7 @@ from .topk_selector import topk_selector
 __all__ = [
     "Workspace",
     "clear",
+    "gqa_forward",
     "lightning_indexer",
     "lightning_indexer_prefill",
     "preload",

@@ -28,13 +28,15 @@ SAMPLED_HEADS = 4
 
 
 def _operands(dtype: str) -> tuple[Operand, ...]:
-    def strided(name: str, sequence: str, heads: str, doc: str) -> Operand:
+    def strided(name: str, sequence: str, heads: str, doc: str, *requires: str) -> Operand:
         strides = tuple(f"{name}_stride_{axis}" for axis in "bsh") + (1,)
-        return Operand(name, ("b", sequence, heads, "dim"), dtype, strides=strides, doc=doc)
+        return Operand(
+            name, ("b", sequence, heads, "dim"), dtype, strides=strides, doc=doc, requires=requires
+        )
 
     return (
         strided("q", "sq", "heads", "queries"),
-        strided("k", "skv", "kv_heads", "keys"),
+        strided("k", "skv", "kv_heads", "keys", "skv >= 1", "heads % kv_heads == 0", "causal == 0 or skv >= sq"),
         strided("v", "skv", "kv_heads", "values"),
         Operand("out", ("b", "sq", "heads", "dim"), dtype, "out"),
         Operand(
@@ -44,7 +46,6 @@ def _operands(dtype: str) -> tuple[Operand, ...]:
             "out",
             doc="log(sum exp) of each row's scaled scores, base e",
             align=4,
-            requires=("heads % kv_heads == 0", "skv >= 1", "causal == 0 or skv >= sq"),
         ),
         Operand("sm_scale", (), "float32", "scalar"),
         Operand("causal", (), "int32", "scalar", doc="1: a query sees the keys up to its own place"),

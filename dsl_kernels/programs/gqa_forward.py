@@ -8,7 +8,8 @@ one, and works out the next weights while that runs; with `order` they take turn
 while the other is at its softmax. Tiles go from the last key to the first, so that those with a mask come first.
 
 Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
-heaviest first. A persistent CTA takes every so many of them and copies the next one's tiles under its epilogue.
+heaviest first. A persistent CTA takes every so many of them and copies the next one's tiles under its epilogue. The CTAs
+of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ KNOBS = (
     Knob("stages", "st", ((2,), (3, 4)), "tiles of keys, and of values, in flight"),
     Knob("order", "o", ((0, 1),), "the warpgroups take turns at issuing products"),
     Knob("persistent", "p", ((0, 1),), "one CTA an SM takes items in turn, or one CTA an item"),
+    Knob("cluster", "c", ((1, 2),), "CTAs that share tiles of keys and values"),
 )
 
 
@@ -108,8 +110,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         pipelines=(
             Pipeline("q", ("q_s",), "load", Engine.BULK, reader),
-            Pipeline("k", ("k_s",), "load", Engine.BULK, reader, k.stages),
-            Pipeline("v", ("v_s",), "load", Engine.BULK, reader, k.stages),
+            Pipeline("k", ("k_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
+            Pipeline("v", ("v_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
         ),
         mmas=(
             Mma("qk", "wgmma", "attend", GROUP_ROWS, k.tile, k.dim, dtype, a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
@@ -118,12 +120,16 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 acc="acc", doc="O += P V",
             ),
         ),
-        grid=("ctas",),
-        axes=("cta",),
+        grid=("ctas", str(k.cluster)),
+        axes=("cta", "rank"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
         named_barriers={"staged": ("attend",)},
         apart=("staged",),
         turns=(Turn("issue", ("attend",)),) if k.order else (),
-        maps=(_map("q", ROWS, k), _map("k", k.tile, k), _map("v", k.tile, k), _map("out", GROUP_ROWS, k)),
+        maps=(
+            _map("q", ROWS, k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", GROUP_ROWS, k),
+        ),
         spends_registers=True,
     )  # fmt: skip
 
@@ -131,8 +137,8 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 def _start(m: Recorder) -> None:
     """What every thread does first: the barriers, and this CTA's number of items."""
     m.let("blocks", ceildiv(m.dim("sq"), ROWS))
-    m.let("pairs", m.dim("b") * m.dim("heads"))
-    m.let("items", ceildiv(name("blocks") * name("pairs") - m.block(0), m.dim("ctas")))
+    m.let("bundles", m.dim("b") * m.dim("heads") // m.k.cluster)
+    m.let("items", ceildiv(name("blocks") * name("bundles") - m.block(0), m.dim("ctas")))
     m.let("shift", m.dim("skv") - m.dim("causal") * m.dim("sq"))
     m.barriers_stand()
 
@@ -140,14 +146,15 @@ def _start(m: Recorder) -> None:
 def _place(m: Recorder, item: Value) -> SimpleNamespace:
     """Where the item lies, and its tiles of keys: first those that some row does not see whole, then the others.
 
-    `abreast` heads are worked on side by side, the last block of rows of each first.
+    `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
     """
     blocks, abreast = name("blocks"), m.dim("abreast")
     number = m.let("number", m.block(0) + item * m.dim("ctas"))
-    bundle = m.let("bundle", number // (abreast * blocks))
-    within = m.let("within", number - bundle * abreast * blocks)
-    width = m.let("width", minimum(abreast, name("pairs") - bundle * abreast))
-    pair = m.let("pair", bundle * abreast + within % width)
+    first = m.let("first", number // (abreast * blocks) * abreast)
+    within = m.let("within", number - first * blocks)
+    width = m.let("width", minimum(abreast, name("bundles") - first))
+    bundle = m.let("bundle", first + within % width)
+    pair = m.let("pair", bundle * m.k.cluster + m.block(1) if m.k.cluster > 1 else bundle)
     batch = m.let("batch", pair // m.dim("heads"))
     head = m.let("head", pair - batch * m.dim("heads"))
     row = m.let("row", (blocks - 1 - within // width) * ROWS)
@@ -167,18 +174,23 @@ def _load(m: Recorder) -> None:
         at = _place(m, item)
         kv_head = m.let("kv_head", at.head * m.dim("kv_heads") // m.dim("heads"))
 
-        def copy(slot: Slot, operand: str, head: Value, row: Value, at: SimpleNamespace = at) -> None:
+        def copy(slot: Slot, operand: str, rows: int, *place: Value, shared: bool) -> None:
+            """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""
+            share = rows // m.k.cluster if shared else rows
+            part = m.block(1) * share if share < rows else 0
+            batch, head, row = place
             for column in _panels(m):
-                box = Box(f"{operand}_map", (at.batch, head, row, column))
-                m.bulk(slot.view().columns(column, PANEL), box, slot)
+                box = Box(f"{operand}_map", (batch, head, row + part, column))
+                view = slot.view().part(part, share).columns(column, PANEL)
+                m.bulk(view, box, slot, multicast=share < rows)
             m.commit(slot)
 
         def tile(operand: str, i: Value, at: SimpleNamespace = at, head: Value = kv_head) -> None:
             slot = m.acquire(operand, name("done") + i)
-            copy(slot, operand, head, (at.tiles - 1 - i) * m.k.tile)
+            copy(slot, operand, m.k.tile, at.batch, head, (at.tiles - 1 - i) * m.k.tile, shared=True)
 
         tile("k", 0)
-        copy(m.acquire("q", item), "q", at.head, at.row)
+        copy(m.acquire("q", item), "q", ROWS, at.batch, at.head, at.row, shared=False)
         for i in m.loop("i", at.tiles, begin=1):
             tile("k", i)
             tile("v", i - 1)
@@ -265,33 +277,34 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     return {START: _start, "load": _load, "attend": _attend}
 
 
-def _items(dims: Mapping[str, int]) -> int:
-    return -(-dims["sq"] // ROWS) * dims["b"] * dims["heads"]
+def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Work items of a cluster."""
+    return -(-dims["sq"] // ROWS) * dims["b"] * dims["heads"] // k.cluster
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
     """A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one."""
-    items = max(1, _items(dims))
-    pairs = max(1, dims["b"] * dims["heads"])
-    group = max(1, dims["heads"] // max(1, dims["kv_heads"]))
-    bytes_each = 4 * k.dim * max(1, dims["skv"])
-    abreast = max(1, arch.l2_bytes // 2 // bytes_each) * group if dims.get("causal") else 1
-    return {"ctas": min(items, arch.sms) if k.persistent else items, "abreast": min(pairs, abreast)}
+    items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
+    shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
+    held = arch.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"]))
+    abreast = max(1, held) * shared if dims.get("causal") else 1
+    ctas = min(items, arch.sms // k.cluster) if k.persistent else items
+    return {"ctas": ctas, "abreast": min(bundles, abreast)}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
     """The first CTA has the first items, those of the last rows of each head."""
-    items, blocks = -(-_items(dims) // dims["ctas"]), -(-dims["sq"] // ROWS)
+    items, blocks = -(-_items(k, dims) // dims["ctas"]), -(-dims["sq"] // ROWS)
     shift = dims["skv"] - dims["causal"] * dims["sq"]
-    pairs, abreast = dims["b"] * dims["heads"], dims["abreast"]
+    bundles, abreast = dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
     tiles = stored = 0
     for item in range(items):
-        bundle, within = divmod(item * dims["ctas"], abreast * blocks)
-        row = (blocks - 1 - within // min(abreast, pairs - bundle * abreast)) * ROWS
+        first, within = divmod(item * dims["ctas"], abreast * blocks)
+        row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * ROWS
         tiles += -(-min(dims["skv"], row + ROWS + shift) // k.tile)
         stored += min(ROWS, dims["sq"] - row)
     return Counts(
-        loaded=2.0 * k.dim * (ROWS * items + 2 * k.tile * tiles),
+        loaded=2.0 * k.dim * (ROWS * items + 2 * k.tile * tiles / k.cluster),
         stored=stored * (2.0 * k.dim + 4),
         flops={DTYPES[k.dtype]: float(GROUPS * tiles * sum(mma.flops for mma in schedule.mmas))},
         steps=tiles,
@@ -304,6 +317,13 @@ def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 def _dim(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if knobs["dim"] == call["dim"] else f"dim = {call['dim']}, built for {knobs['dim']}"
+
+
+def _shared(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    group = call["heads"] // max(1, call["kv_heads"])
+    if group % knobs["cluster"] == 0:
+        return None
+    return f"{group} query heads a key head, built for clusters of {knobs['cluster']} that share one"
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
@@ -322,7 +342,7 @@ PROGRAM = TileProgram(
     bodies=bodies,
     bucket=bucket,
     counts=counts,
-    guards=(Guard("dtype", _form), Guard("dim", _dim)),
+    guards=(Guard("dtype", _form), Guard("dim", _dim), Guard("heads", _shared)),
     launch=launch,
     useful=useful,
 )

@@ -1,7 +1,7 @@
-"""gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1
+"""gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p0_c2
 
 Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: dtype=bf16, dim=64, tile=128, stages=2, order=1, persistent=1.
+edit those, not this file. Knobs: dtype=bf16, dim=64, tile=128, stages=2, order=1, persistent=0, cluster=2.
 
 roles
   attend     threads 0..255, 240 registers  64 rows each: products, softmax, epilogue
@@ -27,16 +27,16 @@ pipelines
   k: load (bulk) ==[k_s: 2-slot ring]==> attend (wgmma)
     full  x1, 16384 bytes: load arrive + expect bytes
       attend: wait full
-    empty x8: load wait empty
-      attend: wgmma wait, one lane a warp, arrive empty
+    empty x16: load wait empty
+      attend: wgmma wait, one lane a warp, arrive empty in every CTA
   v: load (bulk) ==[v_s: 2-slot ring]==> attend (wgmma)
     full  x1, 16384 bytes: load arrive + expect bytes
       attend: wait full
-    empty x8: load wait empty
-      attend: wgmma wait, one lane a warp, arrive empty
+    empty x16: load wait empty
+      attend: wgmma wait, one lane a warp, arrive empty in every CTA
   in turn issue: attend -> attend 1 -> ...
   named barrier staged: attend
-totals: 384 threads, 98384 of 232448 bytes of shared memory, grid (ctas)
+totals: 384 threads, 98384 of 232448 bytes of shared memory, grid (ctas, 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -63,9 +63,9 @@ LAUNCH = Launch(
         Operand("ctas", "scalar", "int32"),
         Operand("abreast", "scalar", "int32"),
     ),
-    grid=('ctas', '1', '1'),
+    grid=('ctas', '2', '1'),
     block=384,
-    cluster=(1, 1, 1),
+    cluster=(1, 2, 1),
     tensor_maps=(
         TensorMap(
             "q_map", "q", "BFLOAT16", global_dims=('64', 'sq', 'heads', 'b'), global_strides=('q_stride_s * 2', 'q_stride_h * 2', 'q_stride_b * 2'),
@@ -73,11 +73,11 @@ LAUNCH = Launch(
         ),
         TensorMap(
             "k_map", "k", "BFLOAT16", global_dims=('64', 'skv', 'kv_heads', 'b'), global_strides=('k_stride_s * 2', 'k_stride_h * 2', 'k_stride_b * 2'),
-            box=(64, 128, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
             "v_map", "v", "BFLOAT16", global_dims=('64', 'skv', 'kv_heads', 'b'), global_strides=('v_stride_s * 2', 'v_stride_h * 2', 'v_stride_b * 2'),
-            box=(64, 128, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
             "out_map", "out", "BFLOAT16", global_dims=('64', 'sq', 'heads', 'b'), global_strides=('heads * 128', '128', 'sq * heads * 128'),
@@ -102,7 +102,7 @@ class Shared:
 
 
 @cute.kernel
-def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
+def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p0_c2(
     q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
     v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
     q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
@@ -126,10 +126,10 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
-    cta, _, _ = cute.arch.block_idx()
+    cta, rank, _ = cute.arch.block_idx()
     blocks = leaf.ceildiv(sq, 128)
-    pairs = b * heads
-    items = leaf.ceildiv(blocks * pairs - cta, ctas)
+    bundles = b * heads // 2
+    items = leaf.ceildiv(blocks * bundles - cta, ctas)
     shift = skv - causal * sq
     if warp == 0:
         with cute.arch.elect_one():
@@ -140,17 +140,19 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(k_full + i, 1)
             for i in cutlass.range_constexpr(2):
-                cute.arch.mbarrier_init(k_empty + i, 8)
+                cute.arch.mbarrier_init(k_empty + i, 16)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(v_full + i, 1)
             for i in cutlass.range_constexpr(2):
-                cute.arch.mbarrier_init(v_empty + i, 8)
+                cute.arch.mbarrier_init(v_empty + i, 16)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(q_map)
         cpasync.prefetch_descriptor(k_map)
         cpasync.prefetch_descriptor(v_map)
         cpasync.prefetch_descriptor(out_map)
     cute.arch.sync_threads()
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
     if warp < 8:
         # attend: 64 rows each: products, softmax, epilogue
         cute.arch.setmaxregister_increase(240)
@@ -174,10 +176,11 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
         done = Int32(0)
         for item in cutlass.range(items, unroll=1):
             number = cta + item * ctas
-            bundle = number // (abreast * blocks)
-            within = number - bundle * abreast * blocks
-            width = cutlass.min(abreast, pairs - bundle * abreast)
-            pair = bundle * abreast + within % width
+            first = number // (abreast * blocks) * abreast
+            within = number - first * blocks
+            width = cutlass.min(abreast, bundles - first)
+            bundle = first + within % width
+            pair = bundle * 2 + rank
             batch = pair // heads
             head = pair - batch * heads
             row = (blocks - 1 - within // width) * 128
@@ -196,7 +199,7 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(k_empty + done % 2)
+                boxes.arrive_in_cluster(k_empty + done % 2, 2)
             leaf.hide_keys(scores, own_row, (tiles - 1) * 128, skv, shift, worker)
             leaf.online_softmax(scores, top, total, factor, scale, True, worker)
             fragment.round_to(weights, scores)
@@ -217,13 +220,13 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
                 warpgroup.wait_group(1)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(k_empty + (done + i) % 2)
+                    boxes.arrive_in_cluster(k_empty + (done + i) % 2, 2)
                 leaf.hide_keys(scores, own_row, (tiles - 1 - i) * 128, skv, shift, worker)
                 leaf.online_softmax(scores, top, total, factor, scale, True, worker)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(v_empty + (done + (i - 1)) % 2)
+                    boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % 2, 2)
                 fragment.round_to(weights, scores)
                 fragment.scale_rows(acc, factor, worker)
             for i in cutlass.range(masked, tiles, 1, unroll=1):
@@ -242,12 +245,12 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
                 warpgroup.wait_group(1)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(k_empty + (done + i) % 2)
+                    boxes.arrive_in_cluster(k_empty + (done + i) % 2, 2)
                 leaf.online_softmax(scores, top, total, factor, scale, False, worker)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(v_empty + (done + (i - 1)) % 2)
+                    boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % 2, 2)
                 fragment.round_to(weights, scores)
                 fragment.scale_rows(acc, factor, worker)
             cute.arch.mbarrier_wait(v_full + (done + (tiles - 1)) % 2, ((done + (tiles - 1)) // 2) & 1)
@@ -262,7 +265,7 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(v_empty + (done + (tiles - 1)) % 2)
+                boxes.arrive_in_cluster(v_empty + (done + (tiles - 1)) % 2, 2)
             leaf.divide_by_total(acc, top, total, scale, worker)
             leaf.store_lse(lse, top, batch, head, heads, own_row, sq, worker)
             fragment.round_to(rounded, acc)
@@ -285,10 +288,11 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
             done = Int32(0)
             for item in cutlass.range(items, unroll=1):
                 number = cta + item * ctas
-                bundle = number // (abreast * blocks)
-                within = number - bundle * abreast * blocks
-                width = cutlass.min(abreast, pairs - bundle * abreast)
-                pair = bundle * abreast + within % width
+                first = number // (abreast * blocks) * abreast
+                within = number - first * blocks
+                width = cutlass.min(abreast, bundles - first)
+                bundle = first + within % width
+                pair = bundle * 2 + rank
                 batch = pair // heads
                 head = pair - batch * heads
                 row = (blocks - 1 - within // width) * 128
@@ -298,7 +302,7 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
                 cute.arch.mbarrier_wait(k_empty + done % 2, ((done // 2) & 1) ^ 1)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(k_full + done % 2, 16384)
-                boxes.load_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 128, 0), (1, 1, 128, 64), k_s + done % 2 * 8192, k_full + done % 2)
+                boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 128 + rank * 64, 0), (1, 1, 64, 64), k_s + (done % 2 * 8192 + rank * 64 * 64), k_full + done % 2, 2)
                 cute.arch.mbarrier_wait(q_empty, (item & 1) ^ 1)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(q_full, 16384)
@@ -307,16 +311,20 @@ def gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
                     cute.arch.mbarrier_wait(k_empty + (done + i) % 2, (((done + i) // 2) & 1) ^ 1)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(k_full + (done + i) % 2, 16384)
-                    boxes.load_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 128, 0), (1, 1, 128, 64), k_s + (done + i) % 2 * 8192, k_full + (done + i) % 2)
+                    boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 128 + rank * 64, 0), (1, 1, 64, 64), k_s + ((done + i) % 2 * 8192 + rank * 64 * 64), k_full + (done + i) % 2, 2)
                     cute.arch.mbarrier_wait(v_empty + (done + (i - 1)) % 2, (((done + (i - 1)) // 2) & 1) ^ 1)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (i - 1)) % 2, 16384)
-                    boxes.load_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 128, 0), (1, 1, 128, 64), v_s + (done + (i - 1)) % 2 * 8192, v_full + (done + (i - 1)) % 2)
+                    boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 128 + rank * 64, 0), (1, 1, 64, 64), v_s + ((done + (i - 1)) % 2 * 8192 + rank * 64 * 64), v_full + (done + (i - 1)) % 2, 2)
                 cute.arch.mbarrier_wait(v_empty + (done + (tiles - 1)) % 2, (((done + (tiles - 1)) // 2) & 1) ^ 1)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (tiles - 1)) % 2, 16384)
-                boxes.load_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 128, 0), (1, 1, 128, 64), v_s + (done + (tiles - 1)) % 2 * 8192, v_full + (done + (tiles - 1)) % 2)
+                boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 128 + rank * 64, 0), (1, 1, 64, 64), v_s + ((done + (tiles - 1)) % 2 * 8192 + rank * 64 * 64), v_full + (done + (tiles - 1)) % 2, 2)
                 done = done + tiles
+    # No CTA ends while others may still send to it or arrive at its barriers.
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
 
 
 @cute.jit
@@ -329,13 +337,13 @@ def program(
     v_stride_b: cutlass.Int32, v_stride_s: cutlass.Int32, v_stride_h: cutlass.Int32
 ):
     q_map, q_map_coords = boxes.strided_map(q, cutlass.BFloat16, (1, 1, 128, 64), True)
-    k_map, k_map_coords = boxes.strided_map(k, cutlass.BFloat16, (1, 1, 128, 64), True)
-    v_map, v_map_coords = boxes.strided_map(v, cutlass.BFloat16, (1, 1, 128, 64), True)
+    k_map, k_map_coords = boxes.multicast_map(k, cutlass.BFloat16, (1, 1, 64, 64), True)
+    v_map, v_map_coords = boxes.multicast_map(v, cutlass.BFloat16, (1, 1, 64, 64), True)
     out_map, out_map_coords = boxes.store_map(out, cutlass.BFloat16, (1, 1, 64, 64), True)
-    gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p1(
+    gqa_forward__cutedsl_sm90a__bf16_d64_n128_st2_o1_p0_c2(
         q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
         lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
         k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h
     ).launch(
-        grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1
+        grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1
     )

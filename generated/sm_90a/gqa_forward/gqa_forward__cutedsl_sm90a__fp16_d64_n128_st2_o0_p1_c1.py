@@ -1,7 +1,7 @@
-"""gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0
+"""gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1
 
 Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: dtype=fp16, dim=64, tile=128, stages=2, order=1, persistent=0.
+edit those, not this file. Knobs: dtype=fp16, dim=64, tile=128, stages=2, order=0, persistent=1, cluster=1.
 
 roles
   attend     threads 0..255, 240 registers  64 rows each: products, softmax, epilogue
@@ -34,9 +34,8 @@ pipelines
       attend: wait full
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
-  in turn issue: attend -> attend 1 -> ...
   named barrier staged: attend
-totals: 384 threads, 98384 of 232448 bytes of shared memory, grid (ctas)
+totals: 384 threads, 98384 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -102,7 +101,7 @@ class Shared:
 
 
 @cute.kernel
-def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
+def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
     q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
     v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
     q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
@@ -126,10 +125,10 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
-    cta, _, _ = cute.arch.block_idx()
+    cta, rank, _ = cute.arch.block_idx()
     blocks = leaf.ceildiv(sq, 128)
-    pairs = b * heads
-    items = leaf.ceildiv(blocks * pairs - cta, ctas)
+    bundles = b * heads
+    items = leaf.ceildiv(blocks * bundles - cta, ctas)
     shift = skv - causal * sq
     if warp == 0:
         with cute.arch.elect_one():
@@ -168,16 +167,15 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
         factor = cute.make_rmem_tensor(2, Float32)
         replica = warp // 4
         worker = thread - replica * 128
-        if replica == 1:
-            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + 3, number_of_threads=256)
         scale = sm_scale * 1.4426950408889634
         done = Int32(0)
         for item in cutlass.range(items, unroll=1):
             number = cta + item * ctas
-            bundle = number // (abreast * blocks)
-            within = number - bundle * abreast * blocks
-            width = cutlass.min(abreast, pairs - bundle * abreast)
-            pair = bundle * abreast + within % width
+            first = number // (abreast * blocks) * abreast
+            within = number - first * blocks
+            width = cutlass.min(abreast, bundles - first)
+            bundle = first + within % width
+            pair = bundle
             batch = pair // heads
             head = pair - batch * heads
             row = (blocks - 1 - within // width) * 128
@@ -202,7 +200,6 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
             fragment.round_to(weights, scores)
             masked = cutlass.max(1, tiles - whole)
             for i in cutlass.range(1, masked, 1, unroll=1):
-                cute.arch.barrier(barrier_id=replica + 3, number_of_threads=256)
                 cute.arch.mbarrier_wait(k_full + (done + i) % 2, ((done + i) // 2) & 1)
                 # S = Q K^T
                 warpgroup.fence()
@@ -213,7 +210,6 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
                 warpgroup.fence()
                 PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % 2, 0, 0], acc, True)
                 warpgroup.commit_group()
-                cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + 3, number_of_threads=256)
                 warpgroup.wait_group(1)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -227,7 +223,6 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
                 fragment.round_to(weights, scores)
                 fragment.scale_rows(acc, factor, worker)
             for i in cutlass.range(masked, tiles, 1, unroll=1):
-                cute.arch.barrier(barrier_id=replica + 3, number_of_threads=256)
                 cute.arch.mbarrier_wait(k_full + (done + i) % 2, ((done + i) // 2) & 1)
                 # S = Q K^T
                 warpgroup.fence()
@@ -238,7 +233,6 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
                 warpgroup.fence()
                 PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % 2, 0, 0], acc, True)
                 warpgroup.commit_group()
-                cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + 3, number_of_threads=256)
                 warpgroup.wait_group(1)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -285,10 +279,11 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
             done = Int32(0)
             for item in cutlass.range(items, unroll=1):
                 number = cta + item * ctas
-                bundle = number // (abreast * blocks)
-                within = number - bundle * abreast * blocks
-                width = cutlass.min(abreast, pairs - bundle * abreast)
-                pair = bundle * abreast + within % width
+                first = number // (abreast * blocks) * abreast
+                within = number - first * blocks
+                width = cutlass.min(abreast, bundles - first)
+                bundle = first + within % width
+                pair = bundle
                 batch = pair // heads
                 head = pair - batch * heads
                 row = (blocks - 1 - within // width) * 128
@@ -332,7 +327,7 @@ def program(
     k_map, k_map_coords = boxes.strided_map(k, cutlass.Float16, (1, 1, 128, 64), True)
     v_map, v_map_coords = boxes.strided_map(v, cutlass.Float16, (1, 1, 128, 64), True)
     out_map, out_map_coords = boxes.store_map(out, cutlass.Float16, (1, 1, 64, 64), True)
-    gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o1_p0(
+    gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
         q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
         lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
         k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h
