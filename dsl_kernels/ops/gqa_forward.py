@@ -134,8 +134,6 @@ def gqa_forward(
     if torch.compiler.is_compiling():
         if out is None or lse is None:
             return torch.ops.dsl_kernels.gqa_forward(q, k, v, causal, sm_scale, executor, variant, arch)
-        torch.ops.dsl_kernels.gqa_forward_out(
-            q, k, v, causal, sm_scale, out, lse, executor, variant, arch
-        )
+        torch.ops.dsl_kernels.gqa_forward_out(q, k, v, causal, sm_scale, out, lse, executor, variant, arch)
         return out, lse
     return _launch(q, k, v, causal, sm_scale, out, lse, executor, variant, arch, workspace)

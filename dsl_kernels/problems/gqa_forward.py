@@ -124,7 +124,9 @@ def compare(
     wanted, got = expected["out"].transpose(1, 2)[known], outputs["out"].transpose(1, 2)[known].double()
     error = (got - wanted).norm(dim=1)
     result.require("out relative error", float(error.norm() / wanted.norm()), limit)
-    result.require("out relative error of a row", float((error / wanted.norm(dim=1)).max()), ROW_LIMIT * limit)
+    result.require(
+        "out relative error of a row", float((error / wanted.norm(dim=1)).max()), ROW_LIMIT * limit
+    )
     lse = expected["lse"][known]
     off = (outputs["lse"][known].double() - lse).abs() / lse.abs().clamp(min=1)
     result.require("lse error", float(off.max()), 1e-4)
@@ -151,7 +153,9 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def _workloads(form: str, dim: int) -> Iterator[Workload]:
-    def of(tier: str, name: str, b: int, sq: int, skv: int, heads: int, kv_heads: int, **extra: Any) -> Workload:
+    def of(
+        tier: str, name: str, b: int, sq: int, skv: int, heads: int, kv_heads: int, **extra: Any
+    ) -> Workload:
         params = {"b": b, "sq": sq, "skv": skv, "heads": heads, "kv_heads": kv_heads, "dim": dim, **extra}
         return Workload(f"{name}_{form}_d{dim}", tier, form, params)
 

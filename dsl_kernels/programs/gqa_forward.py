@@ -8,8 +8,8 @@ one, and works out the next weights while that runs; with `order` they take turn
 while the other is at its softmax. Tiles go from the last key to the first, so that those with a mask come first.
 
 Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
-heaviest first. A persistent CTA takes every so many of them and copies the next one's tiles under its epilogue. The CTAs
-of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
+heaviest first. A CTA takes every `ctas`-th of them and copies the next one's tiles under its epilogue. The CTAs of a
+cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
 """
 
 from __future__ import annotations
@@ -55,10 +55,9 @@ LOG2E = math.log2(math.e)
 KNOBS = (
     Knob("dtype", "", ((*DTYPES,),), "dtype of queries, keys, values and output"),
     Knob("dim", "d", ((128, 64),), "elements of a head"),
-    Knob("tile", "n", ((128,), (64, 96, 160, 176)), "keys a tile"),
-    Knob("stages", "st", ((2,), (3, 4)), "tiles of keys, and of values, in flight"),
+    Knob("tile", "n", ((128, 160), (64, 96)), "keys a tile"),
+    Knob("stages", "st", ((2, 4), (3,)), "tiles of keys, and of values, in flight"),
     Knob("order", "o", ((0, 1),), "the warpgroups take turns at issuing products"),
-    Knob("persistent", "p", ((0, 1),), "one CTA an SM takes items in turn, or one CTA an item"),
     Knob("cluster", "c", ((1, 2),), "CTAs that share tiles of keys and values"),
 )
 
@@ -254,7 +253,9 @@ def _attend(m: Recorder) -> None:
         m.release(q, pending=1)
         m.release(values)
         leaf.divide_by_total(m, acc, top, total, scale, m.thread)
-        leaf.store_lse(m, m.operand("lse"), top, at.batch, at.head, m.dim("heads"), row, m.dim("sq"), m.thread)
+        leaf.store_lse(
+            m, m.operand("lse"), top, at.batch, at.head, m.dim("heads"), row, m.dim("sq"), m.thread
+        )
         fragment.round_to(m, m.buffer("rounded"), acc)
         m.await_stores(barrier="staged")
         o_s = m.buffer("o_s")
@@ -283,13 +284,16 @@ def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
-    """A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one."""
+    """One CTA an SM takes items in turn where all weigh the same; one CTA an item where the GPU has to balance them.
+
+    A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
+    """
     items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
     shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
     held = arch.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"]))
-    abreast = max(1, held) * shared if dims.get("causal") else 1
-    ctas = min(items, arch.sms // k.cluster) if k.persistent else items
-    return {"ctas": ctas, "abreast": min(bundles, abreast)}
+    if dims.get("causal"):
+        return {"ctas": items, "abreast": min(bundles, max(1, held) * shared)}
+    return {"ctas": min(items, arch.sms // k.cluster), "abreast": 1}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -330,8 +334,17 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
 
 
+# (dim, tile, stages, order, cluster) of the committed set.
+COMMITTED = (
+    (128, 128, 2, 0, 1), (128, 128, 2, 0, 2), (128, 128, 2, 1, 1), (128, 128, 2, 1, 2), (128, 160, 2, 1, 1), (128, 160, 2, 1, 2),
+    (64, 128, 4, 0, 1), (64, 128, 4, 1, 1),
+)  # fmt: skip
+
+
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
-    return arch.name == "sm_90a" and backend == "cutedsl"
+    if arch.name != "sm_90a" or backend != "cutedsl":
+        return False
+    return level > 0 or (k.dim, k.tile, k.stages, k.order, k.cluster) in COMMITTED
 
 
 PROGRAM = TileProgram(

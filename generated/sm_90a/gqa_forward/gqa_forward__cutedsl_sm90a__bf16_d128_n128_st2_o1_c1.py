@@ -1,7 +1,7 @@
-"""gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o1_p0_c1
+"""gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o1_c1
 
 Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: dtype=bf16, dim=128, tile=128, stages=2, order=1, persistent=0, cluster=1.
+edit those, not this file. Knobs: dtype=bf16, dim=128, tile=128, stages=2, order=1, cluster=1.
 
 roles
   attend     threads 0..255, 240 registers  64 rows each: products, softmax, epilogue
@@ -102,7 +102,7 @@ class Shared:
 
 
 @cute.kernel
-def gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o1_p0_c1(
+def gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o1_c1(
     q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
     v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
     q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
@@ -340,7 +340,7 @@ def program(
     k_map, k_map_coords = boxes.strided_map(k, cutlass.BFloat16, (1, 1, 128, 64), True)
     v_map, v_map_coords = boxes.strided_map(v, cutlass.BFloat16, (1, 1, 128, 64), True)
     out_map, out_map_coords = boxes.store_map(out, cutlass.BFloat16, (1, 1, 64, 64), True)
-    gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o1_p0_c1(
+    gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o1_c1(
         q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
         lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
         k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h

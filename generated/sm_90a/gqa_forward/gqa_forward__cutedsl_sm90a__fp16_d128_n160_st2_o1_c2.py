@@ -1,18 +1,18 @@
-"""gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2
+"""gqa_forward__cutedsl_sm90a__fp16_d128_n160_st2_o1_c2
 
 Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: dtype=fp16, dim=128, tile=128, stages=2, order=1, persistent=1, cluster=2.
+edit those, not this file. Knobs: dtype=fp16, dim=128, tile=160, stages=2, order=1, cluster=2.
 
 roles
   attend     threads 0..255, 240 registers  64 rows each: products, softmax, epilogue
   load       threads 256..383, 24 registers  queries, keys and values
 buffers
   q_s        128x128 float16, shared, 128-byte swizzle
-  k_s        2 stages of 128x128 float16, shared, 128-byte swizzle
-  v_s        2 stages of 128x128 float16, shared, 128-byte swizzle
+  k_s        2 stages of 160x128 float16, shared, 128-byte swizzle
+  v_s        2 stages of 160x128 float16, shared, 128-byte swizzle
   o_s        128x128 float16, shared, 128-byte swizzle
-  scores     64x128 float32, registers of attend
-  weights    64x128 float16, registers of attend
+  scores     64x160 float32, registers of attend
+  weights    64x160 float16, registers of attend
   acc        64x128 float32, registers of attend
   rounded    64x128 float16, registers of attend
   top        64 float32, registers of attend
@@ -25,18 +25,18 @@ pipelines
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   k: load (bulk) ==[k_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 32768 bytes: load arrive + expect bytes
+    full  x1, 40960 bytes: load arrive + expect bytes
       attend: wait full
     empty x16: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty in every CTA
   v: load (bulk) ==[v_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 32768 bytes: load arrive + expect bytes
+    full  x1, 40960 bytes: load arrive + expect bytes
       attend: wait full
     empty x16: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty in every CTA
   in turn issue: attend -> attend 1 -> ...
   named barrier staged: attend
-totals: 384 threads, 196688 of 232448 bytes of shared memory, grid (ctas, 2)
+totals: 384 threads, 229456 of 232448 bytes of shared memory, grid (ctas, 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -48,8 +48,8 @@ from dsl_kernels.device.cutedsl import gqa_forward as leaf
 from dsl_kernels.device.cutedsl import fragment
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
-QK = wgmma.Product("float16", 64, 128, 128, "k", "k")
-PV = wgmma_register.Product("float16", 64, 128, 128, "k", "mn")
+QK = wgmma.Product("float16", 64, 160, 128, "k", "k")
+PV = wgmma_register.Product("float16", 64, 128, 160, "k", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -73,11 +73,11 @@ LAUNCH = Launch(
         ),
         TensorMap(
             "k_map", "k", "FLOAT16", global_dims=('128', 'skv', 'kv_heads', 'b'), global_strides=('k_stride_s * 2', 'k_stride_h * 2', 'k_stride_b * 2'),
-            box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(64, 80, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
             "v_map", "v", "FLOAT16", global_dims=('128', 'skv', 'kv_heads', 'b'), global_strides=('v_stride_s * 2', 'v_stride_h * 2', 'v_stride_b * 2'),
-            box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(64, 80, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
             "out_map", "out", "FLOAT16", global_dims=('128', 'sq', 'heads', 'b'), global_strides=('heads * 256', '256', 'sq * heads * 256'),
@@ -90,8 +90,8 @@ LAUNCH = Launch(
 @cute.struct
 class Shared:
     q_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 16384], 1024]
-    k_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 32768], 1024]
-    v_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 32768], 1024]
+    k_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 40960], 1024]
+    v_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 40960], 1024]
     o_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 16384], 1024]
     q_full: cute.struct.MemRange[Int64, 1]
     q_empty: cute.struct.MemRange[Int64, 1]
@@ -102,7 +102,7 @@ class Shared:
 
 
 @cute.kernel
-def gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
+def gqa_forward__cutedsl_sm90a__fp16_d128_n160_st2_o1_c2(
     q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
     v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
     q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
@@ -157,10 +157,10 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
         # attend: 64 rows each: products, softmax, epilogue
         cute.arch.setmaxregister_increase(240)
         qk_a = QK.operand_a(q_s, 128, 128, 1, 128)
-        qk_b = QK.operand_b(k_s, 128, 128, 2, 128)
-        pv_b = PV.operand_b(v_s, 128, 128, 2, 128)
+        qk_b = QK.operand_b(k_s, 160, 128, 2, 128)
+        pv_b = PV.operand_b(v_s, 160, 128, 2, 128)
         scores = QK.accumulators()
-        weights = cute.make_rmem_tensor(64, cutlass.Float16)
+        weights = cute.make_rmem_tensor(80, cutlass.Float16)
         weights.fill(0)
         acc = PV.accumulators()
         rounded = cute.make_rmem_tensor(64, cutlass.Float16)
@@ -184,8 +184,8 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
             batch = pair // heads
             head = pair - batch * heads
             row = (blocks - 1 - within // width) * 128
-            tiles = leaf.ceildiv(cutlass.min(skv, row + shift + 128), 128)
-            whole = cutlass.min(skv, row + shift + 1) // 128
+            tiles = leaf.ceildiv(cutlass.min(skv, row + shift + 128), 160)
+            whole = cutlass.min(skv, row + shift + 1) // 160
             own_row = row + replica * 64
             acc.fill(0.0)
             top.fill(-Float32.inf)
@@ -200,7 +200,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 boxes.arrive_in_cluster(k_empty + done % 2, 2)
-            leaf.hide_keys(scores, own_row, (tiles - 1) * 128, skv, shift, worker)
+            leaf.hide_keys(scores, own_row, (tiles - 1) * 160, skv, shift, worker)
             leaf.online_softmax(scores, top, total, factor, scale, True, worker)
             fragment.round_to(weights, scores)
             masked = cutlass.max(1, tiles - whole)
@@ -221,7 +221,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     boxes.arrive_in_cluster(k_empty + (done + i) % 2, 2)
-                leaf.hide_keys(scores, own_row, (tiles - 1 - i) * 128, skv, shift, worker)
+                leaf.hide_keys(scores, own_row, (tiles - 1 - i) * 160, skv, shift, worker)
                 leaf.online_softmax(scores, top, total, factor, scale, True, worker)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
@@ -297,14 +297,14 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
                 batch = pair // heads
                 head = pair - batch * heads
                 row = (blocks - 1 - within // width) * 128
-                tiles = leaf.ceildiv(cutlass.min(skv, row + shift + 128), 128)
-                whole = cutlass.min(skv, row + shift + 1) // 128
+                tiles = leaf.ceildiv(cutlass.min(skv, row + shift + 128), 160)
+                whole = cutlass.min(skv, row + shift + 1) // 160
                 kv_head = head * kv_heads // heads
                 cute.arch.mbarrier_wait(k_empty + done % 2, ((done // 2) & 1) ^ 1)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(k_full + done % 2, 32768)
-                boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 128 + rank * 64, 0), (1, 1, 64, 64), k_s + (done % 2 * 16384 + rank * 64 * 64), k_full + done % 2, 2)
-                boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 128 + rank * 64, 64), (1, 1, 64, 64), k_s + (done % 2 * 16384 + 8192 + rank * 64 * 64), k_full + done % 2, 2)
+                    cute.arch.mbarrier_arrive_and_expect_tx(k_full + done % 2, 40960)
+                boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 160 + rank * 80, 0), (1, 1, 80, 64), k_s + (done % 2 * 20480 + rank * 80 * 64), k_full + done % 2, 2)
+                boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 160 + rank * 80, 64), (1, 1, 80, 64), k_s + (done % 2 * 20480 + 10240 + rank * 80 * 64), k_full + done % 2, 2)
                 cute.arch.mbarrier_wait(q_empty, (item & 1) ^ 1)
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive_and_expect_tx(q_full, 32768)
@@ -313,19 +313,19 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
                 for i in cutlass.range(1, tiles, 1, unroll=1):
                     cute.arch.mbarrier_wait(k_empty + (done + i) % 2, (((done + i) // 2) & 1) ^ 1)
                     with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(k_full + (done + i) % 2, 32768)
-                    boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 128 + rank * 64, 0), (1, 1, 64, 64), k_s + ((done + i) % 2 * 16384 + rank * 64 * 64), k_full + (done + i) % 2, 2)
-                    boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 128 + rank * 64, 64), (1, 1, 64, 64), k_s + ((done + i) % 2 * 16384 + 8192 + rank * 64 * 64), k_full + (done + i) % 2, 2)
+                        cute.arch.mbarrier_arrive_and_expect_tx(k_full + (done + i) % 2, 40960)
+                    boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 160 + rank * 80, 0), (1, 1, 80, 64), k_s + ((done + i) % 2 * 20480 + rank * 80 * 64), k_full + (done + i) % 2, 2)
+                    boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 160 + rank * 80, 64), (1, 1, 80, 64), k_s + ((done + i) % 2 * 20480 + 10240 + rank * 80 * 64), k_full + (done + i) % 2, 2)
                     cute.arch.mbarrier_wait(v_empty + (done + (i - 1)) % 2, (((done + (i - 1)) // 2) & 1) ^ 1)
                     with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (i - 1)) % 2, 32768)
-                    boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 128 + rank * 64, 0), (1, 1, 64, 64), v_s + ((done + (i - 1)) % 2 * 16384 + rank * 64 * 64), v_full + (done + (i - 1)) % 2, 2)
-                    boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 128 + rank * 64, 64), (1, 1, 64, 64), v_s + ((done + (i - 1)) % 2 * 16384 + 8192 + rank * 64 * 64), v_full + (done + (i - 1)) % 2, 2)
+                        cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (i - 1)) % 2, 40960)
+                    boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 160 + rank * 80, 0), (1, 1, 80, 64), v_s + ((done + (i - 1)) % 2 * 20480 + rank * 80 * 64), v_full + (done + (i - 1)) % 2, 2)
+                    boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 160 + rank * 80, 64), (1, 1, 80, 64), v_s + ((done + (i - 1)) % 2 * 20480 + 10240 + rank * 80 * 64), v_full + (done + (i - 1)) % 2, 2)
                 cute.arch.mbarrier_wait(v_empty + (done + (tiles - 1)) % 2, (((done + (tiles - 1)) // 2) & 1) ^ 1)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (tiles - 1)) % 2, 32768)
-                boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 128 + rank * 64, 0), (1, 1, 64, 64), v_s + ((done + (tiles - 1)) % 2 * 16384 + rank * 64 * 64), v_full + (done + (tiles - 1)) % 2, 2)
-                boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 128 + rank * 64, 64), (1, 1, 64, 64), v_s + ((done + (tiles - 1)) % 2 * 16384 + 8192 + rank * 64 * 64), v_full + (done + (tiles - 1)) % 2, 2)
+                    cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (tiles - 1)) % 2, 40960)
+                boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 160 + rank * 80, 0), (1, 1, 80, 64), v_s + ((done + (tiles - 1)) % 2 * 20480 + rank * 80 * 64), v_full + (done + (tiles - 1)) % 2, 2)
+                boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 160 + rank * 80, 64), (1, 1, 80, 64), v_s + ((done + (tiles - 1)) % 2 * 20480 + 10240 + rank * 80 * 64), v_full + (done + (tiles - 1)) % 2, 2)
                 done = done + tiles
     # No CTA ends while others may still send to it or arrive at its barriers.
     cute.arch.cluster_arrive()
@@ -343,10 +343,10 @@ def program(
     v_stride_b: cutlass.Int32, v_stride_s: cutlass.Int32, v_stride_h: cutlass.Int32
 ):
     q_map, q_map_coords = boxes.strided_map(q, cutlass.Float16, (1, 1, 128, 64), True)
-    k_map, k_map_coords = boxes.multicast_map(k, cutlass.Float16, (1, 1, 64, 64), True)
-    v_map, v_map_coords = boxes.multicast_map(v, cutlass.Float16, (1, 1, 64, 64), True)
+    k_map, k_map_coords = boxes.multicast_map(k, cutlass.Float16, (1, 1, 80, 64), True)
+    v_map, v_map_coords = boxes.multicast_map(v, cutlass.Float16, (1, 1, 80, 64), True)
     out_map, out_map_coords = boxes.store_map(out, cutlass.Float16, (1, 1, 64, 64), True)
-    gqa_forward__cutedsl_sm90a__fp16_d128_n128_st2_o1_p1_c2(
+    gqa_forward__cutedsl_sm90a__fp16_d128_n160_st2_o1_c2(
         q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
         lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
         k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h

@@ -1,41 +1,41 @@
-"""gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1
+"""gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o0_c2
 
 Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: dtype=fp16, dim=64, tile=128, stages=2, order=0, persistent=1, cluster=1.
+edit those, not this file. Knobs: dtype=bf16, dim=128, tile=128, stages=2, order=0, cluster=2.
 
 roles
   attend     threads 0..255, 240 registers  64 rows each: products, softmax, epilogue
   load       threads 256..383, 24 registers  queries, keys and values
 buffers
-  q_s        128x64 float16, shared, 128-byte swizzle
-  k_s        2 stages of 128x64 float16, shared, 128-byte swizzle
-  v_s        2 stages of 128x64 float16, shared, 128-byte swizzle
-  o_s        128x64 float16, shared, 128-byte swizzle
+  q_s        128x128 bfloat16, shared, 128-byte swizzle
+  k_s        2 stages of 128x128 bfloat16, shared, 128-byte swizzle
+  v_s        2 stages of 128x128 bfloat16, shared, 128-byte swizzle
+  o_s        128x128 bfloat16, shared, 128-byte swizzle
   scores     64x128 float32, registers of attend
-  weights    64x128 float16, registers of attend
-  acc        64x64 float32, registers of attend
-  rounded    64x64 float16, registers of attend
+  weights    64x128 bfloat16, registers of attend
+  acc        64x128 float32, registers of attend
+  rounded    64x128 bfloat16, registers of attend
   top        64 float32, registers of attend
   total      64 float32, registers of attend
   factor     64 float32, registers of attend
 pipelines
   q: load (bulk) ==[q_s: 1-slot ring]==> attend (wgmma)
-    full  x1, 16384 bytes: load arrive + expect bytes
+    full  x1, 32768 bytes: load arrive + expect bytes
       attend: wait full
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   k: load (bulk) ==[k_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 16384 bytes: load arrive + expect bytes
+    full  x1, 32768 bytes: load arrive + expect bytes
       attend: wait full
-    empty x8: load wait empty
-      attend: wgmma wait, one lane a warp, arrive empty
+    empty x16: load wait empty
+      attend: wgmma wait, one lane a warp, arrive empty in every CTA
   v: load (bulk) ==[v_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 16384 bytes: load arrive + expect bytes
+    full  x1, 32768 bytes: load arrive + expect bytes
       attend: wait full
-    empty x8: load wait empty
-      attend: wgmma wait, one lane a warp, arrive empty
+    empty x16: load wait empty
+      attend: wgmma wait, one lane a warp, arrive empty in every CTA
   named barrier staged: attend
-totals: 384 threads, 98384 of 232448 bytes of shared memory, grid (ctas, 1)
+totals: 384 threads, 196688 of 232448 bytes of shared memory, grid (ctas, 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -47,39 +47,39 @@ from dsl_kernels.device.cutedsl import gqa_forward as leaf
 from dsl_kernels.device.cutedsl import fragment
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
-QK = wgmma.Product("float16", 64, 128, 64, "k", "k")
-PV = wgmma_register.Product("float16", 64, 64, 128, "k", "mn")
+QK = wgmma.Product("bfloat16", 64, 128, 128, "k", "k")
+PV = wgmma_register.Product("bfloat16", 64, 128, 128, "k", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float16", ('b', 'sq', 'heads', '64'), strides=('q_stride_b', 'q_stride_s', 'q_stride_h', '1')),
-        Operand("k", "tensor", "float16", ('b', 'skv', 'kv_heads', '64'), strides=('k_stride_b', 'k_stride_s', 'k_stride_h', '1')),
-        Operand("v", "tensor", "float16", ('b', 'skv', 'kv_heads', '64'), strides=('v_stride_b', 'v_stride_s', 'v_stride_h', '1')),
-        Operand("out", "tensor", "float16", ('b', 'sq', 'heads', '64'), written=True),
+        Operand("q", "tensor", "bfloat16", ('b', 'sq', 'heads', '128'), strides=('q_stride_b', 'q_stride_s', 'q_stride_h', '1')),
+        Operand("k", "tensor", "bfloat16", ('b', 'skv', 'kv_heads', '128'), strides=('k_stride_b', 'k_stride_s', 'k_stride_h', '1')),
+        Operand("v", "tensor", "bfloat16", ('b', 'skv', 'kv_heads', '128'), strides=('v_stride_b', 'v_stride_s', 'v_stride_h', '1')),
+        Operand("out", "tensor", "bfloat16", ('b', 'sq', 'heads', '128'), written=True),
         Operand("lse", "tensor", "float32", ('b', 'heads', 'sq'), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("causal", "scalar", "int32"),
         Operand("ctas", "scalar", "int32"),
         Operand("abreast", "scalar", "int32"),
     ),
-    grid=('ctas', '1', '1'),
+    grid=('ctas', '2', '1'),
     block=384,
-    cluster=(1, 1, 1),
+    cluster=(1, 2, 1),
     tensor_maps=(
         TensorMap(
-            "q_map", "q", "FLOAT16", global_dims=('64', 'sq', 'heads', 'b'), global_strides=('q_stride_s * 2', 'q_stride_h * 2', 'q_stride_b * 2'),
+            "q_map", "q", "BFLOAT16", global_dims=('128', 'sq', 'heads', 'b'), global_strides=('q_stride_s * 2', 'q_stride_h * 2', 'q_stride_b * 2'),
             box=(64, 128, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "k_map", "k", "FLOAT16", global_dims=('64', 'skv', 'kv_heads', 'b'), global_strides=('k_stride_s * 2', 'k_stride_h * 2', 'k_stride_b * 2'),
-            box=(64, 128, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "k_map", "k", "BFLOAT16", global_dims=('128', 'skv', 'kv_heads', 'b'), global_strides=('k_stride_s * 2', 'k_stride_h * 2', 'k_stride_b * 2'),
+            box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "v_map", "v", "FLOAT16", global_dims=('64', 'skv', 'kv_heads', 'b'), global_strides=('v_stride_s * 2', 'v_stride_h * 2', 'v_stride_b * 2'),
-            box=(64, 128, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "v_map", "v", "BFLOAT16", global_dims=('128', 'skv', 'kv_heads', 'b'), global_strides=('v_stride_s * 2', 'v_stride_h * 2', 'v_stride_b * 2'),
+            box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "out_map", "out", "FLOAT16", global_dims=('64', 'sq', 'heads', 'b'), global_strides=('heads * 128', '128', 'sq * heads * 128'),
+            "out_map", "out", "BFLOAT16", global_dims=('128', 'sq', 'heads', 'b'), global_strides=('heads * 256', '256', 'sq * heads * 256'),
             box=(64, 64, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
@@ -88,10 +88,10 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 8192], 1024]
-    k_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 16384], 1024]
-    v_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 16384], 1024]
-    o_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, 8192], 1024]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 16384], 1024]
+    k_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 32768], 1024]
+    v_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 32768], 1024]
+    o_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 16384], 1024]
     q_full: cute.struct.MemRange[Int64, 1]
     q_empty: cute.struct.MemRange[Int64, 1]
     k_full: cute.struct.MemRange[Int64, 2]
@@ -101,7 +101,7 @@ class Shared:
 
 
 @cute.kernel
-def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
+def gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o0_c2(
     q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
     v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
     q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
@@ -127,7 +127,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
     lane = cute.arch.lane_idx()
     cta, rank, _ = cute.arch.block_idx()
     blocks = leaf.ceildiv(sq, 128)
-    bundles = b * heads
+    bundles = b * heads // 2
     items = leaf.ceildiv(blocks * bundles - cta, ctas)
     shift = skv - causal * sq
     if warp == 0:
@@ -139,28 +139,30 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(k_full + i, 1)
             for i in cutlass.range_constexpr(2):
-                cute.arch.mbarrier_init(k_empty + i, 8)
+                cute.arch.mbarrier_init(k_empty + i, 16)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(v_full + i, 1)
             for i in cutlass.range_constexpr(2):
-                cute.arch.mbarrier_init(v_empty + i, 8)
+                cute.arch.mbarrier_init(v_empty + i, 16)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(q_map)
         cpasync.prefetch_descriptor(k_map)
         cpasync.prefetch_descriptor(v_map)
         cpasync.prefetch_descriptor(out_map)
     cute.arch.sync_threads()
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
     if warp < 8:
         # attend: 64 rows each: products, softmax, epilogue
         cute.arch.setmaxregister_increase(240)
-        qk_a = QK.operand_a(q_s, 128, 64, 1, 128)
-        qk_b = QK.operand_b(k_s, 128, 64, 2, 128)
-        pv_b = PV.operand_b(v_s, 128, 64, 2, 128)
+        qk_a = QK.operand_a(q_s, 128, 128, 1, 128)
+        qk_b = QK.operand_b(k_s, 128, 128, 2, 128)
+        pv_b = PV.operand_b(v_s, 128, 128, 2, 128)
         scores = QK.accumulators()
-        weights = cute.make_rmem_tensor(64, cutlass.Float16)
+        weights = cute.make_rmem_tensor(64, cutlass.BFloat16)
         weights.fill(0)
         acc = PV.accumulators()
-        rounded = cute.make_rmem_tensor(32, cutlass.Float16)
+        rounded = cute.make_rmem_tensor(64, cutlass.BFloat16)
         rounded.fill(0)
         top = cute.make_rmem_tensor(2, Float32)
         total = cute.make_rmem_tensor(2, Float32)
@@ -175,7 +177,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
             within = number - first * blocks
             width = cutlass.min(abreast, bundles - first)
             bundle = first + within % width
-            pair = bundle
+            pair = bundle * 2 + rank
             batch = pair // heads
             head = pair - batch * heads
             row = (blocks - 1 - within // width) * 128
@@ -194,7 +196,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(k_empty + done % 2)
+                boxes.arrive_in_cluster(k_empty + done % 2, 2)
             leaf.hide_keys(scores, own_row, (tiles - 1) * 128, skv, shift, worker)
             leaf.online_softmax(scores, top, total, factor, scale, True, worker)
             fragment.round_to(weights, scores)
@@ -213,13 +215,13 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
                 warpgroup.wait_group(1)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(k_empty + (done + i) % 2)
+                    boxes.arrive_in_cluster(k_empty + (done + i) % 2, 2)
                 leaf.hide_keys(scores, own_row, (tiles - 1 - i) * 128, skv, shift, worker)
                 leaf.online_softmax(scores, top, total, factor, scale, True, worker)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(v_empty + (done + (i - 1)) % 2)
+                    boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % 2, 2)
                 fragment.round_to(weights, scores)
                 fragment.scale_rows(acc, factor, worker)
             for i in cutlass.range(masked, tiles, 1, unroll=1):
@@ -236,12 +238,12 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
                 warpgroup.wait_group(1)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(k_empty + (done + i) % 2)
+                    boxes.arrive_in_cluster(k_empty + (done + i) % 2, 2)
                 leaf.online_softmax(scores, top, total, factor, scale, False, worker)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(v_empty + (done + (i - 1)) % 2)
+                    boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % 2, 2)
                 fragment.round_to(weights, scores)
                 fragment.scale_rows(acc, factor, worker)
             cute.arch.mbarrier_wait(v_full + (done + (tiles - 1)) % 2, ((done + (tiles - 1)) // 2) & 1)
@@ -256,7 +258,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(v_empty + (done + (tiles - 1)) % 2)
+                boxes.arrive_in_cluster(v_empty + (done + (tiles - 1)) % 2, 2)
             leaf.divide_by_total(acc, top, total, scale, worker)
             leaf.store_lse(lse, top, batch, head, heads, own_row, sq, worker)
             fragment.round_to(rounded, acc)
@@ -268,6 +270,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
             cute.arch.barrier(barrier_id=replica + 1, number_of_threads=128)
             if warp == replica * 4:
                 boxes.store_box(out_map, out_map_coords, (batch, head, own_row, 0), (1, 1, 64, 64), o_s + replica * 64 * 64)
+                boxes.store_box(out_map, out_map_coords, (batch, head, own_row, 64), (1, 1, 64, 64), o_s + (8192 + replica * 64 * 64))
                 cute.arch.cp_async_bulk_commit_group()
             done = done + tiles
         if warp == replica * 4:
@@ -283,7 +286,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
                 within = number - first * blocks
                 width = cutlass.min(abreast, bundles - first)
                 bundle = first + within % width
-                pair = bundle
+                pair = bundle * 2 + rank
                 batch = pair // heads
                 head = pair - batch * heads
                 row = (blocks - 1 - within // width) * 128
@@ -292,26 +295,35 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
                 kv_head = head * kv_heads // heads
                 cute.arch.mbarrier_wait(k_empty + done % 2, ((done // 2) & 1) ^ 1)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(k_full + done % 2, 16384)
-                boxes.load_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 128, 0), (1, 1, 128, 64), k_s + done % 2 * 8192, k_full + done % 2)
+                    cute.arch.mbarrier_arrive_and_expect_tx(k_full + done % 2, 32768)
+                boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 128 + rank * 64, 0), (1, 1, 64, 64), k_s + (done % 2 * 16384 + rank * 64 * 64), k_full + done % 2, 2)
+                boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1) * 128 + rank * 64, 64), (1, 1, 64, 64), k_s + (done % 2 * 16384 + 8192 + rank * 64 * 64), k_full + done % 2, 2)
                 cute.arch.mbarrier_wait(q_empty, (item & 1) ^ 1)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(q_full, 16384)
+                    cute.arch.mbarrier_arrive_and_expect_tx(q_full, 32768)
                 boxes.load_box(q_map, q_map_coords, (batch, head, row, 0), (1, 1, 128, 64), q_s, q_full)
+                boxes.load_box(q_map, q_map_coords, (batch, head, row, 64), (1, 1, 128, 64), q_s + 8192, q_full)
                 for i in cutlass.range(1, tiles, 1, unroll=1):
                     cute.arch.mbarrier_wait(k_empty + (done + i) % 2, (((done + i) // 2) & 1) ^ 1)
                     with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(k_full + (done + i) % 2, 16384)
-                    boxes.load_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 128, 0), (1, 1, 128, 64), k_s + (done + i) % 2 * 8192, k_full + (done + i) % 2)
+                        cute.arch.mbarrier_arrive_and_expect_tx(k_full + (done + i) % 2, 32768)
+                    boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 128 + rank * 64, 0), (1, 1, 64, 64), k_s + ((done + i) % 2 * 16384 + rank * 64 * 64), k_full + (done + i) % 2, 2)
+                    boxes.multicast_box(k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * 128 + rank * 64, 64), (1, 1, 64, 64), k_s + ((done + i) % 2 * 16384 + 8192 + rank * 64 * 64), k_full + (done + i) % 2, 2)
                     cute.arch.mbarrier_wait(v_empty + (done + (i - 1)) % 2, (((done + (i - 1)) // 2) & 1) ^ 1)
                     with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (i - 1)) % 2, 16384)
-                    boxes.load_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 128, 0), (1, 1, 128, 64), v_s + (done + (i - 1)) % 2 * 8192, v_full + (done + (i - 1)) % 2)
+                        cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (i - 1)) % 2, 32768)
+                    boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 128 + rank * 64, 0), (1, 1, 64, 64), v_s + ((done + (i - 1)) % 2 * 16384 + rank * 64 * 64), v_full + (done + (i - 1)) % 2, 2)
+                    boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (i - 1)) * 128 + rank * 64, 64), (1, 1, 64, 64), v_s + ((done + (i - 1)) % 2 * 16384 + 8192 + rank * 64 * 64), v_full + (done + (i - 1)) % 2, 2)
                 cute.arch.mbarrier_wait(v_empty + (done + (tiles - 1)) % 2, (((done + (tiles - 1)) // 2) & 1) ^ 1)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (tiles - 1)) % 2, 16384)
-                boxes.load_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 128, 0), (1, 1, 128, 64), v_s + (done + (tiles - 1)) % 2 * 8192, v_full + (done + (tiles - 1)) % 2)
+                    cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (tiles - 1)) % 2, 32768)
+                boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 128 + rank * 64, 0), (1, 1, 64, 64), v_s + ((done + (tiles - 1)) % 2 * 16384 + rank * 64 * 64), v_full + (done + (tiles - 1)) % 2, 2)
+                boxes.multicast_box(v_map, v_map_coords, (batch, kv_head, (tiles - 1 - (tiles - 1)) * 128 + rank * 64, 64), (1, 1, 64, 64), v_s + ((done + (tiles - 1)) % 2 * 16384 + 8192 + rank * 64 * 64), v_full + (done + (tiles - 1)) % 2, 2)
                 done = done + tiles
+    # No CTA ends while others may still send to it or arrive at its barriers.
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
 
 
 @cute.jit
@@ -323,14 +335,14 @@ def program(
     k_stride_b: cutlass.Int32, k_stride_s: cutlass.Int32, k_stride_h: cutlass.Int32,
     v_stride_b: cutlass.Int32, v_stride_s: cutlass.Int32, v_stride_h: cutlass.Int32
 ):
-    q_map, q_map_coords = boxes.strided_map(q, cutlass.Float16, (1, 1, 128, 64), True)
-    k_map, k_map_coords = boxes.strided_map(k, cutlass.Float16, (1, 1, 128, 64), True)
-    v_map, v_map_coords = boxes.strided_map(v, cutlass.Float16, (1, 1, 128, 64), True)
-    out_map, out_map_coords = boxes.store_map(out, cutlass.Float16, (1, 1, 64, 64), True)
-    gqa_forward__cutedsl_sm90a__fp16_d64_n128_st2_o0_p1_c1(
+    q_map, q_map_coords = boxes.strided_map(q, cutlass.BFloat16, (1, 1, 128, 64), True)
+    k_map, k_map_coords = boxes.multicast_map(k, cutlass.BFloat16, (1, 1, 64, 64), True)
+    v_map, v_map_coords = boxes.multicast_map(v, cutlass.BFloat16, (1, 1, 64, 64), True)
+    out_map, out_map_coords = boxes.store_map(out, cutlass.BFloat16, (1, 1, 64, 64), True)
+    gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o0_c2(
         q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
         lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
         k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h
     ).launch(
-        grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1
+        grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1
     )
