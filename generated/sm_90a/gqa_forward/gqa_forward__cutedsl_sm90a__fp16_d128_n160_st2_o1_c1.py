@@ -158,7 +158,7 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n160_st2_o1_c1(
         qk_b = QK.operand_b(k_s, 160, 128, 2, 128)
         pv_b = PV.operand_b(v_s, 160, 128, 2, 128)
         scores = QK.accumulators()
-        weights = cute.make_rmem_tensor(80, cutlass.Float16)
+        weights = cute.make_rmem_tensor(128, cutlass.Float16)
         weights.fill(0)
         acc = PV.accumulators()
         rounded = cute.make_rmem_tensor(64, cutlass.Float16)
