@@ -227,7 +227,7 @@ def list_candidates(
 
 @app.command()
 def new(op: Annotated[str, typer.Argument(help="Name of the operation, in snake_case.")]) -> None:
-    """Scaffold an operation: problem, program, template and test; its tests fail until it is written."""
+    """Scaffold an operation: problem, program, leaves and test; its tests fail until it is written."""
     from .scaffold import scaffold
 
     for path in scaffold(op):

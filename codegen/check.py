@@ -12,8 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from dsl_kernels.arch import ArchSpec
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import ConstraintError
-from dsl_kernels.tile.lang import DTYPE_BYTES, Engine, Schedule, Space, TileProgram
+from dsl_kernels.tile.lang import Engine, Schedule, Space, TileProgram
 from dsl_kernels.tile.plan import barrier_plan, named_barriers
 
 TMEM_LANES = 128
@@ -191,9 +192,9 @@ def _mma(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
         m = max(fitting)
         if mma.n % rule.n_step[m] or mma.n > rule.n_max * 4:
             yield Violation("MMA_N", subject, f"N a multiple of {rule.n_step[m]}", "pad N")
-        if (mma.k * DTYPE_BYTES[mma.dtype]) % rule.k_bytes:
+        if (mma.k * DTYPES[mma.dtype].bytes) % rule.k_bytes:
             yield Violation(
-                "MMA_K", subject, f"K a multiple of {rule.k_bytes // DTYPE_BYTES[mma.dtype]}", "pad K"
+                "MMA_K", subject, f"K a multiple of {rule.k_bytes // DTYPES[mma.dtype].bytes}", "pad K"
             )
         for side, major in (("A", mma.a_major), ("B", mma.b_major)):
             if major == "mn" and mma.dtype not in rule.mn_major:
@@ -242,12 +243,12 @@ def _launch(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
         yield Violation(
             "CLUSTER", f"{cluster} CTAs a cluster", f"at most {arch.max_cluster}", "use a smaller cluster"
         )
-    if s.group and not (s.cooperative or cluster > 1):
+    if s.group and cluster == 1:
         yield Violation(
             "CO_RESIDENCY",
             f"CTAs synchronise over grid axes {s.group}",
-            "a cooperative launch or a cluster",
-            "declare cooperative=True: waiting CTAs must all be resident",
+            "a cluster",
+            "declare one: CTAs that wait for each other must all be resident",
         )
 
 

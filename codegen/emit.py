@@ -18,9 +18,8 @@ from dsl_kernels.runtime import storage
 from dsl_kernels.tile.plan import barrier_plan
 
 from .render import render
-from .sweep import Candidate, Filter
+from .sweep import ROOT, Candidate, Filter
 
-ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "generated"
 MANIFEST = "manifest.json"
 SCHEMA = 1

@@ -6,13 +6,16 @@ counts, parities, fences and the election of the thread that arrives come from t
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile.lang import DTYPE_BYTES, Buffer, Engine, Mma, Role, Schedule, Space
+from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Size, Space, spell
 from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
 
 INDENT = "    "
@@ -32,16 +35,15 @@ class Printer:
     def __init__(self, schedule: Schedule, plan: BarrierPlan, spelling: Any, leaf_module: Any) -> None:
         self._schedule, self._plan, self._spelling, self._leaf_module = schedule, plan, spelling, leaf_module
         self._role: Role | None = None
-        self._replica: int | None = None
         self._in_flight: list[t.View] = []
         self._turns = turn_plans(schedule) if schedule else {}
-        self.used: set[tuple[str, ...]] = set()
+        self._explained: set[str] = set()
+        # Named sizes that were spelled, for the module to define.
+        self.sizes: dict[str, int] = {}
 
-    def lines(
-        self, statements: Iterable[t.Statement], role: Role | None = None, replica: int | None = None
-    ) -> list[str]:
-        """The statements of a role (of one replica, where each has a text of its own), or of the kernel's start."""
-        self._role, self._replica, self._in_flight = role, replica, []
+    def lines(self, statements: Iterable[t.Statement], role: Role | None = None) -> list[str]:
+        """The statements of a role, or of the kernel's start or end."""
+        self._role, self._in_flight, self._explained = role, [], set()
         self._copies = {len(s.copies) for s in t.walk(statements) if isinstance(s, t.Store)}
         return [*self._opened_turns(), *self._block(statements)]
 
@@ -49,14 +51,24 @@ class Printer:
         """What the last member of an ordered hand-over does before anything else."""
         for name, plan in self._turns.items():
             role, replica = plan.members[-1]
-            if self._role is None or self._role.name != role or self._replica not in (None, replica):
+            if self._role is None or self._role.name != role:
                 continue
-            which = t.name("replica") if self._role.replicas > 1 else 0
-            opening = t.PassTurn(name, which, opens=True)
-            one_text = self._replica is None and self._role.replicas > 1
+            several = self._role.replicas > 1
+            opening = t.PassTurn(name, t.name("replica") if several else 0, opens=True)
             yield from self._block(
-                [t.If(t.name("replica").equals(replica), [opening], [])] if one_text else [opening]
+                [t.If(t.name("replica").equals(replica), [opening], [])] if several else [opening]
             )
+
+    def spelled(self, number: float, outer: int = 0) -> str:
+        """A number as the module writes it; `outer` is how tightly what stands around it binds."""
+        if isinstance(number, Size):
+            for name, value in number.names.items():
+                if self.sizes.setdefault(name, value) != value:
+                    raise DeclarationError(
+                        f"size {name}", expected="one value in a kernel", got=f"{self.sizes[name]} and {value}",
+                        fix="give one of the two another name, or none",
+                    )  # fmt: skip
+        return spell(number, outer)
 
     def _spell(self, macro: str, **values: Any) -> Iterator[str]:
         found = getattr(self._spelling, macro, None)
@@ -77,13 +89,22 @@ class Printer:
         lines = list(self._block(statements)) or ["pass"]
         return (INDENT + line for line in lines)
 
+    def _repeated(self, body: list[t.Statement]) -> Iterator[str]:
+        """The body of a loop, at whose start the products may be in flight that its end leaves there."""
+        if any(isinstance(s, t.Multiply) for s in t.walk(body)):
+            before, explained = self._in_flight, set(self._explained)
+            list(self._inner(body))
+            self._in_flight = before + [view for view in self._in_flight if view not in before]
+            self._explained = explained
+        yield from self._inner(body)
+
     # Values
 
     def value(self, value: t.Value, outer: int = 0) -> str:
         """An expression as source text; `outer` is how tightly what stands around it binds."""
-        value = t.fold(value, {} if self._replica is None else {"replica": self._replica})
+        value = t.fold(value, {})
         if not isinstance(value, t.Expr):
-            return repr(value)
+            return self.spelled(value, outer)
         if value.op == "name":
             return str(value.args[0])
         if value.op == "in_role":
@@ -92,13 +113,11 @@ class Printer:
         if value.op in ("min", "max", "ceildiv"):
             return self._phrase(value.op, a=self.value(a), b=self.value(b))
         if value.op in ("//", "%"):
-            text, tightness = (
-                self._phrase(
-                    "quotient" if value.op == "//" else "remainder", a=self.value(a, 5), b=self.value(b, 6)
-                ),
-                5,
-            )
-            tightness = _ATOM if text.endswith(")") and text.startswith("T.") else tightness
+            macro = "quotient" if value.op == "//" else "remainder"
+            loose = {"dividend": self.value(a), "divisor": self.value(b)}
+            coordinate = isinstance(a, t.Expr) and a.op == "name" and a.args[0] in self._schedule.axes
+            text = self._phrase(macro, a=self.value(a, 5), b=self.value(b, 6), coordinate=coordinate, **loose)
+            tightness = _ATOM if isinstance(ast.parse(text, mode="eval").body, ast.Call) else 5
         else:
             tightness = _TIGHTNESS[value.op]
             left = tightness + (value.op in t.COMPARISONS)
@@ -125,29 +144,29 @@ class Printer:
         rows = view.rows or buffer.shape[0]
         first = view.first
         return SimpleNamespace(
-            buffer=buffer, name=self._register(buffer), slot=self._stage(view, buffer), rows=rows,
+            buffer=buffer, name=buffer.name, slot=self._stage(view, buffer),
             first=self.value(first), end=self.value(first + rows), whole=view.rows in (None, buffer.shape[0]),
             column=self.value(view.column, 4), column_end=self.value(_sum(view.column, view.width)) if view.width else None,
-            row_elements=buffer.stage_elements // buffer.shape[0], offset=self._schedule.tensor_offset(buffer.name),
-            place=self.value(self._place(view, buffer), 5),
+            columns=self.spelled(buffer.shape[-1]), place=self.value(self._place(view, buffer), 5),
             threads=self._schedule.role(buffer.role).warps * 32 if buffer.role else None,
         )  # fmt: skip
 
     def _place(self, view: t.View, buffer: Buffer) -> t.Value:
-        """Element of the buffer, over all stages, at which a view begins."""
+        """Element of the buffer, over all stages, at which a view begins; of tensor memory the column."""
         stage: t.Value = 0
+        tensor = buffer.space is Space.TENSOR
         if view.use is not None and buffer.stages > 1:
-            stage = t.Expr("%", (view.use, buffer.stages)) * buffer.stage_elements
-        each = buffer.stage_elements // buffer.shape[0]
+            stage = t.Expr("%", (view.use, buffer.stages)) * (
+                buffer.columns if tensor else buffer.stage_elements
+            )
+        if tensor:
+            return _sum(_sum(self._schedule.tensor_offset(buffer.name), stage), view.column)
+        each = math.prod(buffer.shape[1:])
         if view.width is not None and buffer.swizzle:
             # Rows of a swizzled buffer are as wide as the swizzle, one such panel behind the other.
-            each = buffer.swizzle // DTYPE_BYTES[buffer.dtype]
+            each = buffer.swizzle // DTYPES[buffer.dtype].bytes
             stage = _sum(stage, view.column * buffer.shape[0])
         return _sum(stage, view.first if each == 1 else view.first * each)
-
-    def _register(self, buffer: Buffer) -> str:
-        suffix = f"_{self._replica}" if buffer.space is Space.REGISTER and self._replica is not None else ""
-        return buffer.name + suffix
 
     def _stage(self, view: t.View, buffer: Buffer) -> str | None:
         if view.use is None:
@@ -156,7 +175,7 @@ class Printer:
 
     def _ring(self, use: t.Value, stages: int) -> str:
         """Index of the ring slot of a use; written plainly, as uses are never negative."""
-        return "0" if stages == 1 else f"{self.value(use, 5)} % {stages}"
+        return "0" if stages == 1 else f"{self.value(use, 5)} % {self.spelled(stages, 6)}"
 
     def _view(self, view: t.View) -> str:
         buffer = self._schedule.buffer(view.buffer)
@@ -180,15 +199,14 @@ class Printer:
 
     def _loop(self, s: t.Loop) -> Iterator[str]:
         yield from self._spell(
-            "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, unrolled=s.unrolled,
-            from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False,
-            count=self.value(t.ceildiv(s.end - s.begin, s.step)),
+            "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
+            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False,
         )  # fmt: skip
-        yield from self._inner(s.body)
+        yield from self._repeated(s.body)
 
     def _repeat(self, s: t.Repeat) -> Iterator[str]:
         yield f"while {self.value(s.condition)}:"
-        yield from self._inner(s.body)
+        yield from self._repeated(s.body)
 
     def _if(self, s: t.If) -> Iterator[str]:
         yield f"if {self.value(s.condition)}:"
@@ -198,6 +216,9 @@ class Printer:
             yield from self._inner(s.orelse)
 
     def _call(self, s: t.Call) -> Iterator[str]:
+        if s.leaf.doc and s.leaf.name not in self._explained:
+            self._explained.add(s.leaf.name)
+            yield "# " + " ".join(s.leaf.doc.split("\n\n")[0].split())
         yield from self._spell(
             "call",
             module=self._leaf_module(s.leaf.name),
@@ -212,8 +233,8 @@ class Printer:
         if isinstance(s.source, t.Box):
             pipe, ctas = s.slot.pipeline, self._schedule.cluster_ctas if s.multicast else 1
             yield from self._spell(
-                "cluster_box" if pipe.multicast else "copy_box", **self._box(s.source), target=target, barrier=barrier,
-                evict_first=s.evict_first, ctas=ctas, full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
+                "cluster_box" if pipe.multicast or pipe.pair else "copy_box", **self._box(s.source), target=target, barrier=barrier,
+                evict_first=s.evict_first, ctas=ctas, pair=pipe.pair, full=f"{pipe.name}_full", full_slot=self._ring(s.slot.use, pipe.stages),
             )  # fmt: skip
         elif isinstance(s.source, t.Rows):
             tensor_map = next(m for m in self._schedule.maps if m.name == s.source.map)
@@ -222,8 +243,11 @@ class Printer:
                 full=f"{s.slot.pipeline.name}_full", barrier=barrier,
             )  # fmt: skip
         else:
+            span = s.source
             yield from self._spell(
-                "copy_span", source=s.source, row=self.value(s.source.row), target=target, barrier=barrier, evict_first=s.evict_first
+                "copy_span", source=span, row=self.value(span.row), pitch=self.spelled(span.pitch), column=self.spelled(span.column),
+                count=self.spelled(span.count), end=self.spelled(span.column + span.count), target=target, barrier=barrier,
+                evict_first=s.evict_first,
             )  # fmt: skip
 
     def _multiply(self, s: t.Multiply) -> Iterator[str]:
@@ -238,6 +262,7 @@ class Printer:
                 self._in_flight.append(p.acc)
             facts = {name: self._facts(view) for name, view in (("acc", p.acc), ("a", p.a), ("b", p.b))}
             mma = mma_facts(self._schedule, p.mma)
+            mma.columns, mma.depth = self.spelled(mma.n), self.spelled(mma.k)
             yield from self._spell(
                 f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts,
                 a_tile=self._tile(p.a, mma.rows_a, mma.columns_a) if mma.a_shared else None, b_tile=self._tile(p.b, mma.rows_b, mma.columns_b),
@@ -271,9 +296,14 @@ class Printer:
     def _named(self, name: str, replica: t.Value = 0) -> dict[str, Any]:
         """Number and threads of a named barrier; 0 is that of all threads."""
         if not name:
-            return {"id": 0, "threads": self._schedule.threads}
+            return {"id": 0, "number": "0", "threads": str(int(self._schedule.threads))}
         plan = named_plans(self._schedule)[name]
-        return {"id": self.value(_sum(replica, plan.number)), "threads": plan.threads}
+        number = Size(plan.number, f"{name.upper()}_BARRIER")
+        return {
+            "id": plan.number,
+            "number": self.value(_sum(replica, number)),
+            "threads": self.spelled(plan.threads),
+        }
 
     def _meet(self, s: t.Meet | t.Publish | t.Store) -> Iterator[str]:
         yield from self._spell("meet", **self._named(s.name, s.replica))
@@ -311,14 +341,13 @@ class Printer:
 
     def _first_warp(self, replica: t.Value) -> dict[str, Any]:
         """The warp of this role (of one replica) that issues its stores: the bulk groups are its own."""
-        facts = role_facts(self._schedule, self._role) if self._role else None
-        first = facts.first_warp if facts else 0
-        warp = _sum(replica * facts.warps if facts and isinstance(replica, t.Expr) else 0, first)
-        folded = t.fold(warp, {} if self._replica is None else {"replica": self._replica})
-        return {
-            "warp": self.value(warp),
-            "end": None if isinstance(folded, t.Expr) else 32 * (int(folded) + 1),
-        }
+        first, threads = 0, 0
+        if self._role is not None:
+            facts = role_facts(self._schedule, self._role)
+            first, threads = facts.first, facts.threads
+        begin = _sum(replica * threads if isinstance(replica, t.Expr) else 0, first)
+        warp = _sum(replica * (threads // 32) if isinstance(replica, t.Expr) else 0, first // 32)
+        return {"warp": self.value(warp), "end": self.value(_sum(begin, 32))}
 
     def _box(self, box: t.Box) -> dict[str, Any]:
         """What macros see of a box: its tensor map, its coordinates and its ranges, outermost first."""
@@ -328,7 +357,12 @@ class Printer:
         ranges = [
             f"{first} : {self.value(p + size)}" for first, p, size in zip(at, box.at, extents, strict=True)
         ]
-        return {"map": tensor_map, "at": at, "ranges": ranges, "box": extents}
+        return {
+            "map": tensor_map,
+            "at": at,
+            "ranges": ranges,
+            "box": [self.spelled(size) for size in extents],
+        }
 
     def _clusterarrive(self, s: t.ClusterArrive) -> Iterator[str]:
         yield from self._spell("cluster_arrive", relaxed=s.relaxed)
@@ -358,10 +392,18 @@ class Printer:
         yield from self._spell("depend")
 
     def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
-        yield from self._spell("barriers_stand", barriers=self._plan.barriers, schedule=self._schedule)
+        barriers = [
+            SimpleNamespace(name=b.name, stages=self.spelled(b.stages), count=self.spelled(b.count))
+            for b in self._plan.barriers
+        ]
+        yield from self._spell("barriers_stand", barriers=barriers, schedule=self._schedule)
         if self._schedule.multicasts:
             # No CTA may send before the barriers of the others stand.
             yield from self._spell("meet_cluster")
+
+    def _teardown(self, s: t.TearDown) -> Iterator[str]:
+        yield "# Tensor memory goes back only when no role can touch it any more."
+        yield from self._spell("tear_down", schedule=self._schedule)
 
     def _barrier(self, slot: t.Slot, side: str) -> str:
         return self._phrase(
@@ -373,18 +415,21 @@ class Printer:
         plan, role = self._plan.pipelines[pipe.name], s.slot.role
         if kind in ("acquire", "commit"):
             actions = plan.acquire if kind == "acquire" else plan.commit
-            self.used.add((pipe.name, kind))
         else:
             actions = (plan.wait if kind == "wait" else plan.release)[role]
-            self.used.add((pipe.name, kind, role))
         if pipe.fill is Engine.BULK:
             # A DSL announces the bytes of a bulk fill before its copies, or arrives behind them.
-            first = bool(self._spelling.announces_first) or pipe.multicast
-            announce = (Action.EXPECT_TX,) if (kind == "acquire") == first else ()
-            actions = tuple(a for a in actions if a is not Action.EXPECT_TX)
+            first = bool(self._spelling.announces_first) or pipe.multicast or pipe.pair
+            expect = Action.EXPECT_TX_PAIR if pipe.pair else Action.EXPECT_TX
+            announce = (expect,) if (kind == "acquire") == first else ()
+            actions = tuple(a for a in actions if a is not expect)
             actions = actions + announce if kind in ("acquire", "commit") else actions
         turn = s.slot.use if pipe.stages == 1 else None
-        phase = self.value(turn, 5) if turn is not None else f"({self.value(s.slot.use, 5)} // {pipe.stages})"
+        phase = (
+            self.value(turn, 5)
+            if turn is not None
+            else f"({self.value(s.slot.use, 5)} // {self.spelled(pipe.stages, 6)})"
+        )
         full_parity = "0" if pipe.rounds == "once" else f"{phase} & 1"
         values = {
             "full": self._barrier(s.slot, "full"), "empty": self._barrier(s.slot, "empty"), "full_parity": full_parity,
@@ -398,6 +443,13 @@ class Printer:
                 yield from self._products_done(s.pending)
             elif action is not Action.ELECT:
                 yield from self._spell(action.value, **values)
+        if not actions and kind != "commit":
+            # The reader of the kernel looks for this step.
+            yield f"# {pipe.name}: " + (
+                f"{pipe.returned_by} also gives its slot back"
+                if pipe.returned_by
+                else "filled once, so its slot is free"
+            )
 
 
 def _sum(a: t.Value, b: t.Value) -> t.Value:
@@ -430,27 +482,29 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     groups = role.warps // 4 if mma.unit == "wgmma" else 1
     m = mma.m // groups if mma.shared_out == "m" else mma.m
     n = mma.n // groups if mma.shared_out == "n" else mma.n
-    first = schedule.first_thread(role.name) // 32
+    own_m, own_n = m // mma.cta_group, n // mma.cta_group
+    first = int(schedule.first_thread(role.name)) // 32
     which = f"(warp - {first}) // 4" if first else "warp // 4"
     if role.replicas > 1:
         which += f" % {groups}"
     return SimpleNamespace(
         **{**vars(mma), "m": m, "n": n}, whole=mma, groups=groups, which=which if groups > 1 else None,
         a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
-        rows_a=m if mma.a_major == "k" else mma.k, rows_b=n if mma.b_major == "k" else mma.k,
-        columns_a=mma.k if mma.a_major == "k" else m, columns_b=mma.k if mma.b_major == "k" else n,
+        rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
+        columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,
         policy="FullRow" if mma.shared_out == "m" else "FullCol", a_shared=mma.a_space is Space.SHARED,
-        home=mma.unit if mma.a_space is Space.SHARED else f"{mma.unit}_{mma.a_space.value}",
+        home=mma.unit + (f"_{mma.a_space.value}" if mma.a_space is not Space.SHARED else "_pair" if mma.cta_group == 2 else ""),
     )  # fmt: skip
 
 
 def role_facts(schedule: Schedule, role: Role) -> SimpleNamespace:
     """What templates and macros see of a role: its threads and warps, and those that work."""
-    first = schedule.first_thread(role.name)
+    # Where a role's threads lie is written in figures: a sum over all roles before it would say less.
+    first, threads = int(schedule.first_thread(role.name)), int(role.threads)
     active = role.active or role.warps
     budget = role.registers or 0
     return SimpleNamespace(
-        name=role.name, doc=role.doc, warps=role.warps, threads=32 * role.warps, replicas=role.replicas, first=first,
-        end=first + role.threads, first_warp=first // 32, end_warp=(first + role.threads) // 32, registers=role.registers,
+        name=role.name, doc=role.doc, warps=int(role.warps), threads=threads // role.replicas, replicas=role.replicas, first=first,
+        end=first + threads, first_warp=first // 32, end_warp=(first + threads) // 32, registers=role.registers,
         raises=budget * schedule.threads * schedule.ctas_per_sm > 65536, active=active, idle=active < role.warps,
     )  # fmt: skip

@@ -1,41 +1,90 @@
-"""Templates to module text: one Jinja environment, what a template sees of a declaration, and the printed text of a kernel.
-
-Rendering fails when no body takes a step of a declared pipeline.
-"""
+"""Templates to module text: one Jinja environment, what a template sees of a declaration, and the printed text of a kernel."""
 
 from __future__ import annotations
 
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jinja2
 
-import dsl_kernels
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
-from dsl_kernels.tile.lang import DTYPE_BYTES, Buffer, Schedule, Space
-from dsl_kernels.tile.plan import PipelinePlan, barrier_plan
-from dsl_kernels.tile.text import Box, Bulk, Expr, Rows, Slot, Span, Store, Text, View, walk
+from dsl_kernels.tile.lang import Buffer, Schedule, Space, named
+from dsl_kernels.tile.plan import barrier_plan
+from dsl_kernels.tile.text import (
+    Box,
+    Bulk,
+    ClusterArrive,
+    ClusterWait,
+    Expr,
+    Let,
+    Rows,
+    Span,
+    Store,
+    Text,
+    Variable,
+    walk,
+)
 
-from .printer import Printer, mma_facts, role_facts
-from .sweep import TEMPLATES, Candidate
+from .printer import INDENT, Printer, mma_facts, role_facts
+from .sweep import DEVICE, TEMPLATES, Candidate, leaf_files
+
+WIDTH = 110
+# Where a frame wants the module's named sizes; which they are is known when everything is printed.
+SIZES = "# sizes"
 
 
-def wrapped(items: str, margin: int = 4) -> str:
-    """A list of parameters or arguments on lines of its own, at most 110 columns wide."""
-    # A name and its annotation stay together.
-    held = textwrap.wrap(
-        items.replace(": ", ":\0"), 110 - margin, break_long_words=False, break_on_hyphens=False
-    )
-    lines = [line.replace("\0", " ") for line in held]
-    return "\n" + "\n".join(" " * margin + line for line in lines) + "\n" + " " * (margin - 4)
+def wrapped(line: str) -> list[str]:
+    """A line of a module in lines of at most WIDTH columns: a comment by words, a call by its arguments."""
+    margin = " " * (len(line) - len(line.lstrip()))
+    if len(line) <= WIDTH:
+        return [line]
+    if line.lstrip().startswith("# "):
+        text = textwrap.wrap(line.strip()[2:], WIDTH - len(margin) - 2, break_on_hyphens=False)
+        return [f"{margin}# {part}" for part in text]
+    for begin in (i for i, c in enumerate(line) if c == "("):
+        pieces, end = _split(line, begin)
+        if end is not None and line[end:] in (")", "):", "),"):
+            break
+    else:
+        return [line]
+    lines, row = [line[: begin + 1]], margin + INDENT
+    for piece in pieces:
+        if row.strip() and len(row) + len(piece) + 1 > WIDTH:
+            lines.append(row.rstrip())
+            row = margin + INDENT
+        row += piece + ", "
+    return [part for row in (*lines, row.rstrip(" ,"), margin + line[end:]) for part in wrapped(row)]
+
+
+def _split(line: str, begin: int) -> tuple[list[str], int | None]:
+    """What stands between the parenthesis at `begin` and its partner, at its own commas; and where the partner is."""
+    pieces: list[str] = []
+    depth, start, quoted = 0, begin + 1, False
+    for i in range(begin, len(line)):
+        c = line[i]
+        if c == '"':
+            quoted = not quoted
+        elif quoted:
+            continue
+        elif c in "([{":
+            depth += 1
+        elif c in ")]}":
+            depth -= 1
+            if depth == 0:
+                return [*pieces, line[start:i].strip()], i
+        elif c == "," and depth == 1:
+            pieces.append(line[start:i].strip())
+            start = i + 1
+    return pieces, None
 
 
 @lru_cache(maxsize=1)
@@ -48,78 +97,28 @@ def environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    found.filters["wrapped"] = wrapped
     return found
 
 
-def steps_missing(plans: Iterable[PipelinePlan], used: set[tuple[str, ...]]) -> list[str]:
-    """Declared steps that nothing spelled."""
-    wanted: set[tuple[str, ...]] = set()
-    for plan in plans:
-        name = plan.pipeline.name
-        wanted.add((name, "commit"))
-        if plan.empty is not None:
-            wanted.add((name, "acquire"))
-        for reader in plan.pipeline.readers:
-            wanted.add((name, "wait", reader.role))
-            if plan.empty is not None:
-                wanted.add((name, "release", reader.role))
-    return [" ".join(step) for step in sorted(wanted - used)]
+def context(candidate: Candidate, schedule: Schedule) -> dict[str, Any]:
+    """What a frame sees of the declaration.
 
-
-def _roles(schedule: Schedule) -> dict[str, SimpleNamespace]:
-    roles = {}
-    for role in schedule.roles:
-        first = schedule.first_thread(role.name)
-        roles[role.name] = SimpleNamespace(
-            name=role.name,
-            warps=role.warps,
-            threads=role.threads,
-            first=first,
-            end=first + role.threads,
-            first_warp=first // 32,
-            registers=role.registers,
-        )
-    return roles
-
-
-def context(candidate: Candidate) -> dict[str, Any]:
-    """What a template sees; all of it is read from the declaration.
-
-    k: knobs; role: roles with their thread ranges; buf: buffers; mma: tensor-core operations; c: constants;
-    barriers: every mbarrier array; bar: named barriers with id and thread count; operands, dims, maps:
-    the launch's arguments, the runtime dims that they give, the tensor maps; threads, grid, cluster, tmem_columns.
+    buf: buffers by name; barriers: every mbarrier array; operands, dims, maps: the launch's arguments, the runtime dims
+    that they give, the tensor maps; threads, grid, cluster, tmem_columns.
     """
-    schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
-    named = {
-        name: SimpleNamespace(id=number, threads=sum(schedule.role(r).threads for r in members))
-        for number, (name, members) in enumerate(schedule.named_barriers.items(), start=1)
-    }
-    columns = schedule.tmem_columns()
     operands = candidate.program.operands(candidate.knobs)
     return {
         "id": candidate.id,
-        "arch": candidate.arch,
-        "k": SimpleNamespace(**candidate.knobs),
-        "c": SimpleNamespace(**schedule.constants),
-        "role": SimpleNamespace(**_roles(schedule)),
         "buf": SimpleNamespace(**{b.name: b for b in schedule.buffers}),
-        "mma": SimpleNamespace(**{m.name: m for m in schedule.mmas}),
         "operands": operands,
         "maps": schedule.maps,
         "dims": dims_of(operands),
         "barriers": barrier_plan(schedule).barriers,
-        "bar": SimpleNamespace(**named),
-        "threads": schedule.threads,
+        "threads": int(schedule.threads),
         "grid": schedule.grid,
-        "cluster": schedule.cluster,
-        "tmem_columns": max(32, 1 << (columns - 1).bit_length()) if columns else 0,
-        "Space": Space,
-        "op": candidate.program.op,
+        "cluster": tuple(map(int, schedule.cluster)),
+        "tmem_columns": int(schedule.tmem_allocation()),
     }
-
-
-DEVICE = Path(dsl_kernels.__file__).resolve().parent / "device"
 
 
 @lru_cache(maxsize=64)
@@ -128,10 +127,8 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
 
     Behind them the leaves that all operations share.
     """
-    paths = sorted(
-        (DEVICE / backend).glob(f"{op}*.py"), key=lambda path: (not path.stem.endswith(tag), path.stem)
-    )
-    paths += (DEVICE / backend).glob(f"{SHARED_LEAVES}.py")
+    paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
+    paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
@@ -141,8 +138,12 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        alias = SHARED_LEAVES if path.stem == SHARED_LEAVES else f"leaf{path.stem.removeprefix(op)}"
+        shared = path.stem.startswith(SHARED_LEAVES)
+        alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
         found.append((alias, path.stem, frozenset(names)))
+    if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):
+        # Fragments lie otherwise there: a leaf for the other layout would compute something else.
+        found = [module for module in found if module[0] != SHARED_LEAVES]
     return tuple(found)
 
 
@@ -150,9 +151,42 @@ SHARED_LEAVES = "fragment"
 """The module of a DSL whose leaves are for every operation."""
 
 
-def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Parameter:
+    """A name of the kernel that a role may take.
+
+    `kind` is "map", "coordinates", "memory" (an operand or a buffer), "value", or "variable" where it may be assigned;
+    a value or variable has a dtype.
+    """
+
+    name: str
+    kind: str
+    dtype: str | None = None
+
+
+def names_of_kernel(
+    candidate: Candidate, schedule: Schedule, text: Text, views: list[SimpleNamespace]
+) -> list[Parameter]:
+    """Every name that stands in the kernel when its roles begin, in the order in which it comes up."""
+    operands = candidate.program.operands(candidate.knobs)
+    plan = barrier_plan(schedule)
+    found = [Parameter(m.name + end, kind) for m in schedule.maps for end, kind in (("", "map"), ("_coords", "coordinates"))]  # fmt: skip
+    found += [Parameter(o.name, "value", o.dtype) if o.kind == "scalar" else Parameter(o.name, "memory") for o in operands]  # fmt: skip
+    found += [Parameter(dim, "value", "int32") for dim in dims_of(operands)]
+    memory = [*(v.name for v in views), *(b.name for b in schedule.buffers if b.space is not Space.REGISTER)]
+    found += [Parameter(name, "memory") for name in (*memory, "tmem", *(b.name for b in plan.barriers))]
+    found += [Parameter(axis, "value", "int32") for axis in schedule.axes]
+    for s in text.start:
+        if isinstance(s, Variable):
+            found.append(Parameter(s.name, "variable", s.dtype))
+        elif isinstance(s, Let) and isinstance(s.value, Expr):
+            found.append(Parameter(s.name, "value", s.value.dtype))
+    found += [Parameter(name, "value", "int32") for name in ("thread", "warp", "lane")]
+    return list({p.name: p for p in found}.values())
+
+
+def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[dict[str, Any], Printer]:
     """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
-    schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
     plan = barrier_plan(schedule)
     dims = dims_of(candidate.program.operands(candidate.knobs))
     if taken := sorted(dims.keys() & {buffer.name for buffer in schedule.buffers}):
@@ -167,7 +201,7 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
 
     used = {"leaf"}
 
-    own = tuple(module for module in modules if module[0] != SHARED_LEAVES)
+    own = tuple(module for module in modules if not module[0].startswith(SHARED_LEAVES))
 
     def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
         for alias, _, names in among:
@@ -189,87 +223,133 @@ def text_context(candidate: Candidate, text: Text) -> dict[str, Any]:
         )
 
     printer = Printer(schedule, plan, spelling, leaf_module)
-    start = "\n".join(printer.lines(text.start))
+    start, end = ("\n".join(printer.lines(part)) for part in (text.start, text.end))
+    statements = [s for part in text.parts.values() for s in walk(part)]
+    views = operand_views(candidate, schedule, statements)
+    within = names_of_kernel(candidate, schedule, text, views)
     roles = []
     for role in schedule.roles:
+        if role.name in {p.name for p in within}:
+            raise TemplateError(
+                f"role {role.name} ({candidate.id})", expected="a name of its own", got="the name of an operand, buffer, axis or variable",
+                fix="rename one of them",
+            )  # fmt: skip
         facts = role_facts(schedule, role)
-        spread = role.replicas if spelling.one_text_a_replica else 1
-        for replica in range(spread):
-            lines = printer.lines(
-                text.roles[role.name], role, replica if role.replicas > 1 and spread > 1 else None
+        lines = "\n".join(printer.lines(text.roles[role.name], role))
+        mmas = [m for m in schedule.mmas if m.role == role.name]
+        fragments = [fragment_facts(b, schedule) for b in schedule.buffers if b.role == role.name]
+        said = names_in_python(lines)
+        wanted = said | {m.b for m in mmas} | {m.a for m in mmas if m.a_space is Space.SHARED}
+        wanted |= {"thread"} if "worker" in said else set()
+        wanted |= {"warp"} if role.replicas > 1 and not spelling.replicas_apart else set()
+        # A role's replicas are called one by one, or as one.
+        apart = role.replicas if spelling.replicas_apart else 1
+        each = facts.threads * role.replicas // apart
+        roles.append(
+            SimpleNamespace(
+                **vars(facts),
+                purpose=role.doc[:1].upper() + role.doc[1:] + ("" if role.doc.endswith(".") else "."),
+                text=lines,
+                parameters=[p for p in within if p.name in wanted],
+                calls=[
+                    SimpleNamespace(
+                        replica=i,
+                        first=facts.first + i * each,
+                        end=facts.first + (i + 1) * each,
+                        last=role is schedule.roles[-1] and i == apart - 1,
+                    )
+                    for i in range(apart)
+                ],
+                worker="worker" in said,
+                replica=role.replicas > 1,
+                mmas=[mma_facts(schedule, m) for m in mmas],
+                fragments=fragments,
             )
-            named = names_in_text(text.roles[role.name])
-            first = facts.first + replica * facts.threads
-            roles.append(
-                SimpleNamespace(
-                    **{
-                        **vars(facts),
-                        "first": first,
-                        "end": first + facts.threads * (role.replicas // spread),
-                    },
-                    title=f"{role.name} {replica}" if spread > 1 else role.name,
-                    suffix=f"_{replica}" if spread > 1 else "",
-                    text="\n".join(lines),
-                    worker="worker" in named,
-                    replica="replica" in named and spread == 1,
-                    mmas=[mma_facts(schedule, m) for m in schedule.mmas if m.role == role.name],
-                    fragments=[fragment_facts(b, schedule) for b in schedule.buffers if b.role == role.name],
-                )
-            )
-    missing = steps_missing(plan.pipelines.values(), printer.used)
-    if missing:
-        raise TemplateError(
-            f"bodies of {candidate.program.op}", expected="every declared pipeline step", got=f"no {'; no '.join(missing)} ({candidate.id})",
-            fix="take the step in a body, or remove the pipeline from the declaration",
-        )  # fmt: skip
-    statements = [s for part in (text.start, *text.roles.values()) for s in walk(part)]
+        )
+    said = names_in_python(start) | names_in_python(end) | {p.name for role in roles for p in role.parameters}
     stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     return {
+        "sizes": SIZES,
+        "spelled": printer.spelled,
+        "shape": lambda extents: shape(printer, extents),
+        "extent": lambda buffer: extent(printer, buffer),
         "start": start,
+        "end": end,
+        "clusters": any(isinstance(s, (ClusterArrive, ClusterWait)) for s in statements),
         "roles": roles,
-        "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED),
+        "shared": tuple(b for b in schedule.buffers if b.space is Space.SHARED and b.alias is None),
+        "aliases": tuple(b for b in schedule.buffers if b.alias is not None),
         "tensor": [b for b in schedule.buffers if b.space is Space.TENSOR],
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name, own or modules) for name in ("PASS_CONFIGS", "SOURCE")},
+        "homes": {name: home(name, own or modules) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
-        "spends_registers": schedule.spends_registers,
+        "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
-        "launch_grid": [extent.replace("ceildiv(", "T.ceildiv(") for extent in schedule.grid],
-        "leaf_modules": [(alias, name) for alias, name, _ in modules if alias in used],
+        "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
+        "lane": "lane" in said,
+        "warp": "warp" in said,
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}
         | {box.map: schedule.buffer(view.buffer).dtype for box, view in stores},
-        "boxed": {s.source.map: "strided" for s in statements if isinstance(s, Bulk) and isinstance(s.source, Box) and len(s.source.at) > 2}
-        | {box.map: "store" for box, _ in stores} | {s.source.map: "multicast" for s in statements if isinstance(s, Bulk) and s.multicast},
+        "boxed": {name: kind for name, kind in box_kinds(statements).items() if kind != "plain"},
+        "pairs": schedule.pairs,
         "multicasts": schedule.multicasts,
         "gathered": {s.source.map for s in statements if isinstance(s, Bulk) and isinstance(s.source, Rows)},
-        "warp": any("warp" in names_in_text(part) for part in (text.start, *text.roles.values())),
         "ordered": bool(schedule.turns) or schedule.multicasts,
-        "views": operand_views(candidate, schedule, statements),
-    }  # fmt: skip
+        "views": views,
+    }, printer  # fmt: skip
 
 
-def names_in_text(statements: Any) -> set[str]:
-    """The names that a text's values use."""
+def shape(printer: Printer, extents: Iterable[int]) -> str:
+    """A tuple of sizes."""
+    parts = [printer.spelled(extent) for extent in extents]
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
-    def of(value: Any) -> Iterator[str]:
-        if isinstance(value, Expr):
-            if value.op == "name":
-                yield value.args[0]
-            for arg in value.args:
-                yield from of(arg)
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                yield from of(item)
-        elif isinstance(value, (View, Slot, Box, Span, Rows)):
-            for item in vars(value).values():
-                yield from of(item)
 
-    return {name for s in walk(statements) for item in vars(s).values() for name in of(item)}
+def box_kinds(statements: list[Any]) -> dict[str, str]:
+    """What copies the boxes of each tensor map: "plain", "strided" (more than two axes), "multicast", "pair" or "store".
+
+    Raises:
+        DeclarationError: a map of which boxes are copied in two ways.
+    """
+    found = [(box.map, "store") for s in statements if isinstance(s, Store) for box, _ in s.copies]
+    for s in statements:
+        if isinstance(s, Bulk) and isinstance(s.source, Box):
+            plain = "strided" if len(s.source.at) > 2 else "plain"
+            found.append(
+                (s.source.map, "multicast" if s.multicast else "pair" if s.slot.pipeline.pair else plain)
+            )
+    kinds = dict(found)
+    for name, kind in found:
+        if kinds[name] != kind:
+            raise DeclarationError(
+                f"map {name}",
+                expected="one way of copying its boxes",
+                got=f"{kind} and {kinds[name]}",
+                fix="declare a map for each",
+            )
+    return kinds
+
+
+def extent(printer: Printer, buffer: Buffer) -> str:
+    """Elements of a buffer, over all stages, as a product."""
+    first, *others = (buffer.stages,) * (buffer.stages > 1) + buffer.shape
+    parts = [printer.spelled(first, 5 if others else 0), *(printer.spelled(factor, 6) for factor in others)]
+    return " * ".join(parts)
+
+
+# Comments and strings; and names, but no attributes and no keywords of a call.
+_SILENT = re.compile(r"#.*|\"{3}.*?\"{3}|\"[^\"\n]*\"")
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*\b(?!=(?!=))")
+
+
+def names_in_python(source: str) -> set[str]:
+    """The names that generated Python text reads or assigns."""
+    return set(_NAME.findall(_SILENT.sub("", source)))
 
 
 def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
@@ -280,7 +360,7 @@ def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
         name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private, own=own,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
         # Of other vectors of half words a compiler keeps each element in a register of its own.
-        even=1 << ((buffer.per_thread or share) - 1).bit_length() if DTYPE_BYTES[buffer.dtype] == 2 else buffer.per_thread or share,
+        even=1 << ((buffer.per_thread or share) - 1).bit_length() if DTYPES[buffer.dtype].bytes == 2 else buffer.per_thread or share,
     )  # fmt: skip
 
 
@@ -300,7 +380,7 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
             # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
             shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
             if operands[tensor_map.operand].strides is not None:
-                steps = [_in_elements(s, DTYPE_BYTES[dtype]) for s in reversed(tensor_map.global_strides)]
+                steps = [_in_elements(s, DTYPES[dtype].bytes) for s in reversed(tensor_map.global_strides)]
                 strides = f"({', '.join([*steps, '1'])})"
             found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)
         else:
@@ -329,11 +409,15 @@ def render(candidate: Candidate) -> str:
     """The text of one generated module.
 
     Raises:
-        TemplateError: an undefined name, a syntax error, or a declared pipeline step that no body takes.
+        TemplateError: an undefined name or a syntax error.
+        DeclarationError: the text does not do what its schedule declares.
     """
     name = f"{candidate.backend}/{candidate.template.name}"
-    text = candidate.program.text(candidate.knobs, candidate.arch)
-    names = context(candidate) | text_context(candidate, text)
+    knobs = named(candidate.knobs)
+    schedule = candidate.program.schedule(knobs, candidate.arch)
+    text = candidate.program.text(knobs, candidate.arch)
+    of_text, printer = text_context(candidate, schedule, text)
+    names = context(candidate, schedule) | of_text
     try:
         body = environment().get_template(name).render(names)
     except jinja2.TemplateError as error:
@@ -344,12 +428,36 @@ def render(candidate: Candidate) -> str:
             got=f"{type(error).__name__}: {error.message or error} (variant {candidate.id})",
             fix="use names of codegen.render.context, or declare what is missing",
         ) from error
-    return header(candidate) + "\n".join(line.rstrip() for line in body.split("\n"))
+    body = body.replace(SIZES, definitions(candidate, printer.sizes, names_in_python(body)))
+    lines = [part for line in needed_imports(body).split("\n") for part in wrapped(line.rstrip())]
+    return header(candidate, schedule) + re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip("\n") + "\n"
 
 
-def header(candidate: Candidate) -> str:
+def definitions(candidate: Candidate, sizes: dict[str, int], used: set[str]) -> str:
+    """The named sizes that a module uses, knobs first with what they mean."""
+    knobs = {knob.name.upper(): knob.doc for knob in candidate.program.knobs}
+    order = [*(name for name in knobs if name in sizes), *(name for name in sizes if name not in knobs)]
+    lines = []
+    for name in (name for name in order if name in used):
+        line = f"{name} = {sizes[name]}"
+        lines.append(f"{line}  # {knobs[name]}" if name in knobs else line)
+    return "\n".join(lines)
+
+
+def needed_imports(body: str) -> str:
+    """A module without the imported names that it does not use."""
+    imports = re.compile(r"^(from \S+ import )(.+)\n", re.MULTILINE)
+    used = names_in_python(imports.sub("", body))
+
+    def kept(match: re.Match[str]) -> str:
+        names = [name for name in match[2].split(", ") if name.split(" as ")[-1] in used]
+        return f"{match[1]}{', '.join(names)}\n" if names else ""
+
+    return imports.sub(kept, body)
+
+
+def header(candidate: Candidate, schedule: Schedule) -> str:
     """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
-    schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
     knobs = ", ".join(f"{name}={value}" for name, value in candidate.program.spelled(candidate.knobs).items())
     op = candidate.program.op
     drawing = describe(schedule, candidate.arch).replace("\\", "\\\\")

@@ -8,7 +8,33 @@ from pathlib import Path
 from dsl_kernels import programs
 from dsl_kernels.errors import InvalidArgumentError
 
-from .emit import ROOT
+from .render import environment
+from .sweep import ROOT, TEMPLATES, backends
+
+_CASES = '''"""Cases of the leaves of {op}: each on its own, as every DSL spells it, against its meaning in torch."""
+
+from __future__ import annotations
+
+import torch
+from leaf_probes import Probe, case
+
+from dsl_kernels.device.torch import {op} as leaf
+
+
+@case(leaf.read_row)
+def read_row(p: Probe) -> None:
+    target, x = p.shared("target", (256,), out=True), p.operand("x", p.normal(3, 256))
+    p.call(target, x, p.dim("row", 1), p.dim("columns", 256), p.threads, p.thread)
+
+
+@case(leaf.write_row)
+def write_row(p: Probe) -> None:
+    y, source = p.operand("y", torch.zeros(3, 256), out=True), p.shared("source", (256,), p.normal(256))
+    p.call(y, source, p.dim("row", 1), p.dim("columns", 256), p.threads, p.thread)
+'''
+
+LEAVES = "_leaves.py.j2"
+"""In the templates of a DSL, where it has one: the leaves of the program below."""
 
 _PROBLEM = '''"""{title}: what it computes, its reference and its workloads."""
 
@@ -37,7 +63,9 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     raise NotImplementedError("write the reference of {op} in dsl_kernels/problems/{op}.py")
 
 
-def compare(form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Comparison:
+def compare(
+    form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
+) -> Comparison:
     """Figures against their limits."""
     result = Comparison()
     error = (outputs["y"].double() - expected["y"]).norm() / expected["y"].norm()
@@ -121,7 +149,13 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
 
 
 PROGRAM = TileProgram(
-    op="{op}", problem=problems.get("{op}"), knobs=KNOBS, declare=declare, bodies=bodies, bucket=bucket, counts=counts
+    op="{op}",
+    problem=problems.get("{op}"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    bucket=bucket,
+    counts=counts,
 )
 '''
 
@@ -131,7 +165,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...tile.text import leaf
+from ...tile.text import Writes, leaf
 
 
 @leaf
@@ -141,51 +175,9 @@ def read_row(target: Any, x: Any, row: int, columns: int, threads: int, thread: 
 
 
 @leaf
-def write_row(y: Any, source: Any, row: int, columns: int, threads: int, thread: Any) -> None:
+def write_row(y: Writes, source: Any, row: int, columns: int, threads: int, thread: Any) -> None:
     """The result of a row."""
     raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/torch/{op}.py")
-'''
-
-_TILELANG = '''"""Leaf maths of {op} in TileLang."""
-
-import tilelang.language as T
-
-PASS_CONFIGS: dict = {{}}
-
-
-@T.macro
-def read_row(target, x, row, columns, threads, thread):
-    """A row into shared memory."""
-    for i in T.serial(T.ceildiv(columns, threads)):
-        if i * threads + thread < columns:
-            target[i * threads + thread] = x[row, i * threads + thread]
-
-
-@T.macro
-def write_row(y, source, row, columns, threads, thread):
-    """The result of a row."""
-    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/tilelang/{op}.py")
-'''
-
-_CUTEDSL = '''"""Leaf maths of {op} in CuTe DSL."""
-
-import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, Int64
-
-
-@cute.jit
-def read_row(target: cute.Pointer, x: cute.Pointer, row: Int32, columns: Int32, threads: cutlass.Constexpr, thread: Int32):
-    """A row into shared memory."""
-    source = x + Int64(row) * columns
-    for i in cutlass.range(thread, columns, threads, unroll=1):
-        target[i] = source[i]
-
-
-@cute.jit
-def write_row(y: cute.Pointer, source: cute.Pointer, row: Int32, columns: Int32, threads: cutlass.Constexpr, thread: Int32):
-    """The result of a row."""
-    raise NotImplementedError("write the leaves of {op} in dsl_kernels/device/cutedsl/{op}.py")
 '''
 
 _TEST = '''"""{title}: every workload on every executor that can run here. The shared tests cover its variants too."""
@@ -208,6 +200,11 @@ def test_reference_is_written_and_finite(workload) -> None:
 '''
 
 
+def leaves(backend: str, op: str) -> str:
+    """The leaves that a new operation begins with in a DSL."""
+    return environment().get_template(f"{backend}/{LEAVES}").render(op=op)
+
+
 def scaffold(op: str, root: Path = ROOT) -> list[Path]:
     """Write the files of a new operation below `root` and return their paths.
 
@@ -226,10 +223,14 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
         root / "dsl_kernels" / "problems" / f"{op}.py": _PROBLEM,
         root / "dsl_kernels" / "programs" / f"{op}.py": _PROGRAM,
         root / "dsl_kernels" / "device" / "torch" / f"{op}.py": _TORCH,
-        root / "dsl_kernels" / "device" / "tilelang" / f"{op}.py": _TILELANG,
-        root / "dsl_kernels" / "device" / "cutedsl" / f"{op}.py": _CUTEDSL,
         root / "tests" / "numerics" / f"test_{op}.py": _TEST,
+        root / "tests" / "numerics" / f"leaves_{op}.py": _CASES,
     }
+    files = {path: text.format(op=op, title=title) for path, text in files.items()}
+    for backend in backends():
+        if not (TEMPLATES / backend / LEAVES).exists():
+            continue
+        files[root / "dsl_kernels" / "device" / backend / f"{op}.py"] = leaves(backend, op)
     taken = [path for path in files if path.exists()]
     if taken:
         raise InvalidArgumentError(
@@ -240,5 +241,5 @@ def scaffold(op: str, root: Path = ROOT) -> list[Path]:
         )
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text.format(op=op, title=title))
+        path.write_text(text)
     return list(files)

@@ -17,7 +17,9 @@ from dsl_kernels.tile.lang import TileProgram
 
 from .check import Violation, check
 
-TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+ROOT = Path(__file__).resolve().parent.parent
+TEMPLATES = ROOT / "templates"
+DEVICE = ROOT / "dsl_kernels" / "device"
 FRAME = "_frame.py.j2"
 
 
@@ -90,6 +92,18 @@ def backends() -> list[str]:
     )
 
 
+def leaf_files(backend: str, op: str) -> list[Path]:
+    """The files of an operation's leaves in a DSL: `<op>.py`, and `<op>_<what>.py` unless an operation has that name."""
+    names = programs.names()
+
+    def owner(stem: str) -> str:
+        return max(
+            (name for name in names if stem == name or stem.startswith(f"{name}_")), key=len, default=""
+        )
+
+    return [path for path in (DEVICE / backend).glob(f"{op}*.py") if owner(path.stem) == op]
+
+
 def frame(backend: str) -> Path:
     """The template around the text of a kernel in a DSL."""
     return TEMPLATES / backend / FRAME
@@ -105,13 +119,16 @@ def combinations(program: TileProgram, arch: ArchSpec, level: int, backend: str)
 
 
 def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
-    """All candidates at `level` that pass `only`, checked against their architectures."""
+    """All candidates at `level` that pass `only`, checked against their architectures.
+
+    A DSL that has no leaves of an operation takes no part in it.
+    """
     only.validate()
     result = Sweep()
     for op in programs.names():
         for backend in backends():
             for arch in ARCHS.values():
-                if not only.accepts(op, backend, arch.name):
+                if not only.accepts(op, backend, arch.name) or not leaf_files(backend, op):
                     continue
                 program = programs.get(op)
                 for knobs in combinations(program, arch, level, backend):

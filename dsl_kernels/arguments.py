@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import math
 import numbers
+import operator
 import os
 import types
 import typing
@@ -36,6 +38,8 @@ SEEDS = (-(2**63), 2**64 - 1)
 
 NEVER_SCARCE = 1 << 28
 """Bytes that are asked for without a look at what is free."""
+
+INT32_MAX = 2**31 - 1
 
 _SHOWN = 60
 
@@ -130,6 +134,48 @@ def require_range(name: str, value: int | float, low: int | float, high: int | f
         raise InvalidArgumentError(
             name, expected=f"{low} to {high}", got=shown(value), fix=fix or "choose a value in that range"
         )
+
+
+def integer(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """An integer argument as a Python int.
+
+    Raises:
+        ArgumentTypeError: not an integer.
+        InvalidArgumentError: outside low to high.
+    """
+    if type(value) is not int:
+        try:
+            value = int(operator.index(value))
+        except Exception:
+            raise ArgumentTypeError(
+                name, expected="an integer", got=f"{type(value).__name__}", fix="convert it with int()"
+            ) from None
+    if (low is not None and value < low) or (high is not None and value > high):
+        limits = f"at least {low}" if high is None else f"{low} to {high}"
+        # Python refuses to spell integers of thousands of digits.
+        got = str(value) if value.bit_length() <= 64 else f"an integer of {value.bit_length()} bits"
+        raise InvalidArgumentError(name, expected=limits, got=got, fix=f"pass {limits}")
+    return int(value)
+
+
+def finite(name: str, value: Any) -> float:
+    """A real argument as a Python float.
+
+    Raises:
+        ArgumentTypeError: not a real number.
+        InvalidArgumentError: infinite, or not a number.
+    """
+    if not isinstance(value, numbers.Real):
+        raise ArgumentTypeError(
+            name, expected="a number", got=type(value).__name__, fix="convert it with float()"
+        )
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidArgumentError(name, expected="a finite number", got=str(number), fix="correct it")
+    return number
 
 
 def require_device(name: str, device: Any) -> Any:

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from .arguments import finite, integer
 from .errors import ArgumentTypeError, InvalidArgumentError
 from .ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
-from .ops._base import finite, integer, no_memory, own_workspace, require_workspace
-from .ops.lightning_indexer import PAGE
+from .ops.workspace import no_memory, own_workspace, require_workspace
 from .problems.base import require_dense
 from .problems.layouts import LATENT_DIM
+from .problems.lightning_indexer import PAGE
 
 
 @dataclass
@@ -64,7 +65,8 @@ def decode(
         kv, kpe, attn_sink, lse_base, sm_scale: as `dsl_kernels.ops.sparse_mla`; the cache has the index cache's pages.
         topk: tokens to select, a multiple of 64 up to 2048.
         output: tensors to write into.
-        workspace: scratch for the step, with its logits; by default the ops' own of the thread and stream.
+        workspace: scratch for the step, with its logits (those of a traced graph are the graph's); by default the ops'
+            own of the thread and stream.
         executor, arch: as in `dsl_kernels.ops`.
 
     Returns:
@@ -193,15 +195,19 @@ def prefill(
 def _scratch(
     workspace: Workspace | None, q_index: torch.Tensor
 ) -> tuple[Workspace | None, contextlib.AbstractContextManager[Any]]:
-    """The workspace of a step and what keeps other threads out of it; a traced graph allocates for itself instead."""
+    """The workspace of a step and what keeps other threads out of it.
+
+    A traced graph hands the caller's on to its ops, each of which keeps others out for as long as it needs to: the
+    logits, which outlive an op, are the graph's own.
+    """
     if torch.compiler.is_compiling():
-        return None, contextlib.nullcontext()
+        return workspace, contextlib.nullcontext()
     found = workspace if workspace is not None else own_workspace(q_index.device)
     return found, found.held()
 
 
 def _logits(scratch: Workspace | None, shape: tuple[int, ...], q_index: torch.Tensor) -> torch.Tensor:
-    if scratch is None:
+    if scratch is None or torch.compiler.is_compiling():
         return q_index.new_empty(shape, dtype=torch.float32)
     return scratch.get("logits", shape, torch.float32, q_index.device, zeroed=False)
 

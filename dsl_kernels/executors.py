@@ -11,6 +11,7 @@ import torch
 from . import programs
 from .arch import get_arch
 from .arguments import checked, require_known
+from .dtypes import DTYPES
 from .errors import ExecutorUnavailableError
 from .variants import Variant
 
@@ -136,7 +137,7 @@ class Emulator:
                 dims=[evaluate(text, sizes) for text in spec.global_dims],
                 strides=[evaluate(text, sizes) for text in spec.global_strides],
                 fill="zero" if spec.oob_fill == "NONE" else "nan",
-                dtype=_MAP_TYPES.get(spec.dtype, spec.dtype.lower()),
+                dtype=_element_type(spec.dtype),
             )
 
         def launch(operands: Mapping[str, Any], dims: Mapping[str, int]) -> None:
@@ -175,15 +176,11 @@ class Emulator:
         return _OnCpu(launch)
 
 
-# Driver enumerator of a tensor map's element type -> the emulator's spelling.
-_MAP_TYPES = {
-    "BFLOAT16": "bf16",
-    "FLOAT16": "f16",
-    "FLOAT32": "f32",
-    "UINT8": "u8",
-    "UINT32": "u32",
-    "INT32": "s32",
-}
+def _element_type(enumerator: str) -> str:
+    """PTX's name of what the driver calls a tensor map's element type."""
+    name = enumerator.lower()
+    return DTYPES[name].ptx if name in DTYPES else name
+
 
 EXECUTORS: dict[str, Callable[[], Executor]] = {
     "cuda": Cuda,

@@ -24,6 +24,7 @@ from .errors import (
 )
 from .problems.base import Comparison
 from .problems.layouts import (
+    BYTE_DTYPES,
     FP8_TOKEN_BYTES,
     INDEX_DIM,
     LATENT_DIM,
@@ -33,7 +34,7 @@ from .problems.layouts import (
     unpack_index_keys,
 )
 from .problems.lightning_indexer import PAGE
-from .problems.sparse_mla import DATASET_SM_SCALE
+from .problems.sparse_mla import DATASET_SM_SCALE, split_cache
 
 KINDS = ("decode", "prefill")
 HEADS = (8, 16, 32, 64, 128)
@@ -75,11 +76,10 @@ REQUIRED = {"decode": ("seq_lens", "block_table"), "prefill": ("k_start", "k_end
 OPTIONAL = ("kpe", "attn_sink")
 INDEX_CACHE = {"decode": "k_index_cache", "prefill": "k_index"}
 MOST_SETS = 1 << 10
-_BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 # Types, dimensions and last extents of each argument, as far as a step's sizes are read off it: the ops check the rest.
 TAKEN: dict[str, tuple[tuple[torch.dtype, ...], tuple[int, ...], tuple[int, ...]]] = {
     "q_index": ((torch.float8_e4m3fn,), (3, 4), (INDEX_DIM,)),
-    "k_index_cache": (_BYTES, (2, 3, 4), ()),
+    "k_index_cache": (BYTE_DTYPES, (2, 3, 4), ()),
     "k_index": ((torch.float8_e4m3fn,), (2,), (INDEX_DIM,)),
     "k_index_scales": ((torch.float32,), (1,), ()),
     "weights": ((torch.float32,), (2, 3), ()),
@@ -89,7 +89,7 @@ TAKEN: dict[str, tuple[tuple[torch.dtype, ...], tuple[int, ...], tuple[int, ...]
     "k_end": ((torch.int32,), (1,), ()),
     "q_nope": ((torch.bfloat16,), (3,), (LATENT_DIM,)),
     "q_pe": ((torch.bfloat16,), (3,), (ROPE_DIM,)),
-    "kv": ((torch.bfloat16, *_BYTES), (2, 3, 4), (LATENT_DIM, LATENT_DIM + ROPE_DIM, FP8_TOKEN_BYTES)),
+    "kv": ((torch.bfloat16, *BYTE_DTYPES), (2, 3, 4), (LATENT_DIM, LATENT_DIM + ROPE_DIM, FP8_TOKEN_BYTES)),
     "kpe": ((torch.bfloat16,), (2, 3, 4), (ROPE_DIM,)),
     "attn_sink": ((torch.float32,), (1,), ()),
 }
@@ -246,13 +246,7 @@ class StepInputs:
 
     def cache_rows(self) -> dict[str, torch.Tensor]:
         """The attention cache as the operands of the sparse_mla problem."""
-        kv = self.tensors["kv"].reshape(-1, self.tensors["kv"].shape[-1])
-        if self.form == "fp8":
-            return {"kv_cache": kv.view(torch.uint8)}
-        kpe = self.tensors.get("kpe")
-        if kpe is None:
-            return {"ckv": kv[:, :LATENT_DIM], "kpe": kv[:, LATENT_DIM:]}
-        return {"ckv": kv, "kpe": kpe.reshape(-1, ROPE_DIM)}
+        return split_cache(self.tensors["kv"], self.tensors.get("kpe"))[1]
 
     def size(self) -> StepSize:
         """The sizes that these tensors have."""

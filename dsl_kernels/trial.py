@@ -31,10 +31,11 @@ class Trial:
 
 @checked
 def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]:
-    """The workloads of a variant's op in these tiers, with the heads and the cache format that it was built for.
+    """The workloads of a variant's op in these tiers, with the form and the extents that its knobs fix.
 
-    So each edge case is tried on every variant; with `fit` off only on those that take it as it is written. A workload that had to change carries the change in its name; those
-    that become equal are listed once, and those that the variant cannot take are left out.
+    So each edge case is tried on every variant; with `fit` off only on those that take it as it is written. A workload
+    that had to change carries the change in its name; those that become equal are listed once, and those that the
+    variant cannot take are left out. No reference runs.
     """
     found: dict[tuple[str, str], Workload] = {}
     for workload in problems.get(variant.op).workloads:
@@ -42,28 +43,41 @@ def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]
             continue
         fitted = _fitted(variant, workload) if fit else workload
         key = (fitted.form, repr(sorted(fitted.params.items())))
-        if key not in found and accepts(variant, fitted, cached_case(variant.op, fitted).inputs) is None:
+        if key not in found and accepts(variant, fitted, _cached_inputs(variant.op, fitted)) is None:
             found[key] = fitted
     return list(found.values())
 
 
 def _fitted(variant: Variant, workload: Workload) -> Workload:
-    params, form, name = dict(workload.params), variant.knobs.get("kv", workload.form), workload.name
+    program = programs.get(variant.op)
+    params, form, name = dict(workload.params), workload.form, workload.name
+    if program.problem.forms_share_workloads:
+        form = program.form(variant.knobs, form)
     # A parameter named after a form says something of that form only.
-    others = [name for name in problems.get(variant.op).forms if name != form]
+    others = [name for name in program.problem.forms if name != form]
     params = {
         key: value for key, value in params.items() if not key.startswith(tuple(f"{o}_" for o in others))
     }
-    heads = variant.knobs.get("heads")
-    if "heads" in params and heads not in (None, params["heads"]):
-        params["heads"] = heads
-        name += f"_h{heads}"
+    extents = {extent for spec in program.problem.operands(form) for extent in spec.shape}
+    for knob in program.knobs:
+        fixed = variant.knobs.get(knob.name)
+        if knob.name in extents & params.keys() and fixed not in (None, params[knob.name]):
+            params[knob.name] = fixed
+            name += f"_{knob.spell(fixed)}"
     if form != workload.form:
         name += f"_{form}"
     return replace(workload, name=name, form=form, params=params)
 
 
+_inputs: dict[tuple[str, str], dict[str, Any]] = {}
 _cases: dict[tuple[str, str], Case] = {}
+
+
+def _cached_inputs(op: str, workload: Workload) -> dict[str, Any]:
+    key = (op, workload.name)
+    if key not in _inputs:
+        _inputs[key] = draw(op, workload, seed=zlib.crc32(workload.name.encode()))
+    return _inputs[key]
 
 
 @checked
@@ -71,14 +85,14 @@ def cached_case(op: str, workload: Workload) -> Case:
     """One draw and one reference for all variants of an operation, kept for the process."""
     key = (op, workload.name)
     if key not in _cases:
-        _cases[key] = make_case(op, workload, seed=zlib.crc32(workload.name.encode()))
+        _cases[key] = _expected(op, workload, _cached_inputs(op, workload))
     return _cases[key]
 
 
 @checked
 def call_of(variant: Variant, workload: Workload, inputs: Mapping[str, Any]) -> registry.Call:
     """The registry's view of a workload."""
-    return registry.Call(variant.op, workload.form, variant.arch, _dims(variant.op, workload, inputs))
+    return registry.Call(variant.op, workload.form, variant.arch, dims_of(variant.op, workload, inputs))
 
 
 @checked
@@ -102,7 +116,10 @@ class Case:
 @checked
 def make_case(op: str, workload: Workload, seed: int) -> Case:
     """Draw the inputs of a workload and run the reference on them."""
-    inputs = draw(op, workload, seed)
+    return _expected(op, workload, draw(op, workload, seed))
+
+
+def _expected(op: str, workload: Workload, inputs: dict[str, Any]) -> Case:
     return Case(inputs, problems.get(op).reference(workload.form, inputs))
 
 
@@ -137,7 +154,7 @@ def allocate(
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Operands with poisoned outputs and workspaces, and the value of every dim."""
     program, arch = programs.get(variant.op), get_arch(variant.arch)
-    dims = _dims(variant.op, workload, inputs)
+    dims = dims_of(variant.op, workload, inputs)
     computed = program.launch(SimpleNamespace(**variant.knobs), dims, arch) if program.launch else {}
     for name, value in (launch or {}).items():
         require_known("launch", name, computed, "launch dim")
@@ -212,9 +229,11 @@ def on_cpu(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in values.items()}
 
 
-def _dims(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, int]:
+@checked
+def dims_of(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, int]:
     """Dims of the inputs and of the outputs that a caller would allocate for them."""
-    operands = problems.get(op).operands(workload.form)
+    problem = problems.get(op)
+    operands = problem.operands(workload.form)
     for spec in operands:
         if spec.kind == "in" and spec.name not in inputs:
             raise InvalidArgumentError(
@@ -231,7 +250,4 @@ def _dims(op: str, workload: Workload, inputs: Mapping[str, Any]) -> dict[str, i
                 fix="convert it with int(...) or float(...)",
             )
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
-    dims = bind_dims(operands, inputs, static)
-    if op == "lightning_indexer":
-        dims["stride"] = -(-dims["skv"] // 4) * 4 if workload.form == "prefill" else dims["max_pages"] * 64
-    return dims
+    return bind_dims(operands, inputs, static)

@@ -58,13 +58,12 @@ def main(
         raise typer.Exit(2) from None
     held = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     found: dict[str, Counts] = {}
-    present = [name for name in chosen if ATTACKS[name].present]
     with out.progress() as bar:
-        for position, name in enumerate(present):
+        for position, name in enumerate(chosen):
             begin, attack = time.monotonic(), ATTACKS[name]
             task = bar.add_task(name, total=attack.runs)
             # What an attack leaves of its share goes to those that follow.
-            share = None if seconds is None else max(1.0, seconds / (len(present) - position))
+            share = None if seconds is None else max(1.0, seconds / (len(chosen) - position))
             for found[name] in chunks(attack, seed, share):
                 bar.update(task, completed=found[name].runs)
             if seconds is not None:

@@ -137,7 +137,7 @@ PATH = (
     ("tile program", "programs/<op>.py", "buffers, roles, pipelines, one text, knobs"),
     ("check", "codegen/check.py", "does it fit the architecture?"),
     ("frame, spelling", "templates/<dsl>/", "how one DSL writes each statement"),
-    ("generated", "generated/<arch>/", "readable, literal numbers"),
+    ("generated", "generated/<arch>/", "readable, named sizes"),
     ("artifact", "runtime/", "PTX, cubin, launch description"),
     ("registry", "registry.py", "which variant, and why"),
     ("op", "ops/, dsa.py", "torch ops, whole DSA steps"),

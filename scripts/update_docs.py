@@ -8,6 +8,7 @@ A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, with a func
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -15,6 +16,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,17 +26,20 @@ sys.path.append(str(ROOT / "benchmarks"))
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+import count_lines  # noqa: E402
 import draw_pipeline  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
-from dsl_kernels import cases, env, profile, programs, runs, variants  # noqa: E402
+from codegen.render import leaf_modules  # noqa: E402
+from dsl_kernels import backends, cases, env, profile, programs, runs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
+from dsl_kernels.tile.text import Call, walk  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
 from tests.fuzz.attacks import ATTACKS  # noqa: E402
 
@@ -137,6 +142,21 @@ def declaration() -> str:
     return _source("sparse_mla", "_blackwell")
 
 
+# The kernel that docs/extending.md writes, which a test takes through every stage.
+NEWCOMER = ROOT / "tests" / "codegen" / "newcomer"
+
+
+def newcomer(file: str, *names: str) -> str:
+    """Functions of a file of the example kernel, with their decorators."""
+    text = (NEWCOMER / file).read_text()
+    lines, shown = text.splitlines(), []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name in names:
+            first = min((d.lineno for d in node.decorator_list), default=node.lineno)
+            shown.append("\n".join(lines[first - 1 : node.end_lineno]))
+    return code("python", "\n\n\n".join(shown))
+
+
 def body() -> str:
     return _source("sparse_mla", "_gather_units")
 
@@ -186,14 +206,19 @@ def barriers() -> str:
     )
 
 
+def functions(source: str, *names: str) -> str:
+    """Functions of a generated module as they stand, with what decorates them."""
+    lines = source.splitlines()
+    shown = []
+    for name in names:
+        node = next(n for n in ast.parse(source).body if isinstance(n, ast.FunctionDef) and n.name == name)
+        shown.append("\n".join(lines[node.decorator_list[0].lineno - 1 : node.end_lineno]))
+    return code("python", "\n\n\n".join(shown))
+
+
 def generated(backend: str = "tilelang") -> str:
-    """The producer's branch of the example's generated module."""
-    lines = draw_pipeline.example(backend).source.splitlines()
-    first = next(
-        i for i, line in enumerate(lines) if line.strip().startswith(("elif thread <", "elif warp <"))
-    )
-    last = next(i for i, line in enumerate(lines) if i > first and line.strip() == "else:")
-    return code("python", inspect.cleandoc("\n" + "\n".join(lines[first:last])))
+    """The producer of the example's generated module."""
+    return functions(draw_pipeline.example(backend).source, "producer")
 
 
 # The kernel that docs/two_dsls.md shows in both DSLs.
@@ -206,51 +231,53 @@ def twin_declaration() -> str:
 
 def twin(backend: str) -> str:
     """The first scoring role and the MMA role of the twin's generated module in one DSL."""
-    lines = variants.get(f"lightning_indexer__{backend}_sm100a__{TWIN}").source.splitlines()
-    stripped = [line.strip() for line in lines]
-    score = next(i for i, line in enumerate(stripped) if line.startswith(("if thread <", "if warp <")))
-    other = next(i for i, line in enumerate(stripped) if i > score and line.startswith("elif"))
-    end = next(i for i, line in enumerate(stripped) if line.startswith("# Tensor memory"))
-    mma = max(i for i, line in enumerate(stripped) if i < end and line == "else:")
-    margin = lines[score][: len(lines[score]) - len(stripped[score])]
-    shown = [
-        *lines[score:other],
-        f"{margin}# The other scoring role and the role that loads are left out here.",
-        *lines[mma:end],
-    ]
-    return code("python", inspect.cleandoc("\n" + "\n".join(shown)))
+    return functions(variants.get(f"lightning_indexer__{backend}_sm100a__{TWIN}").source, "score_0", "mma")
 
 
-def _length(paths: Iterable[Path]) -> int:
-    return sum(len(path.read_text().splitlines()) for path in paths)
+def lone_schedules() -> str:
+    """Schedules that one DSL alone has, and the leaves of theirs that another does not spell."""
+    rows = []
+    for op, arch in sorted({(v.op, v.arch) for v in variants.variants()}):
+        program, spec = programs.get(op), get_arch(arch)
+        held = {
+            backend: {program.variant_id("", spec, v.knobs): v for v in variants.variants(op, backend, arch)}
+            for backend in backends.names()
+        }
+        for backend, other in permutations(held, 2):
+            alone = [held[backend][name] for name in sorted(held[backend].keys() - held[other].keys())]
+            texts = [program.text(v.knobs, spec) for v in alone]
+            parts = [part for text in texts for part in (text.start, *text.roles.values())]
+            called = {s.leaf.name for part in parts for s in walk(part) if isinstance(s, Call)}
+            spelled = {
+                name for _, _, names in leaf_modules(other, op, spec.tag.removesuffix("a")) for name in names
+            }
+            missing = ", ".join(f"`{name}`" for name in sorted(called - spelled)) or "none"
+            if alone:
+                rows.append((op, arch, backend, len(alone), other, missing))
+    columns = (
+        "op",
+        "arch",
+        "DSL",
+        "schedules of its own",
+        "the other",
+        "leaves that the other does not spell",
+    )
+    return table(columns, rows)
+
+
+def hand_written() -> str:
+    return table(count_lines.COLUMNS, count_lines.rows())
 
 
 def dsl_lines() -> str:
-    """Lines that people wrote for each operation and DSL: what both share, then per architecture."""
+    """How many modules each operation has in a DSL, and how long they are, beside the lines that people wrote."""
+    written = {row[0]: dict(zip(count_lines.COLUMNS, row, strict=True)) for row in count_lines.rows()}
     rows = []
     for op in sorted({v.op for v in variants.variants()}):
-        declared = _length([ROOT / "dsl_kernels" / "programs" / f"{op}.py"])
         for backend in sorted({v.backend for v in variants.variants(op)}):
-            leaves, model = (
-                sorted((ROOT / "dsl_kernels" / "device" / dsl).glob(f"{op}*.py"))
-                for dsl in (backend, "torch")
-            )
-            made = [_length([v.path]) for v in variants.variants(op) if v.backend == backend]
-            rows.append(
-                (
-                    op, backend, declared, _length(model), _length(leaves), len(made), round(median(made)),
-                )
-            )  # fmt: skip
-    columns = (
-        "op",
-        "DSL",
-        "declaration (shared)",
-        "leaves in torch (shared)",
-        "leaves in the DSL",
-        "modules",
-        "lines of a module",
-    )
-    return table(columns, rows)
+            made = [len(v.source.splitlines()) for v in variants.variants(op) if v.backend == backend]
+            rows.append((op, backend, written[op][f"leaves in {backend}"], len(made), round(median(made))))
+    return table(("op", "DSL", "leaves in the DSL", "modules", "lines of a module"), rows)
 
 
 def dsl_builds() -> str:
@@ -491,9 +518,23 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "body": body,
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
+    "newcomer_problem": partial(
+        newcomer, "dsl_kernels/problems/row_softmax.py", "make", "reference", "compare"
+    ),
+    "newcomer_schedule": partial(newcomer, "dsl_kernels/programs/row_softmax.py", "declare"),
+    "newcomer_bodies": partial(
+        newcomer, "dsl_kernels/programs/row_softmax.py", "_start", "_load", "_weigh", "bodies"
+    ),
+    **{
+        f"newcomer_{dsl}": partial(newcomer, f"dsl_kernels/device/{dsl}/row_softmax.py", "exponentials")
+        for dsl in ("torch", "tilelang", "cutedsl")
+    },
+    "newcomer_case": partial(newcomer, "tests/numerics/leaves_row_softmax.py", "_held", "exponentials"),
+    "lone_schedules": lone_schedules,
     "twin_declaration": twin_declaration,
     "twin_tilelang": partial(twin, "tilelang"),
     "twin_cutedsl": partial(twin, "cutedsl"),
+    "hand_written": hand_written,
     "dsl_lines": dsl_lines,
     "dsl_builds": dsl_builds,
     "claims": claims,

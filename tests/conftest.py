@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,36 @@ def pytest_configure() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def in_threads() -> Callable[[int, Callable[[int], Any]], list[Any]]:
+    """Runs work(i) in as many threads at once, which take turns every few bytecodes; what each returned or raised."""
+
+    def run(count: int, work: Callable[[int], Any]) -> list[Any]:
+        found: list[Any] = [None] * count
+        together = threading.Barrier(count)
+
+        def body(i: int) -> None:
+            together.wait()
+            try:
+                found[i] = work(i)
+            except BaseException as error:
+                found[i] = error
+
+        threads = [threading.Thread(target=body, args=(i,)) for i in range(count)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        return found
+
+    return run
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

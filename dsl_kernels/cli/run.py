@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-OPS = ("lightning_indexer", "topk_selector", "sparse_mla")
-
 
 @app.command()
 def run(
@@ -270,10 +268,9 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
         "lightning_indexer": ("read of its pages", limits.get("read")),
         "sparse_mla": ("gather of its rows", limits.get("gather")),
     }
-    for op in OPS:
-        if op in parts:
-            name, limit = against.get(op, (None, None))
-            rows.append((op, parts[op], name, limit, parts[op] / limit if limit else None))
+    for op, us in parts.items():
+        name, limit = against.get(op, (None, None))
+        rows.append((op, us, name, limit, us / limit if limit else None))
     if baseline:
         rows.append(("Triton sparse_mla", baseline["us"], "gather of its rows", limits.get("gather"), None))
     turns = figures["turns"]
@@ -290,7 +287,7 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
 
 @app.command()
 def bench(
-    op: Annotated[str | None, typer.Argument(help="Operation; all three by default.")] = None,
+    op: Annotated[str | None, typer.Argument(help="Operation; all by default.")] = None,
     grid: Annotated[str, typer.Option(help="core, serving, contest or smoke.")] = "serving",
     tune: Annotated[
         bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")
@@ -313,7 +310,7 @@ def bench(
 
     from .. import grids
 
-    points = [case for name in ([op] if op else OPS) for case in grids.cases(name, grid)]
+    points = [case for name in ([op] if op else _generated()) for case in grids.cases(name, grid)]
     records = timing.Records(output)
     # Of the points that share a bucket the first is recorded: grids list ordinary data and a bucket's own size first.
     first: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -355,6 +352,13 @@ def bench(
         raise typer.Exit(1)
 
 
+def _generated() -> list[str]:
+    """The operations that have variants."""
+    from .. import variants
+
+    return list(dict.fromkeys(variant.op for variant in variants.variants()))
+
+
 def _time_case(
     case: Case, seed: int, tune: bool, baseline: bool, failed: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -370,10 +374,9 @@ def _print_bench(
     gpu: str, records: list[dict[str, Any]], entries: list[dict[str, Any]], path: Path | None
 ) -> None:
     console = out.console()
-    for name in OPS:
+    for name in dict.fromkeys(record["op"] for record in records):
         mine = [record for record in records if record["op"] == name]
-        if mine:
-            _print_records(console, name, gpu, mine)
+        _print_records(console, name, gpu, mine)
     if path is not None:
         rows = [
             (e["op"], e["form"], e["bucket"], e["variant"], e["launch"], e["us"][e["variant"]])
@@ -409,13 +412,13 @@ def _print_records(console: Any, op: str, gpu: str, records: list[dict[str, Any]
             "triton_us",
         }
         sizes = {name: value for name, value in record.items() if name not in fixed}
-        rate = max(record["tflops"].values(), default=None) if op != "topk_selector" else None
+        floating = [rate for dtype, rate in record["tflops"].items() if "float" in dtype]
         rows.append(
             (
                 {"form": record["form"], **sizes},
                 record["us"],
                 record["gbps"],
-                rate,
+                max(floating, default=None),
                 record.get("ceiling_us"),
                 record.get("ratio"),
                 record.get("triton_us"),

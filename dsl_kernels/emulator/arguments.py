@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..arguments import is_plain_tensor, shown
+from ..dtypes import BY_TORCH_NAME
 from .errors import LaunchError, checked
 from .isa.base import GENERIC_PARAM, TYPES
 from .ptx import Entry, Param
@@ -19,9 +20,7 @@ ADDRESS_BASE = 0x10_0000_0000  # emulated global memory starts here; arguments l
 _ALIGN = 512  # what an allocator of the GPU guarantees
 _GAP = 1 << 20
 SWIZZLES = {"none": 0, "32B": 1, "64B": 2, "128B": 3, "128B_atom_32B": 4}
-_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "float8_e4m3fn": "e4m3",
-          "float8_e5m2": "e5m2", "uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "uint32": "u32",
-          "int32": "s32", "uint64": "u64", "int64": "s64", "bool": "u8"}  # fmt: skip
+_TYPES = {name: dtype.ptx for name, dtype in BY_TORCH_NAME.items()}
 _MAP_TYPES = {*_TYPES.values(), "tf32", "b8", "b16", "b32", "b64"}
 
 

@@ -7,11 +7,12 @@ Arguments they share:
     workspace: a `Workspace` for launches that may overlap others; by default one per thread, device and stream.
 """
 
-from ._base import Workspace, clear, preload, selections
+from ._base import clear, preload, selections
 from .gqa_forward import gqa_forward
 from .lightning_indexer import lightning_indexer, lightning_indexer_prefill
 from .sparse_mla import sparse_mla
 from .topk_selector import topk_selector
+from .workspace import Workspace
 
 __all__ = [
     "Workspace",

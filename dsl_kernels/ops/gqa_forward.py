@@ -6,86 +6,18 @@ from typing import Any
 
 import torch
 
+from ..arguments import finite
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..problems.base import require_dense
 from ..problems.gqa_forward import FORMS
-from ._base import Workspace, finite, require_workspace, run
+from ._base import run
+from ._library import torch_op
+from .workspace import Workspace
 
 _FORM_OF = {operands[0].torch_dtype: form for form, operands in FORMS.items()}
 
 
-def _launch(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    sm_scale: float | None,
-    out: torch.Tensor | None,
-    lse: torch.Tensor | None,
-    executor: str | None,
-    variant: str | None,
-    arch: str | None,
-    workspace: Workspace | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    form = _FORM_OF.get(getattr(q, "dtype", None))
-    if form is None:
-        require_dense("q", q)
-        raise ArgumentTypeError(
-            "q", expected=" or ".join(map(str, _FORM_OF)), got=str(q.dtype), fix="convert q, k and v"
-        )
-    if sm_scale is None:
-        sm_scale = q.shape[-1] ** -0.5 if q.dim() and q.shape[-1] else 1.0
-    operands: dict[str, Any] = {
-        "q": q, "k": k, "v": v, "out": out, "lse": lse, "sm_scale": sm_scale, "causal": int(causal),
-    }  # fmt: skip
-    run(
-        "gqa_forward", form, operands, static={"causal": int(causal)}, executor=executor, variant=variant, arch=arch,
-        workspace=workspace,
-    )  # fmt: skip
-    return operands["out"], operands["lse"]
-
-
-@torch.library.custom_op("dsl_kernels::gqa_forward", mutates_args=())
-def _op(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    sm_scale: float | None,
-    executor: str | None = None,
-    variant: str | None = None,
-    arch: str | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _launch(q, k, v, causal, sm_scale, None, None, executor, variant, arch)
-
-
-@_op.register_fake
-def _(q, k, v, causal, sm_scale, executor=None, variant=None, arch=None):
-    b, sq, heads, dim = q.shape
-    return q.new_empty(b, sq, heads, dim), q.new_empty(b, heads, sq, dtype=torch.float32)
-
-
-@torch.library.custom_op("dsl_kernels::gqa_forward_out", mutates_args=("out", "lse"))
-def _out_op(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    causal: bool,
-    sm_scale: float | None,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    executor: str | None = None,
-    variant: str | None = None,
-    arch: str | None = None,
-) -> None:
-    _launch(q, k, v, causal, sm_scale, out, lse, executor, variant, arch)
-
-
-@_out_op.register_fake
-def _(q, k, v, causal, sm_scale, out, lse, executor=None, variant=None, arch=None):
-    return None
-
-
+@torch_op("gqa_forward", "fp16")
 def gqa_forward(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -123,17 +55,22 @@ def gqa_forward(
         raise ArgumentTypeError(
             "causal", expected="True or False", got=type(causal).__name__, fix="convert it with bool(...)"
         )
-    if sm_scale is not None:
+    form = _FORM_OF.get(getattr(q, "dtype", None))
+    if form is None:
+        require_dense("q", q)
+        raise ArgumentTypeError(
+            "q", expected=" or ".join(map(str, _FORM_OF)), got=str(q.dtype), fix="convert q, k and v"
+        )
+    if sm_scale is None:
+        sm_scale = q.shape[-1] ** -0.5 if q.dim() and q.shape[-1] else 1.0
+    else:
         sm_scale = finite("sm_scale", sm_scale)
         if sm_scale <= 0:
             raise InvalidArgumentError(
                 "sm_scale", expected="a positive factor", got=str(sm_scale), fix="negate q instead"
             )
-    if workspace is not None:
-        require_workspace(workspace)
-    if torch.compiler.is_compiling():
-        if out is None or lse is None:
-            return torch.ops.dsl_kernels.gqa_forward(q, k, v, causal, sm_scale, executor, variant, arch)
-        torch.ops.dsl_kernels.gqa_forward_out(q, k, v, causal, sm_scale, out, lse, executor, variant, arch)
-        return out, lse
-    return _launch(q, k, v, causal, sm_scale, out, lse, executor, variant, arch, workspace)
+    operands: dict[str, Any] = {
+        "q": q, "k": k, "v": v, "out": out, "lse": lse, "sm_scale": sm_scale, "causal": int(causal),
+    }  # fmt: skip
+    run("gqa_forward", form, operands, executor, variant, arch, workspace, static={"causal": int(causal)})
+    return operands["out"], operands["lse"]

@@ -6,107 +6,15 @@ from typing import Any
 
 import torch
 
-from ..errors import InvalidArgumentError
-from ..problems.base import require_dense
-from ..problems.topk_selector import OPERANDS
-from ._base import INT32_MAX, Workspace, integer, require_workspace, run
+from ..arguments import INT32_MAX, integer
+from ._base import run
+from ._library import torch_op
+from .workspace import Workspace
 
 MAX_K = 2048
 
 
-def _launch(
-    logits: torch.Tensor,
-    row_starts: torch.Tensor | None,
-    row_ends: torch.Tensor,
-    block_table: torch.Tensor | None,
-    next_n: int,
-    page_size: int,
-    k: int,
-    indices: torch.Tensor | None,
-    executor: str | None,
-    variant: str | None,
-    arch: str | None,
-    workspace: Workspace | None = None,
-) -> torch.Tensor:
-    operands: dict[str, Any] = {
-        "logits": logits, "row_starts": row_starts, "row_ends": row_ends, "block_table": block_table,
-        "next_n": next_n, "page_size": page_size, "indices": indices,
-    }  # fmt: skip
-    static = {"next_n": next_n, "page_size": page_size, "k": k}
-    if block_table is None:
-        static |= {"b": 1, "max_pages": 1}
-    run(
-        "topk_selector",
-        "default",
-        operands,
-        static=static,
-        executor=executor,
-        variant=variant,
-        arch=arch,
-        workspace=workspace,
-    )
-    found: torch.Tensor = operands["indices"]
-    return found
-
-
-@torch.library.custom_op("dsl_kernels::topk_selector", mutates_args=())
-def _op(
-    logits: torch.Tensor,
-    row_starts: torch.Tensor | None,
-    row_ends: torch.Tensor,
-    block_table: torch.Tensor | None,
-    next_n: int,
-    page_size: int,
-    k: int,
-    executor: str | None = None,
-    variant: str | None = None,
-    arch: str | None = None,
-) -> torch.Tensor:
-    return _launch(
-        logits, row_starts, row_ends, block_table, next_n, page_size, k, None, executor, variant, arch
-    )
-
-
-@_op.register_fake
-def _(
-    logits, row_starts, row_ends, block_table, next_n, page_size, k, executor=None, variant=None, arch=None
-):
-    return logits.new_empty(logits.shape[0], k, dtype=torch.int32)
-
-
-@torch.library.custom_op("dsl_kernels::topk_selector_out", mutates_args=("indices",))
-def _out_op(
-    logits: torch.Tensor,
-    row_starts: torch.Tensor | None,
-    row_ends: torch.Tensor,
-    block_table: torch.Tensor | None,
-    next_n: int,
-    page_size: int,
-    indices: torch.Tensor,
-    executor: str | None = None,
-    variant: str | None = None,
-    arch: str | None = None,
-) -> None:
-    k = indices.shape[1]
-    _launch(logits, row_starts, row_ends, block_table, next_n, page_size, k, indices, executor, variant, arch)
-
-
-@_out_op.register_fake
-def _(
-    logits,
-    row_starts,
-    row_ends,
-    block_table,
-    next_n,
-    page_size,
-    indices,
-    executor=None,
-    variant=None,
-    arch=None,
-):
-    return None
-
-
+@torch_op("topk_selector", "default")
 def topk_selector(
     logits: torch.Tensor,
     row_ends: torch.Tensor,
@@ -151,30 +59,12 @@ def topk_selector(
         next_n = integer("next_n", next_n, 1, INT32_MAX)
     if type(page_size) is not int or not 1 <= page_size <= INT32_MAX:
         page_size = integer("page_size", page_size, 1, INT32_MAX)
-    if workspace is not None:
-        require_workspace(workspace)
     page = page_size if block_table is not None else 0
-    if torch.compiler.is_compiling():
-        if out is None:
-            return torch.ops.dsl_kernels.topk_selector(
-                logits, row_starts, row_ends, block_table, next_n, page, k, executor, variant, arch
-            )
-        _require_columns(out, k)
-        torch.ops.dsl_kernels.topk_selector_out(
-            logits, row_starts, row_ends, block_table, next_n, page, out, executor, variant, arch
-        )
-        return out
-    return _launch(
-        logits, row_starts, row_ends, block_table, next_n, page, k, out, executor, variant, arch, workspace
-    )
-
-
-def _require_columns(out: torch.Tensor, k: int) -> None:
-    require_dense("out", out)
-    if out.dim() != 2 or out.shape[1] != k:
-        raise InvalidArgumentError(
-            "out", expected=f"[rows, k = {k}]", got=str(tuple(out.shape)), fix="allocate it with k columns"
-        )
-
-
-__all__ = ["MAX_K", "OPERANDS", "topk_selector"]
+    operands: dict[str, Any] = {
+        "logits": logits, "row_starts": row_starts, "row_ends": row_ends, "block_table": block_table,
+        "next_n": next_n, "page_size": page, "indices": out,
+    }  # fmt: skip
+    static = {"next_n": next_n, "page_size": page, "k": k}
+    run("topk_selector", "default", operands, executor, variant, arch, workspace, static)
+    ids: torch.Tensor = operands["indices"]
+    return ids

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import checked, is_plain_tensor, require_known, shown
+from ..dtypes import DTYPES
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..expr import evaluate, names_in
 
 if TYPE_CHECKING:
     import torch
-
-TORCH_NAMES = {
-    "float32": "float32", "int32": "int32", "bfloat16": "bfloat16", "float16": "float16", "float8_e4m3": "float8_e4m3fn", "uint8": "uint8",
-}  # fmt: skip
-
 
 # What a kernel does with values outside an operand's range when nothing is said: it may read or write out of bounds.
 UNDEFINED = "undefined"
@@ -55,6 +51,9 @@ class Operand:
             what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
         default: the value that fills an input which the caller leaves out; None where it is required.
         argument: what the torch op calls it, where that is another name.
+        sizes: extents of an operand that the caller leaves out and that no other operand gives, as expressions over
+            the other dims.
+        limits: least and greatest value of a scalar that the caller gives; (-inf, inf) takes what is finite.
         requires: expressions over the dims that must hold.
         values: rules of its values.
     """
@@ -69,6 +68,8 @@ class Operand:
     align: int = 16
     default: float | None = None
     argument: str = ""
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
     requires: tuple[str, ...] = ()
     values: tuple[Values, ...] = ()
     strides: tuple[str | int, ...] = ()
@@ -86,13 +87,11 @@ class Operand:
     @property
     def torch_name(self) -> str:
         """torch's name of the dtype."""
-        return TORCH_NAMES[self.dtype]
+        return DTYPES[self.dtype].torch_name
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        import torch
-
-        return getattr(torch, self.torch_name)
+        return DTYPES[self.dtype].torch
 
 
 @checked
@@ -136,6 +135,17 @@ class Comparison:
             self.failures.append(f"{name} violated{': ' + detail if detail else ''}")
 
 
+GRIDS = ("core", "serving", "contest", "smoke")
+"""Measuring grids."""
+# Sequences and their lengths on each, for operations over rows of scores.
+ROW_GRIDS = {
+    "core": ((1, 16, 64), (4096, 32768, 131072)),
+    "serving": ((1, 4, 16, 64, 128), (4096, 32768, 131072)),
+    "contest": ((1, 8, 31), (1024, 2880, 5824)),
+    "smoke": ((1, 16), (4096,)),
+}
+
+
 @dataclass(frozen=True)
 class Problem:
     """One operation, independent of any kernel.
@@ -149,6 +159,9 @@ class Problem:
         compare: (form, inputs, outputs, expected) -> Comparison against the tolerances of this problem.
         bytes: (form, dims) -> the bytes that must move through device memory at least.
         flops: (form, dims) -> floating-point operations by dtype of the unit that runs them.
+        forms_share_workloads: a workload of one form can be drawn in any other, as its sizes mean the same there.
+        points: name of a measuring grid -> the forms and sizes that `bench` times; by default the workloads of tier
+            "real", on every grid.
     """
 
     op: str
@@ -160,6 +173,8 @@ class Problem:
     compare: Callable[[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]], Comparison]
     bytes: Callable[[str, Mapping[str, int]], float]
     flops: Callable[[str, Mapping[str, int]], dict[str, float]]
+    forms_share_workloads: bool = False
+    points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
 
     def operands(self, form: str) -> tuple[Operand, ...]:
         """The operands of a form, in ABI order.
@@ -188,7 +203,8 @@ def bind_dims(
     """Check tensors against their declared shapes, dtypes, strides and alignment and return the value of every dim.
 
     Args:
-        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation).
+        operands: the declaration; operands that `values` lacks or holds as None are skipped (outputs before allocation),
+            but for the extents that their `sizes` give.
         values: tensors and scalars by name.
         static: dims that are already fixed, by the variant or by the caller.
 
@@ -241,6 +257,10 @@ def bind_dims(
             )
         _bind_strides(spec, tensor, dims)
         _require_aligned(spec, tensor)
+    for spec in operands:
+        for extent, size in spec.sizes.items():
+            if values.get(spec.name) is None and extent not in dims and names_in(size) <= dims.keys():
+                dims[extent] = evaluate(size, dims)
     for spec in operands:
         for rule in spec.requires:
             if not names_in(rule) <= dims.keys() or evaluate(rule, dims):

@@ -19,7 +19,7 @@ E4M3_MAX = 448.0
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # Tokens and keys are bytes; caches come as any type of one byte.
-_BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
+BYTE_DTYPES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 
 
 @checked
@@ -54,9 +54,9 @@ def unpack_index_keys(cache: torch.Tensor, page_size: int = 64) -> tuple[torch.T
     require_range("page_size", page_size, 1, 1 << 20)
     width = page_size * (INDEX_DIM + 4)
     if cache.dim() == 4:
-        _require("cache", cache, ("pages", page_size, 1, INDEX_DIM + 4), _BYTES)
+        _require("cache", cache, ("pages", page_size, 1, INDEX_DIM + 4), BYTE_DTYPES)
     else:
-        _require("cache", cache, ("pages", width), _BYTES)
+        _require("cache", cache, ("pages", width), BYTE_DTYPES)
     pages, split = cache.shape[0], page_size * INDEX_DIM
     flat = cache.view(torch.uint8).reshape(pages, width)
     values = flat[:, :split].contiguous().view(torch.float8_e4m3fn)
@@ -93,7 +93,7 @@ def pack_fp8_tokens(latent: torch.Tensor, rope: torch.Tensor, *, raw_scales: boo
 @checked
 def unpack_fp8_tokens(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The latent [n, 512] in float32 (fp8 value times scale) and the rope [n, 64] in bf16 of 656-byte tokens."""
-    _require("tokens", tokens, ("n", FP8_TOKEN_BYTES), _BYTES)
+    _require("tokens", tokens, ("n", FP8_TOKEN_BYTES), BYTE_DTYPES)
     n, tokens = tokens.shape[0], tokens.view(torch.uint8)
     values = tokens[:, :512].contiguous().view(torch.float8_e4m3fn).float().view(n, 4, 128)
     scale = tokens[:, 512:528].contiguous().view(torch.float32)

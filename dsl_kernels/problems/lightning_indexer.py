@@ -7,16 +7,20 @@ Source: DeepSeek-V3.2 and the flashinfer-bench definition dsa_topk_indexer_fp8_h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Values, Workload
+from ..arguments import INT32_MAX
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from .base import ROW_GRIDS, Comparison, Operand, Problem, Values, Workload, require_dense
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 PAGE = 64
+PAGE_BYTES = PAGE * (INDEX_DIM + 4)
 
 
 def _wrong_lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -35,7 +39,14 @@ def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]],
     return lambda o, dims: (o[name] < 0) | (o[name] > dims["skv"])
 
 
-_SKIP = Operand("skip_below", (), "int32", "scalar", doc="rows with at most this many keys are not scored")
+_SKIP = Operand(
+    "skip_below",
+    (),
+    "int32",
+    "scalar",
+    doc="rows with at most this many keys are not scored",
+    limits=(0, INT32_MAX),
+)
 
 DECODE = (
     Operand(
@@ -46,7 +57,7 @@ DECODE = (
     ),
     Operand(
         "k_cache",
-        ("pages", PAGE * (INDEX_DIM + 4)),
+        ("pages", PAGE_BYTES),
         "uint8",
         doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
     ),
@@ -75,6 +86,7 @@ DECODE = (
         doc="scores; columns at and beyond the length stay as they were",
         align=4,
         argument="out",
+        sizes={"stride": f"max_pages * {PAGE}"},
     ),
     _SKIP,
 )
@@ -110,6 +122,7 @@ PREFILL = (
         doc="column j is key j; columns outside the window stay as they were",
         align=4,
         argument="out",
+        sizes={"stride": "ceildiv(skv, 4) * 4"},
         requires=("stride >= skv",),
     ),
     _SKIP,
@@ -121,6 +134,36 @@ PREFILL = (
         doc="CTAs that share the keys of one block of rows; chosen by the launch",
     ),
 )
+
+
+def pages_of(k_cache: torch.Tensor) -> torch.Tensor:
+    """The cache as [pages, 8448] bytes, from [pages, 64, 1, 132] or [pages, 64, 132] or already flat.
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: another dtype or shape, or pages with gaps.
+    """
+    try:
+        shape = k_cache.shape
+        if k_cache.element_size() == 1 and len(shape) > 1 and shape[1:].numel() == PAGE_BYTES:
+            flat = k_cache if len(shape) == 2 else k_cache.view(shape[0], PAGE_BYTES)
+            return flat if flat.dtype == torch.uint8 else flat.view(torch.uint8)
+    except Exception:
+        require_dense("k_cache", k_cache)
+        raise InvalidArgumentError(
+            "k_cache",
+            expected="pages of contiguous bytes",
+            got=f"shape {tuple(k_cache.shape)}, strides {k_cache.stride()}",
+            fix="call .contiguous()",
+        ) from None
+    require_dense("k_cache", k_cache)
+    if k_cache.element_size() != 1:
+        raise ArgumentTypeError(
+            "k_cache", expected="a dtype of one byte", got=str(k_cache.dtype), fix="view it as uint8"
+        )
+    raise InvalidArgumentError(
+        "k_cache", expected=f"[pages, {PAGE}, 1, {INDEX_DIM + 4}] (pages of {PAGE} tokens)", got=str(tuple(shape)),
+        fix="use the 64-token block-planar index cache",
+    )  # fmt: skip
 
 
 def _normal(generator: torch.Generator) -> Callable[..., torch.Tensor]:
@@ -249,6 +292,16 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     return {"float8_e4m3": 2.0 * dims["heads"] * INDEX_DIM * pairs, "float32": 3.0 * dims["heads"] * pairs}
 
 
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Batches over lengths; serving adds fewer heads, several queries a sequence, and prompts."""
+    batches, lengths = ROW_GRIDS[grid]
+    yield from (("decode", {"b": b, "len": n, "heads": 64}) for b, n in product(batches, lengths))
+    if grid == "serving":
+        yield from (("decode", {"b": 16, "len": n, "heads": 32}) for n in lengths)
+        yield from (("decode", {"b": 16, "len": 32768, "heads": 64, "next_n": n}) for n in (2, 4, 3, 8))
+        yield from (("prefill", {"s": 4096, "skv": n, "heads": 64}) for n in (32768, 131072))
+
+
 def _decode(
     name: str, tier: str, lens: list[list[int]], heads: int = 64, pages: int = 12, **extra: Any
 ) -> Workload:
@@ -278,4 +331,5 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    points=points,
 )

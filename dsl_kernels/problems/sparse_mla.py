@@ -9,13 +9,15 @@ flashinfer-bench's dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Values, Workload
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from .base import Comparison, Operand, Problem, Values, Workload, require_dense
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 
 _QUERIES = (
@@ -55,7 +57,7 @@ _REST = (
         zeroed=True,
         doc="split counters, one a query and head block",
     ),
-    Operand("sm_scale", (), "float32", "scalar"),
+    Operand("sm_scale", (), "float32", "scalar", limits=(-math.inf, math.inf)),
     Operand("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
 )
 FORMS = {
@@ -78,6 +80,55 @@ FORMS = {
         *_REST,
     ),
 }
+
+
+def split_cache(kv: torch.Tensor, kpe: torch.Tensor | None) -> tuple[str, dict[str, torch.Tensor]]:
+    """The form of a cache as callers have it, paged or flat, and its rows as operands of that form, without copying.
+
+    Args:
+        kv, kpe: bfloat16 [..., 512] and [..., 64], or one of bfloat16 [..., 576], or of bytes [..., 656].
+
+    Raises:
+        ArgumentTypeError, InvalidArgumentError: another dtype or width, or tokens that lie at no constant stride.
+    """
+    require_dense("kv", kv)
+    if kpe is not None:
+        require_dense("kpe", kpe)
+    width = kv.shape[-1] if kv.dim() > 1 else 0
+    if kpe is not None and (kpe.dim() < 2 or kpe.shape[-1] != ROPE_DIM):
+        raise InvalidArgumentError(
+            "kpe", expected=f"[..., {ROPE_DIM}]", got=str(tuple(kpe.shape)), fix="pass one rope row a token"
+        )
+    if kv.dtype == torch.bfloat16 and kpe is not None and width == LATENT_DIM:
+        return "bf16", {"ckv": _rows("kv", kv, LATENT_DIM), "kpe": _rows("kpe", kpe, ROPE_DIM)}
+    if kv.dtype == torch.bfloat16 and kpe is None and width == LATENT_DIM + ROPE_DIM:
+        rows = _rows("kv", kv, width)
+        return "bf16", {"ckv": rows[:, :LATENT_DIM], "kpe": rows[:, LATENT_DIM:]}
+    if kv.element_size() == 1 and kpe is None and width == FP8_TOKEN_BYTES:
+        return "fp8", {"kv_cache": _rows("kv", kv.view(torch.uint8), width)}
+    if kv.dtype != torch.bfloat16 and kv.element_size() != 1:
+        raise ArgumentTypeError(
+            "kv", expected="bfloat16 rows or 656-byte tokens", got=str(kv.dtype), fix="convert the cache"
+        )
+    raise InvalidArgumentError(
+        "kv", expected="bfloat16 [..., 512] with kpe, bfloat16 [..., 576] without, or bytes [..., 656] without",
+        got=f"{kv.dtype} {tuple(kv.shape)} {'with' if kpe is not None else 'without'} kpe", fix="pass one of these caches",
+    )  # fmt: skip
+
+
+def _rows(name: str, cache: torch.Tensor, width: int) -> torch.Tensor:
+    """A cache [..., width] as strided rows [n, width], without copying."""
+    if cache.dim() == 2:
+        return cache
+    try:
+        return cache.view(-1, width)
+    except RuntimeError:
+        raise InvalidArgumentError(
+            name, expected="tokens at one constant stride", got=f"shape {tuple(cache.shape)}, strides {cache.stride()}",
+            fix="pass a cache whose pages follow one another without gaps",
+        ) from None  # fmt: skip
+
+
 DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
 
@@ -242,6 +293,25 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     return {"bfloat16": 2.0 * dims["t"] * dims["heads"] * dims["topk"] * (2 * LATENT_DIM + ROPE_DIM)}
 
 
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Queries over heads; serving adds the fp8 cache, other patterns of ids, and prompts."""
+    if grid == "contest":
+        yield from (("bf16", {"t": t, "heads": 16, "pages": 8462, "ids": "tail"}) for t in (1, 2, 6, 7, 8))
+        return
+    queries = (1, 16) if grid == "smoke" else (1, 4, 16, 64, 128)
+    heads = (16, 8, 32, 64, 128) if grid == "serving" else (16,)
+    yield from (("bf16", {"t": t, "heads": h, "pages": 4096}) for h, t in product(heads, queries))
+    if grid == "serving":
+        yield from (("fp8", {"t": t, "heads": h, "pages": 4096}) for h, t in product((16, 64, 128), queries))
+        yield from (
+            ("bf16", {"t": 64, "heads": 16, "pages": p, "ids": i})
+            for p, i in ((32768, "random"), (4096, "sorted"), (4096, "holes"))
+        )
+        yield from (
+            ("bf16", {"t": t, "heads": h, "pages": 2048}) for t, h in ((1024, 16), (1024, 128), (4096, 16))
+        )
+
+
 def _case(name: str, tier: str, form: str = "bf16", **params: Any) -> Workload:
     return Workload(name, tier, form, {"t": 2, "heads": 16, "topk": 256, "n": 512, **params})
 
@@ -275,4 +345,6 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    forms_share_workloads=True,
+    points=points,
 )

@@ -7,12 +7,13 @@ page_size > 0 positions become global token ids through the block table. NaN cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Values, Workload
+from .base import ROW_GRIDS, Comparison, Operand, Problem, Values, Workload
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -68,6 +69,7 @@ OPERANDS = (
         doc="row r uses table row r // next_n; ignored when page_size is 0",
         align=4,
         default=0,
+        sizes={"b": "1", "max_pages": "1"},
         requires=("b * next_n >= rows or page_size == 0",),
         values=(Values("page ids from 0 to 2^31 / page_size - 1 where a row's columns lie", _wrong_pages),),
     ),
@@ -196,8 +198,18 @@ def moved_bytes(form: str, dims: Mapping[str, int]) -> float:
 
 
 def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
-    """Integer work only; counted as one fp32-rate operation a score and pass."""
-    return {"float32": 3.0 * dims["rows"] * dims["max_len"]}
+    """Integer work only: one operation a score and pass."""
+    return {"int32": 3.0 * dims["rows"] * dims["max_len"]}
+
+
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows over lengths; serving adds other distributions of scores, and prompts."""
+    batches, lengths = ROW_GRIDS[grid]
+    yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))
+    if grid == "serving":
+        spread = product((4, 64), (32768, 131072), ("tight", "ties"))
+        yield from (("default", {"rows": b, "len": n, "k": 2048, "scores": s}) for b, n, s in spread)
+        yield from (("default", {"rows": 4096, "len": n, "k": 2048}) for n in (32768, 131072))
 
 
 def _rows(name: str, tier: str, lens: list[int], k: int, **extra: Any) -> Workload:
@@ -242,4 +254,5 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    points=points,
 )

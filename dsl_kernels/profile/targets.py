@@ -14,6 +14,7 @@ import torch
 from .. import grids, measure, registry, variants
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from ..problems.lightning_indexer import PAGE
+from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..programs.sparse_mla import MAX_HEAD_BLOCK
 from ..steps import StepSize
 from . import metrics
@@ -82,7 +83,7 @@ def target(
     if impl == "triton":
         return _triton(label, case, prepared, work)
     chosen = registry.select(grids.call_of(case, prepared), impl)
-    calls = prepared.calls(chosen.variant.id, chosen.launch.get("splits"))
+    calls = prepared.calls(chosen.variant.id, chosen.launch)
     return Target(label, calls[-1], workload(op, dims, form=form, variant=chosen.variant.id), calls[0])
 
 
@@ -211,7 +212,7 @@ def _triton(label: str, case: grids.Case, prepared: grids.Prepared, work: Worklo
     def call(turn: int) -> None:
         c = prepared.baseline[turn]
         module.sparse_mla(
-            c["q_nope"], c["q_pe"], c["ckv"], c["kpe"], c["indices"], grids.DATASET_SM_SCALE, out, lse, scratch,
+            c["q_nope"], c["q_pe"], c["ckv"], c["kpe"], c["indices"], DATASET_SM_SCALE, out, lse, scratch,
             setting, splits,
         )  # fmt: skip
 
@@ -235,7 +236,7 @@ def _torch(label: str, case: grids.Case, prepared: grids.Prepared, work: Workloa
         query = torch.cat([c["q_nope"], c["q_pe"]], dim=2)[:, :, None]
         keys = keys.expand(-1, query.shape[1], -1, -1)
         return torch.nn.functional.scaled_dot_product_attention(
-            query, keys, keys[..., :512], scale=grids.DATASET_SM_SCALE
+            query, keys, keys[..., :512], scale=DATASET_SM_SCALE
         )
 
     return Target(label, lambda: call(-1), _with(work, variant="torch"), lambda: call(0), kernels=0)

@@ -38,6 +38,7 @@ from ..tile.lang import (
     Reader,
     Role,
     Schedule,
+    Size,
     Space,
     TileProgram,
     Turn,
@@ -45,11 +46,11 @@ from ..tile.lang import (
 from ..tile.text import Box, Recorder, Slot, Value, ceildiv, maximum, minimum, name
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
-GROUP_ROWS = 64
+GROUP_ROWS = Size(64, "GROUP_ROWS")
 GROUPS = 2
-ROWS = GROUP_ROWS * GROUPS
+ROWS = Size(GROUP_ROWS * GROUPS, "ROWS")
 # Columns of one copy: 128 bytes, what a swizzled row of shared memory has.
-PANEL = 64
+PANEL = Size(64, "PANEL")
 LOG2E = math.log2(math.e)
 
 KNOBS = (
@@ -129,7 +130,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         maps=(
             _map("q", ROWS, k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", GROUP_ROWS, k),
         ),
-        spends_registers=True,
+        min_ctas_per_sm=1,
     )  # fmt: skip
 
 

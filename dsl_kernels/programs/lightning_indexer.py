@@ -18,8 +18,8 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import lightning_indexer as leaf
-from ..problems.layouts import INDEX_DIM
-from ..problems.lightning_indexer import PAGE
+from ..problems import layouts
+from ..problems import lightning_indexer as problem
 from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     START,
@@ -34,15 +34,17 @@ from ..tile.lang import (
     Reader,
     Role,
     Schedule,
+    Size,
     Space,
     TileProgram,
 )
 from ..tile.text import Box, Expr, Global, Recorder, Slot, Span, Value, ceildiv, minimum, name
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
-PAGE_ROWS = PAGE + 2
-PAGE_WORDS = PAGE_ROWS * INDEX_DIM // 4
-SCALE_WORD = PAGE * INDEX_DIM // 4
+INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
+PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
+PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
+SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
 
 SHARED, TENSOR, REGISTER = Space.SHARED, Space.TENSOR, Space.REGISTER
 FP8 = "float8_e4m3"
@@ -64,6 +66,11 @@ KNOBS = (
     Knob("resident", "c", ((1, 2, 4), (3,)), "CTAs an SM"),
     Knob("evict", "e", ((0, 1),), "keys leave the L2 first"),
 )
+
+
+def _columns(k: SimpleNamespace, rows: int) -> Size:
+    """Columns of a product: the heads of so many query rows."""
+    return Size(rows * k.heads, "COLUMNS")
 
 
 def _decode_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]:
@@ -125,7 +132,7 @@ def _hopper_registers(k: SimpleNamespace, keys: int, each: int) -> tuple[Buffer,
     """What the threads of a scoring role hold. The four lanes of a quad end with one logit each, or two."""
     logits = max(1, each // 2)
     return (
-        Buffer("acc", REGISTER, (keys, each * k.heads), "float32", role="score"),
+        Buffer("acc", REGISTER, (keys, _columns(k, each)), "float32", role="score"),
         Buffer("weight", REGISTER, (each, k.heads), "float32", role="score", per_thread=each * k.heads // 4),
         Buffer("scale", REGISTER, (keys,), "float32", role="score", per_thread=logits),
         Buffer("logit", REGISTER, (keys, each), "float32", role="score", per_thread=logits),
@@ -134,9 +141,10 @@ def _hopper_registers(k: SimpleNamespace, keys: int, each: int) -> tuple[Buffer,
 
 def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
-    each = min(k.queries, HOPPER_N // k.heads)
-    # Two products of 64 columns a thread need registers that idle copy warps hand over; one product does not.
-    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 24)
+    each = Size(min(k.queries, HOPPER_N // k.heads), "ROWS_PER_PRODUCT")
+    # 64 accumulators and 32 weights a thread need registers that idle copy warps hand over; one product does not. The
+    # copying warp keeps what that leaves: with 24 the walk and the pages ahead of it spill, in the other role too.
+    score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 64)
     score = (Reader("score", Engine.WGMMA, "warp"),)
     return Schedule(
         roles=(
@@ -168,10 +176,14 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 doc="one use a sequence",
             ),
         ),
-        mmas=(_product("wgmma", "score", k.tile, each * k.heads, "acc"),),
+        mmas=(_product("wgmma", "score", k.tile, _columns(k, each), "acc"),),
         grid=(str(arch.sms * k.resident),),
         axes=("cta",),
-        constants={"ctas": arch.sms * k.resident, "pages": k.tile // PAGE, "rows_per_product": each},
+        constants={
+            "ctas": Size(arch.sms * k.resident, "CTAS"),
+            "pages": Size(k.tile // PAGE, "TILE_PAGES"),
+            "rows_per_product": each,
+        },
         ctas_per_sm=k.resident,
         maps=_decode_maps(k),
     )
@@ -180,16 +192,22 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 def _hopper_groups(k: SimpleNamespace) -> tuple[int, int]:
     """Prefill's scoring groups, each with its own query rows, all reading the same key tile; keys of one product."""
     groups = min(HOPPER_WARPGROUPS, max(1, k.queries * k.heads // HOPPER_N))
-    return groups, HOPPER_WARPGROUPS // groups * 64
+    return groups, Size(HOPPER_WARPGROUPS // groups * 64, "BLOCK")
 
 
 def _hopper_prefill(k: SimpleNamespace) -> Schedule:
     groups, block = _hopper_groups(k)
-    each = k.queries // groups
+    each = Size(k.queries // groups, "ROWS_PER_PRODUCT")
     readers = (Reader("score", Engine.WGMMA, "warp"),)
     return Schedule(
         roles=(
-            Role("score", block // 16, 112, f"{each} rows each", replicas=groups),
+            Role(
+                "score",
+                block // 16,
+                112,
+                f"products and epilogue, {each} query rows a replica",
+                replicas=groups,
+            ),
             Role("load", 4, 24, "key tiles, queries", active=1),
         ),
         buffers=(
@@ -202,7 +220,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
             Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
             Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
         ),
-        mmas=(_product("wgmma", "score", block, each * k.heads, "acc"),),
+        mmas=(_product("wgmma", "score", block, _columns(k, each), "acc"),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         axes=("block", "split"),
         constants={"rows_per_product": each, "block": block},
@@ -212,15 +230,15 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
 
 def _blackwell_groups(k: SimpleNamespace) -> tuple[int, int]:
     """Scoring groups of a decode and the queries of one product; where one product holds them all, one group."""
-    each = min(k.queries, BLACKWELL_DECODE_N // k.heads)
+    each = Size(min(k.queries, BLACKWELL_DECODE_N // k.heads), "ROWS_PER_PRODUCT")
     return (1 if each == k.queries else 2), each
 
 
-def _blackwell_registers(k: SimpleNamespace, role: str, each: int) -> tuple[Buffer, ...]:
-    """What the threads of a scoring role hold: one key each, the scores of `each` queries, the weights of one."""
+def _blackwell_registers(k: SimpleNamespace, role: str, columns: int) -> tuple[Buffer, ...]:
+    """What the threads of a scoring role hold: one key each, `columns` of its scores, the weights of one query."""
     g = role.removeprefix("score_")
     return (
-        Buffer(f"dots_{g}", REGISTER, (128, each * k.heads), "float32", role=role),
+        Buffer(f"dots_{g}", REGISTER, (128, columns), "float32", role=role),
         Buffer(f"weight_{g}", REGISTER, (k.heads,), "float32", role=role, per_thread=k.heads),
         Buffer(f"scale_{g}", REGISTER, (128,), "float32", role=role),
         Buffer(f"logit_{g}", REGISTER, (128,), "float32", role=role),
@@ -241,9 +259,9 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         ),
         buffers=(
             *_decode_buffers(k, query_stages),
-            *(Buffer(f"scores_{g}", TENSOR, (128, each * k.heads), "float32", accumulators) for g in range(groups)),
-            *(b for role in scorers for b in _blackwell_registers(k, role, each)),
-            *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, per_thread=1) for g, role in enumerate(scorers)),
+            *(Buffer(f"scores_{g}", TENSOR, (128, _columns(k, each)), "float32", accumulators) for g in range(groups)),
+            *(b for role in scorers for b in _blackwell_registers(k, role, _columns(k, each))),
+            *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, private=True, per_thread=1) for g, role in enumerate(scorers)),
         ),
         pipelines=(
             Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages, doc="scales are read by threads"),
@@ -256,16 +274,17 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
                 for g in range(groups)
             ),
         ),
-        mmas=(_product("tcgen05", "mma", k.tile, each * k.heads, "scores_0"),),
+        mmas=(_product("tcgen05", "mma", k.tile, _columns(k, each), "scores_0"),),
         grid=(str(arch.sms),),
         axes=("cta",),
-        constants={"ctas": arch.sms, "pages": k.tile // PAGE, "groups": groups, "rows_per_product": each},
+        constants={"ctas": Size(arch.sms, "CTAS"), "pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
         maps=_decode_maps(k),
     )  # fmt: skip
 
 
 def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
     groups = 2
+    rows = Size(k.queries // groups, "ROWS_PER_GROUP")
     scorers = tuple(f"score_{g}" for g in range(groups))
     readers = (Reader("mma", Engine.TCGEN05), *(Reader(role, Engine.THREADS, "warp") for role in scorers))
     return Schedule(
@@ -276,10 +295,10 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
         ),
         buffers=(
             *_decode_buffers(k, 1),
-            Buffer("scores", TENSOR, (128, k.queries * k.heads), "float32", 2),
-            *(b for role in scorers for b in _blackwell_registers(k, role, k.queries // groups)),
+            Buffer("scores", TENSOR, (128, _columns(k, k.queries)), "float32", 2),
+            *(b for role in scorers for b in _blackwell_registers(k, role, rows * k.heads)),
             *(
-                Buffer(f"{what}_{g}", REGISTER, (k.queries // groups,), "int32", role=role, private=True)
+                Buffer(f"{what}_{g}", REGISTER, (rows,), "int32", role=role, private=True)
                 for what in ("begin", "size")
                 for g, role in enumerate(scorers)
             ),
@@ -296,10 +315,10 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
                 2,
             ),
         ),
-        mmas=(_product("tcgen05", "mma", k.tile, k.queries * k.heads, "scores"),),
+        mmas=(_product("tcgen05", "mma", k.tile, _columns(k, k.queries), "scores"),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         axes=("block", "split"),
-        constants={"groups": groups, "rows_per_group": k.queries // groups, "rows_per_product": k.queries},
+        constants={"groups": groups, "rows_per_group": rows, "rows_per_product": k.queries},
         maps=_prefill_maps(k),
     )
 
@@ -484,7 +503,7 @@ def _follow(m: Recorder, share: _Share, it: Expr) -> Slot:
 
 def _score_decode(m: Recorder) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
-    each, n = m.c.rows_per_product, m.c.rows_per_product * m.k.heads
+    each, n = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product)
     acc, weight, scale, logit, length = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "length"))
     queries = m.slot("queries", name("turn"))
     one = m.k.queries == 1
@@ -551,7 +570,7 @@ def _score_decode(m: Recorder) -> None:
 
 def _issue_decode(m: Recorder) -> None:
     """Blackwell's MMA warp: one accumulator a tile and product, dealt to the scoring groups in turn."""
-    groups, n = m.c.groups, m.c.rows_per_product * m.k.heads
+    groups, n = m.c.groups, _columns(m.k, m.c.rows_per_product)
     fills = [m.var(f"fill_{g}") for g in range(groups)]
     queries = m.slot("queries", name("turn"))
 
@@ -673,7 +692,7 @@ def _load_prefill(m: Recorder) -> None:
 
 def _score_prefill(m: Recorder) -> None:
     """Hopper: each replica scores its own rows against every key tile."""
-    each, n, block = m.c.rows_per_product, m.c.rows_per_product * m.k.heads, m.c.block
+    each, n, block = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product), m.c.block
     acc, weight, scale, logit, begin, size = (
         m.buffer(x) for x in ("acc", "weight", "scale", "logit", "begin", "size")
     )

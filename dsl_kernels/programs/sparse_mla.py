@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +19,8 @@ from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import sparse_mla as leaf
 from ..device.torch import sparse_mla_sm100 as leaf_sm100
-from ..problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
+from ..problems import layouts
+from ..problems.layouts import FP8_TOKEN_BYTES
 from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     START,
@@ -34,13 +35,15 @@ from ..tile.lang import (
     Reader,
     Role,
     Schedule,
+    Size,
     Space,
     TileProgram,
 )
 from ..tile.text import Expr, Recorder, Rows, Value, name
 
 LOG2E = math.log2(math.e)
-MAX_HEAD_BLOCK = 64
+LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
+MAX_HEAD_BLOCK = Size(64, "HEAD_BLOCK")
 
 # Cluster sizes of the committed Hopper variants, by cache format and heads.
 CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
@@ -67,16 +70,18 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
+# Bytes of shared memory that the driver keeps of each CTA.
+RESERVED_SMEM = 1024
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 
 # tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
-BLACKWELL_MIN_N = 16
+BLACKWELL_MIN_N = Size(16, "PADDED_HEADS")
 # The ring on Blackwell holds quarter tiles: 64 tokens x 128 of the 512 latent dims.
-UNIT = 128
-UNITS = LATENT_DIM // UNIT
+UNIT = Size(128, "UNIT")
+UNITS = Size(LATENT_DIM // UNIT, "UNITS")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
-RESCALE_LOG2 = 8
+RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 SLICES = (1, 2, 4)
 
 KNOBS = (
@@ -160,12 +165,13 @@ def _products(tile: int, hb: int, dims: int, rope: int, shared_out: str = "m") -
 
 def _sliced(k: SimpleNamespace) -> Schedule:
     """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
-    hb, slices, parts = k.block or head_block(k.heads), k.slices, k.cluster // k.slices
-    dims, rope = LATENT_DIM // slices, ROPE_DIM // slices
+    hb, slices = k.block or head_block(k.heads), k.slices
+    parts = Size(k.cluster // slices, "PARTS")
+    dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
     shared, registers = Space.SHARED, Space.REGISTER
     # A thread's share of O: quads of two dims by two heads, and the lse of the two heads.
-    quads = dims // 64 * (hb // 8)
-    own = quads // parts
+    quads = Size(dims // 64 * (hb // 8), "QUADS")
+    own = Size(quads // parts, "OWN_QUADS")
     token_words = tuple(
         Buffer(
             name,
@@ -265,7 +271,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
         grid=(f"t * {k.heads // hb}", "splits"),
         axes=("bx", "split"),
         named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM},
     )  # fmt: skip
 
 
@@ -325,7 +331,7 @@ def _hopper(k: SimpleNamespace) -> Schedule:
         group=(1,) if k.cluster > 1 else (),
         named_barriers={"attend": ("attend",)},
         constants={
-            "head_block": hb, "head_blocks": k.heads // hb, "groups": groups,
+            "head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM, "groups": groups,
             "batch": batch,
         },
     )  # fmt: skip
@@ -335,12 +341,12 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     hb = head_block(k.heads)
     n = max(hb, BLACKWELL_MIN_N)
     shared, tensor, registers = Space.SHARED, Space.TENSOR, Space.REGISTER
-    small = 2 if n <= 32 else 1
+    small = Size(2 if n <= 32 else 1, "TILE_STAGES")
     unit_bytes = k.tile * UNIT * 2
     others = (
         n * 2 * (LATENT_DIM + ROPE_DIM) + small * (k.tile * ROPE_DIM * 2 + k.tile * n * 2) + 40 * n + 4096
     )
-    units = min(11, (arch.smem_per_cta - others) // unit_bytes)
+    units = Size(min(11, (arch.smem_per_cta - others) // unit_bytes), "UNIT_STAGES")
     bulk = k.gather == "gather4"
     # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
     rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
@@ -408,12 +414,20 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         named_barriers={"softmax": ("softmax",)},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
         maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
-        spends_registers=True,
+        min_ctas_per_sm=1,
     )  # fmt: skip
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    return _hopper(k) if arch.tmem_columns == 0 else _blackwell(k, arch)
+    if arch.tmem_columns:
+        return _blackwell(k, arch)
+    schedule = _hopper(k)
+    if k.slices == 1:
+        return schedule
+    # Registers for as many CTAs as shared memory lets in: left to itself, CuTe DSL's compiler saves them for more, and a
+    # merge then has few loads in flight.
+    resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
+    return replace(schedule, min_ctas_per_sm=resident)
 
 
 @dataclass(frozen=True)
@@ -510,7 +524,7 @@ def _slices(m: Recorder) -> int:
 
 def _gather(m: Recorder) -> None:
     slices, it, live = _slices(m), name("it"), name("live", "bool")
-    dims, rope = LATENT_DIM // slices, ROPE_DIM // slices
+    dims, rope = m.c.dims, m.c.rope
     which: Value = name("which") if slices > 1 else 0
     low, high = name("now_low"), name("now_high")
     if m.k.kv == "fp8" and slices == 1:
@@ -859,7 +873,7 @@ def _attend_wide(m: Recorder) -> None:
             walk.row,
             walk.head0,
             k.heads,
-            m.slot("kv", 0).ckv_s,
+            m.buffer("ckv_s", 0),
             m.scalar("lse_scale"),
             thread,
         )

@@ -20,18 +20,18 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec
 from ..device.torch import topk_selector as leaf
-from ..device.torch.topk_selector import BINS, COARSE, WORD
-from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Space, TileProgram
+from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
+BINS, COARSE, WORD = Size(leaf.BINS, "BINS"), Size(leaf.COARSE, "COARSE"), Size(leaf.WORD, "WORD")
 # A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
-DENSE = 8
+DENSE = Size(8, "DENSE")
 # Undecided keys that are listed, and those of the list that are ranked without another round.
-LISTED = 2048
-RANKED = 64
+LISTED = Size(2048, "LISTED")
+RANKED = Size(64, "RANKED")
 # Columns that a CTA can mark in its bitmaps: a cluster of 16 serves rows of a million.
-SPAN = 81920
+SPAN = Size(81920, "SPAN")
 
 KNOBS = (
     Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
@@ -57,7 +57,15 @@ COMMITTED = (
 
 def _stashed(k: SimpleNamespace) -> int:
     """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
-    return 2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0
+    return Size(2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0, "STASHED")
+
+
+def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
+    """CTAs an SM has registers for. A thread with 8 keys does with 64, and where a CTA has a row with 40: a third CTA of
+    512 threads then fills the waits of the others when thousands of rows are in line."""
+    if k.keep > 8:
+        return int(k.resident)
+    return max(k.resident, arch.registers_per_sm // (k.threads * (40 if k.group == 1 else 64)))
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
@@ -102,9 +110,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("row", "rank"),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"stashed": stashed, "warps": k.threads // 32, "batch": WORD * k.keep},
+        constants={"stashed": stashed, "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
         ctas_per_sm=k.resident,
-        spends_registers=k.resident > 1,
+        min_ctas_per_sm=_min_ctas_per_sm(k, arch),
     )  # fmt: skip
 
 
@@ -141,7 +149,7 @@ def _start(m: Recorder) -> None:
 
 def _held(m: Recorder) -> int:
     """Columns that the registers of a row's CTAs hold."""
-    return int(m.k.group * m.k.threads * m.k.keep)
+    return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
 
 
 def _select(m: Recorder) -> None:
@@ -301,6 +309,9 @@ def _select_some(m: Recorder) -> None:
                 )
     settle(m, r, first=True)
     m.set(r.rounds, r.rounds + 1)
+    m.comment("By now the entries have come.")
+    with m.when(m.dim("page_size") > 0):
+        leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
     for _ in _undecided(m, r, LISTED):
@@ -333,8 +344,6 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             r.span, listing, name("owner"), batch * c.batch, m.lane,
         )  # fmt: skip
     leaf.keep_count(m, counts, count, m.warp, m.lane)
-    with m.when(m.dim("page_size") > 0):
-        leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
     m.meet()
     if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")

@@ -19,6 +19,7 @@ from typing import Any
 
 from dsl_kernels.arch import get_arch
 from dsl_kernels.arguments import checked
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
 from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
@@ -134,7 +135,9 @@ class LoadedKernel:
                         label, expected=spec.dtype, got=type(value).__name__, fix="pass a Python number"
                     )
                 continue
-            if str(value.dtype).removeprefix("torch.") not in _same_dtype(spec.dtype):
+            # A DSL may report its own name of a dtype, which is ours, or torch's.
+            names = (spec.dtype, DTYPES[spec.dtype].torch_name) if spec.dtype in DTYPES else (spec.dtype,)
+            if str(value.dtype).removeprefix("torch.") not in names:
                 raise ArgumentTypeError(
                     label, expected=spec.dtype, got=str(value.dtype), fix="convert the tensor"
                 )
@@ -450,11 +453,6 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
-
-
-def _same_dtype(dtype: str) -> tuple[str, ...]:
-    """Spellings of a TIR dtype in torch."""
-    return (dtype, {"float8_e4m3": "float8_e4m3fn"}.get(dtype, dtype))
 
 
 def _encode_tensor_map(

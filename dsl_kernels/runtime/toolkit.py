@@ -32,6 +32,8 @@ MINIMUM_NVCC = (13, 0)
 KILLED = "COMPILE_KILLED"
 # Code of a `CompileError` where no compiler said what is wrong with the source: the machine or the compiler is at fault.
 UNFINISHED = "COMPILE_UNFINISHED"
+# Code of a `CompileError` where the assembler's output is wrong although the source is right.
+LOST = "COMPILE_LOST_PREDICATE"
 CHECK_MACHINE = "see to what it says, or check the compiler: `python -m dsl_kernels doctor`"
 
 # What a compiler says of a source that it read and refuses; all else that ends it is no fault of the source.
@@ -57,6 +59,11 @@ _INTERNAL_BYTES = re.compile(
 )
 _OPCODE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)((?:\.[\w:]+)*)")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+# A setmaxnreg.inc up to its retry; how a uniform predicate is saved to a register and restored from one.
+_TRY_ALLOC = re.compile(r"USETMAXREG\.TRY_ALLOC\S* (UP\d)(.*?)\bBRA\b", re.DOTALL)
+_PREDICATE_MOVES = re.compile(
+    r"UP2UR (UR\d+), UPR, URZ, (0x[0-9a-f]+)|UISETP\.NE\S* (UP\d), UPT, (UR\d+), URZ"
+)
 _USED = re.compile(
     r"Used (\d+) registers(?:, used (\d+) barriers)?(?:, \d+ bytes cumulative stack size)?(?:, (\d+) bytes smem)?"
 )
@@ -311,7 +318,36 @@ def inspect_cubin(cubin: Path) -> tuple[AssemblerReport, dict[str, int]]:
 
 
 def _listing(cubin: Path) -> str:
-    return _run([str(nvdisasm().path), "-c", cubin.name], cubin.parent, cubin.stem)
+    """The SASS of a cubin, which is refused where ptxas has lost a value."""
+    listing = _run([str(nvdisasm().path), "-c", cubin.name], cubin.parent, cubin.stem)
+    if (lost := _lost_predicate(listing)) is not None:
+        raise CompileError(
+            cubin.stem,
+            expected="code that keeps its uniform predicates across setmaxnreg.inc",
+            got=f"a value in {lost} that ptxas saves only after USETMAXREG has overwritten it",
+            fix="compare less before the setmaxnreg and again behind it (a shuffle keeps the two apart)",
+            code=LOST,
+        )
+    return listing
+
+
+def _lost_predicate(listing: str) -> str | None:
+    """A uniform predicate that held a value when USETMAXREG wrote it, and gets back what was saved too late.
+
+    With all seven live across a setmaxnreg.inc, ptxas 13.0 frees one for the instruction's result but saves it behind
+    the instruction instead of in front of it: what it restores is the result.
+    """
+    for predicate, until_retry in _TRY_ALLOC.findall(listing):
+        results, restored = {predicate}, False
+        for saved, mask, written, source in _PREDICATE_MOVES.findall(until_retry):
+            if saved and int(mask, 16) != 1 << int(predicate.removeprefix("UP")):
+                continue
+            place, origin = (saved, predicate) if saved else (written, source)
+            restored |= place == predicate
+            results = results | {place} if origin in results else results - {place}
+        if restored and predicate in results:
+            return str(predicate)
+    return None
 
 
 def _counted(listing: str) -> dict[str, int]:

@@ -18,6 +18,10 @@ _SHORT = {
     Action.COMMIT_EMPTY: "commit -> empty",
     Action.ARRIVE_EMPTY_CLUSTER: "arrive empty in every CTA",
     Action.COMMIT_EMPTY_CLUSTER: "commit -> empty in every CTA",
+    Action.EXPECT_TX_PAIR: "the first CTA arrives + expects the bytes of both",
+    Action.COMMIT_FULL_PAIR: "commit -> full in both CTAs",
+    Action.COMMIT_EMPTY_PAIR: "commit -> empty in both CTAs",
+    Action.ARRIVE_EMPTY_PAIR: "arrive empty in the first CTA",
     Action.FENCE_PROXY: "fence.proxy.async",
     Action.FENCE_BEFORE: "fence before",
     Action.FENCE_AFTER: "fence after",
@@ -33,10 +37,59 @@ def steps(actions: tuple[Action, ...]) -> str:
     return ", ".join(_SHORT[action] for action in actions) or "-"
 
 
+def _lanes(schedule: Schedule) -> list[str]:
+    """Roles from left to right as data reaches them: a role that reads nothing first, then who reads what is filled."""
+    reads = {reader.role for pipe in schedule.pipelines for reader in pipe.readers}
+    order = [role.name for role in schedule.roles if role.name not in reads] or [schedule.roles[0].name]
+    for name in order:
+        for pipe in schedule.pipelines:
+            if pipe.producer == name:
+                order += [reader.role for reader in pipe.readers if reader.role not in order]
+    return order + [role.name for role in schedule.roles if role.name not in order]
+
+
+def draw(schedule: Schedule) -> list[str]:
+    """The roles as lanes, and what each pipeline carries from one to another as an arrow, in the order declared."""
+    order = _lanes(schedule)
+    heads = []
+    for name in order:
+        role = schedule.role(name)
+        first, warps = int(schedule.first_thread(name)) // 32, role.threads // 32
+        heads.append((name, f"warp {first}" if warps == 1 else f"warps {first}..{first + warps - 1}"))
+    step = (
+        max(len(text) for head in heads for text in (*head, *(p.name + " " * 6 for p in schedule.pipelines)))
+        + 3
+    )
+    at = {name: 2 + i * step for i, name in enumerate(order)}
+    lines = [("  " + "".join(f"{head[row]:<{step}}" for head in heads)).rstrip() for row in (0, 1)]
+    width = 2 + (len(order) - 1) * step + 1
+    for pipe in schedule.pipelines:
+        held = f"{' '.join(pipe.buffers) or 'a signal'}"
+        ring = (
+            f", ring of {int(pipe.stages)}" if pipe.stages > 1 else ", once" if pipe.rounds == "once" else ""
+        )
+        for reader in pipe.readers:
+            row = [" "] * width
+            for column in at.values():
+                row[column] = "|"
+            low, high = sorted((at[pipe.producer], at[reader.role]))
+            if low == high:
+                ends = f"{pipe.name}, between CTAs: {held}{ring}; {pipe.fill.value} -> {reader.engine.value}"
+            else:
+                row[low + 1 : high] = f" {pipe.name} ".center(high - low - 1, "=")
+                row[high - 1 if at[reader.role] == high else low + 1] = (
+                    ">" if at[reader.role] == high else "<"
+                )
+                ends = f"{held}{ring}; {pipe.fill.value} -> {reader.engine.value}"
+            lines.append(f"{''.join(row)}   {ends}")
+    return lines
+
+
 @checked
 def describe(schedule: Schedule, arch: ArchSpec) -> str:
-    """Roles, buffers, pipelines and totals of `schedule`, at most about 110 columns wide."""
-    lines = ["roles"]
+    """The pipelines drawn, then roles, buffers, pipelines and totals of `schedule`, about 110 columns wide."""
+    lines = [*draw(schedule), ""] if schedule.pipelines else []
+    lines.append("roles")
     for role in schedule.roles:
         first = schedule.first_thread(role.name)
         budget = f", {role.registers} registers" if role.registers else ""
@@ -74,8 +127,8 @@ def describe(schedule: Schedule, arch: ArchSpec) -> str:
             for reader in pipe.readers:
                 lines.append(f"      {reader.role}: {steps(item.release[reader.role])}")
     for name, turns in turn_plans(schedule).items():
-        members = [role if replica == 0 else f"{role} {replica}" for role, replica in turns.members]
-        lines.append(f"  in turn {name}: {' -> '.join(members)} -> ...")
+        each = (role if replica == 0 else f"{role} {replica}" for role, replica in turns.members)
+        lines.append(f"  in turn {name}: {' -> '.join(each)} -> ...")
     for name, members in schedule.named_barriers.items():
         lines.append(f"  named barrier {name}: {', '.join(members)}")
     total = schedule.smem_bytes() + plan.smem_bytes

@@ -16,27 +16,18 @@ from typing import Any, NoReturn
 import torch
 
 from ..arch import ArchSpec
+from ..dtypes import DTYPES
 from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
 from ..runtime.artifact import TensorMap
 from . import text as t
-from .lang import Buffer, Engine, Role, Schedule, Space, TileProgram
+from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
 from .plan import turn_plans
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "int32": torch.int32,
-    # torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
-    "uint32": torch.int64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "float8_e4m3": torch.float8_e4m3fn,
-    "float8_e5m2": torch.float8_e5m2,
-    "uint8": torch.uint8,
-    "int64": torch.int64,
-}
+# torch has no complete uint32 arithmetic: 32-bit keys live in 64-bit integers here.
+TORCH_DTYPES = {name: dtype.torch for name, dtype in DTYPES.items()} | {"uint32": torch.int64}
 
 
 @dataclass
@@ -55,6 +46,7 @@ class Ring:
     committed: int = 0
     waited: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     released: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    announced: dict[int, int] = field(default_factory=dict)
     received: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -108,7 +100,7 @@ class Executor:
     """One role (one of its replicas) of one CTA."""
 
     def __init__(self, run: Run, cta: Cta, role: Role, replica: int) -> None:
-        self._run, self._cta, self._spec = run, cta, role
+        self._run, self.cta = run, cta
         self.role, self.block = role.name, cta.block
         self._key = reader_key(role, replica)
         self._registers: dict[str, torch.Tensor] = {}
@@ -134,6 +126,7 @@ class Executor:
         yield from self._execute(text.start)
         yield from self._execute(text.roles[self.role])
         yield from self._meet_cluster()
+        yield from self._execute(text.end)
         if self._in_flight:
             self._fail(
                 f"ends with {len(self._in_flight)} groups of products in flight",
@@ -142,9 +135,15 @@ class Executor:
         if self._stores:
             self._fail(f"ends with {len(self._stores)} groups of stores in flight", "await them")
         me = (self.role, self._scope["replica"])
-        for name, turn in self._cta.turns.items():
+        for name, turn in self.cta.turns.items():
             if turn.held and turn.members[turn.whose] == me:
                 self._fail(f"ends with the turn of {name}", "pass it on")
+
+        if self._run.cluster_of(self.block).pending(self):
+            self._fail(
+                "ends without a wait for its last arrival at its cluster's barrier",
+                "wait behind every arrival",
+            )
 
     def _execute(self, statements: Iterable[t.Statement]) -> Generator[Any, None, None]:
         for statement in statements:
@@ -159,6 +158,8 @@ class Executor:
                 yield from self._meet(statement.name)
             elif isinstance(statement, t.BarriersStand):
                 yield from self._meet_cluster()
+            elif isinstance(statement, t.TearDown):
+                yield from self._meet("")
             elif isinstance(statement, t.Store):
                 yield from self._meet(statement.name)
                 self._stores.append([self._stored(box, view) for box, view in statement.copies])
@@ -192,7 +193,8 @@ class Executor:
         elif isinstance(statement, t.Fill):
             self._view(statement.target).fill_(statement.value)
         elif isinstance(statement, t.ClusterArrive):
-            self._run.cluster_of(self.block).arrive(self)
+            if not self._run.cluster_of(self.block).arrive(self):
+                self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
         elif isinstance(statement, t.TakeTicket):
             self._take_ticket(statement)
         elif isinstance(statement, t.PassTurn):
@@ -202,10 +204,11 @@ class Executor:
 
     def _bulk(self, bulk: t.Bulk) -> None:
         use = self._value(bulk.slot.use)
-        for cta in self._run.members(self.block) if bulk.multicast else [self._cta]:
+        for cta in self._run.members(self.block) if bulk.multicast else [self.cta]:
             target = self._view(bulk.target, cta)
             target.copy_(self._source(bulk.source, target))
-            cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * target.element_size()
+            itemsize = DTYPES[self._run.schedule.buffer(bulk.target.buffer).dtype].bytes
+            cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
     def _take_ticket(self, statement: t.TakeTicket) -> None:
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
@@ -249,7 +252,7 @@ class Executor:
         if name in schedule.apart:
             # What is one task here meets nobody.
             return
-        state = self._cta.meetings[name]
+        state = self.cta.meetings[name]
         generation = state[1]
         state[0] += 1
         if state[0] == total:
@@ -295,13 +298,13 @@ class Executor:
         )
 
     def _take_turn(self, statement: t.TakeTurn) -> Generator[Any, None, None]:
-        turn = self._cta.turns[statement.name]
+        turn = self.cta.turns[statement.name]
         me = turn.members.index((self.role, self._scope["replica"]))
         yield Wait(f"its turn of {statement.name}", lambda: turn.whose == me and not turn.held)
         turn.held = True
 
     def _pass_turn(self, name: str) -> None:
-        turn = self._cta.turns[name]
+        turn = self.cta.turns[name]
         if not turn.held or turn.members[turn.whose] != (self.role, self._scope["replica"]):
             self._fail(f"passes a turn of {name} that it does not hold", "take the turn before")
         turn.whose, turn.held = (turn.whose + 1) % len(turn.members), False
@@ -314,7 +317,9 @@ class Executor:
 
     def _cluster_wait(self) -> Generator[Any, None, None]:
         cluster = self._run.cluster_of(self.block)
-        phase = cluster.phases[self]
+        if not cluster.pending(self):
+            self._fail("waits for its cluster without an arrival", "arrive once before each wait")
+        phase = cluster.begin(self)
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def _call(self, call: t.Call) -> None:
@@ -332,8 +337,11 @@ class Executor:
                 self._registers[buffer.name] = poisoned(buffer)[0]
             whole = self._registers[buffer.name]
         else:
-            stage = self._value(view.use) % buffer.stages if view.use is not None else 0
-            whole = (cta or self._cta).storage[buffer.name][stage]
+            use = self._value(view.use) if view.use is not None else 0
+            stage = use % buffer.stages
+            if view.pipeline is not None:
+                self._hold(view.pipeline, use, buffer.name)
+            whole = (cta or self.cta).storage[buffer.name][stage]
         if view.rows is not None:
             first = self._value(view.first)
             whole = whole[first : first + view.rows]
@@ -341,6 +349,19 @@ class Executor:
             column = self._value(view.column)
             whole = whole[:, column : column + view.width]
         return whole
+
+    def _hold(self, pipeline: str, use: int, buffer: str) -> None:
+        """A slot is touched by its producer from acquire to commit, and by a reader from wait to release."""
+        ring = self.cta.rings[pipeline]
+        fills = self.role == self._run.schedule.pipeline(pipeline).producer and (
+            ring.committed <= use < ring.acquired
+        )
+        # Where there was no use at all a leaf is told so, and does not look.
+        if use >= 0 and not fills and not ring.released[self._key] <= use < ring.waited[self._key]:
+            self._fail(
+                f"touches {buffer} of use {use} of {pipeline}, which it does not hold",
+                "touch a slot between acquire and commit, or between wait and release",
+            )
 
     def _source(self, source: t.Box | t.Span | t.Rows, target: torch.Tensor) -> torch.Tensor:
         if isinstance(source, t.Span):
@@ -383,27 +404,33 @@ class Executor:
     def _product(self, statement: t.Product) -> Issued:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
-        a, b, acc = self._view(statement.a), self._view(statement.b), self._view(statement.acc)
-        a = a if mma.a_major == "k" else a.T
-        b = b.T if mma.b_major == "k" else b
-        if a.shape != (mma.m, mma.k) or b.shape != (mma.k, mma.n):
+        # Each CTA of a pair holds half of the rows of everything.
+        ctas = self._run.members(self.block) if mma.cta_group == 2 else [self.cta]
+        parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in ctas]
+        left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
+        right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
+        a_shape = (left[0].shape[0] * len(ctas), left[0].shape[1])
+        b_shape = (right[0].shape[0], right[0].shape[1] * len(ctas))
+        if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
             self._fail(
-                f"multiplies {tuple(a.shape)} by {tuple(b.shape)} as {mma.name}",
+                f"multiplies {a_shape} by {b_shape} as {mma.name}",
                 f"declare m={mma.m}, n={mma.n}, k={mma.k} as the body uses them",
             )
         accumulate = self._value(statement.accumulate)
 
         def multiply() -> None:
             # In float64, where neither the process's matmul precision nor the number of threads shows in the sum.
-            product = (a.double() @ b.double()).float()
-            acc.copy_(acc + product if accumulate else product)
+            whole = torch.cat([b.double() for b in right], dim=1)
+            for a, (_, _, acc) in zip(left, parts, strict=True):
+                product = (a.double() @ whole).float()
+                acc.copy_(acc + product if accumulate else product)
 
         operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
         return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
 
     def _step(self, step: t.Step) -> Generator[Any, None, None]:
         pipe, use = step.slot.pipeline, self._value(step.slot.use)
-        ring = self._cta.rings[pipe.name]
+        ring = self.cta.rings[pipe.name]
         producer = step.kind in ("acquire", "commit")
         allowed = [pipe.producer] if producer else [reader.role for reader in pipe.readers]
         if self.role not in allowed:
@@ -422,6 +449,15 @@ class Executor:
                 f"{step.kind}s use {use} of {pipe.name}, where use {expected} is next",
                 "take the uses of a ring in order, each once",
             )
+        begun = {
+            "commit": ring.acquired if pipe.fill is not Engine.PEERS else use + 1,
+            "release": ring.waited[self._key],
+        }
+        if begun.get(step.kind, use + 1) <= use:
+            self._fail(
+                f"{step.kind}s use {use} of {pipe.name} before it has it",
+                "acquire before the commit, and wait before the release",
+            )
         engines = {
             "commit": pipe.fill,
             "release": next((r.engine for r in pipe.readers if r.role == self.role), None),
@@ -434,6 +470,9 @@ class Executor:
                     f"releases use {use} of {pipe.name} under a product that reads it",
                     f"leave fewer than {step.pending} groups in flight at that release",
                 )
+        pair = self._run.members(self.block) if pipe.pair else [self.cta]
+        # What the products of a pair fill or read is full, or free, in both CTAs.
+        shared = pair if engines.get(step.kind) is Engine.TCGEN05 else [self.cta]
         if step.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:
@@ -441,38 +480,55 @@ class Executor:
                     f"acquires use {use} of {pipe.name} with {use - ring.committed} uses uncommitted",
                     "commit a slot before acquiring past the ring",
                 )
-            readers = [
-                reader_key(self._run.schedule.role(reader.role), replica)
-                for reader in pipe.readers
-                for replica in range(self._run.schedule.role(reader.role).replicas)
-            ]
-            rings = (
-                [cta.rings[pipe.name] for cta in self._run.members(self.block)] if pipe.multicast else [ring]
-            )
+            readers = self._run.readers(pipe)
+            filled = self._run.members(self.block) if pipe.multicast else [self.cta]
+            filled = pair if pipe.fill is Engine.TCGEN05 else filled
+            rings = [cta.rings[pipe.name] for cta in filled]
             yield Wait(
                 f"a free slot of {pipe.name} (use {use})",
                 lambda: all(each.released[key] > use - pipe.stages for each in rings for key in readers),
             )
             # What another CTA sends may be there before this one is ready.
             if not pipe.accumulates and not (pipe.multicast and ring.received[use]):
-                for buffer in pipe.buffers:
-                    _poison(self._cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+                for cta, buffer in product(filled if pipe.pair else [self.cta], pipe.buffers):
+                    _poison(cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
+            if pipe.fill is Engine.BULK:
+                ring.announced[use] = (
+                    self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                )
         elif step.kind == "commit":
-            ring.committed += 1
+            # What a multicast ring announces, the cluster's CTAs fill together.
+            if (
+                pipe.fill is Engine.BULK
+                and not pipe.multicast
+                and ring.announced.get(use, 0) != ring.received[use]
+            ):
+                self._fail(
+                    f"copies {ring.received[use]} bytes into use {use} of {pipe.name}, which announces {ring.announced[use]}",
+                    "copy what is announced: a barrier waits for just so many bytes",
+                )
+            for cta in shared:
+                cta.rings[pipe.name].committed += 1
         elif step.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
-            wanted = sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
+            wanted = self._slot_bytes(pipe)
             yield Wait(
                 f"use {use} of {pipe.name} from the other CTAs",
                 lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
             )
         elif step.kind == "wait":
             ring.waited[self._key] += 1
+            sources = pair if pipe.fill is Engine.BULK else [self.cta]
             yield Wait(
-                f"slot {use} of {pipe.name} to be filled by {pipe.producer}", lambda: ring.committed > use
+                f"slot {use} of {pipe.name} to be filled by {pipe.producer}",
+                lambda: all(cta.rings[pipe.name].committed > use for cta in sources),
             )
         else:
-            ring.released[self._key] += 1
+            for cta in shared:
+                cta.rings[pipe.name].released[self._key] += 1
+
+    def _slot_bytes(self, pipe: Pipeline) -> int:
+        return sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)
 
     def _fail(self, got: str, fix: str) -> None:
         self._run.fail(self.role, self.block, got, fix)
@@ -484,9 +540,21 @@ class ClusterBarrier:
     def __init__(self, members: int) -> None:
         self.members = members
         self.phases: dict[Executor, int] = defaultdict(int)
+        self.waits: dict[Executor, int] = defaultdict(int)
 
-    def arrive(self, executor: Executor) -> None:
+    def arrive(self, executor: Executor) -> bool:
+        """Whether a role may: it has waited since its last arrival."""
         self.phases[executor] += 1
+        return self.phases[executor] == self.waits[executor] + 1
+
+    def pending(self, executor: Executor) -> bool:
+        """Whether a role has arrived and not waited since."""
+        return self.phases.get(executor, 0) > self.waits.get(executor, 0)
+
+    def begin(self, executor: Executor) -> int:
+        """The phase that a role waits for from here on."""
+        self.waits[executor] += 1
+        return self.waits[executor]
 
     def passed(self, phase: int) -> bool:
         return len(self.phases) == self.members and all(at >= phase for at in self.phases.values())
@@ -547,6 +615,24 @@ class Run:
             got=f"it {got}",
             fix=fix,
         )
+
+    def ended(self, cta: Cta) -> None:
+        """Every role of a CTA has ended: nothing was filled that nobody has read."""
+        for pipe in self.schedule.pipelines:
+            ring = cta.rings[pipe.name]
+            for key in self.readers(pipe):
+                if not ring.acquired <= ring.committed == ring.waited[key]:
+                    self.fail(
+                        pipe.producer,
+                        cta.block,
+                        f"filled {ring.committed} uses of {pipe.name}, of which {key} waited for {ring.waited[key]}",
+                        "let both sides go through the same uses",
+                    )
+
+    def readers(self, pipe: Pipeline) -> list[str]:
+        """How a ring counts each replica of each of its readers."""
+        roles = [self.schedule.role(reader.role) for reader in pipe.readers]
+        return [reader_key(role, replica) for role in roles for replica in range(role.replicas)]
 
     def start(self, block: tuple[int, ...]) -> list[tuple[Executor, Iterator[Any]]]:
         """The tasks of one CTA."""
@@ -619,6 +705,8 @@ class Interpreter:
                 task[2] = next(task[1])
             except StopIteration:
                 active.remove(task)
+                if all(other[0].cta is not task[0].cta for other in active):
+                    run.ended(task[0].cta)
 
     @staticmethod
     def _deadlock(run: Run, active: list[list[Any]]) -> None:

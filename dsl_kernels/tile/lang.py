@@ -14,6 +14,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import DTYPES
 from ..errors import DeclarationError, UnknownNameError, did_you_mean
 from ..runtime.artifact import Operand, TensorMap
 
@@ -22,17 +23,93 @@ if TYPE_CHECKING:
     from ..problems.base import Problem
     from .text import Recorder, Text
 
-DTYPE_BYTES = {
-    "float32": 4,
-    "int32": 4,
-    "uint32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3": 1,
-    "float8_e5m2": 1,
-    "uint8": 1,
-    "int64": 8,
+
+class Size(int):
+    """A number with the name that a generated module calls it by; an int like any other everywhere else.
+
+    Sums, differences, products and whole quotients of sizes are sizes, spelled in their names: a tile of `TILE` keys
+    by `LATENT_DIM` has `TILE * LATENT_DIM` elements.
+
+    Attributes:
+        spelled: the Python expression over names.
+        tightness: how tightly its outermost operator binds: 4 as a sum, 5 as a product, 9 as a name.
+        names: every name in it with its value.
+    """
+
+    spelled: str
+    tightness: int
+    names: Mapping[str, int]
+
+    def __new__(
+        cls, value: int, spelled: str, tightness: int = 9, names: Mapping[str, int] | None = None
+    ) -> Size:
+        found = super().__new__(cls, value)
+        found.spelled, found.tightness = spelled, tightness
+        found.names = {spelled: int(value)} if names is None else names
+        return found
+
+    def __add__(self, other: Any) -> Any:
+        return _sized("+", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return _sized("+", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return _sized("-", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _sized("-", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return _sized("*", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _sized("*", other, self)
+
+    def __floordiv__(self, other: Any) -> Any:
+        return _sized("//", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _sized("//", other, self)
+
+
+_SIZED: dict[str, tuple[Callable[[int, int], Any], int]] = {
+    "+": (int.__add__, 4),
+    "-": (int.__sub__, 4),
+    "*": (int.__mul__, 5),
+    "//": (int.__floordiv__, 5),
 }
+
+
+def _sized(op: str, a: Any, b: Any) -> Any:
+    operate, tightness = _SIZED[op]
+    result = operate(a, b) if isinstance(a, int) and isinstance(b, int) else NotImplemented
+    if result is NotImplemented or isinstance(a, bool) or isinstance(b, bool):
+        return result
+    # What an operation leaves as it was keeps its spelling.
+    if b == (0 if op in "+-" else 1):
+        return a
+    if (op, a) in (("+", 0), ("*", 1)):
+        return b
+    if result == 0 or (op == "//" and result == 1):
+        return result
+    text = f"{spell(a, tightness)} {op} {spell(b, tightness + 1)}"
+    return Size(result, text, tightness, {**getattr(a, "names", {}), **getattr(b, "names", {})})
+
+
+def spell(value: Any, outer: int = 0) -> str:
+    """A number as a generated module writes it; `outer` is how tightly what stands around it binds."""
+    if not isinstance(value, Size):
+        return repr(value)
+    return f"({value.spelled})" if value.tightness < outer else value.spelled
+
+
+def named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, whole numbers under their names: `tile` is called TILE."""
+    return {
+        name: Size(value, name.upper()) if isinstance(value, int) and not isinstance(value, bool) else value
+        for name, value in values.items()
+    }
 
 
 class Space(str, Enum):
@@ -71,9 +148,9 @@ ASYNC_PROXY = frozenset({Engine.BULK, Engine.WGMMA, Engine.TCGEN05})
 class Buffer:
     """On-chip storage of one CTA.
 
-    `shape` is one stage. A tensor-memory buffer has shape (lanes, 32-bit columns). `alias` names a buffer whose
-    storage this one re-uses (their live ranges must not overlap). Register buffers name the role that holds them, and
-    with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
+    `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column.
+    `alias` names a buffer whose storage this one re-uses, byte for byte (their live ranges must not overlap). Register buffers name the role that
+    holds them, and with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
     """
 
@@ -95,11 +172,16 @@ class Buffer:
 
     @property
     def stage_bytes(self) -> int:
-        return self.stage_elements * DTYPE_BYTES[self.dtype]
+        return self.stage_elements * DTYPES[self.dtype].bytes
 
     @property
     def bytes(self) -> int:
         return self.stage_bytes * self.stages
+
+    @property
+    def columns(self) -> int:
+        """32-bit columns of one stage in tensor memory."""
+        return self.shape[1] * DTYPES[self.dtype].bytes // 4
 
 
 @dataclass(frozen=True)
@@ -118,8 +200,8 @@ class Role:
     active: int | None = None
 
     @property
-    def threads(self) -> int:
-        return 32 * self.warps * self.replicas
+    def threads(self) -> Size:
+        return Size(32 * self.warps * self.replicas, f"{self.name.upper()}_THREADS")
 
 
 @dataclass(frozen=True)
@@ -145,6 +227,8 @@ class Pipeline:
     `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
     Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
     full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go.
+    A `pair` one is of products by two CTAs: each fills its own slot, the first CTA waits for both and gives both back; what
+    such products fill is full in both, and free when the readers of both have let it go.
     """
 
     name: str
@@ -159,15 +243,17 @@ class Pipeline:
     accumulates: bool = False
     doc: str = ""
     multicast: bool = False
+    pair: bool = False
 
 
 @dataclass(frozen=True)
 class Mma:
-    """One tensor-core operation of the body: tile shape, operand types, majors and where A comes from.
+    """One tensor-core operation of the body: tile shape, operand types and majors.
 
     `a`, `b` and `acc` name the buffers of its operands and of its result. Several warpgroups of a role share out its
-    rows ("m") or its columns ("n"). A may come from registers (wgmma) instead of shared memory: a 16-bit fragment in the
-    order of an accumulator.
+    rows ("m") or its columns ("n"). A may come from registers (wgmma) or tensor memory (tcgen05) instead of shared memory:
+    16-bit elements in the order of an accumulator. With `cta_group` 2 (tcgen05) the two CTAs of a cluster hold half of the
+    rows of A, of B and of the result each, and the first of them issues the product.
     """
 
     name: str
@@ -185,6 +271,7 @@ class Mma:
     b: str = ""
     acc: str = ""
     shared_out: str = "m"
+    cta_group: int = 1
 
     @property
     def flops(self) -> int:
@@ -211,8 +298,8 @@ class Schedule:
     synchronise with one another (all of them must be resident at once). `named_barriers` maps a name to the roles
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
     the tensor maps of the copy engine, for DSLs that do not report theirs. Of a named barrier in `apart` each replica of
-    its one role has its own. `axes` names the coordinates of the grid. `spends_registers` tells a
-    compiler that would save them that no more than `ctas_per_sm` CTAs share an SM.
+    its one role has its own. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the compiler must leave
+    registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do.
     """
 
     roles: tuple[Role, ...]
@@ -221,14 +308,13 @@ class Schedule:
     mmas: tuple[Mma, ...]
     grid: tuple[str, ...]
     cluster: tuple[int, int, int] = (1, 1, 1)
-    cooperative: bool = False
     group: tuple[int, ...] = ()
     named_barriers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     ctas_per_sm: int = 1
     maps: tuple[TensorMap, ...] = ()
     axes: tuple[str, ...] = ()
-    spends_registers: bool = False
+    min_ctas_per_sm: int = 0
     turns: tuple[Turn, ...] = ()
     apart: tuple[str, ...] = ()
 
@@ -244,7 +330,12 @@ class Schedule:
     @property
     def multicasts(self) -> bool:
         """Whether CTAs of a cluster fill each other's slots: none may start before, or end behind, what others send."""
-        return any(pipe.multicast for pipe in self.pipelines)
+        return any(pipe.multicast or pipe.pair for pipe in self.pipelines)
+
+    @property
+    def pairs(self) -> bool:
+        """Whether two CTAs share out every product."""
+        return any(mma.cta_group == 2 for mma in self.mmas)
 
     def role(self, name: str) -> Role:
         return _pick(self.roles, name, "role")
@@ -286,7 +377,7 @@ class Schedule:
             if buffer.name == name:
                 return found
             if buffer.space is Space.TENSOR:
-                found += buffer.shape[1] * buffer.stages
+                found += buffer.columns * buffer.stages
         return found
 
     def tmem_allocation(self) -> int:
@@ -296,7 +387,7 @@ class Schedule:
 
     def tmem_columns(self) -> int:
         """Tensor-memory columns of all buffers that own their storage, before rounding to an allocation."""
-        return sum(b.shape[1] * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
+        return sum(b.columns * b.stages for b in self.buffers if b.space is Space.TENSOR and b.alias is None)
 
 
 def _pick(records: tuple[Any, ...], name: str, kind: str) -> Any:
@@ -374,7 +465,8 @@ class TileProgram:
 
     Attributes:
         declare: (knobs as a namespace, arch) -> Schedule.
-        bodies: role name -> generator function over a Machine. A role that no body names is an error.
+        bodies: (knobs, arch) -> a function over a Recorder for each role, and for what every thread does first (START). A
+            role without one is an error.
         counts: (knobs, schedule, dims) -> what the first CTA moves and computes, for the cost model: plain arithmetic,
             which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.
@@ -416,9 +508,11 @@ class TileProgram:
         """What the bodies say at `knobs` on `arch`.
 
         Raises:
-            DeclarationError: a role has no body, or a body says what the schedule does not declare.
+            DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
+                declared is used by no body.
         """
-        from .text import Recorder, Text
+        from .text import Recorder, TearDown, Text
+        from .uses import check_uses
 
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
         bodies = dict(self.bodies(space, arch))
@@ -433,16 +527,33 @@ class TileProgram:
                 raise DeclarationError(
                     f"program {self.op}, {part}", expected="a body", got="none", fix="name one in bodies"
                 )
-        start = record(None, bodies.pop(START))
-        return Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles})
+        for part in bodies:
+            if part != START and part not in {role.name for role in schedule.roles}:
+                raise DeclarationError(
+                    f"program {self.op}, body {part}",
+                    expected="a declared role: " + ", ".join(role.name for role in schedule.roles),
+                    got=part,
+                    fix=did_you_mean(part, [role.name for role in schedule.roles]) or "remove the body",
+                )
+        start = record(None, bodies[START])
+        # What is allocated goes back behind the last role: nobody has to say so.
+        end = (TearDown(),) if schedule.tmem_columns() else ()
+        text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
+        check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
+        return text
+
+    def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
+        """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`, else the first."""
+        forms = self.problem.forms
+        return next(
+            (str(value) for value in knobs.values() if value in forms), otherwise or next(iter(forms))
+        )
 
     def operands(self, knobs: Mapping[str, Any]) -> tuple[Operand, ...]:
         """The arguments of a variant's launch, in call order, with the extents that its knobs fix as numbers.
 
-        A knob whose value names a form of the problem chooses the form.
+        A knob that is named like an extent fixes it.
         """
-        forms = self.problem.forms
-        form = next((value for value in knobs.values() if value in forms), next(iter(forms)))
         return tuple(
             Operand.scalar(o.name, o.torch_name)
             if o.kind == "scalar"
@@ -453,7 +564,7 @@ class TileProgram:
                 strides=o.layout,
                 written=o.kind != "in",
             )
-            for o in self.problem.operands(form)
+            for o in self.problem.operands(self.form(knobs))
         )
 
     def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -491,10 +602,21 @@ def _validate(op: str, schedule: Schedule) -> None:
             fail(f"{kind}s", "distinct names", ", ".join(names))
     buffers = {buffer.name: buffer for buffer in schedule.buffers}
     for buffer in schedule.buffers:
-        if buffer.dtype not in DTYPE_BYTES:
-            fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPE_BYTES), buffer.dtype)
-        if buffer.alias is not None and buffer.alias not in buffers:
-            fail(f"buffer {buffer.name}", "an alias of a declared buffer", buffer.alias)
+        if buffer.dtype not in DTYPES:
+            fail(f"buffer {buffer.name}", "one of " + ", ".join(DTYPES), buffer.dtype)
+        if buffer.alias is not None:
+            owner = buffers.get(buffer.alias)
+            if owner is None or owner.alias is not None or owner is buffer:
+                fail(f"buffer {buffer.name}", "an alias of a declared buffer that has storage", buffer.alias)
+            elif (owner.space, owner.bytes) != (
+                Space.SHARED,
+                buffer.bytes,
+            ) or buffer.space is not Space.SHARED:
+                fail(
+                    f"buffer {buffer.name}",
+                    f"shared memory of as many bytes as {owner.name} has ({owner.bytes})",
+                    f"{buffer.bytes} bytes, {buffer.space.value} in {owner.space.value}",
+                )
         if buffer.space is Space.REGISTER and buffer.role not in roles:
             fail(f"buffer {buffer.name}", "the role that holds it", str(buffer.role))
         if buffer.stages < 1 or any(extent < 1 for extent in buffer.shape):
@@ -536,6 +658,16 @@ def _validate(op: str, schedule: Schedule) -> None:
                 "multicast with bulk copies in a cluster whose grid axes are the group",
                 f"fill {pipe.fill.value}, cluster {schedule.cluster}, group {schedule.group}",
             )
+        engines = {reader.engine for reader in pipe.readers}
+        if pipe.pair and (pipe.fill, engines) not in (
+            (Engine.BULK, {Engine.TCGEN05}),
+            (Engine.TCGEN05, {Engine.TMEM}),
+        ):
+            fail(
+                f"pipeline {pipe.name}",
+                "pair between bulk copies and tcgen05, or tcgen05 and readers of tensor memory",
+                f"{pipe.fill.value} to {', '.join(sorted(engine.value for engine in engines))}",
+            )
         if pipe.rounds not in ("loop", "once"):
             fail(f"pipeline {pipe.name}", "rounds 'loop' or 'once'", pipe.rounds)
         if pipe.rounds == "once" and pipe.stages != 1:
@@ -546,6 +678,18 @@ def _validate(op: str, schedule: Schedule) -> None:
         source = buffers[mma.a].space if mma.a in buffers else mma.a_space
         if source is not mma.a_space:
             fail(f"mma {mma.name}", f"A in {mma.a_space.value} memory", f"{mma.a} in {source.value} memory")
+        if mma.cta_group not in (1, 2) or (mma.cta_group == 2) != schedule.pairs:
+            fail(f"mma {mma.name}", "cta_group 1 or 2, the same for all", str(mma.cta_group))
+        if mma.cta_group == 2:
+            if mma.unit != "tcgen05" or schedule.cluster_ctas != 2 or not schedule.group:
+                fail(
+                    f"mma {mma.name}",
+                    "tcgen05 in clusters of two, the group",
+                    f"{mma.unit}, {schedule.cluster}",
+                )
+            for pipe in schedule.pipelines:
+                if {mma.a, mma.b, mma.acc} & set(pipe.buffers) and not pipe.pair:
+                    fail(f"pipeline {pipe.name}", f"pair=True, as {mma.name} is of two CTAs", "pair=False")
         if mma.a_space is not Space.SHARED and mma.a_major != "k":
             fail(f"mma {mma.name}", "a K-major A outside of shared memory", f"a_major={mma.a_major!r}")
     for tensor_map in schedule.maps:

@@ -15,6 +15,9 @@ on both sides decide the rest:
 Where the CTAs of a cluster fill each other's slots (multicast), the empty barrier of each CTA counts the readers of all of
 them, and every reader arrives at all of those barriers.
 
+Where two CTAs share out products (pair), the full barrier of the first announces the bytes of both, commits arrive in both,
+and readers of an accumulator arrive at the first CTA's empty barrier, which counts those of both.
+
 A reader that is itself asynchronous lets a slot go only when its operation has finished: wgmma after its wait,
 tcgen05 through a commit, never by an arrive that merely follows the issue.
 """
@@ -42,6 +45,10 @@ class Action(str, Enum):
     COMMIT_EMPTY = "commit_empty"
     ARRIVE_EMPTY_CLUSTER = "arrive_empty_cluster"
     COMMIT_EMPTY_CLUSTER = "commit_empty_cluster"
+    EXPECT_TX_PAIR = "arrive_expect_tx_pair"
+    COMMIT_FULL_PAIR = "commit_full_pair"
+    COMMIT_EMPTY_PAIR = "commit_empty_pair"
+    ARRIVE_EMPTY_PAIR = "arrive_empty_pair"
     FENCE_PROXY = "fence_proxy_async"
     FENCE_BEFORE = "tcgen05_fence_before"
     FENCE_AFTER = "tcgen05_fence_after"
@@ -163,7 +170,9 @@ def named_barriers(schedule: Schedule) -> int:
 
 
 def _arrivals(role: Role, per: str) -> int:
-    return {"thread": role.threads, "warp": role.warps * role.replicas, "role": role.replicas}[per]
+    """Arrivals of a phase: every replica of a role works on every slot, the warps that only lend registers on none."""
+    warps = role.replicas * (role.active or role.warps)
+    return {"thread": 32 * warps, "warp": warps, "role": role.replicas}[per]
 
 
 def _tmem(schedule: Schedule, pipe: Pipeline) -> bool:
@@ -173,10 +182,12 @@ def _tmem(schedule: Schedule, pipe: Pipeline) -> bool:
 def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int]:
     producer = schedule.role(pipe.producer)
     async_reader = any(reader.engine in ASYNC_PROXY for reader in pipe.readers)
+    if pipe.pair:
+        return (Action.EXPECT_TX_PAIR if pipe.fill is Engine.BULK else Action.COMMIT_FULL_PAIR,), 1
     if pipe.fill in (Engine.BULK, Engine.PEERS):
         return (Action.EXPECT_TX,), 1
     if pipe.fill is Engine.CP_ASYNC:
-        return (Action.NOINC_ARRIVE_FULL,), producer.threads
+        return (Action.NOINC_ARRIVE_FULL,), _arrivals(producer, "thread")
     if pipe.fill is Engine.TCGEN05:
         return (Action.COMMIT_FULL,), 1
     steps: list[Action] = []
@@ -213,6 +224,8 @@ def _wait(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
 
 def _release(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
     if reader.engine is Engine.TCGEN05:
+        if pipe.pair:
+            return (Action.COMMIT_EMPTY_PAIR,)
         return (Action.COMMIT_EMPTY_CLUSTER if pipe.multicast else Action.COMMIT_EMPTY,)
     steps: list[Action] = []
     if reader.engine is Engine.WGMMA:
@@ -221,7 +234,14 @@ def _release(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
         steps += [Action.WAIT_TMEM_LOAD, Action.FENCE_BEFORE]
     if reader.arrive == "warp":
         steps.append(Action.ELECT)
+    if pipe.pair:
+        return (*steps, Action.ARRIVE_EMPTY_PAIR)
     return (*steps, Action.ARRIVE_EMPTY_CLUSTER if pipe.multicast else Action.ARRIVE_EMPTY)
+
+
+def _last_read(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
+    """Where nothing is given back: what was read has arrived all the same."""
+    return (Action.WAIT_TMEM_LOAD,) if reader.engine is Engine.TMEM and pipe.rounds == "once" else ()
 
 
 @checked
@@ -236,14 +256,18 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
         commit, count = _commit(schedule, pipe)
         tx_bytes = 0
         if pipe.fill in (Engine.BULK, Engine.PEERS):
-            tx_bytes = sum(schedule.buffer(name).stage_bytes for name in pipe.buffers)
+            tx_bytes = sum(schedule.buffer(name).stage_bytes for name in pipe.buffers) * (
+                2 if pipe.pair else 1
+            )
         full = Barrier(f"{pipe.name}_full", pipe.stages, count, tx_bytes, (pipe.producer,))
         empty = None
         if pipe.rounds == "loop" and pipe.returned_by is None and pipe.fill is not Engine.PEERS:
             arrivals = sum(
                 1 if reader.engine is Engine.TCGEN05 else _arrivals(schedule.role(reader.role), reader.arrive)
                 for reader in pipe.readers
-            ) * (schedule.cluster_ctas if pipe.multicast else 1)
+            ) * (
+                schedule.cluster_ctas if pipe.multicast or (pipe.pair and pipe.fill is Engine.TCGEN05) else 1
+            )
             empty = Barrier(
                 f"{pipe.name}_empty", pipe.stages, arrivals, 0, tuple(r.role for r in pipe.readers)
             )
@@ -259,7 +283,8 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
             commit=commit,
             wait={reader.role: _wait(pipe, reader) for reader in pipe.readers},
             release={
-                reader.role: _release(pipe, reader) if empty is not None else () for reader in pipe.readers
+                reader.role: _release(pipe, reader) if empty is not None else _last_read(pipe, reader)
+                for reader in pipe.readers
             },
         )
     return BarrierPlan(plans)

@@ -12,14 +12,14 @@ the same name in `dsl_kernels/device/<dsl>/<op>.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from ..errors import DeclarationError
-from .lang import Engine, Mma, Pipeline, Schedule
+from .lang import Engine, Mma, Pipeline, Schedule, Size
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
@@ -175,7 +175,7 @@ _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
 def evaluate(value: Value, scope: Mapping[str, Any]) -> Any:
     """The number that an expression has where its names have the values in `scope`."""
     if not isinstance(value, Expr):
-        return value
+        return int(value) if isinstance(value, Size) else value
     if value.op == "name":
         return scope[value.args[0]]
     if value.op == "in_role":
@@ -286,8 +286,13 @@ class InOut:
     """Marks a scalar parameter that a leaf reads and sets."""
 
 
+class Stored:
+    """Marks an operand in global memory that a leaf writes into."""
+
+
 Sets = Annotated[Any, Out]
 Changes = Annotated[Any, InOut]
+Writes = Annotated[Any, Stored]
 
 
 @dataclass(frozen=True)
@@ -295,7 +300,8 @@ class Leaf:
     """One piece of leaf maths: its name and parameters, and what it means in torch.
 
     The torch function takes every parameter that is not `Out` and returns the new values of its `Out` and `InOut`
-    parameters in order. Registers and shared stages come to it as tensors, which it writes in place.
+    parameters in order. Registers and shared stages come to it as tensors, which it writes in place, and so do operands;
+    those that it writes are marked `Writes`.
     """
 
     name: str
@@ -309,7 +315,12 @@ class Leaf:
     @property
     def results(self) -> tuple[int, ...]:
         """Positions of the parameters that are set."""
-        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is not None)
+        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark in (Out, InOut))
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Positions of the operands that are written into."""
+        return tuple(i for i, (_, mark) in enumerate(self.parameters) if mark is Stored)
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -323,7 +334,11 @@ def leaf(function: Callable[..., Any]) -> Leaf:
     parameters: list[tuple[str, type | None]] = []
     for parameter in inspect.signature(function).parameters:
         hint = hints.get(parameter)
-        marks = [x for x in get_args(hint)[1:] if x in (Out, InOut)] if get_origin(hint) is Annotated else []
+        marks = (
+            [x for x in get_args(hint)[1:] if x in (Out, InOut, Stored)]
+            if get_origin(hint) is Annotated
+            else []
+        )
         parameters.append((parameter, marks[0] if marks else None))
     inputs = [i for i, (_, mark) in enumerate(parameters) if mark is not Out]
 
@@ -455,6 +470,11 @@ class BarriersStand:
 
 
 @dataclass(frozen=True, eq=False)
+class TearDown:
+    """Behind all roles: no thread touches tensor memory any more, and it goes back."""
+
+
+@dataclass(frozen=True, eq=False)
 class Fill:
     """Every element of a register buffer becomes `value`."""
 
@@ -554,17 +574,23 @@ class PassTurn:
 
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
-    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand
+    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Text:
-    """A kernel: what every thread does first, and what each role does then."""
+    """A kernel: what every thread does first, what each role does then, and what every thread does last."""
 
     start: tuple[Statement, ...]
     roles: Mapping[str, tuple[Statement, ...]]
+    end: tuple[Statement, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, tuple[Statement, ...]]:
+        """All of it by name: that of the role, "start" and "end"."""
+        return {"start": self.start, **self.roles, "end": self.end}
 
 
 class Recorder:
@@ -888,3 +914,25 @@ def walk(statements: Any) -> Iterator[Statement]:
         elif isinstance(statement, If):
             yield from walk(statement.body)
             yield from walk(statement.orelse)
+
+
+_VALUES = frozenset((Expr, View, Global, Box, Span, Rows, Cluster, Sender, Slot))
+_HOLDERS = _VALUES | {tuple, Product}
+
+
+def values(statement: Statement) -> list[Any]:
+    """Every expression, view, slot, operand and copied part in a statement; not those of the statements inside it."""
+    found: list[Any] = []
+    todo = [part for part in vars(statement).values() if type(part) in _HOLDERS]
+    while todo:
+        item = todo.pop()
+        if type(item) in _VALUES:
+            found.append(item)
+        inner = item if type(item) is tuple else vars(item).values()
+        todo += [part for part in inner if type(part) in _HOLDERS]
+    return found
+
+
+def names_of(found: Iterable[Any]) -> set[str]:
+    """The names among values."""
+    return {value.args[0] for value in found if type(value) is Expr and value.op == "name"}

@@ -82,7 +82,7 @@ def test_a_legal_schedule_has_no_violation():
             HOPPER, "SWIZZLE", "0, 32, 64 or 128",
         ),
         (replace(LEGAL, cluster=(32, 1, 1)), HOPPER, "CLUSTER", "32 CTAs"),
-        (replace(LEGAL, group=(0,)), HOPPER, "CO_RESIDENCY", "cooperative"),
+        (replace(LEGAL, group=(0,)), HOPPER, "CO_RESIDENCY", "a cluster"),
         (replace(LEGAL, pipelines=(PEERS,)), HOPPER, "PEERS", "filled by other CTAs"),
         (replace(LEGAL, pipelines=(replace(PEERS, stages=1),), cluster=(2, 1, 1)), HOPPER, "PEER_STAGES", "still reads"),
     ],

@@ -7,6 +7,8 @@ import random
 import pytest
 
 from codegen.printer import Printer
+from dsl_kernels.errors import DeclarationError
+from dsl_kernels.tile.lang import Size, named, spell
 from dsl_kernels.tile.text import COMPARISONS, Expr, evaluate, name
 
 NAMES = ("a", "b", "c")
@@ -38,3 +40,44 @@ def test_parentheses_stand_where_python_needs_them(seed: int) -> None:
 def test_an_alternative_of_a_comparison_is_not_compared() -> None:
     last = name("live", "bool") | name("turn").equals(name("turns"))
     assert Printer(None, None, None, None).value(last) == "live | (turn == turns)"
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_a_size_is_what_its_spelling_says(seed: int) -> None:
+    rng = random.Random(seed)
+    names = {text: rng.randint(0, 9) for text in ("TILE", "STAGES", "HEADS")}
+
+    def number(depth: int) -> int:
+        if depth == 0:
+            return rng.choice(
+                [Size(value, text) for text, value in names.items()] + [0, 1, rng.randint(2, 9)]
+            )
+        a, b = number(depth - 1), number(depth - 1)
+        return (a + b, a - b, a * b, a // b if b else a)[rng.randrange(4)]
+
+    for _ in range(20):
+        found = number(3)
+        assert eval(f"3 * {spell(found, 6)}", {}, names) == 3 * int(found)
+        if isinstance(found, Size):
+            assert set(found.names.items()) <= set(names.items())
+
+
+def test_sizes_are_named_after_knobs_and_vanish_where_nothing_is_left() -> None:
+    knobs = named({"tile": 64, "mode": "decode", "dense": True})
+    assert (spell(knobs["tile"] * 2), knobs["mode"], knobs["dense"]) == ("TILE * 2", "decode", True)
+    tile = knobs["tile"]
+    assert [spell(n) for n in (1 * tile, tile + 0, tile // 1)] == ["TILE"] * 3
+    assert [type(n) for n in (tile - tile, tile // tile, 0 * tile)] == [int] * 3
+
+
+def test_a_name_stands_for_one_size_in_a_kernel() -> None:
+    printer = Printer(None, None, None, None)
+    assert printer.spelled(Size(128, "COLUMNS") * 2) == "COLUMNS * 2"
+    with pytest.raises(DeclarationError, match="COLUMNS.*got 128 and 256"):
+        printer.spelled(Size(256, "COLUMNS"))
+
+
+def test_the_interpreter_counts_in_plain_numbers() -> None:
+    """A variable that grows by a size would otherwise grow a spelling with every turn."""
+    step = Expr("+", (name("column"), Size(64, "TILE")))
+    assert type(evaluate(step, {"column": 3})) is int and evaluate(Size(7, "HEADS"), {}) == 7

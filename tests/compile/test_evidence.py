@@ -123,7 +123,8 @@ def test_shared_memory_holds_what_is_declared_and_fits(artifact, schedule, arch)
 
 def test_registers_let_the_declared_ctas_be_resident(artifact, schedule, arch) -> None:
     assert artifact.resources.registers <= arch.registers_per_thread
-    assert artifact.resources.registers * schedule.threads * schedule.ctas_per_sm <= arch.registers_per_sm
+    resident = max(schedule.ctas_per_sm, schedule.min_ctas_per_sm)
+    assert artifact.resources.registers * schedule.threads * resident <= arch.registers_per_sm
     if any(role.registers is not None for role in schedule.roles):
         assert "USETMAXREG" in artifact.evidence
 

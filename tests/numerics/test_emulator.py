@@ -10,6 +10,7 @@ import torch
 from dsl_kernels import problems, trial, variants
 from dsl_kernels.emulator import Schedule
 from dsl_kernels.executors import Emulator
+from dsl_kernels.problems.base import Workload
 
 pytestmark = [
     pytest.mark.emulator,
@@ -20,7 +21,7 @@ pytestmark = [
 ]
 
 SCHEDULES = (Schedule.lockstep(), Schedule.random(1), Schedule.adversarial(2))
-# The workloads that reach most of a variant's paths at a small size.
+# The workloads that reach most of a variant's paths at a small size; of an operation that has none of them, its tiny ones.
 SMALL = (
     "decode_tiny",
     "decode_ragged",
@@ -38,9 +39,10 @@ SMALL = (
 def cases():
     found = []
     for variant in variants.variants():
-        for workload in trial.workloads(variant, "tiny", "edge"):
-            if workload.name.startswith(SMALL):
-                found.append(pytest.param(variant, workload, id=f"{variant.id}-{workload.name}"))
+        tiny, edge = (trial.workloads(variant, tier) for tier in ("tiny", "edge"))
+        small = [workload for workload in (*tiny, *edge) if workload.name.startswith(SMALL)]
+        for workload in small or tiny:
+            found.append(pytest.param(variant, workload, id=f"{variant.id}-{workload.name}"))
     return found
 
 
@@ -71,6 +73,24 @@ def test_attention_that_is_not_split_has_no_finding(variant, workload) -> None:
         case=trial.cached_case(variant.op, workload),
         launch={"splits": 1},
     )
+    assert result.comparison.ok, result.comparison.failures
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(v, id=v.id)
+        for v in variants.variants("lightning_indexer")
+        if v.knobs["mode"] == "prefill"
+    ],
+)
+def test_a_ring_that_wraps_waits_for_every_scoring_group(variant) -> None:
+    """One split of more key tiles than the ring has slots; a small workload deals them one a CTA."""
+    k = variant.knobs
+    tiles = 2 * k["stages"] + 1
+    dims = {"s": 5, "skv": tiles * k["tile"] - 5, "heads": k["heads"], "windows": "ragged"}
+    workload = Workload("prefill_wrap", "edge", "prefill", dims)
+    result = trial.run(variant, workload, Emulator(Schedule.adversarial(2)), launch={"splits": 1})
     assert result.comparison.ok, result.comparison.failures
 
 

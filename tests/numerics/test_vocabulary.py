@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from codegen.render import render
+from codegen.render import leaf_modules, render
 from codegen.sweep import Candidate, frame
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
@@ -45,6 +45,7 @@ from dsl_kernels.tile.lang import (
     TileProgram,
     Turn,
 )
+from dsl_kernels.tile.plan import Action, barrier_plan, named_barriers, turn_plans
 from dsl_kernels.tile.text import Box, Recorder
 from dsl_kernels.variants import Variant
 
@@ -390,6 +391,160 @@ def every_step(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": inputs["a"].double() @ inputs["w"].double().T}
 
 
+# A from tensor memory: O = softmax2(Q K^T) V of 128 queries, the weights rounded and written back as the second operand.
+
+
+def tensor_operand(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    mma, epilogue = Reader("mma", Engine.TCGEN05), Reader("epilogue", Engine.TMEM)
+    return Schedule(
+        roles=(
+            Role("epilogue", 4, doc="softmax between the products, stores O"),
+            Role("load", 1, doc="Q, K and V"),
+            Role("mma", 1, doc="both products"),
+        ),
+        buffers=(
+            Buffer("q_s", SHARED, (128, 64), "float16", swizzle=128),
+            *(Buffer(name, SHARED, (64, 64), "float16", swizzle=128) for name in ("k_s", "v_s")),
+            *(Buffer(name, TENSOR, (128, 64), "float32") for name in ("s_t", "o_t")),
+            Buffer("p_t", TENSOR, (128, 64), "float16"),
+            Buffer("scores", REGISTER, (128, 64), "float32", role="epilogue"),
+            Buffer("weights", REGISTER, (128, 64), "float16", role="epilogue"),
+            *(Buffer(name, REGISTER, (128,), "float32", role="epilogue") for name in ("top", "total")),
+            Buffer("o_s", SHARED, (128, 64), "float16", swizzle=128),
+        ),
+        pipelines=(
+            Pipeline("qkv", ("q_s", "k_s", "v_s"), "load", Engine.BULK, (mma,), rounds="once"),
+            Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (epilogue,), rounds="once"),
+            Pipeline("p", ("p_t",), "epilogue", Engine.TMEM, (mma,), rounds="once"),
+            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (epilogue,), rounds="once"),
+        ),
+        mmas=(
+            Mma("qk", "tcgen05", "mma", 128, 64, 64, "float16", a="q_s", b="k_s", acc="s_t", doc="S = Q K^T"),
+            Mma(
+                "pv", "tcgen05", "mma", 128, 64, 64, "float16", b_major="mn", a_space=TENSOR, a="p_t", b="v_s", acc="o_t",
+                doc="O = P V",
+            ),
+        ),
+        grid=("1",),
+        axes=("cta",),
+        named_barriers={"staged": ("epilogue",)},
+        maps=(*(rows_map(x, 64, 128, 128) for x in "qo"), *(rows_map(x, 64, 64, 64) for x in "kv")),
+    )  # fmt: skip
+
+
+def issue_both(m: Recorder) -> None:
+    qkv, s, p, o = m.wait("qkv", 0), m.slot("s", 0), m.slot("p", 0), m.slot("o", 0)
+    m.multiply("qk", s.view(), qkv.q_s, qkv.k_s)
+    m.commit(s)
+    m.wait("p", 0)
+    m.multiply("pv", o.view(), p.view(), qkv.v_s)
+    m.commit(o)
+
+
+def weigh_and_store(m: Recorder) -> None:
+    scores, weights, top, total = (m.buffer(x) for x in ("scores", "weights", "top", "total"))
+    s, p, o = m.slot("s", 0), m.slot("p", 0), m.slot("o", 0)
+    m.wait("s", 0)
+    fragment.read_tensor(m, scores, s.view(), m.thread)
+    m.release(s)
+    fragment.row_maxima(m, top, scores, m.thread)
+    fragment.exp2_below(m, scores, top, m.thread)
+    fragment.row_sums(m, total, scores, m.thread)
+    fragment.round_to(m, weights, scores)
+    fragment.write_tensor(m, p.view(), weights, m.thread)
+    m.commit(p)
+    m.wait("o", 0)
+    fragment.read_tensor(m, scores, o.view(), m.thread)
+    m.release(o)
+    fragment.divide_rows(m, scores, total, m.thread)
+    fragment.round_to(m, weights, scores)
+    fragment.stage_rows(m, m.buffer("o_s"), 0, 128, weights, m.thread)
+    m.store("staged", (Box("o_map", (0, 0)), m.buffer("o_s")))
+    m.await_stores()
+
+
+# Leaves on rows without a product: C += X / 2, on the architecture where a thread holds a row.
+
+
+def rows(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("add", 4, doc="128 rows"),),
+        buffers=(
+            Buffer("x_r", REGISTER, (128, 32), "float32", role="add"),
+            Buffer("half", REGISTER, (128,), "float32", role="add"),
+        ),
+        pipelines=(),
+        mmas=(),
+        grid=("2",),
+        axes=("cta",),
+    )
+
+
+def add_rows(m: Recorder) -> None:
+    x, half, first = m.buffer("x_r"), m.buffer("half"), m.block(0) * 128
+    m.fill(half, 0.5)
+    fragment.read_rows(m, x, m.operand("x"), 32, first, 0, m.thread)
+    fragment.scale_rows(m, x, half, m.thread)
+    fragment.add_rows(m, m.operand("c"), 32, first, 0, x, m.thread)
+
+
+# Products of two CTAs (cta_group::2): C = A B^T with 128 rows of A and half the rows of B in either CTA.
+
+
+def pair(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(
+            Role("epilogue", 4, doc="128 rows of C a CTA"),
+            Role("load", 1, doc="this CTA's rows of A and B"),
+            Role("mma", 1, doc="the products of both CTAs"),
+        ),
+        buffers=(
+            Buffer("a_s", SHARED, (128, 64), "bfloat16", 2, swizzle=128),
+            Buffer("b_s", SHARED, (32, 64), "bfloat16", 2, swizzle=128),
+            Buffer("c_t", TENSOR, (128, 64), "float32"),
+            Buffer("sums", REGISTER, (128, 64), "float32", role="epilogue"),
+        ),
+        pipelines=(
+            Pipeline("ab", ("a_s", "b_s"), "load", Engine.BULK, (Reader("mma", Engine.TCGEN05),), 2, pair=True),
+            Pipeline("c", ("c_t",), "mma", Engine.TCGEN05, (Reader("epilogue", Engine.TMEM, "warp"),), rounds="once", pair=True),
+        ),
+        mmas=(
+            Mma("product", "tcgen05", "mma", 256, 64, 64, "bfloat16", a="a_s", b="b_s", acc="c_t", cta_group=2, doc="C += A B^T"),
+        ),
+        grid=("2",),
+        axes=("rank",),
+        cluster=(2, 1, 1),
+        group=(0,),
+        maps=(rows_map("a", 64 * TILES, 256, 128, "BFLOAT16"), rows_map("b", 64 * TILES, 64, 32, "BFLOAT16")),
+    )  # fmt: skip
+
+
+def load_own(m: Recorder) -> None:
+    for i in m.loop("i", TILES):
+        ab = m.acquire("ab", i)
+        m.bulk(ab.a_s, Box("a_map", (m.block(0) * 128, i * 64)), ab)
+        m.bulk(ab.b_s, Box("b_map", (m.block(0) * 32, i * 64)), ab)
+        m.commit(ab)
+
+
+def issue_for_both(m: Recorder) -> None:
+    with m.when(m.block(0).equals(0)):
+        c = m.slot("c", 0)
+        for i in m.loop("i", TILES):
+            ab = m.wait("ab", i)
+            m.multiply("product", c.view(), ab.a_s, ab.b_s, accumulate=i > 0)
+            m.release(ab)
+        m.commit(c)
+
+
+def write_own(m: Recorder) -> None:
+    sums = m.buffer("sums")
+    c = m.wait("c", 0)
+    fragment.read_tensor(m, sums, c.view(), m.thread)
+    m.release(c)
+    fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
     return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
@@ -453,6 +608,7 @@ def product_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": (inputs["a"].double() @ inputs["b"].double().T).float()}
 
 
+QKV = (Operand("q", (128, 64), "float16"), *(Operand(name, (64, 64), "float16") for name in "kv"))
 CASES = (
     Case(
         "replicas",
@@ -538,6 +694,43 @@ CASES = (
             "c_step": 200,
             "c_head": 64,
         },
+    ),
+    Case(
+        "tensor_operand",
+        tensor_operand,
+        {"epilogue": weigh_and_store, "load": load_qkv, "mma": issue_both},
+        (*QKV, Operand("o", (128, 64), "float16", "out")),
+        softmax_of,
+        "epilogue",
+        too_early(of(t.Step, kind="commit")),
+        "emulator: ",
+        arch="sm_100a",
+        limit=2e-3,
+    ),
+    Case(
+        "pair",
+        pair,
+        {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
+        (
+            *matrices((256, 64 * TILES), (64, 64 * TILES), dtype="bfloat16"),
+            Operand("c", (256, 64), "float32", "out"),
+        ),
+        product_of,
+        "mma",
+        too_early(of(t.Step, kind="release")),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
+        "rows",
+        rows,
+        {"add": add_rows},
+        (Operand("x", (256, 32), "float32"), Operand("c", (256, 32), "float32", "workspace", zeroed=True)),
+        lambda inputs: {"c": inputs["x"] / 2},
+        "add",
+        without(of(t.Fill)),
+        "interpreter: c is off",
+        arch="sm_100a",
     ),
 )
 BY_NAME = {case.name: case for case in CASES}
@@ -705,3 +898,133 @@ def test_a_slip_is_caught(case: Case, known: Callable[..., None], tmp_path: Path
     by = catcher(case, t.Text(text.start, {**text.roles, case.role: tuple(role)}), known, tmp_path)
     where, _, words = case.caught.partition(": ")
     assert by.startswith(where) and words in by, by
+
+
+@pytest.mark.parametrize("dsl", DSLS)
+def test_every_shared_leaf_is_spelled(dsl: str) -> None:
+    leaves = {name for name, value in vars(fragment).items() if isinstance(value, t.Leaf)}
+    tensor = {"read_tensor", "write_tensor"}
+    for tag, wanted in (("sm90", leaves - tensor), ("sm100", leaves)):
+        ((_, _, spelled),) = leaf_modules(dsl, "no_operation", tag)
+        assert wanted <= spelled, tag
+
+
+def test_an_empty_barrier_counts_the_readers_of_every_cta() -> None:
+    arch = get_arch("sm_90a")
+    plan = barrier_plan(multicast(SimpleNamespace(), arch)).pipelines["ab"]
+    assert plan.empty is not None
+    # Four warps in each of two CTAs arrive, in either.
+    assert plan.empty.count == 2 * 4
+    assert plan.release["multiply"][-1] is Action.ARRIVE_EMPTY_CLUSTER
+
+
+def test_a_pair_announces_the_bytes_of_both_ctas() -> None:
+    plan = barrier_plan(pair(SimpleNamespace(), get_arch("sm_100a"))).pipelines["ab"]
+    assert plan.empty is not None
+    assert (plan.full.count, plan.full.tx_bytes, plan.empty.count) == (1, 2 * (128 + 32) * 64 * 2, 1)
+
+
+def test_members_of_a_turn_have_barriers_behind_the_named_ones() -> None:
+    schedule = turns(SimpleNamespace(), get_arch("sm_90a"))
+    schedule = dataclasses.replace(schedule, named_barriers={"own": ("multiply",)}, apart=("own",))
+    (order,) = turn_plans(schedule).values()
+    assert (order.first, order.members, order.threads) == (3, (("multiply", 0), ("multiply", 1)), 256)
+    assert named_barriers(schedule) == 5
+
+
+def altered(case: str, **fields: Any) -> Callable[[SimpleNamespace, ArchSpec], Schedule]:
+    return lambda k, arch: dataclasses.replace(BY_NAME[case].declare(k, arch), **fields)
+
+
+def one_field(
+    case: str, records: str, name: str, **fields: Any
+) -> Callable[[SimpleNamespace, ArchSpec], Schedule]:
+    """The declaration with fields of one record changed."""
+
+    def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+        schedule = BY_NAME[case].declare(k, arch)
+        new = tuple(
+            dataclasses.replace(r, **fields) if r.name == name else r for r in getattr(schedule, records)
+        )
+        return dataclasses.replace(schedule, **{records: new})
+
+    return declare
+
+
+REFUSED = (
+    ("multicast without a cluster", "multicast", altered("multicast", cluster=(1, 1, 1)), "in a cluster"),
+    ("a copy to others into a plain pipeline", "multicast", one_field("multicast", "pipelines", "ab", multicast=False), "declare the pipeline multicast"),
+    ("a turn of one", "turns", one_field("turns", "roles", "multiply", replicas=1), "two or more members"),
+    ("a turn nobody declared", "turns", altered("turns", turns=()), "turn order"),
+    ("a barrier apart of two roles", "stores", altered("stores", named_barriers={"staged": ("multiply", "load")}), "named barrier of one role"),
+    ("A in another memory than declared", "registers", one_field("registers", "mmas", "pv", a_space=SHARED), "A in shared memory"),
+    ("A from registers along M", "registers", one_field("registers", "mmas", "pv", a_major="mn"), "K-major A"),
+    ("a box across an axis of one", "strided", one_field("strided", "maps", "a_map", box=(64, 1, 64, 1)), "outer ones"),
+    ("a pair whose operands are of one CTA", "pair", one_field("pair", "pipelines", "ab", pair=False), "pair=True"),
+    ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "declare", "words"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED]
+)
+def test_a_declaration_that_cannot_work_is_refused(case: str, declare: Any, words: str) -> None:
+    with pytest.raises(DslKernelError, match=words):
+        program_of(dataclasses.replace(BY_NAME[case], declare=declare)).text({}, get_arch(BY_NAME[case].arch))
+
+
+def test_pending_groups_are_for_readers_through_wgmma() -> None:
+    def release(m: Recorder) -> None:
+        m.release(m.slot("ab", 0), pending=1)
+
+    case = BY_NAME["pair"]
+    with pytest.raises(DslKernelError, match="no pending groups"):
+        program_of(dataclasses.replace(case, bodies={**case.bodies, "mma": release})).text(
+            {}, get_arch(case.arch)
+        )
+
+
+def test_a_product_that_is_awaited_in_the_next_turn_is_fenced_there() -> None:
+    def late(m: Recorder) -> None:
+        for i in m.loop("i", TILES):
+            with m.when(i > 0):
+                m.release(m.slot("ab", i - 1))
+            ab = m.wait("ab", i)
+            m.multiply("product", m.buffer("acc"), ab.a_s.part(m.replica * 64, 64), ab.b_s, accumulate=i > 0)
+        m.release(m.slot("ab", TILES - 1))
+
+    case = BY_NAME["replicas"]
+    program = program_of(dataclasses.replace(case, bodies={**case.bodies, "multiply": late}))
+    lines = source_of(case, program, "tilelang").split("\n")
+    first = next(i for i, line in enumerate(lines) if "if i > 0" in line)
+    assert "wait_wgmma(0)" in lines[first + 1]
+    assert "warpgroup_fence_operand(acc_0" in lines[first + 2]
+
+
+def test_a_map_for_two_ways_of_copying_is_refused() -> None:
+    def store_back(m: Recorder) -> None:
+        store_tiles(m)
+        m.store("staged", (Box("a_map", (0, 0)), m.buffer("c_s")))
+
+    case = BY_NAME["stores"]
+    program = program_of(dataclasses.replace(case, bodies={**case.bodies, "multiply": store_back}))
+    with pytest.raises(DslKernelError, match="map a_map: expected one way"):
+        source_of(case, program, "cutedsl")
+
+
+def test_a_dim_named_as_a_buffer_is_refused() -> None:
+    case = BY_NAME["strided"]
+    operands = (Operand("a", ("b", "s", "h", "c_s"), "float16"), *case.operands[1:])
+    with pytest.raises(DslKernelError, match="dim c_s"):
+        source_of(case, program_of(dataclasses.replace(case, operands=operands)), "cutedsl")
+
+
+@pytest.mark.parametrize(
+    ("strides", "words"),
+    [((80 * 192, 192, 64, 2), "a stride of 1"), ((80 * 196, 196, 64, 1), "multiples of 16 bytes")],
+)
+def test_axes_that_no_tensor_map_takes_are_refused(strides: tuple[int, ...], words: str) -> None:
+    operand = BY_NAME["strided"].operands[0]
+    value = torch.empty_strided((2, 80, 3, 64), strides, dtype=torch.float16)
+    with pytest.raises(DslKernelError, match=words):
+        bind_dims((operand,), {"a": value})

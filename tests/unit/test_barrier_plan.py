@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+import dsl_kernels
 from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DeclarationError
@@ -87,6 +91,16 @@ def test_two_readers_add_up_and_a_commit_counts_once():
     assert plan.empty.count == 128 + 1
 
 
+@pytest.mark.parametrize("arrive,count", [("thread", 3 * 128), ("warp", 3 * 4), ("role", 3)])
+def test_every_replica_of_a_reader_arrives(arrive: str, count: int) -> None:
+    roles = (Role("math", 4, replicas=3), Role("copy", 4, active=1))
+    base = schedule(Engine.CP_ASYNC, (Reader("math", Engine.THREADS, arrive),))
+    plan = barrier_plan(replace(base, roles=roles)).pipelines["ring"]
+    assert plan.empty.count == count
+    # Warps that only hand their registers over copy nothing and arrive nowhere.
+    assert plan.full.count == 32
+
+
 def test_a_single_hand_over_has_no_empty_barrier():
     plan = plan_of(Engine.BULK, (Reader("math", Engine.THREADS),), stages=1, rounds="once")
     assert plan.empty is None and plan.acquire == () and plan.release["math"] == ()
@@ -147,3 +161,61 @@ def test_an_accumulator_returned_by_another_pipeline_is_fenced_there():
     assert plan["p"].commit == (
         Action.FENCE_PROXY, Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE, Action.ARRIVE_FULL,
     )  # fmt: skip
+
+
+# Words that order threads or engines. The plan and the text say them, `_actions.j2` and `_spelling.j2` spell them.
+SYNCHRONISATION = re.compile(
+    r"mbarrier[\w.:]*|\w*fence\w*|\w*sync_?threads\w*|\w*sync_?warp\w*|bar(?:rier)?\.(?:sync|arrive|cluster)[\w.]*"
+    r"|arch\.barrier|\bcluster_(?:arrive|wait)\w*|\w*_elect\b|\belect_\w+|(?:de)?alloc_(?:tmem|barrier)"
+    r"|tmem_alloc\w*|griddepcontrol\w*|pdl_\w+|(?:commit|wait)_(?:group|wgmma)|cp_async_(?:wait|commit|barrier)\w*"
+    r"|acq_rel|named_barrier|tcgen05_(?:before|after|mma_arrive)\w*"
+)
+# What stands elsewhere, and why it is no statement of a text.
+BY_HAND = {
+    ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
+    ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v2.f32"): "st.async: a store that signals",
+    ("device/cutedsl/sparse_mla_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
+    ("device/cutedsl/sparse_mla_wide.py", "sync_warp"): "a warp turns its own rows around",
+    ("device/cutedsl/topk_selector.py", "sync_warp"): "a warp reads back its own word",
+    ("device/cutedsl/grid.py", "acq_rel"): "the atomic of a ticket",
+    ("device/tilelang/grid.py", "acq_rel"): "the atomic of a ticket",
+    ("device/tilelang/grid.py", "cluster_arrive"): "what cluster_arrive is spelled with",
+    ("device/tilelang/grid.py", "cluster_arrive_relaxed"): "what cluster_arrive is spelled with",
+    ("device/tilelang/grid.py", "cluster_wait"): "what cluster_wait is spelled with",
+    ("device/tilelang/grid.py", "barrier.cluster.arrive.release"): "what cluster_arrive is spelled with",
+    ("device/tilelang/grid.py", "barrier.cluster.arrive.relaxed"): "what cluster_arrive is spelled with",
+    ("device/tilelang/grid.py", "barrier.cluster.wait.acquire"): "what cluster_wait is spelled with",
+    ("device/tilelang/sync.py", "bar.sync"): "what take_turn is spelled with",
+    ("device/tilelang/sync.py", "bar.arrive"): "what pass_turn is spelled with",
+    ("device/tilelang/sync.py", "barrier.cluster.arrive.release"): "what meet_cluster is spelled with",
+    ("device/tilelang/sync.py", "barrier.cluster.wait.acquire"): "what meet_cluster is spelled with",
+    ("device/cutedsl/boxes.py", "mbarrier_arrive"): "what arrive_empty_cluster is spelled with",
+    ("device/tilelang/boxes.py", "shuffle_elect"): "one lane copies a box",
+    ("device/tilelang/bulk.py", "mbarrier_expect_tx"): "a copy of TileLang announces its own bytes",
+    ("device/tilelang/bulk.py", "sync_warp"): "no lane copies before the bytes are announced",
+    ("templates/tilelang/_frame.py.j2", "alloc_tmem"): "storage; TileLang sets it up",
+    ("templates/tilelang/_frame.py.j2", "alloc_barrier"): "storage; TileLang sets it up",
+}  # fmt: skip
+
+
+def test_no_leaf_and_no_frame_synchronises_by_hand() -> None:
+    """Beyond a listed few, each of which is part of one copy, or stays within a warp or a thread."""
+    root = Path(dsl_kernels.__file__).parent
+    paths = [*root.glob("device/tilelang/*.py"), *root.glob("device/cutedsl/*.py")]
+    paths += [
+        p for p in root.parent.glob("templates/*/*.j2") if p.name not in ("_actions.j2", "_spelling.j2")
+    ]
+    assert len(paths) > 15
+    found = set()
+    for path in paths:
+        # Prose may name them.
+        text = re.sub(r'"""(?:[^"]|"(?!""))*"""' if path.suffix == ".py" else r"\{#.*?#\}", _code_of, path.read_text(), flags=re.S)  # fmt: skip
+        text = re.sub(r"(?m)(#|//) .*$", "", text)
+        place = path.relative_to(root if path.is_relative_to(root) else root.parent).as_posix()
+        found |= {(place, word) for word in SYNCHRONISATION.findall(text)}
+    assert found == BY_HAND.keys(), found ^ BY_HAND.keys()
+
+
+def _code_of(literal: re.Match[str]) -> str:
+    """A triple-quoted string where it is source of another language, nothing where it is prose."""
+    return literal[0] if ";" in literal[0] and "{" in literal[0] and "asm" in literal[0] else ""

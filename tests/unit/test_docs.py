@@ -37,6 +37,7 @@ def script(name: str) -> ModuleType:
     return sys.modules[name]
 
 
+count_lines = script("count_lines")
 draw_pipeline = script("draw_pipeline")
 record_builds = script("record_builds")
 update_docs = script("update_docs")

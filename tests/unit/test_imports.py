@@ -87,6 +87,27 @@ def test_the_library_knows_nothing_of_the_generator(path: Path) -> None:
     assert not imported(path) & set(GENERATOR_ONLY)
 
 
+# Layers that serve any operation: what is special about one is declared by its problem.
+GENERIC = (
+    "arguments", "bench", "dtypes", "executors", "ops/_base", "ops/_library", "ops/_operands", "ops/_views",
+    "ops/workspace", "problems/base", "registry", "runtime/launch", "tile/interpreter", "tile/lang", "tile/plan",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GENERIC)
+def test_generic_layers_name_no_operand(name: str) -> None:
+    from dsl_kernels import problems
+
+    specs = [s for op in problems.names() for form in problems.get(op).forms.values() for s in form]
+    names = {name for s in specs for name in (s.name, s.argument) if name}
+    # Single letters, and words that mean something else as well.
+    names -= {name for name in names if len(name) == 1} | {"out", "splits", "weights", "arrivals"}
+    for node in nodes(ROOT / "dsl_kernels" / f"{name}.py"):
+        used = {getattr(node, field, None) for field in ("value", "id", "attr", "arg")}
+        used = {value for value in used if isinstance(value, str)}
+        assert not used & names, f"{name}.py:{node.lineno} names {', '.join(sorted(used & names))}"
+
+
 @pytest.mark.parametrize("path", [*LIBRARY, *GENERATOR], ids=name_of)
 def test_no_assert_and_no_print(path: Path) -> None:
     for node in nodes(path):

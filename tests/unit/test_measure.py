@@ -213,10 +213,10 @@ def test_tuning_times_every_variant_that_accepts_and_the_registry_obeys(on_cpu, 
 
 def test_tuning_tries_splits_in_whole_clusters(on_cpu, monkeypatch):
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
-    assert grids._split_choices(CASES[2], None, {"cluster": 1}) == [None]
     case = grids.Case("sparse_mla", "bf16", {"t": 1, "heads": 16, "pages": 8, "topk": 2048})
-    assert grids._split_choices(case, 16, {"cluster": 8}) == [None, 8, 32]
-    assert grids._split_choices(case, 32, {"cluster": 1}) == [None, 16]
+    launches = grids._grid("sparse_mla").launches
+    assert launches(case, {"splits": 16}, {"cluster": 8}) == [{"splits": 8}, {"splits": 32}]
+    assert launches(case, {"splits": 32}, {"cluster": 1}) == [{"splits": 16}]
     entry = grids.tune_case(CASES[3], grids.prepare(CASES[3]))
     assert entry["bucket"] == {"t": 2, "heads": 16, "topk": 128} and set(entry["launch"]) <= {"splits"}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 import warnings
 import weakref
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import dsl_kernels.ops.workspace as scratch_memory
 from dsl_kernels import dsa, executors, ops, problems, trial
 from dsl_kernels.errors import (
     ArgumentTypeError,
@@ -22,7 +22,7 @@ from dsl_kernels.errors import (
 )
 from dsl_kernels.ops import (
     Workspace,
-    _base,
+    _operands,
     lightning_indexer,
     lightning_indexer_prefill,
     sparse_mla,
@@ -75,32 +75,8 @@ def step(seed: int) -> dict:
     }  # fmt: skip
 
 
-def in_threads(count: int, work) -> list:
-    """Run work(i) in as many threads at once; what each returned, or raised."""
-    found, barrier = [None] * count, threading.Barrier(count)
-
-    def body(i: int) -> None:
-        barrier.wait()
-        try:
-            found[i] = work(i)
-        except Exception as error:
-            found[i] = error
-
-    threads = [threading.Thread(target=body, args=(i,)) for i in range(count)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    return found
-
-
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "one_workspace"])
-def test_steps_of_several_threads_do_not_meet(shared: bool) -> None:
+def test_steps_of_several_threads_do_not_meet(shared: bool, in_threads) -> None:
     inputs = [step(seed) for seed in range(4)]
     wanted = [dsa.decode(**each, workspace=Workspace()) for each in inputs]
     workspace = Workspace() if shared else None
@@ -115,8 +91,8 @@ def test_a_threads_workspace_ends_with_it() -> None:
     gone, device = [], torch.device("cpu")
 
     def work() -> None:
-        workspace = _base.own_workspace(device)
-        assert workspace is _base.own_workspace(device) and workspace.bytes == 0
+        workspace = scratch_memory.own_workspace(device)
+        assert workspace is scratch_memory.own_workspace(device) and workspace.bytes == 0
         gone.append(weakref.ref(workspace.get("logits", (1000,), torch.float32, device, zeroed=False)))
         gone.append(weakref.ref(workspace))
 
@@ -128,7 +104,7 @@ def test_a_threads_workspace_ends_with_it() -> None:
     assert len(gone) == 600 and not any(reference() for reference in gone)
 
 
-def test_a_variant_is_loaded_once_by_all_threads(monkeypatch) -> None:
+def test_a_variant_is_loaded_once_by_all_threads(monkeypatch, in_threads) -> None:
     loads = []
 
     class Slow(executors.Interpreter):
@@ -280,16 +256,16 @@ def ops_variants(op: str) -> list:
 
 def test_an_interrupted_graph_keeps_the_counters_it_was_given(monkeypatch) -> None:
     device, scratch = torch.device("cpu"), Workspace()
-    wanted = _base._Scratch(
+    wanted = scratch_memory.Buffers(
         device, (("arrivals", (4,), torch.int32, True), ("o", (8,), torch.float32, False))
     )
-    monkeypatch.setattr(_base, "capturing", lambda device: False)
+    monkeypatch.setattr(scratch_memory, "capturing", lambda device: False)
     first = scratch.views(wanted)
-    monkeypatch.setattr(_base, "capturing", lambda device: True)
+    monkeypatch.setattr(scratch_memory, "capturing", lambda device: True)
     assert scratch.views(wanted)["arrivals"] is first["arrivals"]
     address, held = weakref.ref(first["arrivals"].untyped_storage()), scratch.bytes
     scratch.interrupted(wanted)
-    monkeypatch.setattr(_base, "capturing", lambda device: False)
+    monkeypatch.setattr(scratch_memory, "capturing", lambda device: False)
     again = scratch.views(wanted)
     assert scratch.bytes == held + 16 and address() is not None
     assert again["arrivals"].data_ptr() != first["arrivals"].data_ptr()
@@ -456,7 +432,7 @@ def test_integers_are_what_an_index_may_be() -> None:
 
 
 def test_gradients_are_warned_of_once_and_change_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(_base, "_warned", set())
+    monkeypatch.setattr(_operands, "_warned", set())
     call, arguments = call_of("sparse_mla")
     wanted = call(**arguments, **CPU)[0].clone()
     wanting = {**arguments, "q_nope": arguments["q_nope"].clone().requires_grad_()}
@@ -464,7 +440,7 @@ def test_gradients_are_warned_of_once_and_change_nothing(monkeypatch) -> None:
         found = [call(**wanting, **CPU)[0] for _ in range(3)]
     assert len([w for w in caught if "no backward" in str(w.message)]) == 1
     assert torch.equal(found[0], wanted) and not found[0].requires_grad
-    monkeypatch.setattr(_base, "_warned", set())
+    monkeypatch.setattr(_operands, "_warned", set())
     cache = torch.nn.Parameter(arguments["kv"].clone())
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("error")
@@ -526,15 +502,15 @@ def test_names_of_other_types_are_refused() -> None:
             call(**arguments, workspace=value, **CPU)
 
 
-def test_a_workload_of_every_op_is_aligned_as_declared() -> None:
-    for op in problems.names():
-        for workload in problems.get(op).workloads:
-            if workload.tier == "tiny":
-                inputs = trial.cached_case(op, workload).inputs
-                for spec in problems.get(op).operands(workload.form):
-                    value = inputs.get(spec.name)
-                    if isinstance(value, torch.Tensor):
-                        assert value.data_ptr() % spec.align == 0 and spec.align in (4, 16)
+@pytest.mark.parametrize("op", problems.names())
+def test_a_workload_of_every_op_is_aligned_as_declared(op: str) -> None:
+    for workload in problems.get(op).workloads:
+        if workload.tier == "tiny":
+            inputs = trial.draw(op, workload, seed=0)
+            for spec in problems.get(op).operands(workload.form):
+                value = inputs.get(spec.name)
+                if isinstance(value, torch.Tensor):
+                    assert value.data_ptr() % spec.align == 0 and spec.align in (4, 16)
 
 
 def test_a_workspace_on_another_stream_waits_for_the_one_before(monkeypatch) -> None:
@@ -554,8 +530,8 @@ def test_a_workspace_on_another_stream_waits_for_the_one_before(monkeypatch) -> 
 
     streams, present = [Stream(0), Stream(7)], [0]
     device, scratch = torch.device("cuda", 0), Workspace()
-    monkeypatch.setattr(_base, "capturing", lambda device: present[0] < 0)
-    monkeypatch.setattr(_base, "_stream_of", lambda device: streams[present[0]].cuda_stream)
+    monkeypatch.setattr(scratch_memory, "capturing", lambda device: present[0] < 0)
+    monkeypatch.setattr(scratch_memory, "stream_of", lambda device: streams[present[0]].cuda_stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: streams[present[0]])
     scratch._buffers = {("o", device): Buffer(), ("o", torch.device("cuda", 1)): Buffer()}
     for stream in (0, 0, 1, 1, -1, 1, 0):

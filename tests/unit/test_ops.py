@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
 import torch
@@ -172,48 +171,6 @@ def test_prefill_step_matches_decode_of_the_same_rows() -> None:
         assert bool(((valid >= start) & (valid < end)).all())
 
 
-def test_opcheck() -> None:
-    inputs, _ = drawn("sparse_mla", "topk64")
-    q, pe, kv, ids = mla_args(inputs)
-    args = (q, pe, kv, inputs["kpe"], ids, None, 0.1, "2", "interpreter", None, None)
-    torch.library.opcheck(torch.ops.dsl_kernels.sparse_mla, args)
-    outs = (torch.empty_like(q), torch.empty(q.shape[:2]))
-    torch.library.opcheck(
-        torch.ops.dsl_kernels.sparse_mla_out,
-        (q, pe, kv, inputs["kpe"], ids, None, 0.1, *outs, "2", "interpreter", None, None),
-    )
-    scores, ends = torch.randn(2, 128), torch.tensor([128, 5], dtype=torch.int32)
-    starts, table = torch.zeros(2, dtype=torch.int32), torch.zeros(1, 1, dtype=torch.int32)
-    torch.library.opcheck(
-        torch.ops.dsl_kernels.topk_selector,
-        (scores, starts, ends, table, 1, 0, 16, "interpreter", None, None),
-    )
-    torch.library.opcheck(
-        torch.ops.dsl_kernels.topk_selector_out,
-        (scores, starts, ends, table, 1, 0, torch.empty(2, 16, dtype=torch.int32), "interpreter", None, None),
-    )
-
-
-@pytest.mark.parametrize("name", ["decode_tiny", "prefill_tiny"])
-def test_opcheck_indexer(name: str) -> None:
-    inputs, _ = drawn("lightning_indexer", name)
-    # test_schema needs arithmetic that torch lacks for float8 on a CPU, and columns beyond a row's length are not
-    # written, so outputs of two runs differ there.
-    checks = ("test_faketensor", "test_autograd_registration")
-    if name == "decode_tiny":
-        args = [inputs[n] for n in ("q", "k_cache", "weights", "seq_lens", "block_table")]
-        torch.library.opcheck(
-            torch.ops.dsl_kernels.lightning_indexer, (*args, 0, "interpreter", None, None), test_utils=checks
-        )
-    else:
-        args = [inputs[n] for n in ("q", "k", "k_scales", "weights", "k_start", "k_end")]
-        torch.library.opcheck(
-            torch.ops.dsl_kernels.lightning_indexer_prefill,
-            (*args, 0, "interpreter", None, None),
-            test_utils=checks,
-        )
-
-
 def test_compiles_as_one_graph() -> None:
     inputs = step_inputs([[130], [64]])
     output = dsa.decode(**inputs, sm_scale=0.1, topk=64, workspace=Workspace(), **CPU)
@@ -247,10 +204,11 @@ def test_zero_rows_launch_nothing() -> None:
 
 def test_calls_of_ever_new_sizes_do_not_add_up(monkeypatch) -> None:
     from dsl_kernels import ops, registry
-    from dsl_kernels.ops import _base
+    from dsl_kernels.ops import _base, workspace
 
     ops.clear()
     monkeypatch.setattr(_base, "PREPARED_LIMIT", 3)
+    monkeypatch.setattr(workspace, "PREPARED_LIMIT", 3)
     monkeypatch.setattr(registry, "SELECTED_LIMIT", 2)
     inputs, expected = drawn("sparse_mla", "tiny_h16")
     scratch = Workspace()
@@ -265,7 +223,7 @@ def test_calls_of_ever_new_sizes_do_not_add_up(monkeypatch) -> None:
 
 
 def test_replaced_workspace_memory_is_kept_only_for_captures_that_saw_it(monkeypatch) -> None:
-    from dsl_kernels.ops import _base
+    from dsl_kernels.ops import workspace
 
     device = torch.device("cpu")
 
@@ -275,16 +233,20 @@ def test_replaced_workspace_memory_is_kept_only_for_captures_that_saw_it(monkeyp
 
     scratch = Workspace()
     assert [grown(scratch, rows) for rows in (1, 2, 3, 4)] == [1024, 2048, 3072, 4096]
-    monkeypatch.setattr(_base, "capturing", lambda device: True)
+    monkeypatch.setattr(workspace, "capturing", lambda device: True)
     assert grown(scratch, 2) == 4096
-    monkeypatch.setattr(_base, "capturing", lambda device: False)
+    monkeypatch.setattr(workspace, "capturing", lambda device: False)
     assert [grown(scratch, rows) for rows in (5, 3, 6)] == [4096 + 5120, 4096 + 5120, 4096 + 5120 + 6144]
 
 
 def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
     """A capture records memsets without running them: memory filled there would be garbage outside the graph."""
     from dsl_kernels import ops
-    from dsl_kernels.ops import _base
+    from dsl_kernels.ops import _base, workspace
+
+    def capture(present: bool) -> None:
+        for module in (_base, workspace):
+            monkeypatch.setattr(module, "capturing", lambda device: present)
 
     device, scratch = torch.device("cpu"), Workspace()
     scores, ends = torch.randn(7, 128), torch.full((7,), 128, dtype=torch.int32)
@@ -294,19 +256,19 @@ def test_what_a_capture_fills_is_never_kept_for_later(monkeypatch) -> None:
     topk_selector(scores[:3], ends[:3], 16, **CPU)
     made, prepared = len(_base._constants), len(_base._prepared)
     scratch.get("arrivals", (4,), torch.int32, device, zeroed=True)
-    monkeypatch.setattr(_base, "capturing", lambda device: True)
+    capture(True)
     topk_selector(scores, ends, 16, **CPU)
     assert (len(_base._constants), len(_base._prepared)) == (made, prepared)
     assert scratch.get("arrivals", (2,), torch.int32, device, zeroed=True).shape == (2,)
     with pytest.raises(LaunchError, match="arrivals.*before capturing"):
         scratch.get("arrivals", (5,), torch.int32, device, zeroed=True)
-    one, other = _base.own_workspace(device), _base.own_workspace(device)
+    one, other = workspace.own_workspace(device), workspace.own_workspace(device)
     assert one is not other, "two captures share nothing"
     assert one.get("arrivals", (5,), torch.int32, device, zeroed=True).shape == (5,)
-    monkeypatch.setattr(_base, "capturing", lambda device: False)
+    capture(False)
     topk_selector(scores, ends, 16, **CPU)
     assert (len(_base._constants), len(_base._prepared)) == (made + 1, prepared + 1)
-    assert _base.own_workspace(device) is _base.own_workspace(device)
+    assert workspace.own_workspace(device) is workspace.own_workspace(device)
 
 
 def test_the_environment_is_looked_at_on_every_call(monkeypatch) -> None:
@@ -341,7 +303,9 @@ def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:
     wanted = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv.clone(), inputs["indices"], **attend)
     found = sparse_mla(inputs["q_nope"], inputs["q_pe"], kv, inputs["indices"], **attend)
     assert torch.equal(found[0], wanted[0])
-    held = sys.modules["dsl_kernels.ops.sparse_mla"]._splits[id(kv), 0]
+    from dsl_kernels.ops import _views
+
+    held = _views._kept[id(kv), 0]
     assert held[3][1]["ckv"].data_ptr() == kv.data_ptr(), "the memory from before is let go"
 
 

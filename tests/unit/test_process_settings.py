@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -163,9 +161,9 @@ def same(got: Results, wanted: Results) -> None:
 def forget() -> None:
     """As in a new process: nothing prepared, no constant, no workspace, no cached view."""
     ops.clear()
-    ops._base._own.workspaces.clear()
+    ops.workspace._own.workspaces.clear()
     ops._base._constants.clear()
-    sys.modules["dsl_kernels.ops.sparse_mla"]._splits.clear()
+    ops._views._kept.clear()
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
@@ -287,31 +285,17 @@ def test_after_a_fork(name, cases) -> None:
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_eight_threads_at_once(name, arch, cases) -> None:
-    case, failures = cases[name], []
+def test_eight_threads_at_once(name, arch, cases, in_threads) -> None:
+    case = cases[name]
     where = {"executor": "interpreter", "arch": arch}
     wanted = case(**where)
     forget()
-    together, interval = threading.Barrier(8), sys.getswitchinterval()
 
-    def work() -> None:
-        try:
-            together.wait()
-            for _ in range(2):
-                same(case(**where), wanted)
-        except BaseException as error:
-            failures.append(repr(error)[:300])
+    def work(i: int) -> None:
+        for _ in range(2):
+            same(case(**where), wanted)
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    sys.setswitchinterval(1e-5)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert not failures
+    assert in_threads(8, work) == [None] * 8
 
 
 def test_a_result_of_inference_mode_may_be_written_outside_it(cases) -> None:

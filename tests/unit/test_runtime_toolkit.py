@@ -132,6 +132,44 @@ def test_opcodes_are_counted_by_stem_and_in_detail(tmp_path, monkeypatch):
     }  # fmt: skip
 
 
+SAVE = "UP2UR UR4, UPR, URZ, 0x1 ;"
+CLAIM = "USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0x70 ;"
+RESTORE = (
+    "UISETP.NE.AND UP0, UPT, UR4, URZ, UPT ;", "UP2UR UR4, UPR, URZ, 0x1 ;",
+    "UISETP.NE.AND UP0, UPT, UR16, URZ, UPT ;", "PLOP3.LUT P0, PT, PT, PT, UP0, 0x80, 0x0 ;",
+    "UISETP.NE.AND UP0, UPT, UR4, URZ, UPT ;",
+)  # fmt: skip
+RESULT = "UP2UR UR16, UPR, URZ, 0x1 ;"
+TEST = "PLOP3.LUT P0, PT, PT, PT, UP0, 0x80, 0x0 ;"
+
+
+@pytest.mark.parametrize(
+    "code,lost",
+    [
+        ((CLAIM, RESULT, SAVE, *RESTORE), True),
+        ((SAVE, CLAIM, RESULT, *RESTORE), False),
+        ((CLAIM, TEST), False),
+        ((CLAIM, RESULT.replace("0x1 ", "0x2 "), TEST, "UISETP.NE.AND UP1, UPT, UR16, URZ, UPT ;"), False),
+    ],
+    ids=["saved too late", "saved in time", "free", "another predicate"],
+)
+def test_a_predicate_that_setmaxnreg_overwrites_is_refused(tmp_path, monkeypatch, code, lost):
+    tool = stand_in(tmp_path / "cu13" / "bin" / "nvdisasm", "")
+    lines = "\n".join(f"        /*{16 * i:04x}*/                   {text}" for i, text in enumerate(code))
+    tool.write_text(
+        f"#!/bin/sh\ncat <<'END'\n{lines}\n        /*0200*/              @!P0 BRA `(.L_x_1) ;\nEND\n"
+    )
+    monkeypatch.setattr(toolkit, "wheel_roots", lambda: [tmp_path / "cu13"])
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    (tmp_path / "k.cubin").write_bytes(b"")
+    if lost:
+        with pytest.raises(CompileError, match="setmaxnreg") as caught:
+            toolkit.sass_counts(tmp_path / "k.cubin")
+        assert caught.value.code == "COMPILE_LOST_PREDICATE" and "UP0" in str(caught.value)
+    else:
+        assert toolkit.sass_counts(tmp_path / "k.cubin")["USETMAXREG"] == 1
+
+
 def test_ptx_keeps_no_trace_of_where_it_was_compiled(tmp_path):
     name = ",".join(str(byte) for byte in b"_INTERNAL_0a1b2c3d_9_kernel")
     ptx = (

@@ -6,7 +6,7 @@ element CuTe DSL's tensor map has those first that come first in the tensor. Axe
 
 import cutlass.cute as cute
 from cutlass import Int16
-from cutlass.cute.nvgpu import cpasync
+from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from .bulk import MANY
 
@@ -17,6 +17,11 @@ APART = 64
 def strided_map(pointer, dtype, box, swizzled):
     """Tensor-copy atom and coordinates for boxes of a tensor whose axes lie anyhow."""
     return _box_map(cpasync.CopyBulkTensorTileG2SOp(), pointer, dtype, box, swizzled)
+
+
+def pair_map(pointer, dtype, box, swizzled):
+    """Tensor-copy atom and coordinates for boxes whose bytes count at the barrier of the first of two CTAs."""
+    return _box_map(cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.TWO), pointer, dtype, box, swizzled)
 
 
 def multicast_map(pointer, dtype, box, swizzled):

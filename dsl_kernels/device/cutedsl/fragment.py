@@ -114,7 +114,8 @@ def write_rows(out, pitch, row, column, source, thread):
 
 
 @cute.jit
-def _add(place: cute.Pointer, value: Float32):
+def add(place: cute.Pointer, value: Float32):
+    """Add to a number in global memory, atomically."""
     cute.arch.atomic_add(place, value, sem="relaxed", scope="gpu")
 
 
@@ -122,5 +123,5 @@ def add_rows(out, pitch, row, column, source, thread):
     """A float32 fragment added to a matrix in global memory, element by element and atomically."""
     values = flat(source)
     for place, i in _pairs(out, pitch, row, column, values, thread):
-        _add(place, values[i])
-        _add(place + 1, values[i + 1])
+        add(place, values[i])
+        add(place + 1, values[i + 1])

@@ -43,6 +43,14 @@ def write16(to, words):
     )
 
 
+def write16_where(to, words, wanted):
+    """`write16` by the threads that want it. No branch: the load of the words would move into it, behind the others."""
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r5}, 0; @p st.shared.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}}; }",
+        read_only_args=[to, *words, Int32(wanted)],
+    )
+
+
 def copy16(to, source, valid):
     """Start an asynchronous 16-byte copy to shared address `to`; zeros where not valid, and nothing is read."""
     size = Int32(cutlass.select_(valid, Int32(16), Int32(0)))
@@ -131,8 +139,10 @@ def load_queries(
     words = [read16(base + Int64(i // pieces) * (width * 2) + Int64(i % pieces * 16)) for i in indices]
     for i in cutlass.range_constexpr(rounds):
         at = to + piece(indices[i] // pieces, indices[i] % pieces, min(columns * 2, 128), block)
-        if (i + 1) * CONSUMERS <= total or thread + i * CONSUMERS < total:
+        if cutlass.const_expr((i + 1) * CONSUMERS <= total):
             write16(at, words[i])
+        else:
+            write16_where(at, words[i], thread + i * CONSUMERS < total)
 
 
 def peer_address(address, rank):

@@ -26,8 +26,8 @@ def across_quad(value, combine):
 
 
 def group_of(thread):
-    """Which warpgroup a thread is of, the same in all lanes of its warp, and its number within it."""
-    return cute.arch.make_warp_uniform(thread // 128), thread % 128
+    """Which warpgroup a thread is of, and its number within it; addresses made of them leave a loop."""
+    return thread // 128, thread % 128
 
 
 def row_of(i):

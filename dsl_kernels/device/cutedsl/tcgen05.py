@@ -9,7 +9,11 @@ from cutlass.utils import blackwell_helpers
 
 __all__ = ["Product", "commit"]
 
-TYPES = {"float8_e4m3": cutlass.Float8E4M3FN, "bfloat16": cutlass.BFloat16}
+TYPES = {
+    "float8_e4m3": cutlass.Float8E4M3FN,
+    "bfloat16": cutlass.BFloat16,
+    "float16": cutlass.Float16,
+}
 MAJORS = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
 # One instruction multiplies 32 bytes along K.
 K_BYTES = 32

@@ -45,6 +45,20 @@ def warp_sum(value):
 
 
 @cute.jit
+def lower_warps(sums, warp, lane):
+    """What the warps before this one have left in `sums`, added up."""
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    return warp_sum(other)
+
+
+def add(place, value=1):
+    """Add to a word of this CTA's shared memory, and return what it held."""
+    return cute.arch.atomic_add(place, Int32(value), sem="relaxed", scope="cta")
+
+
+@cute.jit
 def load_words(bits, logits, row, stride, column, limit, lane):
     """Bit patterns of columns `column + 32 * j + lane`; a column at or past `limit` is not read and gives 0."""
     address = logits + row.to(Int64) * stride + (column + lane)
@@ -183,8 +197,8 @@ def count_first(hist, digits, column, lo, hi):
     """Count the first digits of a batch that has columns of the row."""
     if (column < hi) & (column + 64 * cute.size(digits) > lo):
         for j in cutlass.range_constexpr(cute.size(digits)):
-            cute.arch.atomic_add(hist + ((digits[j] >> 5) & (BINS - 1)), Int32(1), sem="relaxed", scope="cta")
-            cute.arch.atomic_add(hist + (digits[j] >> 21), Int32(1), sem="relaxed", scope="cta")
+            add(hist + ((digits[j] >> 5) & (BINS - 1)))
+            add(hist + (digits[j] >> 21))
 
 
 @cute.jit
@@ -207,7 +221,7 @@ def count_listed(hist, first, entries, total, end, span, thread, threads: cutlas
 def count_key(hist, key, end, span, shift):
     """Count the next digit of a key if it is undecided."""
     if end - key <= span:
-        cute.arch.atomic_add(hist + ((end - key) >> shift), Int32(1), sem="relaxed", scope="cta")
+        add(hist + ((end - key) >> shift))
 
 
 def digit_shift(span):
@@ -332,10 +346,7 @@ def pick_bin(
     for i in cutlass.range_constexpr(1, share):
         partial[i] = partial[i - 1] + mine[i]
     own = partial[share - 1]
-    other = Int32(0)
-    if lane < warp:
-        other = sums[lane]
-    left = need - (through - own + warp_sum(other))
+    left = need - (through - own + lower_warps(sums, warp, lane))
     if (left > 0) & (left <= own):
         digit = thread * share
         inside = mine[0]
@@ -480,9 +491,7 @@ def collect(
                 if same != 0:
                     slot = Int32(0)
                     if lane == 0:
-                        slot = cute.arch.atomic_add(
-                            counters + LISTED, cute.arch.popc(same), sem="relaxed", scope="cta"
-                        )
+                        slot = add(counters + LISTED, cute.arch.popc(same))
                     slot = cute.arch.shuffle_sync(slot, 0)
                     if (same >> lane) & 1 != 0:
                         place = (owner << OFFSET_BITS) | (offset + 32 * j + lane)
@@ -539,13 +548,13 @@ def mark(entry, bitmap, counts, counters, which: cutlass.Constexpr, rank, warps:
     offset = place & ((1 << OFFSET_BITS) - 1)
     warp = owner - rank * warps
     if warp < 0:
-        cute.arch.atomic_add(counters + which, Int32(1), sem="relaxed", scope="cta")
+        add(counters + which)
     if (warp >= 0) & (warp < warps):
         cute.arch.atomic_or(
             bitmap + (warp * words + (offset >> 5)), Int32(1) << (offset & 31), sem="relaxed", scope="cta"
         )
         if cutlass.const_expr(which == LOWER_ABOVE):
-            cute.arch.atomic_add(counts + warp, Int32(1), sem="relaxed", scope="cta")
+            add(counts + warp)
 
 
 @cute.jit
@@ -565,7 +574,7 @@ def sift(
             if inside > ranked:
                 mark(entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
             else:
-                slot = cute.arch.atomic_add(counters + KEPT, Int32(1), sem="relaxed", scope="cta")
+                slot = add(counters + KEPT)
                 entries[target + slot] = entry.to(Int64)
 
 
@@ -604,9 +613,7 @@ def count_equal(equal, sums, first, words, warp, lane):
     found = Int32(0)
     for i in cutlass.range(lane, words, 32, unroll=1):
         found += cute.arch.popc(equal[first + i])
-    found = warp_sum(found)
-    if lane == 0:
-        sums[warp] = found
+    keep_count(sums, found, warp, lane)
 
 
 @cute.jit
@@ -614,10 +621,7 @@ def take_ties(
     above, equal, counts, sums, take, first, words, warp, lane,
 ):  # fmt: skip
     """Select the first `take` columns marked as equal, in order of position."""
-    other = Int32(0)
-    if lane < warp:
-        other = sums[lane]
-    left = take - warp_sum(other)
+    left = take - lower_warps(sums, warp, lane)
     added = Int32(0)
     for i in cutlass.range(words, unroll=1):
         if left > 0:
@@ -632,13 +636,9 @@ def take_ties(
         counts[warp] = counts[warp] + added
 
 
-@cute.jit
 def first_slot(counts, skip, warp, lane):
     """Slot of this warp's first column: behind lower ranks' and lower warps'."""
-    before = Int32(0)
-    if lane < warp:
-        before = counts[lane]
-    return skip + warp_sum(before)
+    return skip + lower_warps(counts, warp, lane)
 
 
 def entry_key(entry):

@@ -18,16 +18,22 @@ def box_map(operand, dtype, dims, strides, box, swizzle):
     )  # fmt: skip
 
 
-def _copy(tensor_map, to, barrier, ctas, at):
+def _copy(tensor_map, to, barrier, ctas, pair, at):
     name, mask = ("tl.tma_load_multicast", [2**ctas - 1]) if ctas > 1 else ("tl.tma_load", [])
-    return T.call_intrin("handle", tirx.op.Op.get(name), tensor_map, barrier, to, *mask, *reversed(at), 0)
+    marks = {"annotations": {"use_2cta": 1}} if pair else {}
+    return T.call_intrin(
+        "handle", tirx.op.Op.get(name), tensor_map, barrier, to, *mask, *reversed(at), 0, **marks
+    )
 
 
 @T.macro
-def load_box(tensor_map, target, slot, row, full, full_slot, ctas, at):
-    """Copy the box at coordinates `at` (outermost first) to rows `row` on, in each of `ctas` CTAs; completes on full[full_slot]."""
+def load_box(tensor_map, target, slot, row, full, full_slot, ctas, pair, at):
+    """Copy the box at coordinates `at` (outermost first) to rows `row` on, in each of `ctas` CTAs; completes on full[full_slot].
+
+    That is the barrier of each of those CTAs, or with `pair` the one of the first of two.
+    """
     if T.shuffle_elect(32):
-        _copy(tensor_map, T.access_ptr(target[slot, row, 0], "w", 64), full[full_slot], ctas, at)
+        _copy(tensor_map, T.access_ptr(target[slot, row, 0], "w", 64), full[full_slot], ctas, pair, at)
 
 
 @T.macro

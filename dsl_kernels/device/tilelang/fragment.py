@@ -50,6 +50,18 @@ def divide_rows(source, rows, thread):
 
 
 @T.macro
+def read_tensor(target, source, slot, thread):
+    """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
+    T.copy(source[slot, :, :], target)
+
+
+@T.macro
+def write_tensor(target, slot, source, thread):
+    """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
+    T.copy(source, target[slot, :, :])
+
+
+@T.macro
 def stage_rows(target, row, rows, source, thread):
     """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
     T.copy(source, target[row : row + source.shape[0], :])

@@ -1,15 +1,21 @@
-"""Meeting of CTAs through global memory."""
+"""Meeting of CTAs: through global memory, and within a cluster."""
 
 import tilelang.language as T
 
+# TileLang's own cluster barriers have no memory clobber; these keep ordinary accesses on their side.
+SOURCE = r"""
+namespace dk {
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+}  // namespace dk
+"""
+
 
 @T.macro
-def take_ticket(last: T.Ref, flag, counter, index, total, barrier, threads, thread):
-    """True in the last of `total` arrivals, which sees what all of them wrote and resets the counter."""
-    T.sync_threads(barrier, threads)
+def count_in(flag, counter, index, total, thread):
+    """Leave in `flag` how many came before; the last of `total` sees what all of them wrote and resets the counter."""
     if thread == 0:
         flag[0] = T.atomic_add(counter[index], 1, memory_order="acq_rel", return_prev=True)
         if flag[0] == total - 1:
             counter[index] = 0
-    T.sync_threads(barrier, threads)
-    last = flag[0] == total - 1  # noqa: F841

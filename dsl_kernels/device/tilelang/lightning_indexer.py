@@ -178,7 +178,10 @@ def entry_of(page: T.Ref, entry, place):
 def read_weights(weight, head_weights, slot, first, queries, thread):
     """Weights of the heads of one product, from the `first` of its slot on."""
     count = queries * weight.shape[len(weight.shape) - 1]
-    T.copy(head_weights[slot, first : first + count], T.reshape(weight, (count,)))
+    weights = T.reshape(weight, (count,))
+    # T.copy would compare the place of each with the end of the slot, and select between it and zero.
+    for i in T.Parallel(count):
+        weights[i] = head_weights[slot, first + i]
 
 
 @T.macro
@@ -224,9 +227,12 @@ def store_logits(logits, logit, scale, length, seq, query, queries, next_n, stri
 @T.macro
 def read_windows(begin, size, k_start, k_end, row, queries, s, skv, skip_below, thread):
     """First keys and sizes of the windows of the rows from `row` on."""
+    # Behind a shuffle, or the compiler shares the comparisons with `find_tiles` and keeps them across the setmaxnreg of
+    # a role in uniform predicates, all seven of them; ptxas then loses the one that setmaxnreg writes.
+    own = T.shfl_sync(row, 0)
     for j in T.Parallel(queries):
-        begin[j] = window_begin(k_start, row + j, s)
-        size[j] = T.max(window_end(k_start, k_end, row + j, s, skv, skip_below) - begin[j], 0)
+        begin[j] = window_begin(k_start, own + j, s)
+        size[j] = T.max(window_end(k_start, k_end, own + j, s, skv, skip_below) - begin[j], 0)
 
 
 @T.macro
@@ -252,22 +258,6 @@ def weigh_one(logit, dots, query, weight, thread):
     for r, h in T.Parallel(keys, heads):
         T.reducer_update(partial[r], weighted_relu(dots[r, query * heads + h], weight[h]))
     T.finalize_reducer(partial, logit)
-
-
-@T.macro
-def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
-    """Logits of one query and the keys from `key` on, times their scales: as many as the query has keys."""
-    for r in T.Parallel(logit.shape[0]):
-        if key + r < length[query]:
-            logits[seq, query, key + r] = logit[r] * scale[r]
-
-
-@T.macro
-def store_row(logits, logit, scale, begin, size, j, row, stride, key, thread):
-    """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
-    for r in T.Parallel(logit.shape[0]):
-        if (key + r >= begin[j]) & (key + r - begin[j] < size[j]):
-            logits[row, key + r] = logit[r] * scale[r]
 
 
 def length_to_score(seq_lens, seq, query, next_n, skip_below):

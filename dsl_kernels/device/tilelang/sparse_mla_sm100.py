@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tilelang.language as T
 
-from .sparse_mla import CLUSTER_SOURCE, FP8_SOURCE, LOG2E, bit, sink_share
+from .sparse_mla import FP8_SOURCE, LOG2E, bit, sink_share
 
 THREADS = 128
 
@@ -30,8 +30,7 @@ TOKEN_WORDS = 44
 """32-bit words that a thread holds of an fp8 token: 16 bytes of each 64-dim panel, two pieces of rope, four scales."""
 
 SOURCE = (
-    CLUSTER_SOURCE
-    + FP8_SOURCE
+    FP8_SOURCE
     + r"""
 namespace dk {
 __device__ __forceinline__ void load16(unsigned* words, const unsigned char* bytes, bool valid) {

@@ -116,11 +116,6 @@ __device__ __forceinline__ void peer_store(const int* own, int rank, int value) 
 __device__ __forceinline__ void peer_store(const void* own, int rank, long long value) {
   asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(peer_address(own, rank)), "l"(value) : "memory");
 }
-
-// TileLang's own cluster barriers have no memory clobber; these keep ordinary stores on their side.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 }  // namespace dk
 """
 
@@ -135,28 +130,37 @@ def ceildiv(count, size):
     return T.truncdiv(count + size - 1, size)
 
 
-def warp_sum(value):
-    """Sum of an int32 over a warp, in every lane."""
-    return T.call_extern("int32", "dk::warp_sum", value)
+def external(dtype, name):
+    """A function of SOURCE, or of CUDA, that gives a `dtype`."""
+    return lambda *arguments: T.call_extern(dtype, name, *arguments)
 
 
-def ballot(condition):
-    """A bit a lane of the warp."""
-    return T.call_extern("uint32", "dk::ballot", condition)
+warp_sum = external("int32", "dk::warp_sum")
+ballot = external("uint32", "dk::ballot")
+shuffle = external("int32", "dk::shuffle")
+scan = external("int32", "dk::scan")
+popc = external("int32", "__popc")
+clz = external("int32", "__clz")
+ffs = external("int32", "__ffs")
+at_most = external("bool", "dk::at_most")
+digit_shift = external("uint32", "dk::digit_shift")
+half_edge = external("uint32", "dk::half_edge")
+half_digits = external("uint32", "dk::half_digits")
+order_key = external("uint32", "dk::order_key")
+load_bits = external("uint32", "dk::load_bits")
+make_entry = external("int64", "dk::entry")
+entry_key = external("uint32", "dk::entry_key")
+entry_place = external("int32", "dk::entry_place")
+entry_before = external("bool", "dk::entry_before")
+page_of = external("int32", "dk::page_of")
+set_bit = external("handle", "dk::set_bit")
+peer_load = external("uint64", "dk::peer_load")
+peer_store = external("handle", "dk::peer_store")
 
 
-def shuffle(value, lane):
-    """The int32 that a lane holds."""
-    return T.call_extern("int32", "dk::shuffle", value, lane)
-
-
-def scan(value):
-    """Inclusive prefix sum of an int32 over a warp."""
-    return T.call_extern("int32", "dk::scan", value)
-
-
-def popc(word):
-    return T.call_extern("int32", "__popc", word)
+def zeros(count):
+    """So many int32 variables."""
+    return tuple(T.alloc_var("int32", init=0) for _ in range(count))
 
 
 def bits_below(lane):
@@ -164,43 +168,17 @@ def bits_below(lane):
     return (T.uint32(1) << T.cast(lane, "uint32")) - T.uint32(1)
 
 
-def at_most(a, b):
-    """Whether a <= b, both uint32."""
-    return T.call_extern("bool", "dk::at_most", a, b)
-
-
 def key_over(key, end):
     """Whether a key lies above the end of a range."""
-    return T.call_extern("bool", "dk::at_most", end, key) & (key != end)
-
-
-def digit_shift(span):
-    return T.call_extern("uint32", "dk::digit_shift", span)
-
-
-def half_edge(bin):
-    return T.call_extern("uint32", "dk::half_edge", bin)
-
-
-def entry_key(entry):
-    """The key of a list entry; its low half is the complement of the position, so that larger entries go first."""
-    return T.call_extern("uint32", "dk::entry_key", entry)
-
-
-def page_of(inverse, page_size, position):
-    return T.call_extern("int32", "dk::page_of", inverse, page_size, position)
+    return at_most(end, key) & (key != end)
 
 
 @T.macro
 def load_words(bits, logits, row, stride, column, limit, lane):
     """Bit patterns of columns `column + 32 * j + lane`; a column at or past `limit` is not read and gives 0."""
     for j in T.unroll(bits.shape[0]):
-        bits[j] = T.call_extern(
-            "uint32",
-            "dk::load_bits",
-            T.address_of(logits[row, column + lane + 32 * j]),
-            column + lane + 32 * j < limit,
-        )
+        own = column + lane + 32 * j
+        bits[j] = load_bits(T.address_of(logits[row, own]), own < limit)
 
 
 @T.macro
@@ -311,7 +289,7 @@ def make_keys(bits, digits, column, lo, hi, lane):
     Columns outside [lo, hi) get key 0 and the last bin, which no score has.
     """
     for j in T.unroll(digits.shape[0]):
-        digits[j] = T.call_extern("uint32", "dk::half_digits", bits[2 * j], bits[2 * j + 1])
+        digits[j] = half_digits(bits[2 * j], bits[2 * j + 1])
         if (column < lo) | (column + 64 * digits.shape[0] > hi):
             if (column + lane + 64 * j < lo) | (column + lane + 64 * j >= hi):
                 digits[j] = digits[j] | T.uint32(0xFFFF)
@@ -324,7 +302,7 @@ def make_keys(bits, digits, column, lo, hi, lane):
 def make_keys_again(bits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
     for j in T.unroll(bits.shape[0]):
-        bits[j] = T.call_extern("uint32", "dk::order_key", bits[j])
+        bits[j] = order_key(bits[j])
     if (column < lo) | (column + 32 * bits.shape[0] > hi):
         for j in T.unroll(bits.shape[0]):
             if (column + lane + 32 * j < lo) | (column + lane + 32 * j >= hi):
@@ -416,10 +394,7 @@ def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
 @T.macro
 def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
     """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
-    end = T.cast(state[0], "uint32")
-    span = T.cast(state[1], "uint32")
-    need = state[2]
-    inside = state[3]
+    read_state(end, span, need, inside, state)
     lower = state[4]
     within = state[5]
 
@@ -440,10 +415,7 @@ def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
 @T.macro
 def pick_bin(state, mine, through, sums, need, end, span, first, thread, warp, lane):
     """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`."""
-    own = T.alloc_var("int32", init=0)
-    other = T.alloc_var("int32", init=0)
-    left = T.alloc_var("int32", init=0)
-    digit = T.alloc_var("int32", init=0)
+    own, other, left, digit = zeros(4)
     for i in T.unroll(mine.shape[0]):
         own = own + mine[i]
     if lane < warp:
@@ -469,13 +441,7 @@ def send_sums(coarse, at, hist, first, group, rank, warp, warps, lane):
             + hist[first + (i * warps + warp) * (BINS // COARSE) + 32 + lane]
         )
         if lane < group:
-            T.call_extern(
-                "handle",
-                "dk::peer_store",
-                T.address_of(coarse[at + rank * COARSE + i * warps + warp]),
-                lane,
-                total,
-            )
+            peer_store(T.address_of(coarse[at + rank * COARSE + i * warps + warp]), lane, total)
 
 
 @T.macro
@@ -485,10 +451,7 @@ def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, fir
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range.
     """
     if warp == 0:
-        count = T.alloc_var("int32", init=0)
-        under = T.alloc_var("int32", init=0)
-        through = T.alloc_var("int32", init=0)
-        source = T.alloc_var("int32", init=0)
+        count, under, through, source = zeros(4)
         left = T.alloc_var("int32", init=need)
         before = T.alloc_var("int32", init=lower)
         for i in T.unroll(group):
@@ -498,15 +461,12 @@ def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, fir
         source = first_lane(ballot((through - count < left) & (through >= left)))
         left = left - shuffle(through - count, source)
         before = before + warp_sum(T.if_then_else(lane < source, under, 0))
-        low = T.alloc_var("int32", init=0)
-        high = T.alloc_var("int32", init=0)
-        low_under = T.alloc_var("int32", init=0)
-        high_under = T.alloc_var("int32", init=0)
+        low, high, low_under, high_under = zeros(4)
         both = T.alloc_var("uint64", init=0)
         digit = T.alloc_var("int32", init=0)
         digit = source * (BINS // COARSE) + 2 * lane
         for i in T.unroll(group):
-            both = T.call_extern("uint64", "dk::peer_load", T.address_of(hist[bins + digit]), i)
+            both = peer_load(T.address_of(hist[bins + digit]), i)
             low = low + T.cast(both & T.uint64(0xFFFFFFFF), "int32")
             high = high + T.cast(both >> T.uint64(32), "int32")
             if i < rank:
@@ -530,7 +490,7 @@ def pick_bin_of_group(state, hist, bins, coarse, at, need, lower, end, span, fir
 
 def first_lane(lanes):
     """The only lane of a ballot."""
-    return 31 - T.call_extern("int32", "__clz", lanes)
+    return 31 - clz(lanes)
 
 
 @T.macro
@@ -558,8 +518,8 @@ def collect(
                     slot = T.atomic_add(counters[LISTED], popc(same), return_prev=True)
                 slot = shuffle(slot, 0)
                 if at_most(end - bits[j], span):
-                    entries[first + slot + popc(same & bits_below(lane))] = T.call_extern(
-                        "int64", "dk::entry", bits[j], (owner << OFFSET_BITS) | (offset + 32 * j + lane)
+                    entries[first + slot + popc(same & bits_below(lane))] = make_entry(
+                        bits[j], (owner << OFFSET_BITS) | (offset + 32 * j + lane)
                     )
     else:
         for j in T.unroll(bits.shape[0]):
@@ -587,33 +547,24 @@ def keep_entry(pages, entry, thread):
 @T.macro
 def send_entries(entries, first, counters, group, rank, warp, warps, lane):
     """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
-    at = T.alloc_var("int32", init=0)
-    to = T.alloc_var("int32", init=0)
+    at, to = zeros(2)
     for i in rolled(ceildiv(ceildiv(counters[LISTED], 32) * group, warps)):
         at = T.truncdiv(i * warps + warp, group) * 32 + lane
         to = T.truncmod(i * warps + warp, group)
         if (at < counters[LISTED]) & (to != rank):
-            T.call_extern(
-                "handle", "dk::peer_store", T.address_of(entries[first + at]), to, entries[first + at]
-            )
+            peer_store(T.address_of(entries[first + at]), to, entries[first + at])
 
 
 @T.macro
 def mark(entry, bitmap, counts, counters, which, rank, warps, words):
     """Set a list entry's bit where this CTA owns it, and count it where a CTA of lower rank does."""
-    place = T.alloc_var("int32", init=0)
-    owner = T.alloc_var("int32", init=0)
-    place = T.call_extern("int32", "dk::entry_place", entry)
+    place, owner = zeros(2)
+    place = entry_place(entry)
     owner = (place >> OFFSET_BITS) - rank * warps
     if owner < 0:
         T.atomic_add(counters[which], 1)
     if (owner >= 0) & (owner < warps):
-        T.call_extern(
-            "handle",
-            "dk::set_bit",
-            T.address_of(bitmap[0]),
-            owner * words * 32 + (place & ((1 << OFFSET_BITS) - 1)),
-        )
+        set_bit(T.address_of(bitmap[0]), owner * words * 32 + (place & ((1 << OFFSET_BITS) - 1)))
         if which == LOWER_ABOVE:
             T.atomic_add(counts[owner], 1)
 
@@ -653,8 +604,8 @@ def rank_entries(entries, first, count, need, above, counts, counters, rank, war
     for i in rolled(ceildiv(count, warps)):
         if i * warps + warp < count:
             entry = entries[first + i * warps + warp]
-            ahead = popc(ballot(T.call_extern("bool", "dk::entry_before", low, entry)))
-            ahead = ahead + popc(ballot(T.call_extern("bool", "dk::entry_before", high, entry)))
+            ahead = popc(ballot(entry_before(low, entry)))
+            ahead = ahead + popc(ballot(entry_before(high, entry)))
             if (ahead < need) & (lane == 0):
                 mark(entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
 
@@ -681,8 +632,7 @@ def count_equal(equal, sums, first, words, warp, lane):
 @T.macro
 def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
     """Select the first `take` columns marked as equal, in order of position."""
-    left = T.alloc_var("int32", init=0)
-    added = T.alloc_var("int32", init=0)
+    left, added = zeros(2)
     word = T.alloc_var("uint32", init=0)
     taken = T.alloc_var("uint32", init=0)
     if lane < warp:
@@ -734,8 +684,7 @@ def emit_sparse(
     """`emit` for bitmaps with few marks: a word a lane, whose marks the lane takes one by one."""
     at = T.alloc_var("int32", init=slot)
     word = T.alloc_var("uint32", init=0)
-    place = T.alloc_var("int32", init=0)
-    through = T.alloc_var("int32", init=0)
+    place, through = zeros(2)
     for i in rolled(ceildiv(words, 32)):
         word = T.uint32(0)
         if i * 32 + lane < words:
@@ -744,7 +693,7 @@ def emit_sparse(
         place = at + through - popc(word)
         while word != T.uint32(0):
             store_id(
-                indices, row, place, position + (i * 32 + lane) * 32 + T.call_extern("int32", "__ffs", T.cast(word, "int32")) - 1,
+                indices, row, place, position + (i * 32 + lane) * 32 + ffs(T.cast(word, "int32")) - 1,
                 block_table, line, page_size, inverse, pages, first_page, near,
             )  # fmt: skip
             place = place + 1
@@ -761,9 +710,7 @@ def emit(
 
     With `near`, `pages` holds the entries of the page table from `first_page` on.
     """
-    own = T.alloc_var("int32", init=0)
-    through = T.alloc_var("int32", init=0)
-    first = T.alloc_var("int32", init=0)
+    own, through, first = zeros(3)
     # A lane counts one word; the words' first slots then go to all lanes.
     if lane < size:
         own = popc(above[word + lane])

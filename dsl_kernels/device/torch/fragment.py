@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import leaf
+from ...tile.text import Writes, leaf
 
 
 @leaf
@@ -50,6 +50,18 @@ def divide_rows(source: Any, rows: Any, thread: Any) -> None:
 
 
 @leaf
+def read_tensor(target: Any, source: Any, thread: Any) -> None:
+    """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
+    target.copy_(source)
+
+
+@leaf
+def write_tensor(target: Any, source: Any, thread: Any) -> None:
+    """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
+    target.copy_(source)
+
+
+@leaf
 def stage_rows(target: Any, row: int, rows: int, source: Any, thread: Any) -> None:
     """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
     target[row : row + source.shape[0]] = source
@@ -62,12 +74,12 @@ def read_rows(target: Any, x: Any, pitch: int, row: Any, column: Any, thread: An
 
 
 @leaf
-def write_rows(out: Any, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
+def write_rows(out: Writes, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
     """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
     out[row : row + source.shape[0], column : column + source.shape[1]] = source
 
 
 @leaf
-def add_rows(out: Any, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
+def add_rows(out: Writes, pitch: int, row: Any, column: Any, source: Any, thread: Any) -> None:
     """A float32 fragment added to a matrix in global memory, element by element and atomically."""
     out[row : row + source.shape[0], column : column + source.shape[1]] += source

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import leaf
+from ...tile.text import Writes, leaf
 
 
 @leaf
@@ -47,7 +47,7 @@ def divide_by_total(acc: Any, top: Any, total: Any, scale: Any, thread: Any) -> 
 
 @leaf
 def store_lse(
-    lse: Any, values: Any, batch: Any, head: Any, heads: Any, row: Any, rows: Any, thread: Any
+    lse: Writes, values: Any, batch: Any, head: Any, heads: Any, row: Any, rows: Any, thread: Any
 ) -> None:
     """One value a row to lse[batch, head, row ...], as far as there are `rows`."""
     count = max(0, min(values.shape[0], rows - row))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import Changes, Sets, leaf
+from ...tile.text import Changes, Sets, Writes, leaf
 
 WARP = 32
 
@@ -195,7 +195,7 @@ def one_length(length: Any, need: int) -> None:
 
 @leaf
 def store_logits(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     length: Any,
@@ -216,10 +216,9 @@ def store_logits(
 
 def _window(k_start: Any, k_end: Any, row: int, s: int, skv: int, skip_below: int) -> tuple[int, int]:
     """[begin, end) of a row; an empty one past the last row and for a row that selection takes whole."""
-    if row >= s:
-        return 0, 0
-    begin, end = max(0, int(k_start[row])), min(skv, int(k_end[row]))
-    return (begin, end) if end - begin > skip_below else (begin, 0)
+    last = min(row, s - 1)
+    begin, end = max(0, int(k_start[last])), min(skv, int(k_end[last]))
+    return (begin, end) if row < s and end - begin > skip_below else (begin, 0)
 
 
 @leaf
@@ -268,7 +267,7 @@ def read_windows(
 
 @leaf
 def store_window(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     begin: Any,
@@ -301,7 +300,7 @@ def weigh_one(logit: Any, dots: Any, query: int, weight: Any, thread: Any) -> No
 
 @leaf
 def store_query(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     length: Any,
@@ -320,7 +319,7 @@ def store_query(
 
 @leaf
 def store_row(
-    logits: Any,
+    logits: Writes,
     logit: Any,
     scale: Any,
     begin: Any,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
-from ...tile.text import Sets, leaf
+from ...tile.text import Sets, Writes, leaf
 
 LOG2E = math.log2(math.e)
 TILE, WARP = 64, 32
@@ -271,7 +271,7 @@ def _heads_of(quad: int, heads: int, head0: int) -> slice:
 
 @leaf
 def leave_part(
-    quads: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, at: int, head0: int, share: int, heads: int, block: int, thread: Any
+    quads: Any, lses: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, at: int, head0: int, share: int, heads: int, block: int, thread: Any
 ) -> None:  # fmt: skip
     """Write this CTA's normalised share of O, in the order of the threads, and its lses, for `merge_parts`."""
     room = o_partial[row, at].reshape(-1)[head0 * LATENT_DIM :]
@@ -303,7 +303,7 @@ def merge_parts(
 
 @leaf
 def store_result(
-    out: Any, lse: Any, quads: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, share: int, which: int, dims: int, block: int,
+    out: Writes, lse: Writes, quads: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, share: int, which: int, dims: int, block: int,
     lse_scale: float, thread: Any,
 ) -> None:  # fmt: skip
     """Store this CTA's quads as bf16, each head scaled by the share that tokens keep beside its sink; and the lse."""
@@ -341,7 +341,7 @@ def store_half(words: Any, at: int, ckv: Any, kpe: Any, batch: int, thread: Any)
 
 @leaf
 def write_outputs(
-    acc: Any, top: Any, attn_sink: Any, out: Any, lse: Any, row: int, head0: int, heads: int, lse_scale: float, thread: Any
+    acc: Any, top: Any, attn_sink: Any, out: Writes, lse: Writes, row: int, head0: int, heads: int, lse_scale: float, thread: Any
 ) -> None:  # fmt: skip
     """The result of a row that one CTA holds whole."""
     block = slice(head0, head0 + acc.shape[1])
@@ -351,7 +351,7 @@ def write_outputs(
 
 @leaf
 def write_partial(
-    acc: Any, top: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
+    acc: Any, top: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
 ) -> None:  # fmt: skip
     """The normalised output and the lse of one split, for `merge_splits`."""
     block = slice(head0, head0 + acc.shape[1])
@@ -362,7 +362,7 @@ def write_partial(
 
 @leaf
 def merge_splits(
-    o_partial: Any, lse_partial: Any, attn_sink: Any, out: Any, lse: Any, row: int, head0: int, block: int, heads: int, splits: int,
+    o_partial: Any, lse_partial: Any, attn_sink: Any, out: Writes, lse: Writes, row: int, head0: int, block: int, heads: int, splits: int,
     lse_scale: float, first: int, count: int, thread: Any, threads: int,
 ) -> None:  # fmt: skip
     """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim."""
@@ -449,7 +449,7 @@ def _rows_from_threads(values: torch.Tensor) -> torch.Tensor:
 
 @leaf
 def leave_rows(
-    acc: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
+    acc: Any, lses: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
 ) -> None:  # fmt: skip
     """Write a normalised O, in the order of the threads, and its lses, for `merge_rows`."""
     room = o_partial[row, split].reshape(-1)[head0 * LATENT_DIM :]
@@ -474,7 +474,7 @@ def merge_rows(
 
 @leaf
 def store_result_rows(
-    out: Any, lse: Any, acc: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, scratch: Any, lse_scale: float, thread: Any
+    out: Writes, lse: Writes, acc: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, scratch: Any, lse_scale: float, thread: Any
 ) -> None:  # fmt: skip
     """Store O as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 

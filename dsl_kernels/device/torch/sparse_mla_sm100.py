@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, unpack_fp8_tokens
-from ...tile.text import Sets, leaf
+from ...tile.text import Sets, Writes, leaf
 from .sparse_mla import LOG2E, WARP, rows_of_cache, share_of
 
 UNIT = 128
@@ -131,7 +131,7 @@ def weigh_tokens(scores: Any, sums: Any, peak: Any) -> None:
 
 @leaf
 def finish_columns(
-    total: Any, peak: Any, stat: Any, attn_sink: Any, lse: Any, lse_partial: Any, row: int, head0: int, heads: int, block: int,
+    total: Any, peak: Any, stat: Any, attn_sink: Any, lse: Writes, lse_partial: Writes, row: int, head0: int, heads: int, block: int,
     splits: int, split: int, alone: bool, lse_scale: float, thread: Any,
 ) -> None:  # fmt: skip
     """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a partial."""
@@ -148,7 +148,7 @@ def finish_columns(
 
 @leaf
 def write_output(
-    acc: Any, held: Any, stat: Any, out: Any, o_partial: Any, row: int, head0: int, heads: int, block: int, splits: int, split: int,
+    acc: Any, held: Any, stat: Any, out: Writes, o_partial: Writes, row: int, head0: int, heads: int, block: int, splits: int, split: int,
     alone: bool, some: bool, thread: Any,
 ) -> None:  # fmt: skip
     """O^T times each head's factor to the output (a lone split) or to this split's partial.
@@ -165,7 +165,7 @@ def write_output(
 
 @leaf
 def merge_columns(
-    o_partial: Any, lse_partial: Any, attn_sink: Any, out: Any, lse: Any, row: int, head0: int, heads: int, block: int, splits: int,
+    o_partial: Any, lse_partial: Any, attn_sink: Any, out: Writes, lse: Writes, row: int, head0: int, heads: int, block: int, splits: int,
     lse_scale: float, first: int, columns: int, thread: Any, threads: int,
 ) -> None:  # fmt: skip
     """The weighted sum of the splits for `columns` latent dims from `first` on; the first dims bring the lse.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ...tile.text import Changes, Sets, leaf
+from ...tile.text import Changes, Sets, Writes, leaf
 
 WORD = 32
 """Columns of a bitmap word: one a lane."""
@@ -165,7 +165,7 @@ def page_row(inverse: Sets, line: Sets, row: int, next_n: int, page_size: int) -
 
 @leaf
 def take_all(
-    indices: Any, row: int, k: int, length: int, rank: int, group: int, block_table: Any, max_pages: int, line: int, page_size: int,
+    indices: Writes, row: int, k: int, length: int, rank: int, group: int, block_table: Any, max_pages: int, line: int, page_size: int,
     inverse: int, thread: Any, threads: int,
 ) -> None:  # fmt: skip
     """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take slots in turn."""
@@ -502,7 +502,7 @@ def _emit(
 
 @leaf
 def emit_sparse(
-    slot: Any, indices: Any, row: int, k: int, above: Any, first: Any, words: int, position: Any, block_table: Any, max_pages: int,
+    slot: Any, indices: Writes, row: int, k: int, above: Any, first: Any, words: int, position: Any, block_table: Any, max_pages: int,
     line: int, page_size: int, inverse: int, pages: Any, first_page: int, near: bool, lane: Any,
 ) -> None:  # fmt: skip
     """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
@@ -516,7 +516,7 @@ def emit_sparse(
 
 @leaf
 def emit(
-    slot: Changes, indices: Any, row: int, k: int, above: Any, word: Any, size: int, position: Any, block_table: Any, max_pages: int,
+    slot: Changes, indices: Writes, row: int, k: int, above: Any, word: Any, size: int, position: Any, block_table: Any, max_pages: int,
     line: int, page_size: int, inverse: int, pages: Any, first_page: int, near: bool, lane: Any,
 ) -> Any:  # fmt: skip
     """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them."""

@@ -3,6 +3,14 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0.
 
+  load             mma              score_0
+  warp 4           warp 5           warps 0..3
+  |===== keys ====>|                |   keys key_scales, ring of 8; bulk -> tcgen05
+  |============== keys ============>|   keys key_scales, ring of 8; bulk -> threads
+  |=== queries ===>|                |   queries head_weights, ring of 2; bulk -> tcgen05
+  |============ queries ===========>|   queries head_weights, ring of 2; bulk -> threads
+  |                |=== scores_0 ==>|   scores_0, ring of 4; tcgen05 -> tmem
+
 roles
   score_0    threads 0..127  epilogue of products i with i % 1 == 0
   load       threads 128..159  block table, key pages, queries
@@ -43,37 +51,50 @@ totals: 192 threads, 152288 of 232448 bytes of shared memory, 256 of 512 tensor-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
-from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.cutedsl import bulk, tcgen05
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
+from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
-SCORE = tcgen05.Product("float8_e4m3", 128, 64, 128, "k", "k")
+HEADS = 64  # index heads
+QUERIES = 1  # decode: most queries a sequence; prefill: query rows a CTA
+TILE = 128  # keys a tile
+STAGES = 8  # key tiles in flight
+CTAS = 148
+TILE_PAGES = 2
+INDEX_DIM = 128
+COLUMNS = 64
+PAGE = 64
+PAGE_ROWS = 66
+PAGE_WORDS = 2112
+SCALE_WORD = 2048
+
+SCORE = tcgen05.Product("float8_e4m3", TILE, COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ('b', 'next_n', '64', '128')),
-        Operand("k_cache", "tensor", "uint8", ('pages', '8448')),
-        Operand("weights", "tensor", "float32", ('b', 'next_n', '64')),
-        Operand("seq_lens", "tensor", "int32", ('b', 'next_n')),
-        Operand("block_table", "tensor", "int32", ('b', 'max_pages')),
-        Operand("logits", "tensor", "float32", ('b', 'next_n', 'stride'), written=True),
+        Operand("q", "tensor", "float8_e4m3fn", ("b", "next_n", "64", "128")),
+        Operand("k_cache", "tensor", "uint8", ("pages", "8448")),
+        Operand("weights", "tensor", "float32", ("b", "next_n", "64")),
+        Operand("seq_lens", "tensor", "int32", ("b", "next_n")),
+        Operand("block_table", "tensor", "int32", ("b", "max_pages")),
+        Operand("logits", "tensor", "float32", ("b", "next_n", "stride"), written=True),
         Operand("skip_below", "scalar", "int32"),
     ),
-    grid=('148', '1', '1'),
+    grid=("148", "1", "1"),
     block=192,
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=('128', 'b * next_n * 64'), global_strides=('128',),
-            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "b * next_n * 64"), global_strides=("128",),
+            box=(INDEX_DIM, HEADS), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "key_map", "k_cache", "UINT8", global_dims=('128', 'pages * 66'), global_strides=('128',),
-            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "key_map", "k_cache", "UINT8", global_dims=("128", "pages * 66"), global_strides=("128",),
+            box=(INDEX_DIM, PAGE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
 )
@@ -81,12 +102,12 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 131072], 1024]
-    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 1024], 128]
-    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 16384], 1024]
-    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 128], 128]
-    keys_full: cute.struct.MemRange[Int64, 8]
-    keys_empty: cute.struct.MemRange[Int64, 8]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, STAGES * TILE * INDEX_DIM], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, STAGES * TILE], 128]
+    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 2 * HEADS * INDEX_DIM], 1024]
+    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 2 * HEADS], 128]
+    keys_full: cute.struct.MemRange[Int64, STAGES]
+    keys_empty: cute.struct.MemRange[Int64, STAGES]
     queries_full: cute.struct.MemRange[Int64, 2]
     queries_empty: cute.struct.MemRange[Int64, 2]
     scores_0_full: cute.struct.MemRange[Int64, 4]
@@ -94,13 +115,179 @@ class Shared:
     tmem: Int32
 
 
+@cute.jit
+def score_0(
+    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, stride: Int32,
+    key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer,
+    keys_empty: cute.Pointer, queries_full: cute.Pointer, queries_empty: cute.Pointer,
+    scores_0_full: cute.Pointer, scores_0_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32,
+    need: Int32, turns: Int32, turn: Int32, fresh: Boolean, thread: Int32
+):
+    """Epilogue of products i with i % 1 == 0."""
+    dots_0 = cute.make_rmem_tensor(64, Float32)
+    dots_0.fill(0)
+    weight_0 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_0.fill(0)
+    scale_0 = cute.make_rmem_tensor(1, Float32)
+    scale_0.fill(0)
+    logit_0 = cute.make_rmem_tensor(1, Float32)
+    logit_0.fill(0)
+    length_0 = cute.make_rmem_tensor(1, Int32)
+    worker = thread
+    use = Int32(0)
+    for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(queries_empty + turn % 2)
+            turn = turn + 1
+            cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
+            # Weights of the heads of one product, from the `first` of its slot on.
+            leaf_sm100.read_weights(weight_0, head_weights + turn % 2 * HEADS, 0, 1, worker)
+            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
+            # whole.
+            leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf_sm100.read_scales(scale_0, key_scales + it % STAGES * TILE, 0, 1, worker)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        for product in cutlass.range(1, unroll=1):
+            cute.arch.mbarrier_wait(scores_0_full + use % 4, (use // 4) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # Accumulators of a product in tensor memory, from column `first` on.
+            leaf_sm100.read_scores(dots_0, tmem + use % 4 * (COLUMNS * 4 // 4), 0, HEADS, worker)
+            cute.arch.fence_view_async_tmem_load()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(scores_0_empty + use % 4)
+            use = use + 1
+            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
+            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
+            # keys.
+            leaf_sm100.store_query(
+                logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker
+            )
+        tile = tile + step
+
+
+@cute.jit
+def load(
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
+    key_map_coords: cute.Tensor, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
+    block_table: cute.Pointer, skip_below: Int32, b: Int32, max_pages: Int32, keys: cute.Pointer,
+    key_scales: cute.Pointer, queries: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer,
+    keys_empty: cute.Pointer, queries_full: cute.Pointer, queries_empty: cute.Pointer, seq: Int32,
+    tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32, fresh: Boolean, entry: Int32,
+    ahead: Int32, lane: Int32
+):
+    """Block table, key pages, queries."""
+    held = Int32(0)
+    page = Int32(0)
+    for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        last = leaf.ceildiv(need, PAGE) - 1
+        if fresh:
+            turn = turn + 1
+            held = Int32(0)
+            if step == 1:
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                entry = leaf.table_entries(block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
+                ahead = leaf.table_entries(block_table, max_pages, seq, tile + 16, 1, TILE_PAGES, last, lane)
+            cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, HEADS * (INDEX_DIM + 4))
+            for i in cutlass.range(1, unroll=1):
+                bulk.load_box(
+                    query_map, query_map_coords, (seq * HEADS, 0), (HEADS, INDEX_DIM),
+                    queries + (turn % 2 * (HEADS * INDEX_DIM) + i * HEADS * INDEX_DIM),
+                    queries_full + turn % 2
+                )
+                with cute.arch.elect_one():
+                    bulk.load_span(
+                        weights, Float32, seq, HEADS, 0, HEADS, head_weights + (turn % 2 * HEADS + i * HEADS),
+                        queries_full + turn % 2
+                    )
+        if held == 16:
+            held = Int32(0)
+            entry = ahead
+            ahead = leaf.table_entries(
+                block_table, max_pages, seq, tile + 16 * step, step, TILE_PAGES, last, lane
+            )
+        cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % STAGES, TILE * INDEX_DIM + TILE * 4)
+        for p in cutlass.range_constexpr(TILE_PAGES):
+            # The entry that lane `place` holds.
+            page = leaf.entry_of(entry, held * TILE_PAGES + cutlass.min(p, last - tile * TILE_PAGES))
+            bulk.load_box(
+                key_map, key_map_coords, (page * PAGE_ROWS, 0), (PAGE, INDEX_DIM),
+                keys + (it % STAGES * (TILE * INDEX_DIM) + p * PAGE * INDEX_DIM), keys_full + it % STAGES
+            )
+            with cute.arch.elect_one():
+                bulk.load_span(
+                    k_cache, Float32, page, PAGE_WORDS, SCALE_WORD, PAGE,
+                    key_scales + (it % STAGES * TILE + p * PAGE), keys_full + it % STAGES
+                )
+        held = held + 1
+        tile = tile + step
+
+
+@cute.jit
+def mma(
+    seq_lens: cute.Pointer, skip_below: Int32, b: Int32, keys: cute.Pointer, queries: cute.Pointer,
+    tmem: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
+    queries_empty: cute.Pointer, scores_0_full: cute.Pointer, scores_0_empty: cute.Pointer, seq: Int32,
+    tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32, fresh: Boolean
+):
+    """Issues every tcgen05.mma and commit."""
+    score_a = SCORE.operand_a(keys, TILE, INDEX_DIM, STAGES, 128)
+    score_b = SCORE.operand_b(queries, HEADS, INDEX_DIM, 2, 128)
+    fill_0 = Int32(0)
+    for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                with cute.arch.elect_one():
+                    tcgen05.commit(queries_empty + turn % 2)
+            turn = turn + 1
+            cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        cute.arch.mbarrier_wait(scores_0_empty + fill_0 % 4, ((fill_0 // 4) & 1) ^ 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        # S[keys, heads] = K Q^T
+        SCORE.multiply(
+            score_a[None, None, None, it % STAGES], score_b[None, None, None, turn % 2],
+            tmem + fill_0 % 4 * (COLUMNS * 4 // 4), False
+        )
+        with cute.arch.elect_one():
+            tcgen05.commit(scores_0_full + fill_0 % 4)
+        fill_0 = fill_0 + 1
+        with cute.arch.elect_one():
+            tcgen05.commit(keys_empty + it % STAGES)
+        tile = tile + step
+
+
 @cute.kernel
 def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
-    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32,
-    b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32,
-    stride: cutlass.Int32
+    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32,
+    next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -125,20 +312,27 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
     turn = Int32(-1)
     fresh = Boolean(False)
     early_length = Int32(0)
+    # The lengths of the first 32 sequences, one a lane; the last one past the batch.
     early_length = leaf.read_lengths(seq_lens, b, lane)
-    seq, tile, step = leaf.place_when_even(b, cta, 148)
+    # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
+    # turn.
+    seq, tile, step = leaf.place_when_even(b, cta, CTAS)
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 4:
         # Garbage past a length: nothing follows an entry before the length is known.
         row = cutlass.min(seq, b - 1)
-        entry = leaf.table_entries(block_table, max_pages, row, tile, step, 2, max_pages - 1, lane)
-        ahead = leaf.table_entries(block_table, max_pages, row, tile + 16 * step, step, 2, max_pages - 1, lane)
+        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
+        # apart.
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
+        ahead = leaf.table_entries(
+            block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1, lane
+        )
     if warp == 0:
         with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(8):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_full + i, 1)
-            for i in cutlass.range_constexpr(8):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_empty + i, 5)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(queries_full + i, 1)
@@ -158,130 +352,47 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    # What the lanes' sequences have to score, from their lengths.
     need = leaf.lengths_to_score(early_length, b, skip_below, lane)
-    seq, tile, need, turns, step = leaf.find_share(seq, tile, need, step, seq_lens, b, 1, skip_below, 128, cta, 148, lane)
+    # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
+    seq, tile, need, turns, step = leaf.find_share(
+        seq, tile, need, step, seq_lens, b, 1, skip_below, TILE, cta, CTAS, lane
+    )
     if warp < 4:
-        # score_0: epilogue of products i with i % 1 == 0
-        dots_0 = cute.make_rmem_tensor(64, Float32)
-        dots_0.fill(0)
-        weight_0 = cute.make_rmem_tensor(64, Float32)
-        weight_0.fill(0)
-        scale_0 = cute.make_rmem_tensor(1, Float32)
-        scale_0.fill(0)
-        logit_0 = cute.make_rmem_tensor(1, Float32)
-        logit_0.fill(0)
-        length_0 = cute.make_rmem_tensor(1, Int32)
-        length_0.fill(0)
-        worker = thread
-        use = Int32(0)
-        for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-            if fresh:
-                if it > 0:
-                    cute.arch.sync_warp()
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive(queries_empty + turn % 2)
-                turn = turn + 1
-                cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
-                leaf_sm100.read_weights(weight_0, head_weights + turn % 2 * 64, 0, 1, worker)
-                leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, 1, next_n, skip_below, worker)
-            cute.arch.mbarrier_wait(keys_full + it % 8, (it // 8) & 1)
-            leaf_sm100.read_scales(scale_0, key_scales + it % 8 * 128, 0, 1, worker)
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(keys_empty + it % 8)
-            for product in cutlass.range(1, unroll=1):
-                cute.arch.mbarrier_wait(scores_0_full + use % 4, (use // 4) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                leaf_sm100.read_scores(dots_0, tmem + 0 + use % 4 * 64, 0, 64, worker)
-                cute.arch.fence_view_async_tmem_load()
-                nvvm.tcgen05_fence("before_thread_sync")
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(scores_0_empty + use % 4)
-                use = use + 1
-                leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                leaf_sm100.store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * 128, worker)
-            tile = tile + step
+        score_0(
+            seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, tmem, keys_full,
+            keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq, tile, step, need,
+            turns, turn, fresh, thread
+        )
     elif warp < 5:
-        # load: block table, key pages, queries
-        held = Int32(0)
-        page = Int32(0)
-        for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-            last = leaf.ceildiv(need, 64) - 1
-            if fresh:
-                turn = turn + 1
-                held = Int32(0)
-                if step == 1:
-                    entry = leaf.table_entries(block_table, max_pages, seq, tile, 1, 2, last, lane)
-                    ahead = leaf.table_entries(block_table, max_pages, seq, tile + 16, 1, 2, last, lane)
-                cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, 8448)
-                for i in cutlass.range(1, unroll=1):
-                    bulk.load_box(query_map, query_map_coords, (seq * 64, 0), (64, 128), queries + (turn % 2 * 8192 + i * 64 * 128), queries_full + turn % 2)
-                    with cute.arch.elect_one():
-                        bulk.load_span(weights, Float32, seq, 64, 0, 64, head_weights + (turn % 2 * 64 + i * 64), queries_full + turn % 2)
-            if held == 16:
-                held = Int32(0)
-                entry = ahead
-                ahead = leaf.table_entries(block_table, max_pages, seq, tile + 16 * step, step, 2, last, lane)
-            cute.arch.mbarrier_wait(keys_empty + it % 8, ((it // 8) & 1) ^ 1)
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 8, 16896)
-            for p in cutlass.range_constexpr(2):
-                page = leaf.entry_of(entry, held * 2 + cutlass.min(p, last - tile * 2))
-                bulk.load_box(key_map, key_map_coords, (page * 66, 0), (64, 128), keys + (it % 8 * 16384 + p * 64 * 128), keys_full + it % 8)
-                with cute.arch.elect_one():
-                    bulk.load_span(k_cache, Float32, page, 2112, 2048, 64, key_scales + (it % 8 * 128 + p * 64), keys_full + it % 8)
-            held = held + 1
-            tile = tile + step
+        load(
+            query_map, query_map_coords, key_map, key_map_coords, k_cache, weights, seq_lens, block_table,
+            skip_below, b, max_pages, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+            queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry, ahead, lane
+        )
     else:
-        # mma: issues every tcgen05.mma and commit
-        score_a = SCORE.operand_a(keys, 128, 128, 8, 128)
-        score_b = SCORE.operand_b(queries, 64, 128, 2, 128)
-        fill_0 = Int32(0)
-        for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-            if fresh:
-                if it > 0:
-                    with cute.arch.elect_one():
-                        tcgen05.commit(queries_empty + turn % 2)
-                turn = turn + 1
-                cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-            cute.arch.mbarrier_wait(keys_full + it % 8, (it // 8) & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            cute.arch.mbarrier_wait(scores_0_empty + fill_0 % 4, ((fill_0 // 4) & 1) ^ 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            # S[keys, heads] = K Q^T
-            SCORE.multiply(score_a[None, None, None, it % 8], score_b[None, None, None, turn % 2], tmem + 0 + fill_0 % 4 * 64, False)
-            with cute.arch.elect_one():
-                tcgen05.commit(scores_0_full + fill_0 % 4)
-            fill_0 = fill_0 + 1
-            with cute.arch.elect_one():
-                tcgen05.commit(keys_empty + it % 8)
-            tile = tile + step
+        mma(
+            seq_lens, skip_below, b, keys, queries, tmem, keys_full, keys_empty, queries_full, queries_empty,
+            scores_0_full, scores_0_empty, seq, tile, step, need, turns, turn, fresh
+        )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 256)
 
 
 @cute.jit
 def program(
     q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
-    block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32,
-    next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32
+    block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, pages: Int32,
+    max_pages: Int32, stride: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (64, 128), True)
-    key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (64, 128), True)
-    lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
+    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (HEADS, INDEX_DIM), True)
+    key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (PAGE, INDEX_DIM), True)
+    kernel = lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
         query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table,
         logits, skip_below, b, next_n, pages, max_pages, stride
-    ).launch(
-        grid=(1, 1, 1), block=(192, 1, 1), cluster=(1, 1, 1)
     )
+    kernel.launch(grid=(1, 1, 1), block=(192, 1, 1), cluster=(1, 1, 1))

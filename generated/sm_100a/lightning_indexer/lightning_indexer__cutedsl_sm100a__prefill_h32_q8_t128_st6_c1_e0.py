@@ -3,6 +3,17 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=32, queries=8, tile=128, stages=6, resident=1, evict=0.
 
+  load            mma             score_0         score_1
+  warp 8          warp 9          warps 0..3      warps 4..7
+  |===== keys ===>|               |               |   keys key_scales, ring of 6; bulk -> tcgen05
+  |============= keys ===========>|               |   keys key_scales, ring of 6; bulk -> threads
+  |===================== keys ===================>|   keys key_scales, ring of 6; bulk -> threads
+  |=== queries ==>|               |               |   queries head_weights, once; bulk -> tcgen05
+  |=========== queries ==========>|               |   queries head_weights, once; bulk -> threads
+  |=================== queries ==================>|   queries head_weights, once; bulk -> threads
+  |               |==== scores ==>|               |   scores, ring of 2; tcgen05 -> tmem
+  |               |============ scores ==========>|   scores, ring of 2; tcgen05 -> tmem
+
 roles
   score_0    threads 0..127  epilogue of half 0 of the rows
   score_1    threads 128..255  epilogue of half 1 of the rows
@@ -52,48 +63,56 @@ totals: 320 threads, 135304 of 232448 bytes of shared memory, 512 of 512 tensor-
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
-from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.cutedsl import bulk, tcgen05
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
+from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
-SCORE = tcgen05.Product("float8_e4m3", 128, 256, 128, "k", "k")
+HEADS = 32  # index heads
+QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
+TILE = 128  # keys a tile
+STAGES = 6  # key tiles in flight
+ROWS_PER_GROUP = 4
+INDEX_DIM = 128
+COLUMNS = 256
+
+SCORE = tcgen05.Product("float8_e4m3", TILE, COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ('s', '32', '128')),
-        Operand("k", "tensor", "float8_e4m3fn", ('skv', '128')),
-        Operand("k_scales", "tensor", "float32", ('skv',)),
-        Operand("weights", "tensor", "float32", ('s', '32')),
-        Operand("k_start", "tensor", "int32", ('s',)),
-        Operand("k_end", "tensor", "int32", ('s',)),
-        Operand("logits", "tensor", "float32", ('s', 'stride'), written=True),
+        Operand("q", "tensor", "float8_e4m3fn", ("s", "32", "128")),
+        Operand("k", "tensor", "float8_e4m3fn", ("skv", "128")),
+        Operand("k_scales", "tensor", "float32", ("skv",)),
+        Operand("weights", "tensor", "float32", ("s", "32")),
+        Operand("k_start", "tensor", "int32", ("s",)),
+        Operand("k_end", "tensor", "int32", ("s",)),
+        Operand("logits", "tensor", "float32", ("s", "stride"), written=True),
         Operand("skip_below", "scalar", "int32"),
         Operand("splits", "scalar", "int32"),
     ),
-    grid=('ceildiv(s, 8)', 'splits', '1'),
+    grid=("ceildiv(s, 8)", "splits", "1"),
     block=320,
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=('128', 's * 32'), global_strides=('128',),
-            box=(128, 256), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "s * 32"), global_strides=("128",),
+            box=(INDEX_DIM, 256), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "weight_map", "weights", "FLOAT32", global_dims=('s * 32',), global_strides=(),
+            "weight_map", "weights", "FLOAT32", global_dims=("s * 32",), global_strides=(),
             box=(256,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
         ),
         TensorMap(
-            "key_map", "k", "UINT8", global_dims=('128', 'skv'), global_strides=('128',),
-            box=(128, 128), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "key_map", "k", "UINT8", global_dims=("128", "skv"), global_strides=("128",),
+            box=(INDEX_DIM, TILE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "scale_map", "k_scales", "FLOAT32", global_dims=('skv',), global_strides=(),
-            box=(128,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
+            "scale_map", "k_scales", "FLOAT32", global_dims=("skv",), global_strides=(),
+            box=(TILE,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
         ),
     ),
 )
@@ -101,16 +120,216 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 98304], 1024]
-    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 768], 128]
-    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 32768], 1024]
-    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
-    keys_full: cute.struct.MemRange[Int64, 6]
-    keys_empty: cute.struct.MemRange[Int64, 6]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, STAGES * TILE * INDEX_DIM], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, STAGES * TILE], 128]
+    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, QUERIES * HEADS * INDEX_DIM], 1024]
+    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, QUERIES * HEADS], 128]
+    keys_full: cute.struct.MemRange[Int64, STAGES]
+    keys_empty: cute.struct.MemRange[Int64, STAGES]
     queries_full: cute.struct.MemRange[Int64, 1]
     scores_full: cute.struct.MemRange[Int64, 2]
     scores_empty: cute.struct.MemRange[Int64, 2]
     tmem: Int32
+
+
+@cute.jit
+def score_0(
+    k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
+    stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
+    keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
+    scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
+):
+    """Epilogue of half 0 of the rows."""
+    dots_0 = cute.make_rmem_tensor(128, Float32)
+    dots_0.fill(0)
+    weight_0 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_0.fill(0)
+    scale_0 = cute.make_rmem_tensor(1, Float32)
+    scale_0.fill(0)
+    logit_0 = cute.make_rmem_tensor(1, Float32)
+    logit_0.fill(0)
+    begin_0 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    begin_0.fill(0)
+    size_0 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    size_0.fill(0)
+    worker = thread
+    # First keys and sizes of the windows of the rows from `row` on.
+    leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, ROWS_PER_GROUP, s, skv, skip_below, worker)
+    if turns > 0:
+        cute.arch.mbarrier_wait(queries_full, 0)
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf_sm100.read_scales(scale_0, key_scales + it % STAGES * TILE, 0, 1, worker)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        # Accumulators of a product in tensor memory, from column `first` on.
+        leaf_sm100.read_scores(dots_0, tmem + it % 2 * (COLUMNS * 4 // 4), 0, HEADS, worker)
+        cute.arch.fence_view_async_tmem_load()
+        nvvm.tcgen05_fence("before_thread_sync")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(scores_empty + it % 2)
+        # Weights of the heads of one product, from the `first` of its slot on.
+        leaf_sm100.read_weights(weight_0, head_weights, 0, 1, worker)
+        # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
+        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
+        # Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window.
+        leaf_sm100.store_row(
+            logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * TILE, worker
+        )
+        leaf_sm100.read_weights(weight_0, head_weights, HEADS, 1, worker)
+        leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, worker)
+        leaf_sm100.store_row(
+            logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * TILE, worker
+        )
+        leaf_sm100.read_weights(weight_0, head_weights, 2 * HEADS, 1, worker)
+        leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0, worker)
+        leaf_sm100.store_row(
+            logits, logit_0, scale_0, begin_0, size_0, 2, row + 2, stride, (first + it) * TILE, worker
+        )
+        leaf_sm100.read_weights(weight_0, head_weights, 3 * HEADS, 1, worker)
+        leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0, worker)
+        leaf_sm100.store_row(
+            logits, logit_0, scale_0, begin_0, size_0, 3, row + 3, stride, (first + it) * TILE, worker
+        )
+
+
+@cute.jit
+def score_1(
+    k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
+    stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
+    keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
+    scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
+):
+    """Epilogue of half 1 of the rows."""
+    dots_1 = cute.make_rmem_tensor(128, Float32)
+    dots_1.fill(0)
+    weight_1 = cute.make_rmem_tensor(HEADS, Float32)
+    weight_1.fill(0)
+    scale_1 = cute.make_rmem_tensor(1, Float32)
+    scale_1.fill(0)
+    logit_1 = cute.make_rmem_tensor(1, Float32)
+    logit_1.fill(0)
+    begin_1 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    begin_1.fill(0)
+    size_1 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
+    size_1.fill(0)
+    worker = thread % 128
+    # First keys and sizes of the windows of the rows from `row` on.
+    leaf_sm100.read_windows(
+        begin_1, size_1, k_start, k_end, row + ROWS_PER_GROUP, ROWS_PER_GROUP, s, skv, skip_below, worker
+    )
+    if turns > 0:
+        cute.arch.mbarrier_wait(queries_full, 0)
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf_sm100.read_scales(scale_1, key_scales + it % STAGES * TILE, 0, 1, worker)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        # Accumulators of a product in tensor memory, from column `first` on.
+        leaf_sm100.read_scores(
+            dots_1, tmem + it % 2 * (COLUMNS * 4 // 4), ROWS_PER_GROUP * HEADS, HEADS, worker
+        )
+        cute.arch.fence_view_async_tmem_load()
+        nvvm.tcgen05_fence("before_thread_sync")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(scores_empty + it % 2)
+        # Weights of the heads of one product, from the `first` of its slot on.
+        leaf_sm100.read_weights(weight_1, head_weights, ROWS_PER_GROUP * HEADS, 1, worker)
+        # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
+        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, worker)
+        # Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window.
+        leaf_sm100.store_row(
+            logits, logit_1, scale_1, begin_1, size_1, 0, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
+            worker
+        )
+        leaf_sm100.read_weights(weight_1, head_weights, (ROWS_PER_GROUP + 1) * HEADS, 1, worker)
+        leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, worker)
+        leaf_sm100.store_row(
+            logits, logit_1, scale_1, begin_1, size_1, 1, row + ROWS_PER_GROUP + 1, stride,
+            (first + it) * TILE, worker
+        )
+        leaf_sm100.read_weights(weight_1, head_weights, (ROWS_PER_GROUP + 2) * HEADS, 1, worker)
+        leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1, worker)
+        leaf_sm100.store_row(
+            logits, logit_1, scale_1, begin_1, size_1, 2, row + ROWS_PER_GROUP + 2, stride,
+            (first + it) * TILE, worker
+        )
+        leaf_sm100.read_weights(weight_1, head_weights, (ROWS_PER_GROUP + 3) * HEADS, 1, worker)
+        leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1, worker)
+        leaf_sm100.store_row(
+            logits, logit_1, scale_1, begin_1, size_1, 3, row + ROWS_PER_GROUP + 3, stride,
+            (first + it) * TILE, worker
+        )
+
+
+@cute.jit
+def load(
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
+    weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
+    scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, keys: cute.Pointer, key_scales: cute.Pointer,
+    queries: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, row: Int32, first: Int32, turns: Int32
+):
+    """Key tiles, queries."""
+    query = row * HEADS
+    if turns > 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(
+                queries_full, QUERIES * HEADS * INDEX_DIM + QUERIES * HEADS * 4
+            )
+        bulk.load_box(query_map, query_map_coords, (query, 0), (256, INDEX_DIM), queries, queries_full)
+        bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % STAGES, TILE * INDEX_DIM + TILE * 4)
+        key = (first + it) * TILE
+        bulk.load_box(
+            key_map, key_map_coords, (key, 0), (TILE, INDEX_DIM), keys + it % STAGES * (TILE * INDEX_DIM),
+            keys_full + it % STAGES
+        )
+        bulk.load_box(
+            scale_map, scale_map_coords, (key,), (TILE,), key_scales + it % STAGES * TILE,
+            keys_full + it % STAGES
+        )
+
+
+@cute.jit
+def mma(
+    keys: cute.Pointer, queries: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer,
+    keys_empty: cute.Pointer, queries_full: cute.Pointer, scores_full: cute.Pointer,
+    scores_empty: cute.Pointer, turns: Int32
+):
+    """Issues every tcgen05.mma and commit."""
+    score_a = SCORE.operand_a(keys, TILE, INDEX_DIM, STAGES, 128)
+    score_b = SCORE.operand_b(queries, QUERIES * HEADS, INDEX_DIM, 1, 128)
+    if turns > 0:
+        cute.arch.mbarrier_wait(queries_full, 0)
+        nvvm.tcgen05_fence("after_thread_sync")
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        cute.arch.mbarrier_wait(scores_empty + it % 2, ((it // 2) & 1) ^ 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+        # S[keys, heads] = K Q^T
+        SCORE.multiply(
+            score_a[None, None, None, it % STAGES], score_b[None, None, None, 0],
+            tmem + it % 2 * (COLUMNS * 4 // 4), False
+        )
+        with cute.arch.elect_one():
+            tcgen05.commit(scores_full + it % 2)
+        with cute.arch.elect_one():
+            tcgen05.commit(keys_empty + it % STAGES)
 
 
 @cute.kernel
@@ -119,8 +338,7 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
     weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
     scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer,
     k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer,
-    logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32,
-    skv: cutlass.Int32, stride: cutlass.Int32
+    logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32, stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -134,19 +352,19 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
     scores_empty = shared.scores_empty.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    lane = cute.arch.lane_idx()
     block, split, _ = cute.arch.block_idx()
     row = Int32(0)
     first = Int32(0)
     turns = Int32(0)
     # Later rows see more keys in a causal prefill: the longest blocks start first.
-    row = (leaf.ceildiv(s, 8) - 1 - block) * 8
-    first, turns = leaf.find_tiles(k_start, k_end, row, 8, s, skv, skip_below, 128, split, splits)
+    row = (leaf.ceildiv(s, QUERIES) - 1 - block) * QUERIES
+    # First key tile and tile count of a split over the union of the windows of a block of rows.
+    first, turns = leaf.find_tiles(k_start, k_end, row, QUERIES, s, skv, skip_below, TILE, split, splits)
     if warp == 0:
         with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(6):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_full + i, 1)
-            for i in cutlass.range_constexpr(6):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_empty + i, 9)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_full + i, 1)
@@ -167,147 +385,43 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     if warp < 4:
-        # score_0: epilogue of half 0 of the rows
-        dots_0 = cute.make_rmem_tensor(128, Float32)
-        dots_0.fill(0)
-        weight_0 = cute.make_rmem_tensor(32, Float32)
-        weight_0.fill(0)
-        scale_0 = cute.make_rmem_tensor(1, Float32)
-        scale_0.fill(0)
-        logit_0 = cute.make_rmem_tensor(1, Float32)
-        logit_0.fill(0)
-        begin_0 = cute.make_rmem_tensor(4, Int32)
-        begin_0.fill(0)
-        size_0 = cute.make_rmem_tensor(4, Int32)
-        size_0.fill(0)
-        worker = thread
-        leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, 4, s, skv, skip_below, worker)
-        if turns > 0:
-            cute.arch.mbarrier_wait(queries_full, 0)
-        for it in cutlass.range(turns, unroll=1):
-            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
-            leaf_sm100.read_scales(scale_0, key_scales + it % 6 * 128, 0, 1, worker)
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(keys_empty + it % 6)
-            cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            leaf_sm100.read_scores(dots_0, tmem + 0 + it % 2 * 256, 0, 32, worker)
-            cute.arch.fence_view_async_tmem_load()
-            nvvm.tcgen05_fence("before_thread_sync")
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(scores_empty + it % 2)
-            leaf_sm100.read_weights(weight_0, head_weights, 0, 1, worker)
-            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * 128, worker)
-            leaf_sm100.read_weights(weight_0, head_weights, 32, 1, worker)
-            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * 128, worker)
-            leaf_sm100.read_weights(weight_0, head_weights, 64, 1, worker)
-            leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0, worker)
-            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 2, row + 2, stride, (first + it) * 128, worker)
-            leaf_sm100.read_weights(weight_0, head_weights, 96, 1, worker)
-            leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0, worker)
-            leaf_sm100.store_row(logits, logit_0, scale_0, begin_0, size_0, 3, row + 3, stride, (first + it) * 128, worker)
+        score_0(
+            k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, tmem, keys_full,
+            keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+        )
     elif warp < 8:
-        # score_1: epilogue of half 1 of the rows
-        dots_1 = cute.make_rmem_tensor(128, Float32)
-        dots_1.fill(0)
-        weight_1 = cute.make_rmem_tensor(32, Float32)
-        weight_1.fill(0)
-        scale_1 = cute.make_rmem_tensor(1, Float32)
-        scale_1.fill(0)
-        logit_1 = cute.make_rmem_tensor(1, Float32)
-        logit_1.fill(0)
-        begin_1 = cute.make_rmem_tensor(4, Int32)
-        begin_1.fill(0)
-        size_1 = cute.make_rmem_tensor(4, Int32)
-        size_1.fill(0)
-        worker = thread - 128
-        leaf_sm100.read_windows(begin_1, size_1, k_start, k_end, row + 4, 4, s, skv, skip_below, worker)
-        if turns > 0:
-            cute.arch.mbarrier_wait(queries_full, 0)
-        for it in cutlass.range(turns, unroll=1):
-            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
-            leaf_sm100.read_scales(scale_1, key_scales + it % 6 * 128, 0, 1, worker)
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(keys_empty + it % 6)
-            cute.arch.mbarrier_wait(scores_full + it % 2, (it // 2) & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            leaf_sm100.read_scores(dots_1, tmem + 0 + it % 2 * 256, 128, 32, worker)
-            cute.arch.fence_view_async_tmem_load()
-            nvvm.tcgen05_fence("before_thread_sync")
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(scores_empty + it % 2)
-            leaf_sm100.read_weights(weight_1, head_weights, 128, 1, worker)
-            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 0, row + 4, stride, (first + it) * 128, worker)
-            leaf_sm100.read_weights(weight_1, head_weights, 160, 1, worker)
-            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, worker)
-            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 1, row + 4 + 1, stride, (first + it) * 128, worker)
-            leaf_sm100.read_weights(weight_1, head_weights, 192, 1, worker)
-            leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1, worker)
-            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 2, row + 4 + 2, stride, (first + it) * 128, worker)
-            leaf_sm100.read_weights(weight_1, head_weights, 224, 1, worker)
-            leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1, worker)
-            leaf_sm100.store_row(logits, logit_1, scale_1, begin_1, size_1, 3, row + 4 + 3, stride, (first + it) * 128, worker)
+        score_1(
+            k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, tmem, keys_full,
+            keys_empty, queries_full, scores_full, scores_empty, row, first, turns, thread
+        )
     elif warp < 9:
-        # load: key tiles, queries
-        query = row * 32
-        if turns > 0:
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(queries_full, 33792)
-            bulk.load_box(query_map, query_map_coords, (query, 0), (256, 128), queries, queries_full)
-            bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
-        for it in cutlass.range(turns, unroll=1):
-            cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 6, 16896)
-            key = (first + it) * 128
-            bulk.load_box(key_map, key_map_coords, (key, 0), (128, 128), keys + it % 6 * 16384, keys_full + it % 6)
-            bulk.load_box(scale_map, scale_map_coords, (key,), (128,), key_scales + it % 6 * 128, keys_full + it % 6)
+        load(
+            query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map,
+            scale_map_coords, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+            row, first, turns
+        )
     else:
-        # mma: issues every tcgen05.mma and commit
-        score_a = SCORE.operand_a(keys, 128, 128, 6, 128)
-        score_b = SCORE.operand_b(queries, 256, 128, 1, 128)
-        if turns > 0:
-            cute.arch.mbarrier_wait(queries_full, 0)
-            nvvm.tcgen05_fence("after_thread_sync")
-        for it in cutlass.range(turns, unroll=1):
-            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            cute.arch.mbarrier_wait(scores_empty + it % 2, ((it // 2) & 1) ^ 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            # S[keys, heads] = K Q^T
-            SCORE.multiply(score_a[None, None, None, it % 6], score_b[None, None, None, 0], tmem + 0 + it % 2 * 256, False)
-            with cute.arch.elect_one():
-                tcgen05.commit(scores_full + it % 2)
-            with cute.arch.elect_one():
-                tcgen05.commit(keys_empty + it % 6)
+        mma(keys, queries, tmem, keys_full, keys_empty, queries_full, scores_full, scores_empty, turns)
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 512)
 
 
 @cute.jit
 def program(
     q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer,
-    k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32,
-    s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32
+    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32,
+    stride: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, 128), True)
+    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, INDEX_DIM), True)
     weight_map, weight_map_coords = bulk.box_map(weights, Float32, (256,), False)
-    key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (128, 128), True)
-    scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (128,), False)
-    lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
+    key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (TILE, INDEX_DIM), True)
+    scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (TILE,), False)
+    kernel = lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
         query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map,
         scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride
-    ).launch(
-        grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1)
     )
+    kernel.launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))

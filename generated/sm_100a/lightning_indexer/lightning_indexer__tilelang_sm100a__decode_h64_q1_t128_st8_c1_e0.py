@@ -3,6 +3,14 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=1, tile=128, stages=8, resident=1, evict=0.
 
+  load             mma              score_0
+  warp 4           warp 5           warps 0..3
+  |===== keys ====>|                |   keys key_scales, ring of 8; bulk -> tcgen05
+  |============== keys ============>|   keys key_scales, ring of 8; bulk -> threads
+  |=== queries ===>|                |   queries head_weights, ring of 2; bulk -> tcgen05
+  |============ queries ===========>|   queries head_weights, ring of 2; bulk -> threads
+  |                |=== scores_0 ==>|   scores_0, ring of 4; tcgen05 -> tmem
+
 roles
   score_0    threads 0..127  epilogue of products i with i % 1 == 0
   load       threads 128..159  block table, key pages, queries
@@ -42,10 +50,169 @@ totals: 192 threads, 152288 of 232448 bytes of shared memory, 256 of 512 tensor-
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
+from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
+
+HEADS = 64  # index heads
+QUERIES = 1  # decode: most queries a sequence; prefill: query rows a CTA
+TILE = 128  # keys a tile
+STAGES = 8  # key tiles in flight
+CTAS = 148
+TILE_PAGES = 2
+INDEX_DIM = 128
+COLUMNS = 64
+PAGE = 64
+PAGE_ROWS = 66
+SCALE_WORD = 2048
+
+@T.macro
+def score_0(
+    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_0, keys_full,
+    keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref,
+    step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
+):
+    """Epilogue of products i with i % 1 == 0."""
+    dots_0 = T.alloc_fragment((128, COLUMNS), "float32")
+    weight_0 = T.alloc_fragment((HEADS,), "float32")
+    scale_0 = T.alloc_fragment((128,), "float32")
+    logit_0 = T.alloc_fragment((128,), "float32")
+    length_0 = T.alloc_local((1,), "int32")
+    worker = thread
+    use = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.sync_warp()
+                if T.shuffle_elect(32):
+                    T.mbarrier_arrive(queries_empty[turn % 2])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+            # Weights of the heads of one product, from the `first` of its slot on.
+            leaf.read_weights(weight_0, head_weights, turn % 2, 0, 1, worker)
+            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
+            # whole.
+            leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf.read_scales(scale_0, key_scales, it % STAGES, 0, 1, worker)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        for product in T.serial(1):
+            T.mbarrier_wait_parity(scores_0_full[use % 4], (use // 4) & 1)
+            T.tcgen05_after_thread_sync()
+            # Accumulators of a product in tensor memory, from column `first` on.
+            leaf.read_scores(dots_0, scores_0, use % 4, 0, HEADS, worker)
+            T.call_extern("handle", "tl::fence_view_async_tmem_load")
+            T.tcgen05_before_thread_sync()
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(scores_0_empty[use % 4])
+            use = use + 1
+            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
+            leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
+            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
+            # keys.
+            leaf_sm100.store_query(
+                logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker
+            )
+        tile = tile + step
+
+
+@T.macro
+def load(
+    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words, key_map_rows,
+    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
+    entry: T.Ref, ahead: T.Ref, lane
+):
+    """Block table, key pages, queries."""
+    held = T.alloc_var("int32", init=0)
+    page = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        last = leaf.ceildiv(need, PAGE) - 1
+        if fresh:
+            turn = turn + 1
+            held = 0
+            if step == 1:
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
+                leaf.table_entries(ahead, block_table, max_pages, seq, tile + 16, 1, TILE_PAGES, last, lane)
+            T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
+            for i in T.serial(1):
+                T.tma_copy(
+                    query_map_rows[seq * HEADS : seq * HEADS + HEADS, 0 : INDEX_DIM], queries[turn % 2, :, :],
+                    barrier=queries_full[turn % 2]
+                )
+                T.tma_copy(
+                    weights_words[seq, 0 : HEADS], head_weights[turn % 2, :], barrier=queries_full[turn % 2]
+                )
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(queries_full[turn % 2])
+        if held == 16:
+            held = 0
+            entry = ahead
+            leaf.table_entries(
+                ahead, block_table, max_pages, seq, tile + 16 * step, step, TILE_PAGES, last, lane
+            )
+        T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+        for p in T.unroll(TILE_PAGES):
+            # The entry that lane `place` holds.
+            leaf.entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
+            T.tma_copy(
+                key_map_rows[page * PAGE_ROWS : page * PAGE_ROWS + PAGE, 0 : INDEX_DIM],
+                keys[it % STAGES, p * PAGE : p * PAGE + PAGE, :], barrier=keys_full[it % STAGES]
+            )
+            T.tma_copy(
+                k_cache_words[page, SCALE_WORD : SCALE_WORD + PAGE],
+                key_scales[it % STAGES, p * PAGE : p * PAGE + PAGE], barrier=keys_full[it % STAGES]
+            )
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_full[it % STAGES])
+        held = held + 1
+        tile = tile + step
+
+
+@T.macro
+def mma(
+    seq_lens, skip_below, b, keys, queries, scores_0, keys_full, keys_empty, queries_full, queries_empty,
+    scores_0_full, scores_0_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref,
+    turn: T.Ref, fresh: T.Ref
+):
+    """Issues every tcgen05.mma and commit."""
+    fill_0 = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.tcgen05_mma_arrive(queries_empty[turn % 2])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+            T.tcgen05_after_thread_sync()
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        T.tcgen05_after_thread_sync()
+        T.mbarrier_wait_parity(scores_0_empty[fill_0 % 4], ((fill_0 // 4) & 1) ^ 1)
+        T.tcgen05_after_thread_sync()
+        # S[keys, heads] = K Q^T
+        T.tcgen05_gemm(
+            keys[it % STAGES, :, :], queries[turn % 2, :, :], scores_0[fill_0 % 4, :, :], transpose_B=True,
+            clear_accum=True, mbar=None
+        )
+        T.tcgen05_mma_arrive(scores_0_full[fill_0 % 4])
+        fill_0 = fill_0 + 1
+        T.tcgen05_mma_arrive(keys_empty[it % STAGES])
+        tile = tile + step
 
 
 def program():
@@ -57,12 +224,12 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0(
-        q: T.Tensor((b, next_n, 64, 128,), "float8_e4m3fn"),
-        k_cache: T.Tensor((pages, 8448,), "uint8"),
-        weights: T.Tensor((b, next_n, 64,), "float32"),
-        seq_lens: T.Tensor((b, next_n,), "int32"),
-        block_table: T.Tensor((b, max_pages,), "int32"),
-        logits: T.Tensor((b, next_n, stride,), "float32"),
+        q: T.Tensor((b, next_n, 64, 128), "float8_e4m3fn"),
+        k_cache: T.Tensor((pages, 8448), "uint8"),
+        weights: T.Tensor((b, next_n, 64), "float32"),
+        seq_lens: T.Tensor((b, next_n), "int32"),
+        block_table: T.Tensor((b, max_pages), "int32"),
+        logits: T.Tensor((b, next_n, stride), "float32"),
         skip_below: T.int32,
     ):
         with T.Kernel(148, threads=192) as cta:
@@ -70,13 +237,13 @@ def program():
             weights_words = T.view(weights, (b * next_n, 64), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
-            keys = T.alloc_shared((8, 128, 128), "float8_e4m3")
-            key_scales = T.alloc_shared((8, 128), "float32")
-            queries = T.alloc_shared((2, 64, 128), "float8_e4m3")
-            head_weights = T.alloc_shared((2, 64), "float32")
-            scores_0 = T.alloc_tmem((4, 128, 64), "float32")
-            keys_full = T.alloc_barrier([1] * 8)
-            keys_empty = T.alloc_barrier([5] * 8)
+            keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
+            key_scales = T.alloc_shared((STAGES, TILE), "float32")
+            queries = T.alloc_shared((2, HEADS, INDEX_DIM), "float8_e4m3")
+            head_weights = T.alloc_shared((2, HEADS), "float32")
+            scores_0 = T.alloc_tmem((4, 128, COLUMNS), "float32")
+            keys_full = T.alloc_barrier([1] * STAGES)
+            keys_empty = T.alloc_barrier([5] * STAGES)
             queries_full = T.alloc_barrier([1] * 2)
             queries_empty = T.alloc_barrier([5] * 2)
             scores_0_full = T.alloc_barrier([1] * 4)
@@ -92,109 +259,48 @@ def program():
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
             early_length = T.alloc_var("int32", init=0)
+            # The lengths of the first 32 sequences, one a lane; the last one past the batch.
             leaf.read_lengths(early_length, seq_lens, b, lane)
-            leaf.place_when_even(seq, tile, step, b, cta, 148)
+            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
+            # tiles in turn.
+            leaf.place_when_even(seq, tile, step, b, cta, CTAS)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                leaf.table_entries(entry, block_table, max_pages, row, tile, step, 2, max_pages - 1, lane)
-                leaf.table_entries(ahead, block_table, max_pages, row, tile + 16 * step, step, 2, max_pages - 1, lane)
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                leaf.table_entries(
+                    entry, block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane
+                )
+                leaf.table_entries(
+                    ahead, block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1,
+                    lane
+                )
+            # What the lanes' sequences have to score, from their lengths.
             leaf.lengths_to_score(need, early_length, b, skip_below, lane)
-            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, 128, cta, 148, lane)
+            # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
+            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, CTAS, lane)
             if thread < 128:
-                # score_0: epilogue of products i with i % 1 == 0
-                dots_0 = T.alloc_fragment((128, 64), "float32")
-                weight_0 = T.alloc_fragment((64,), "float32")
-                scale_0 = T.alloc_fragment((128,), "float32")
-                logit_0 = T.alloc_fragment((128,), "float32")
-                length_0 = T.alloc_fragment((1,), "int32")
-                worker = thread
-                use = T.alloc_var("int32", init=0)
-                for it in T.serial(turns):
-                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-                    if fresh:
-                        if it > 0:
-                            T.sync_warp()
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(queries_empty[turn % 2])
-                        turn = turn + 1
-                        T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
-                        leaf.read_weights(weight_0, head_weights, turn % 2, 0, 1, worker)
-                        leaf.read_query_lengths(length_0, seq_lens, seq, 0, 1, next_n, skip_below, worker)
-                    T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
-                    leaf.read_scales(scale_0, key_scales, it % 8, 0, 1, worker)
-                    T.sync_warp()
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 8])
-                    for product in T.serial(1):
-                        T.mbarrier_wait_parity(scores_0_full[use % 4], (use // 4) & 1)
-                        T.tcgen05_after_thread_sync()
-                        leaf.read_scores(dots_0, scores_0, use % 4, 0, 64, worker)
-                        T.call_extern("handle", "tl::fence_view_async_tmem_load")
-                        T.tcgen05_before_thread_sync()
-                        T.sync_warp()
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(scores_0_empty[use % 4])
-                        use = use + 1
-                        leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-                        leaf.store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * 128, worker)
-                    tile = tile + step
+                score_0(
+                    seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_0,
+                    keys_full, keys_empty, queries_full, queries_empty, scores_0_full, scores_0_empty, seq,
+                    tile, step, need, turns, turn, fresh, thread
+                )
             elif thread < 160:
-                # load: block table, key pages, queries
-                held = T.alloc_var("int32", init=0)
-                page = T.alloc_var("int32", init=0)
-                for it in T.serial(turns):
-                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-                    last = leaf.ceildiv(need, 64) - 1
-                    if fresh:
-                        turn = turn + 1
-                        held = 0
-                        if step == 1:
-                            leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, 2, last, lane)
-                            leaf.table_entries(ahead, block_table, max_pages, seq, tile + 16, 1, 2, last, lane)
-                        T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
-                        for i in T.serial(1):
-                            T.tma_copy(query_map_rows[seq * 64 : seq * 64 + 64, 0 : 128], queries[turn % 2, :, :], barrier=queries_full[turn % 2])
-                            T.tma_copy(weights_words[seq, 0:64], head_weights[turn % 2, :], barrier=queries_full[turn % 2])
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(queries_full[turn % 2])
-                    if held == 16:
-                        held = 0
-                        entry = ahead
-                        leaf.table_entries(ahead, block_table, max_pages, seq, tile + 16 * step, step, 2, last, lane)
-                    T.mbarrier_wait_parity(keys_empty[it % 8], ((it // 8) & 1) ^ 1)
-                    for p in T.unroll(2):
-                        leaf.entry_of(page, entry, held * 2 + T.min(p, last - tile * 2))
-                        T.tma_copy(key_map_rows[page * 66 : page * 66 + 64, 0 : 128], keys[it % 8, p * 64 : p * 64 + 64, :], barrier=keys_full[it % 8])
-                        T.tma_copy(k_cache_words[page, 2048:2112], key_scales[it % 8, p * 64 : p * 64 + 64], barrier=keys_full[it % 8])
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_full[it % 8])
-                    held = held + 1
-                    tile = tile + step
+                load(
+                    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words,
+                    key_map_rows, k_cache_words, keys, key_scales, queries, head_weights, keys_full,
+                    keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry,
+                    ahead, lane
+                )
             else:
-                # mma: issues every tcgen05.mma and commit
-                fill_0 = T.alloc_var("int32", init=0)
-                for it in T.serial(turns):
-                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 128)
-                    if fresh:
-                        if it > 0:
-                            T.tcgen05_mma_arrive(queries_empty[turn % 2])
-                        turn = turn + 1
-                        T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
-                        T.tcgen05_after_thread_sync()
-                    T.mbarrier_wait_parity(keys_full[it % 8], (it // 8) & 1)
-                    T.tcgen05_after_thread_sync()
-                    T.mbarrier_wait_parity(scores_0_empty[fill_0 % 4], ((fill_0 // 4) & 1) ^ 1)
-                    T.tcgen05_after_thread_sync()
-                    # S[keys, heads] = K Q^T
-                    T.tcgen05_gemm(keys[it % 8, :, :], queries[turn % 2, :, :], scores_0[fill_0 % 4, :, :], transpose_B=True, clear_accum=True, mbar=None)
-                    T.tcgen05_mma_arrive(scores_0_full[fill_0 % 4])
-                    fill_0 = fill_0 + 1
-                    T.tcgen05_mma_arrive(keys_empty[it % 8])
-                    tile = tile + step
-            # Tensor memory is freed behind this barrier.
+                mma(
+                    seq_lens, skip_below, b, keys, queries, scores_0, keys_full, keys_empty, queries_full,
+                    queries_empty, scores_0_full, scores_0_empty, seq, tile, step, need, turns, turn, fresh
+                )
+            # Tensor memory goes back only when no role can touch it any more.
             T.sync_threads()
 
     return lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0

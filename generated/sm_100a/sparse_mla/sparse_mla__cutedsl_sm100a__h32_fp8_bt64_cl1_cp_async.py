@@ -3,6 +3,15 @@
 Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=32, kv=fp8, tile=64, cluster=1, gather=cp_async.
 
+  producer     mma          softmax
+  warps 4..7   warp 8       warps 0..3
+  |            |<=== q =====|   q_s qpe_s, once; threads -> tcgen05
+  |==== kv ===>|            |   kv_s, ring of 10; threads -> tcgen05
+  |==== pe ===>|            |   pe_s, ring of 2; threads -> tcgen05
+  |            |==== s ====>|   s_t, ring of 2; tcgen05 -> tmem
+  |            |<=== p =====|   p_s, ring of 2; threads -> tcgen05
+  |            |==== o ====>|   o_t; tcgen05 -> tmem
+
 roles
   softmax    threads 0..127  queries, online softmax, lazy rescale, epilogue, merge
   producer   threads 128..255  selected rows into the rings
@@ -59,34 +68,46 @@ totals: 288 threads, 226708 of 232448 bytes of shared memory, 192 of 512 tensor-
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
-from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
-from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
+from dsl_kernels.device.cutedsl import grid, tcgen05
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
+from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-QK_NOPE = tcgen05.Product("bfloat16", 64, 32, 128, "k", "k")
-QK_PE = tcgen05.Product("bfloat16", 64, 32, 64, "k", "k")
-PV = tcgen05.Product("bfloat16", 128, 32, 64, "mn", "mn")
+HEADS = 32  # query heads
+TILE = 64  # tokens a tile
+CLUSTER = 1  # splits of a row that meet as a cluster and share out the merge
+UNIT_STAGES = 10
+TILE_STAGES = 2
+LATENT_DIM = 512
+ROPE_DIM = 64
+UNITS = 4
+SOFTMAX_BARRIER = 1
+SOFTMAX_THREADS = 128
+RESCALE_LOG2 = 8
+UNIT = 128
+
+QK_NOPE = tcgen05.Product("bfloat16", TILE, HEADS, UNIT, "k", "k")
+QK_PE = tcgen05.Product("bfloat16", TILE, HEADS, ROPE_DIM, "k", "k")
+PV = tcgen05.Product("bfloat16", UNIT, HEADS, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ('t', '32', '512')),
-        Operand("q_pe", "tensor", "bfloat16", ('t', '32', '64')),
-        Operand("kv_cache", "tensor", "uint8", ('n', '656')),
-        Operand("indices", "tensor", "int32", ('t', 'topk')),
-        Operand("attn_sink", "tensor", "float32", ('32',)),
-        Operand("out", "tensor", "bfloat16", ('t', '32', '512'), written=True),
-        Operand("lse", "tensor", "float32", ('t', '32'), written=True),
-        Operand("o_partial", "tensor", "float32", ('t', 'splits', '32', '512'), written=True),
-        Operand("lse_partial", "tensor", "float32", ('t', 'splits', '32'), written=True),
-        Operand("arrivals", "tensor", "int32", ('arrival_slots',), written=True),
+        Operand("q_nope", "tensor", "bfloat16", ("t", "32", "512")),
+        Operand("q_pe", "tensor", "bfloat16", ("t", "32", "64")),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
+        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("attn_sink", "tensor", "float32", ("32",)),
+        Operand("out", "tensor", "bfloat16", ("t", "32", "512"), written=True),
+        Operand("lse", "tensor", "float32", ("t", "32"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "32", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "32"), written=True),
+        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
-    grid=('t * 1', 'splits', '1'),
+    grid=("t * 1", "splits", "1"),
     block=288,
     cluster=(1, 1, 1),
 )
@@ -94,34 +115,303 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 16384], 1024]
-    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 2048], 1024]
-    kv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 81920], 1024]
-    pe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 8192], 1024]
-    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 4096], 1024]
-    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 256], 128]
-    stat_s: cute.struct.Align[cute.struct.MemRange[Float32, 32], 128]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * LATENT_DIM], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * ROPE_DIM], 1024]
+    kv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, UNIT_STAGES * TILE * UNIT], 1024]
+    pe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE_STAGES * TILE * ROPE_DIM], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE_STAGES * TILE * HEADS], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * 4 * HEADS], 128]
+    stat_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     q_full: cute.struct.MemRange[Int64, 1]
-    kv_full: cute.struct.MemRange[Int64, 10]
-    kv_empty: cute.struct.MemRange[Int64, 10]
-    pe_full: cute.struct.MemRange[Int64, 2]
-    pe_empty: cute.struct.MemRange[Int64, 2]
+    kv_full: cute.struct.MemRange[Int64, UNIT_STAGES]
+    kv_empty: cute.struct.MemRange[Int64, UNIT_STAGES]
+    pe_full: cute.struct.MemRange[Int64, TILE_STAGES]
+    pe_empty: cute.struct.MemRange[Int64, TILE_STAGES]
     s_full: cute.struct.MemRange[Int64, 2]
     s_empty: cute.struct.MemRange[Int64, 2]
-    p_full: cute.struct.MemRange[Int64, 2]
-    p_empty: cute.struct.MemRange[Int64, 2]
+    p_full: cute.struct.MemRange[Int64, TILE_STAGES]
+    p_empty: cute.struct.MemRange[Int64, TILE_STAGES]
     o_full: cute.struct.MemRange[Int64, 1]
     tmem: Int32
+
+
+@cute.jit
+def softmax(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
+    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, p_s: cute.Pointer, red_s: cute.Pointer, stat_s: cute.Pointer,
+    last_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer, s_full: cute.Pointer,
+    s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer, o_full: cute.Pointer, bx: Int32,
+    split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
+):
+    """Queries, online softmax, lazy rescale, epilogue, merge."""
+    scores = cute.make_rmem_tensor(HEADS // 2, Float32)
+    sums = cute.make_rmem_tensor(HEADS // 4, Float32)
+    risen = cute.make_rmem_tensor(HEADS // 4, Float32)
+    top = cute.make_rmem_tensor(HEADS // 4, Float32)
+    peak = cute.make_rmem_tensor(HEADS // 4, Float32)
+    held = cute.make_rmem_tensor(16, Float32)
+    held.fill(0)
+    worker = thread
+    # q: filled once, so its slot is free
+    # A block of heads of one query; the rows behind them, up to `rows`, become zero.
+    leaf_sm100.load_block(q_s, q_nope, bx, 0, HEADS, HEADS, HEADS, LATENT_DIM, worker)
+    leaf_sm100.load_block(qpe_s, q_pe, bx, 0, HEADS, HEADS, HEADS, ROPE_DIM, worker)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.mbarrier_arrive(q_full)
+    sums.fill(0.0)
+    peak.fill(-Float32.inf)
+    grown = Boolean(False)
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # A tile's scores from tensor memory. Not yet waited for.
+            leaf_sm100.read_scores(
+                scores, tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), worker
+            )
+            cute.arch.fence_view_async_tmem_load()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.mbarrier_arrive(s_empty + it % 2)
+            # Scale the logits to base 2 and put -inf where the token has no valid id.
+            leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+            # Maxima over the 16 tokens of each warp.
+            leaf.column_maxima(risen, scores, worker)
+            # Leave one value a column and warp for the other warps.
+            leaf_sm100.share_columns(red_s + it % 2 * (4 * HEADS), risen, worker)
+            cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+            # The maxima of the columns over the four warps.
+            leaf_sm100.join_maxima(top, red_s + it % 2 * (4 * HEADS), worker)
+            # Whether the maximum of some head rose more than `limit` powers of two above its reference; alike
+            # in every warp.
+            grown = leaf_sm100.outgrown(top, peak, RESCALE_LOG2)
+            if grown:
+                # Move the reference up to the maximum: rescale the running sums, and leave each head's factor
+                # for O.
+                leaf_sm100.raise_reference(peak, top, sums, stat_s, worker)
+                cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+                if it > 0:
+                    cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+                    nvvm.tcgen05_fence("after_thread_sync")
+                    # O^T times each head's factor, in tensor memory, some columns at a time.
+                    leaf_sm100.rescale_output(tmem, held, stat_s, HEADS, worker)
+                    # o: p also gives its slot back
+            cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
+            # P = exp2(S - reference) in place of S, and the running sums of this thread's own weights.
+            leaf_sm100.weigh_tokens(scores, sums, peak)
+            # Write P as bf16; eight heads lie along the rows.
+            leaf.store_weights(p_s + it % TILE_STAGES * (TILE * HEADS), scores, HEADS, worker)
+            # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
+            if (it > 0) & (grown == False):
+                cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                # o: p also gives its slot back
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.fence_view_async_tmem_load()
+            cute.arch.fence_view_async_tmem_store()
+            nvvm.tcgen05_fence("before_thread_sync")
+            cute.arch.mbarrier_arrive(p_full + it % TILE_STAGES)
+            it = it + 1
+    # Sums over the tokens of each warp.
+    leaf.column_sums(risen, sums, worker)
+    leaf_sm100.share_columns(red_s + it % 2 * (4 * HEADS), risen, worker)
+    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+    # The sums of the columns over the four warps.
+    leaf_sm100.join_sums(top, red_s + it % 2 * (4 * HEADS), worker)
+    alone = splits == 1
+    # From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a partial.
+    leaf_sm100.finish_columns(
+        top, peak, stat_s, attn_sink, lse, lse_partial, bx, 0, HEADS, HEADS, splits, split, alone, lse_scale,
+        worker
+    )
+    cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+    if it > 0:
+        cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
+        nvvm.tcgen05_fence("after_thread_sync")
+    # O^T times each head's factor to the output (a lone split) or to this split's partial.
+    leaf_sm100.write_output(
+        tmem, held, stat_s, out, o_partial, bx, 0, HEADS, HEADS, splits, split, alone, it > 0, worker
+    )
+    last = Boolean(False)
+    if splits > CLUSTER:
+        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        grid.count_in(last_s, arrivals + bx, splits, worker)
+        cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
+        last = last_s.load() == splits - 1
+    if last:
+        # The weighted sum of the splits for `columns` latent dims from `first` on; the first dims bring the
+        # lse.
+        leaf_sm100.merge_columns(
+            o_partial, lse_partial, attn_sink, out, lse, bx, 0, HEADS, HEADS, splits, lse_scale, 0,
+            LATENT_DIM, worker, SOFTMAX_THREADS
+        )
+
+
+@cute.jit
+def producer(
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32, kv_s: cute.Pointer,
+    pe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer,
+    pe_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+):
+    """Selected rows into the rings."""
+    rows = cute.make_rmem_tensor(2, Int32)
+    words = cute.make_rmem_tensor(88, cutlass.Uint32)
+    worker = thread % 128
+    for turn in cutlass.range(turns + 1, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        now_low = low
+        now_high = high
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live | (turn == turns):
+            # As `spread_ids` where four threads share a token: two tokens a thread.
+            leaf_sm100.spread_pairs(rows, now_low, now_high, in_low, in_high, worker)
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + (it - 1) * UNITS % UNIT_STAGES, (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
+                )
+                # Write a unit as bf16, rounded once from e4m3 times scale.
+                leaf_sm100.dequantise_unit(
+                    kv_s + (it - 1) * UNITS % UNIT_STAGES * (TILE * UNIT), words, 0, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + (it - 1) * UNITS % UNIT_STAGES)
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + ((it - 1) * UNITS + 1) % UNIT_STAGES,
+                    ((((it - 1) * UNITS + 1) // UNIT_STAGES) & 1) ^ 1
+                )
+                leaf_sm100.dequantise_unit(
+                    kv_s + ((it - 1) * UNITS + 1) % UNIT_STAGES * (TILE * UNIT), words, 1, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 1) % UNIT_STAGES)
+            # Read the fp8 values of one unit of a tile's tokens into registers; zeros for a row of -1.
+            leaf_sm100.load_unit(words, 0, kv_cache, rows, worker)
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + ((it - 1) * UNITS + 2) % UNIT_STAGES,
+                    ((((it - 1) * UNITS + 2) // UNIT_STAGES) & 1) ^ 1
+                )
+                leaf_sm100.dequantise_unit(
+                    kv_s + ((it - 1) * UNITS + 2) % UNIT_STAGES * (TILE * UNIT), words, 2, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 2) % UNIT_STAGES)
+            leaf_sm100.load_unit(words, 1, kv_cache, rows, worker)
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    kv_empty + ((it - 1) * UNITS + 3) % UNIT_STAGES,
+                    ((((it - 1) * UNITS + 3) // UNIT_STAGES) & 1) ^ 1
+                )
+                leaf_sm100.dequantise_unit(
+                    kv_s + ((it - 1) * UNITS + 3) % UNIT_STAGES * (TILE * UNIT), words, 3, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + ((it - 1) * UNITS + 3) % UNIT_STAGES)
+            leaf_sm100.load_unit(words, 2, kv_cache, rows, worker)
+            leaf_sm100.load_unit(words, UNITS - 1, kv_cache, rows, worker)
+            if it > 0:
+                cute.arch.mbarrier_wait(
+                    pe_empty + (it - 1) % TILE_STAGES, (((it - 1) // TILE_STAGES) & 1) ^ 1
+                )
+                # Write the rope columns.
+                leaf_sm100.store_rope(pe_s + (it - 1) % TILE_STAGES * (TILE * ROPE_DIM), words, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(pe_full + (it - 1) % TILE_STAGES)
+            # Read the scales and the rope columns of a tile's tokens into registers; zeros for a row of -1.
+            leaf_sm100.load_rest(words, kv_cache, rows, worker)
+            it = it + 1
+
+
+@cute.jit
+def mma(
+    indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    kv_s: cute.Pointer, pe_s: cute.Pointer, p_s: cute.Pointer, tmem: cute.Pointer, q_full: cute.Pointer,
+    kv_full: cute.Pointer, kv_empty: cute.Pointer, pe_full: cute.Pointer, pe_empty: cute.Pointer,
+    s_full: cute.Pointer, s_empty: cute.Pointer, p_full: cute.Pointer, p_empty: cute.Pointer,
+    o_full: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, lane: Int32
+):
+    """Issues every tcgen05.mma and commit."""
+    qk_nope_a = QK_NOPE.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, HEADS, LATENT_DIM, 1, 128)
+    qk_pe_a = QK_PE.operand_a(pe_s, TILE, ROPE_DIM, TILE_STAGES, 128)
+    qk_pe_b = QK_PE.operand_b(qpe_s, HEADS, ROPE_DIM, 1, 128)
+    pv_a = PV.operand_a(kv_s, TILE, UNIT, UNIT_STAGES, 128)
+    pv_b = PV.operand_b(p_s, TILE, HEADS, TILE_STAGES, 64)
+    cute.arch.mbarrier_wait(q_full, 0)
+    nvvm.tcgen05_fence("after_thread_sync")
+    for turn in cutlass.range(turns + 1, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        late = it > 0
+        done = it - 1
+        if live:
+            cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            for c in cutlass.range(UNITS, unroll=1):
+                cute.arch.mbarrier_wait(
+                    kv_full + (it * UNITS + c) % UNIT_STAGES, ((it * UNITS + c) // UNIT_STAGES) & 1
+                )
+                nvvm.tcgen05_fence("after_thread_sync")
+                # S^T += K Q^T, a unit of the dims
+                QK_NOPE.multiply(
+                    qk_nope_a[None, None, None, (it * UNITS + c) % UNIT_STAGES],
+                    qk_nope_b[None, None, None, c],
+                    tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), c > 0
+                )
+            cute.arch.mbarrier_wait(pe_full + it % TILE_STAGES, (it // TILE_STAGES) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # the rope dims
+            QK_PE.multiply(
+                qk_pe_a[None, None, None, it % TILE_STAGES], qk_pe_b[None, None, None, 0],
+                tmem + (UNITS * HEADS * 4 // 4 + it % 2 * (HEADS * 4 // 4)), True
+            )
+            with cute.arch.elect_one():
+                tcgen05.commit(pe_empty + it % TILE_STAGES)
+            with cute.arch.elect_one():
+                tcgen05.commit(s_full + it % 2)
+            it = it + 1
+        # The values of a tile follow the scores of the next one, so that softmax never idles.
+        if late & (live | (turn == turns)):
+            cute.arch.mbarrier_wait(p_full + done % TILE_STAGES, (done // TILE_STAGES) & 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # o: p also gives its slot back
+            for c in cutlass.range(UNITS, unroll=1):
+                # O^T += K^T P^T, a unit of the dims
+                PV.multiply(
+                    pv_a[None, None, None, (done * UNITS + c) % UNIT_STAGES],
+                    pv_b[None, None, None, done % TILE_STAGES], tmem + c * HEADS, done > 0
+                )
+                with cute.arch.elect_one():
+                    tcgen05.commit(kv_empty + (done * UNITS + c) % UNIT_STAGES)
+            with cute.arch.elect_one():
+                tcgen05.commit(p_empty + done % TILE_STAGES)
+            with cute.arch.elect_one():
+                tcgen05.commit(o_full)
 
 
 @cute.kernel
 def sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
-    t: cutlass.Int32, n: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32,
-    arrival_slots: cutlass.Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -146,7 +436,7 @@ def sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     bx, split, _ = cute.arch.block_idx()
-    turns = (topk // 64 - split + splits - 1) // splits
+    turns = (topk // TILE - split + splits - 1) // splits
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -157,21 +447,21 @@ def sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(q_full + i, 128)
-            for i in cutlass.range_constexpr(10):
+            for i in cutlass.range_constexpr(UNIT_STAGES):
                 cute.arch.mbarrier_init(kv_full + i, 128)
-            for i in cutlass.range_constexpr(10):
+            for i in cutlass.range_constexpr(UNIT_STAGES):
                 cute.arch.mbarrier_init(kv_empty + i, 1)
-            for i in cutlass.range_constexpr(2):
+            for i in cutlass.range_constexpr(TILE_STAGES):
                 cute.arch.mbarrier_init(pe_full + i, 128)
-            for i in cutlass.range_constexpr(2):
+            for i in cutlass.range_constexpr(TILE_STAGES):
                 cute.arch.mbarrier_init(pe_empty + i, 1)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(s_full + i, 1)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(s_empty + i, 128)
-            for i in cutlass.range_constexpr(2):
+            for i in cutlass.range_constexpr(TILE_STAGES):
                 cute.arch.mbarrier_init(p_full + i, 128)
-            for i in cutlass.range_constexpr(2):
+            for i in cutlass.range_constexpr(TILE_STAGES):
                 cute.arch.mbarrier_init(p_empty + i, 1)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(o_full + i, 1)
@@ -183,169 +473,30 @@ def sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
     low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits, lane)
     if warp < 4:
-        # softmax: queries, online softmax, lazy rescale, epilogue, merge
-        scores = cute.make_rmem_tensor(16, Float32)
-        sums = cute.make_rmem_tensor(8, Float32)
-        risen = cute.make_rmem_tensor(8, Float32)
-        top = cute.make_rmem_tensor(8, Float32)
-        peak = cute.make_rmem_tensor(8, Float32)
-        held = cute.make_rmem_tensor(16, Float32)
-        held.fill(0)
-        worker = thread
-        leaf_sm100.load_block(q_s, q_nope, bx, 0, 32, 32, 32, 512, worker)
-        leaf_sm100.load_block(qpe_s, q_pe, bx, 0, 32, 32, 32, 64, worker)
-        cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.mbarrier_arrive(q_full)
-        sums.fill(0.0)
-        peak.fill(-Float32.inf)
-        grown = Boolean(False)
-        for turn in cutlass.range(turns, unroll=1):
-            in_low, in_high, live = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-            if live:
-                cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                leaf_sm100.read_scores(scores, tmem + 128 + it % 2 * 32, worker)
-                cute.arch.fence_view_async_tmem_load()
-                nvvm.tcgen05_fence("before_thread_sync")
-                cute.arch.mbarrier_arrive(s_empty + it % 2)
-                leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
-                leaf.column_maxima(risen, scores, worker)
-                leaf_sm100.share_columns(red_s + it % 2 * 128, risen, worker)
-                cute.arch.barrier(barrier_id=1, number_of_threads=128)
-                leaf_sm100.join_maxima(top, red_s + it % 2 * 128, worker)
-                grown = leaf_sm100.outgrown(top, peak, 8)
-                if grown:
-                    leaf_sm100.raise_reference(peak, top, sums, stat_s, worker)
-                    cute.arch.barrier(barrier_id=1, number_of_threads=128)
-                    if it > 0:
-                        cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
-                        nvvm.tcgen05_fence("after_thread_sync")
-                        leaf_sm100.rescale_output(tmem + 0 + 0 * 128, held, stat_s, 32, worker)
-                cute.arch.mbarrier_wait(p_empty + it % 2, ((it // 2) & 1) ^ 1)
-                leaf_sm100.weigh_tokens(scores, sums, peak)
-                leaf.store_weights(p_s + it % 2 * 2048, scores, 32, worker)
-                # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
-                if (it > 0) & (grown == False):
-                    cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
-                    nvvm.tcgen05_fence("after_thread_sync")
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.fence_view_async_tmem_load()
-                cute.arch.fence_view_async_tmem_store()
-                nvvm.tcgen05_fence("before_thread_sync")
-                cute.arch.mbarrier_arrive(p_full + it % 2)
-                it = it + 1
-        leaf.column_sums(risen, sums, worker)
-        leaf_sm100.share_columns(red_s + it % 2 * 128, risen, worker)
-        cute.arch.barrier(barrier_id=1, number_of_threads=128)
-        leaf_sm100.join_sums(top, red_s + it % 2 * 128, worker)
-        alone = splits == 1
-        leaf_sm100.finish_columns(top, peak, stat_s, attn_sink, lse, lse_partial, bx, 0, 32, 32, splits, split, alone, lse_scale, worker)
-        cute.arch.barrier(barrier_id=1, number_of_threads=128)
-        if it > 0:
-            cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-        leaf_sm100.write_output(tmem + 0 + 0 * 128, held, stat_s, out, o_partial, bx, 0, 32, 32, splits, split, alone, it > 0, worker)
-        last = Boolean(False)
-        if splits > 1:
-            last = grid.take_ticket(last_s, arrivals + bx, splits, 1, 128, worker)
-        if last:
-            leaf_sm100.merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 32, 32, splits, lse_scale, 0, 512, worker, 128)
+        softmax(
+            q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+            n, topk, splits, q_s, qpe_s, p_s, red_s, stat_s, last_s, tmem, q_full, s_full, s_empty, p_full,
+            p_empty, o_full, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+        )
     elif warp < 8:
-        # producer: selected rows into the rings
-        rows = cute.make_rmem_tensor(2, Int32)
-        words = cute.make_rmem_tensor(88, cutlass.Uint32)
-        worker = thread - 128
-        for turn in cutlass.range(turns + 1, unroll=1):
-            in_low, in_high, live = leaf.vote(low, high, n)
-            now_low = low
-            now_high = high
-            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-            if live | (turn == turns):
-                leaf_sm100.spread_pairs(rows, now_low, now_high, in_low, in_high, worker)
-                if it > 0:
-                    cute.arch.mbarrier_wait(kv_empty + (it - 1) * 4 % 10, (((it - 1) * 4 // 10) & 1) ^ 1)
-                    leaf_sm100.dequantise_unit(kv_s + (it - 1) * 4 % 10 * 8192, words, 0, worker)
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.mbarrier_arrive(kv_full + (it - 1) * 4 % 10)
-                if it > 0:
-                    cute.arch.mbarrier_wait(kv_empty + ((it - 1) * 4 + 1) % 10, ((((it - 1) * 4 + 1) // 10) & 1) ^ 1)
-                    leaf_sm100.dequantise_unit(kv_s + ((it - 1) * 4 + 1) % 10 * 8192, words, 1, worker)
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.mbarrier_arrive(kv_full + ((it - 1) * 4 + 1) % 10)
-                leaf_sm100.load_unit(words, 0, kv_cache, rows, worker)
-                if it > 0:
-                    cute.arch.mbarrier_wait(kv_empty + ((it - 1) * 4 + 2) % 10, ((((it - 1) * 4 + 2) // 10) & 1) ^ 1)
-                    leaf_sm100.dequantise_unit(kv_s + ((it - 1) * 4 + 2) % 10 * 8192, words, 2, worker)
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.mbarrier_arrive(kv_full + ((it - 1) * 4 + 2) % 10)
-                leaf_sm100.load_unit(words, 1, kv_cache, rows, worker)
-                if it > 0:
-                    cute.arch.mbarrier_wait(kv_empty + ((it - 1) * 4 + 3) % 10, ((((it - 1) * 4 + 3) // 10) & 1) ^ 1)
-                    leaf_sm100.dequantise_unit(kv_s + ((it - 1) * 4 + 3) % 10 * 8192, words, 3, worker)
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.mbarrier_arrive(kv_full + ((it - 1) * 4 + 3) % 10)
-                leaf_sm100.load_unit(words, 2, kv_cache, rows, worker)
-                leaf_sm100.load_unit(words, 3, kv_cache, rows, worker)
-                if it > 0:
-                    cute.arch.mbarrier_wait(pe_empty + (it - 1) % 2, (((it - 1) // 2) & 1) ^ 1)
-                    leaf_sm100.store_rope(pe_s + (it - 1) % 2 * 4096, words, worker)
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.mbarrier_arrive(pe_full + (it - 1) % 2)
-                leaf_sm100.load_rest(words, kv_cache, rows, worker)
-                it = it + 1
+        producer(
+            kv_cache, indices, n, topk, splits, kv_s, pe_s, kv_full, kv_empty, pe_full, pe_empty, bx, split,
+            turns, it, low, high, in_low, in_high, live, thread, lane
+        )
     else:
-        # mma: issues every tcgen05.mma and commit
-        qk_nope_a = QK_NOPE.operand_a(kv_s, 64, 128, 10, 128)
-        qk_nope_b = QK_NOPE.operand_b(q_s, 32, 512, 1, 128)
-        qk_pe_a = QK_PE.operand_a(pe_s, 64, 64, 2, 128)
-        qk_pe_b = QK_PE.operand_b(qpe_s, 32, 64, 1, 128)
-        pv_a = PV.operand_a(kv_s, 64, 128, 10, 128)
-        pv_b = PV.operand_b(p_s, 64, 32, 2, 64)
-        cute.arch.mbarrier_wait(q_full, 0)
-        nvvm.tcgen05_fence("after_thread_sync")
-        for turn in cutlass.range(turns + 1, unroll=1):
-            in_low, in_high, live = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-            late = it > 0
-            done = it - 1
-            if live:
-                cute.arch.mbarrier_wait(s_empty + it % 2, ((it // 2) & 1) ^ 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                for c in cutlass.range(4, unroll=1):
-                    cute.arch.mbarrier_wait(kv_full + (it * 4 + c) % 10, ((it * 4 + c) // 10) & 1)
-                    nvvm.tcgen05_fence("after_thread_sync")
-                    # S^T += K Q^T, a unit of the dims
-                    QK_NOPE.multiply(qk_nope_a[None, None, None, (it * 4 + c) % 10], qk_nope_b[None, None, None, c], tmem + 128 + it % 2 * 32, c > 0)
-                cute.arch.mbarrier_wait(pe_full + it % 2, (it // 2) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                # the rope dims
-                QK_PE.multiply(qk_pe_a[None, None, None, it % 2], qk_pe_b[None, None, None, 0], tmem + 128 + it % 2 * 32, True)
-                with cute.arch.elect_one():
-                    tcgen05.commit(pe_empty + it % 2)
-                with cute.arch.elect_one():
-                    tcgen05.commit(s_full + it % 2)
-                it = it + 1
-            # The values of a tile follow the scores of the next one, so that softmax never idles.
-            if late & (live | (turn == turns)):
-                cute.arch.mbarrier_wait(p_full + done % 2, (done // 2) & 1)
-                nvvm.tcgen05_fence("after_thread_sync")
-                for c in cutlass.range(4, unroll=1):
-                    # O^T += K^T P^T, a unit of the dims
-                    PV.multiply(pv_a[None, None, None, (done * 4 + c) % 10], pv_b[None, None, None, done % 2], tmem + 0 + 0 * 128 + c * 32, done > 0)
-                    with cute.arch.elect_one():
-                        tcgen05.commit(kv_empty + (done * 4 + c) % 10)
-                with cute.arch.elect_one():
-                    tcgen05.commit(p_empty + done % 2)
-                with cute.arch.elect_one():
-                    tcgen05.commit(o_full)
+        mma(
+            indices, n, topk, splits, q_s, qpe_s, kv_s, pe_s, p_s, tmem, q_full, kv_full, kv_empty, pe_full,
+            pe_empty, s_full, s_empty, p_full, p_empty, o_full, bx, split, turns, it, low, high, in_low,
+            in_high, live, lane
+        )
     # Tensor memory goes back only when no role can touch it any more.
     nvvm.tcgen05_fence("before_thread_sync")
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
-    if warp == 1:
+    if thread // 32 == 1:
         cute.arch.dealloc_tmem(tmem, 256)
 
 
@@ -353,13 +504,11 @@ def sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
-    t: cutlass.Int32, n: cutlass.Int32, topk: cutlass.Int32, splits: cutlass.Int32,
-    arrival_slots: cutlass.Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
-    sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
+    kernel = sparse_mla__cutedsl_sm100a__h32_fp8_bt64_cl1_cp_async(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, topk, splits, arrival_slots
-    ).launch(
-        grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1
     )
+    kernel.launch(grid=(1, 1, 1), block=(288, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=1)

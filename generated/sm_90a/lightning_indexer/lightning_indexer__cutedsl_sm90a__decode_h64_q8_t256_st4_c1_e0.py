@@ -3,9 +3,14 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, stages=4, resident=1, evict=0.
 
+  load            score
+  warps 16..19    warps 0..15
+  |===== keys ===>|   keys key_scales, ring of 4; bulk -> wgmma
+  |=== queries ==>|   queries head_weights; bulk -> wgmma
+
 roles
   score      threads 0..511, 104 registers  products and epilogue, 64 keys a warpgroup
-  load       threads 512..639, 24 registers  block table, key pages, queries
+  load       threads 512..639, 64 registers  block table, key pages, queries
 buffers
   keys       4 stages of 256x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 4 stages of 256 float32, shared
@@ -34,34 +39,48 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, grid, wgmma
-from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.device.cutedsl import bulk, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
+from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
-SCORE = wgmma.Product("float8_e4m3", 64, 128, 128, "k", "k")
+HEADS = 64  # index heads
+QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
+TILE = 256  # keys a tile
+STAGES = 4  # key tiles in flight
+CTAS = 132
+TILE_PAGES = 4
+INDEX_DIM = 128
+ROWS_PER_PRODUCT = 2
+COLUMNS = 128
+PAGE = 64
+PAGE_ROWS = 66
+PAGE_WORDS = 2112
+SCALE_WORD = 2048
+
+SCORE = wgmma.Product("float8_e4m3", TILE // (TILE // 16 // 4), COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ('b', 'next_n', '64', '128')),
-        Operand("k_cache", "tensor", "uint8", ('pages', '8448')),
-        Operand("weights", "tensor", "float32", ('b', 'next_n', '64')),
-        Operand("seq_lens", "tensor", "int32", ('b', 'next_n')),
-        Operand("block_table", "tensor", "int32", ('b', 'max_pages')),
-        Operand("logits", "tensor", "float32", ('b', 'next_n', 'stride'), written=True),
+        Operand("q", "tensor", "float8_e4m3fn", ("b", "next_n", "64", "128")),
+        Operand("k_cache", "tensor", "uint8", ("pages", "8448")),
+        Operand("weights", "tensor", "float32", ("b", "next_n", "64")),
+        Operand("seq_lens", "tensor", "int32", ("b", "next_n")),
+        Operand("block_table", "tensor", "int32", ("b", "max_pages")),
+        Operand("logits", "tensor", "float32", ("b", "next_n", "stride"), written=True),
         Operand("skip_below", "scalar", "int32"),
     ),
-    grid=('132', '1', '1'),
+    grid=("132", "1", "1"),
     block=640,
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=('128', 'b * next_n * 64'), global_strides=('128',),
-            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "b * next_n * 64"), global_strides=("128",),
+            box=(INDEX_DIM, HEADS), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "key_map", "k_cache", "UINT8", global_dims=('128', 'pages * 66'), global_strides=('128',),
-            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "key_map", "k_cache", "UINT8", global_dims=("128", "pages * 66"), global_strides=("128",),
+            box=(INDEX_DIM, PAGE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
 )
@@ -69,23 +88,156 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 131072], 1024]
-    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 1024], 128]
-    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 65536], 1024]
-    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 512], 128]
-    keys_full: cute.struct.MemRange[Int64, 4]
-    keys_empty: cute.struct.MemRange[Int64, 4]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, STAGES * TILE * INDEX_DIM], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, STAGES * TILE], 128]
+    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, QUERIES * HEADS * INDEX_DIM], 1024]
+    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, QUERIES * HEADS], 128]
+    keys_full: cute.struct.MemRange[Int64, STAGES]
+    keys_empty: cute.struct.MemRange[Int64, STAGES]
     queries_full: cute.struct.MemRange[Int64, 1]
     queries_empty: cute.struct.MemRange[Int64, 1]
+
+
+@cute.jit
+def score(
+    seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, stride: Int32,
+    keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer, head_weights: cute.Pointer,
+    keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
+    queries_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32,
+    fresh: Boolean, thread: Int32, warp: Int32
+):
+    """Products and epilogue, 64 keys a warpgroup."""
+    score_a = SCORE.operand_a(keys, TILE, INDEX_DIM, STAGES, 128)
+    score_b = SCORE.operand_b(queries, QUERIES * HEADS, INDEX_DIM, 1, 128)
+    acc = SCORE.accumulators()
+    weight = cute.make_rmem_tensor(ROWS_PER_PRODUCT * HEADS // 4, Float32)
+    weight.fill(0)
+    scale = cute.make_rmem_tensor(1, Float32)
+    scale.fill(0)
+    logit = cute.make_rmem_tensor(1, Float32)
+    logit.fill(0)
+    length = cute.make_rmem_tensor(1, Int32)
+    length.fill(0)
+    worker = thread
+    for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(queries_empty)
+            turn = turn + 1
+            cute.arch.mbarrier_wait(queries_full, turn & 1)
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
+        for product in cutlass.range(leaf.ceildiv(next_n, ROWS_PER_PRODUCT), unroll=1):
+            # S[keys, heads] = K Q^T
+            warpgroup.fence()
+            SCORE.multiply(
+                score_a[None, None, None, it % STAGES, warp // 4, 0],
+                score_b[None, None, None, 0, product, 0], acc, False
+            )
+            warpgroup.commit_group()
+            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
+            # whole.
+            leaf_sm90.read_query_lengths(
+                length, seq_lens, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n, skip_below,
+                worker
+            )
+            warpgroup.wait_group(0)
+            # Weights of the heads of one product, from the `first` of its slot on.
+            leaf_sm90.read_weights(weight, head_weights, product * COLUMNS, ROWS_PER_PRODUCT, worker)
+            # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
+            leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+            # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
+            # each has keys.
+            leaf_sm90.store_logits(
+                logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n,
+                stride, tile * TILE, worker
+            )
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        tile = tile + step
+
+
+@cute.jit
+def load(
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
+    key_map_coords: cute.Tensor, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
+    block_table: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, max_pages: Int32,
+    keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer, head_weights: cute.Pointer,
+    keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
+    queries_empty: cute.Pointer, seq: Int32, tile: Int32, step: Int32, need: Int32, turns: Int32, turn: Int32,
+    fresh: Boolean, entry: Int32, ahead: Int32, lane: Int32
+):
+    """Block table, key pages, queries."""
+    held = Int32(0)
+    page = Int32(0)
+    for it in cutlass.range(turns, unroll=1):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
+        last = leaf.ceildiv(need, PAGE) - 1
+        if fresh:
+            turn = turn + 1
+            held = Int32(0)
+            if step == 1:
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                entry = leaf.table_entries(block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
+                ahead = leaf.table_entries(block_table, max_pages, seq, tile + 8, 1, TILE_PAGES, last, lane)
+            # The last product of an odd count scores its last query twice.
+            count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
+            cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(queries_full, count * (HEADS * (INDEX_DIM + 4)))
+            for i in cutlass.range(count, unroll=1):
+                query = seq * next_n + cutlass.min(i, next_n - 1)
+                bulk.load_box(
+                    query_map, query_map_coords, (query * HEADS, 0), (HEADS, INDEX_DIM),
+                    queries + i * HEADS * INDEX_DIM, queries_full
+                )
+                with cute.arch.elect_one():
+                    bulk.load_span(
+                        weights, Float32, query, HEADS, 0, HEADS, head_weights + i * HEADS, queries_full
+                    )
+        if held == 8:
+            held = Int32(0)
+            entry = ahead
+            ahead = leaf.table_entries(
+                block_table, max_pages, seq, tile + 8 * step, step, TILE_PAGES, last, lane
+            )
+        cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % STAGES, TILE * INDEX_DIM + TILE * 4)
+        for p in cutlass.range_constexpr(TILE_PAGES):
+            # The entry that lane `place` holds.
+            page = leaf.entry_of(entry, held * TILE_PAGES + cutlass.min(p, last - tile * TILE_PAGES))
+            bulk.load_box(
+                key_map, key_map_coords, (page * PAGE_ROWS, 0), (PAGE, INDEX_DIM),
+                keys + (it % STAGES * (TILE * INDEX_DIM) + p * PAGE * INDEX_DIM), keys_full + it % STAGES
+            )
+            with cute.arch.elect_one():
+                bulk.load_span(
+                    k_cache, Float32, page, PAGE_WORDS, SCALE_WORD, PAGE,
+                    key_scales + (it % STAGES * TILE + p * PAGE), keys_full + it % STAGES
+                )
+        held = held + 1
+        tile = tile + step
 
 
 @cute.kernel
 def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
-    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32,
-    b: cutlass.Int32, next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32,
-    stride: cutlass.Int32
+    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32,
+    next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -107,124 +259,69 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(
     turns = Int32(0)
     turn = Int32(-1)
     fresh = Boolean(False)
-    seq, tile, step = leaf.place_when_even(b, cta, 132)
+    # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
+    # turn.
+    seq, tile, step = leaf.place_when_even(b, cta, CTAS)
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 16:
         # Garbage past a length: nothing follows an entry before the length is known.
         row = cutlass.min(seq, b - 1)
-        entry = leaf.table_entries(block_table, max_pages, row, tile, step, 4, max_pages - 1, lane)
-        ahead = leaf.table_entries(block_table, max_pages, row, tile + 8 * step, step, 4, max_pages - 1, lane)
+        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
+        # apart.
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
+        ahead = leaf.table_entries(
+            block_table, max_pages, row, tile + 8 * step, step, TILE_PAGES, max_pages - 1, lane
+        )
     if warp == 0:
         with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(4):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_full + i, 1)
-            for i in cutlass.range_constexpr(4):
-                cute.arch.mbarrier_init(keys_empty + i, 16)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(keys_empty + i, TILE // 16)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_full + i, 1)
             for i in cutlass.range_constexpr(1):
-                cute.arch.mbarrier_init(queries_empty + i, 16)
+                cute.arch.mbarrier_init(queries_empty + i, TILE // 16)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(query_map)
         cpasync.prefetch_descriptor(key_map)
     cute.arch.sync_threads()
+    # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the
+    # batch.
     need = leaf.keys_to_score(seq_lens, b, next_n, skip_below, lane)
-    seq, tile, need, turns, step = leaf.find_share(seq, tile, need, step, seq_lens, b, next_n, skip_below, 256, cta, 132, lane)
+    # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
+    seq, tile, need, turns, step = leaf.find_share(
+        seq, tile, need, step, seq_lens, b, next_n, skip_below, TILE, cta, CTAS, lane
+    )
     if warp < 16:
-        # score: products and epilogue, 64 keys a warpgroup
         cute.arch.setmaxregister_increase(104)
-        score_a = SCORE.operand_a(keys, 256, 128, 4, 128)
-        score_b = SCORE.operand_b(queries, 512, 128, 1, 128)
-        acc = SCORE.accumulators()
-        weight = cute.make_rmem_tensor(32, Float32)
-        weight.fill(0)
-        scale = cute.make_rmem_tensor(1, Float32)
-        scale.fill(0)
-        logit = cute.make_rmem_tensor(1, Float32)
-        logit.fill(0)
-        length = cute.make_rmem_tensor(1, Int32)
-        length.fill(0)
-        worker = thread
-        for it in cutlass.range(turns, unroll=1):
-            fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, 256)
-            if fresh:
-                if it > 0:
-                    warpgroup.wait_group(0)
-                    cute.arch.sync_warp()
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive(queries_empty)
-                turn = turn + 1
-                cute.arch.mbarrier_wait(queries_full, turn & 1)
-            cute.arch.mbarrier_wait(keys_full + it % 4, (it // 4) & 1)
-            leaf_sm90.read_scales(scale, key_scales + it % 4 * 256, 0, 2, worker)
-            for product in cutlass.range(leaf.ceildiv(next_n, 2), unroll=1):
-                # S[keys, heads] = K Q^T
-                warpgroup.fence()
-                SCORE.multiply(score_a[None, None, None, it % 4, warp // 4, 0], score_b[None, None, None, 0, product, 0], acc, False)
-                warpgroup.commit_group()
-                leaf_sm90.read_query_lengths(length, seq_lens, seq, product * 2, 2, next_n, skip_below, worker)
-                warpgroup.wait_group(0)
-                leaf_sm90.read_weights(weight, head_weights, product * 128, 2, worker)
-                leaf_sm90.weigh(logit, acc, weight, 2, worker)
-                leaf_sm90.store_logits(logits, logit, scale, length, seq, product * 2, 2, next_n, stride, tile * 256, worker)
-            warpgroup.wait_group(0)
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(keys_empty + it % 4)
-            tile = tile + step
+        score(
+            seq_lens, logits, skip_below, b, next_n, stride, keys, key_scales, queries, head_weights,
+            keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh,
+            thread, warp
+        )
     else:
-        # load: block table, key pages, queries
-        cute.arch.setmaxregister_decrease(24)
+        cute.arch.setmaxregister_decrease(64)
         if warp == 16:
-            held = Int32(0)
-            page = Int32(0)
-            for it in cutlass.range(turns, unroll=1):
-                fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below, 256)
-                last = leaf.ceildiv(need, 64) - 1
-                if fresh:
-                    turn = turn + 1
-                    held = Int32(0)
-                    if step == 1:
-                        entry = leaf.table_entries(block_table, max_pages, seq, tile, 1, 4, last, lane)
-                        ahead = leaf.table_entries(block_table, max_pages, seq, tile + 8, 1, 4, last, lane)
-                    # The last product of an odd count scores its last query twice.
-                    count = leaf.ceildiv(next_n, 2) * 2
-                    cute.arch.mbarrier_wait(queries_empty, (turn & 1) ^ 1)
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(queries_full, count * 8448)
-                    for i in cutlass.range(count, unroll=1):
-                        query = seq * next_n + cutlass.min(i, next_n - 1)
-                        bulk.load_box(query_map, query_map_coords, (query * 64, 0), (64, 128), queries + i * 64 * 128, queries_full)
-                        with cute.arch.elect_one():
-                            bulk.load_span(weights, Float32, query, 64, 0, 64, head_weights + i * 64, queries_full)
-                if held == 8:
-                    held = Int32(0)
-                    entry = ahead
-                    ahead = leaf.table_entries(block_table, max_pages, seq, tile + 8 * step, step, 4, last, lane)
-                cute.arch.mbarrier_wait(keys_empty + it % 4, ((it // 4) & 1) ^ 1)
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 4, 33792)
-                for p in cutlass.range_constexpr(4):
-                    page = leaf.entry_of(entry, held * 4 + cutlass.min(p, last - tile * 4))
-                    bulk.load_box(key_map, key_map_coords, (page * 66, 0), (64, 128), keys + (it % 4 * 32768 + p * 64 * 128), keys_full + it % 4)
-                    with cute.arch.elect_one():
-                        bulk.load_span(k_cache, Float32, page, 2112, 2048, 64, key_scales + (it % 4 * 256 + p * 64), keys_full + it % 4)
-                held = held + 1
-                tile = tile + step
+            load(
+                query_map, query_map_coords, key_map, key_map_coords, k_cache, weights, seq_lens, block_table,
+                skip_below, b, next_n, max_pages, keys, key_scales, queries, head_weights, keys_full,
+                keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry,
+                ahead, lane
+            )
 
 
 @cute.jit
 def program(
     q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
-    block_table: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, b: cutlass.Int32,
-    next_n: cutlass.Int32, pages: cutlass.Int32, max_pages: cutlass.Int32, stride: cutlass.Int32
+    block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, pages: Int32,
+    max_pages: Int32, stride: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (64, 128), True)
-    key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (64, 128), True)
-    lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(
+    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (HEADS, INDEX_DIM), True)
+    key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (PAGE, INDEX_DIM), True)
+    kernel = lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0(
         query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table,
         logits, skip_below, b, next_n, pages, max_pages, stride
-    ).launch(
-        grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1)
     )
+    kernel.launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))

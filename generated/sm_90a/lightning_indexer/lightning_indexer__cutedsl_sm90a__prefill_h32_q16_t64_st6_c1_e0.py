@@ -3,8 +3,13 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=64, stages=6, resident=1, evict=0.
 
+  load            score
+  warps 16..19    warps 0..15
+  |===== keys ===>|   keys key_scales, ring of 6; bulk -> wgmma
+  |=== queries ==>|   queries head_weights, once; bulk -> wgmma
+
 roles
-  score      threads 0..511, 112 registers  4 rows each
+  score      threads 0..511, 112 registers  products and epilogue, 4 query rows a replica
   load       threads 512..639, 24 registers  key tiles, queries
 buffers
   keys       6 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
@@ -21,7 +26,7 @@ pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> score (wgmma)
     full  x1, 8448 bytes: load arrive + expect bytes
       score: wait full
-    empty x4: load wait empty
+    empty x16: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
   queries: load (bulk) ==[queries head_weights: once]==> score (wgmma)
     full  x1, 67584 bytes: load arrive + expect bytes
@@ -30,47 +35,56 @@ totals: 640 threads, 118376 of 232448 bytes of shared memory, grid (ceildiv(s, 1
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, grid, wgmma
-from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.device.cutedsl import bulk, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
+from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
-SCORE = wgmma.Product("float8_e4m3", 64, 128, 128, "k", "k")
+HEADS = 32  # index heads
+QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
+TILE = 64  # keys a tile
+STAGES = 6  # key tiles in flight
+BLOCK = 64
+ROWS_PER_PRODUCT = 4
+INDEX_DIM = 128
+COLUMNS = 128
+
+SCORE = wgmma.Product("float8_e4m3", BLOCK, COLUMNS, INDEX_DIM, "k", "k")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q", "tensor", "float8_e4m3fn", ('s', '32', '128')),
-        Operand("k", "tensor", "float8_e4m3fn", ('skv', '128')),
-        Operand("k_scales", "tensor", "float32", ('skv',)),
-        Operand("weights", "tensor", "float32", ('s', '32')),
-        Operand("k_start", "tensor", "int32", ('s',)),
-        Operand("k_end", "tensor", "int32", ('s',)),
-        Operand("logits", "tensor", "float32", ('s', 'stride'), written=True),
+        Operand("q", "tensor", "float8_e4m3fn", ("s", "32", "128")),
+        Operand("k", "tensor", "float8_e4m3fn", ("skv", "128")),
+        Operand("k_scales", "tensor", "float32", ("skv",)),
+        Operand("weights", "tensor", "float32", ("s", "32")),
+        Operand("k_start", "tensor", "int32", ("s",)),
+        Operand("k_end", "tensor", "int32", ("s",)),
+        Operand("logits", "tensor", "float32", ("s", "stride"), written=True),
         Operand("skip_below", "scalar", "int32"),
         Operand("splits", "scalar", "int32"),
     ),
-    grid=('ceildiv(s, 16)', 'splits', '1'),
+    grid=("ceildiv(s, 16)", "splits", "1"),
     block=640,
     cluster=(1, 1, 1),
     tensor_maps=(
         TensorMap(
-            "query_map", "q", "UINT8", global_dims=('128', 's * 32'), global_strides=('128',),
-            box=(128, 256), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "query_map", "q", "UINT8", global_dims=("128", "s * 32"), global_strides=("128",),
+            box=(INDEX_DIM, 256), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "weight_map", "weights", "FLOAT32", global_dims=('s * 32',), global_strides=(),
+            "weight_map", "weights", "FLOAT32", global_dims=("s * 32",), global_strides=(),
             box=(256,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
         ),
         TensorMap(
-            "key_map", "k", "UINT8", global_dims=('128', 'skv'), global_strides=('128',),
-            box=(128, 64), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
+            "key_map", "k", "UINT8", global_dims=("128", "skv"), global_strides=("128",),
+            box=(INDEX_DIM, TILE), element_strides=(1, 1), swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
-            "scale_map", "k_scales", "FLOAT32", global_dims=('skv',), global_strides=(),
-            box=(64,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
+            "scale_map", "k_scales", "FLOAT32", global_dims=("skv",), global_strides=(),
+            box=(TILE,), element_strides=(1,), swizzle="NONE", l2_promotion="NONE",
         ),
     ),
 )
@@ -78,13 +92,106 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 49152], 1024]
-    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, 384], 128]
-    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, 65536], 1024]
-    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, 512], 128]
-    keys_full: cute.struct.MemRange[Int64, 6]
-    keys_empty: cute.struct.MemRange[Int64, 6]
+    keys: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, STAGES * TILE * INDEX_DIM], 1024]
+    key_scales: cute.struct.Align[cute.struct.MemRange[Float32, STAGES * TILE], 128]
+    queries: cute.struct.Align[cute.struct.MemRange[cutlass.Float8E4M3FN, QUERIES * HEADS * INDEX_DIM], 1024]
+    head_weights: cute.struct.Align[cute.struct.MemRange[Float32, QUERIES * HEADS], 128]
+    keys_full: cute.struct.MemRange[Int64, STAGES]
+    keys_empty: cute.struct.MemRange[Int64, STAGES]
     queries_full: cute.struct.MemRange[Int64, 1]
+
+
+@cute.jit
+def score(
+    k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
+    stride: Int32, keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer,
+    head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer, queries_full: cute.Pointer,
+    row: Int32, first: Int32, turns: Int32, thread: Int32, warp: Int32
+):
+    """Products and epilogue, 4 query rows a replica."""
+    score_a = SCORE.operand_a(keys, TILE, INDEX_DIM, STAGES, 128)
+    score_b = SCORE.operand_b(queries, QUERIES * HEADS, INDEX_DIM, 1, 128)
+    acc = SCORE.accumulators()
+    weight = cute.make_rmem_tensor(ROWS_PER_PRODUCT * HEADS // 4, Float32)
+    weight.fill(0)
+    scale = cute.make_rmem_tensor(ROWS_PER_PRODUCT // 2, Float32)
+    scale.fill(0)
+    logit = cute.make_rmem_tensor(ROWS_PER_PRODUCT // 2, Float32)
+    logit.fill(0)
+    begin = cute.make_rmem_tensor(1, Int32)
+    begin.fill(0)
+    size = cute.make_rmem_tensor(1, Int32)
+    size.fill(0)
+    replica = warp // 4
+    worker = thread % 128
+    own = row + replica * ROWS_PER_PRODUCT
+    # First keys and sizes of the windows of the rows from `row` on.
+    leaf_sm90.read_windows(begin, size, k_start, k_end, own, ROWS_PER_PRODUCT, s, skv, skip_below, worker)
+    if turns > 0:
+        cute.arch.mbarrier_wait(queries_full, 0)
+        # Weights of the heads of one product, from the `first` of its slot on.
+        leaf_sm90.read_weights(weight, head_weights, replica * COLUMNS, ROWS_PER_PRODUCT, worker)
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
+        # S[keys, heads] = K Q^T
+        warpgroup.fence()
+        SCORE.multiply(
+            score_a[None, None, None, it % STAGES, 0, 0], score_b[None, None, None, 0, replica, 0], acc,
+            False
+        )
+        warpgroup.commit_group()
+        # Two scales a lane are two registers too many while the product runs.
+        warpgroup.wait_group(0)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
+        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
+        leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+        # Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's
+        # window.
+        leaf_sm90.store_window(
+            logits, logit, scale, begin, size, own, ROWS_PER_PRODUCT, stride, (first + it) * TILE, worker
+        )
+
+
+@cute.jit
+def load(
+    query_map: cute.CopyAtom, query_map_coords: cute.Tensor, weight_map: cute.CopyAtom,
+    weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
+    scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, keys: cute.Pointer, key_scales: cute.Pointer,
+    queries: cute.Pointer, head_weights: cute.Pointer, keys_full: cute.Pointer, keys_empty: cute.Pointer,
+    queries_full: cute.Pointer, row: Int32, first: Int32, turns: Int32
+):
+    """Key tiles, queries."""
+    query = row * HEADS
+    if turns > 0:
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(
+                queries_full, QUERIES * HEADS * INDEX_DIM + QUERIES * HEADS * 4
+            )
+        bulk.load_box(query_map, query_map_coords, (query, 0), (256, INDEX_DIM), queries, queries_full)
+        bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
+        bulk.load_box(
+            query_map, query_map_coords, (query + 256, 0), (256, INDEX_DIM), queries + 256 * INDEX_DIM,
+            queries_full
+        )
+        bulk.load_box(weight_map, weight_map_coords, (query + 256,), (256,), head_weights + 256, queries_full)
+    for it in cutlass.range(turns, unroll=1):
+        cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % STAGES, TILE * INDEX_DIM + TILE * 4)
+        key = (first + it) * TILE
+        bulk.load_box(
+            key_map, key_map_coords, (key, 0), (TILE, INDEX_DIM), keys + it % STAGES * (TILE * INDEX_DIM),
+            keys_full + it % STAGES
+        )
+        bulk.load_box(
+            scale_map, scale_map_coords, (key,), (TILE,), key_scales + it % STAGES * TILE,
+            keys_full + it % STAGES
+        )
 
 
 @cute.kernel
@@ -93,8 +200,7 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
     weight_map_coords: cute.Tensor, key_map: cute.CopyAtom, key_map_coords: cute.Tensor,
     scale_map: cute.CopyAtom, scale_map_coords: cute.Tensor, q: cute.Pointer, k: cute.Pointer,
     k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer, k_end: cute.Pointer,
-    logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32, s: cutlass.Int32,
-    skv: cutlass.Int32, stride: cutlass.Int32
+    logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32, stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -106,20 +212,20 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
     queries_full = shared.queries_full.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
-    lane = cute.arch.lane_idx()
     block, split, _ = cute.arch.block_idx()
     row = Int32(0)
     first = Int32(0)
     turns = Int32(0)
     # Later rows see more keys in a causal prefill: the longest blocks start first.
-    row = (leaf.ceildiv(s, 16) - 1 - block) * 16
-    first, turns = leaf.find_tiles(k_start, k_end, row, 16, s, skv, skip_below, 64, split, splits)
+    row = (leaf.ceildiv(s, QUERIES) - 1 - block) * QUERIES
+    # First key tile and tile count of a split over the union of the windows of a block of rows.
+    first, turns = leaf.find_tiles(k_start, k_end, row, QUERIES, s, skv, skip_below, TILE, split, splits)
     if warp == 0:
         with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(6):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(keys_full + i, 1)
-            for i in cutlass.range_constexpr(6):
-                cute.arch.mbarrier_init(keys_empty + i, 4)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(keys_empty + i, 4 * (BLOCK // 16))
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(queries_full + i, 1)
             cute.arch.mbarrier_init_fence()
@@ -129,77 +235,33 @@ def lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
         cpasync.prefetch_descriptor(scale_map)
     cute.arch.sync_threads()
     if warp < 16:
-        # score: 4 rows each
         cute.arch.setmaxregister_increase(112)
-        score_a = SCORE.operand_a(keys, 64, 128, 6, 128)
-        score_b = SCORE.operand_b(queries, 512, 128, 1, 128)
-        acc = SCORE.accumulators()
-        weight = cute.make_rmem_tensor(32, Float32)
-        weight.fill(0)
-        scale = cute.make_rmem_tensor(2, Float32)
-        scale.fill(0)
-        logit = cute.make_rmem_tensor(2, Float32)
-        logit.fill(0)
-        begin = cute.make_rmem_tensor(1, Int32)
-        begin.fill(0)
-        size = cute.make_rmem_tensor(1, Int32)
-        size.fill(0)
-        replica = warp // 4
-        worker = thread - replica * 128
-        own = row + replica * 4
-        leaf_sm90.read_windows(begin, size, k_start, k_end, own, 4, s, skv, skip_below, worker)
-        if turns > 0:
-            cute.arch.mbarrier_wait(queries_full, 0)
-            leaf_sm90.read_weights(weight, head_weights, replica * 128, 4, worker)
-        for it in cutlass.range(turns, unroll=1):
-            cute.arch.mbarrier_wait(keys_full + it % 6, (it // 6) & 1)
-            # S[keys, heads] = K Q^T
-            warpgroup.fence()
-            SCORE.multiply(score_a[None, None, None, it % 6, 0, 0], score_b[None, None, None, 0, replica, 0], acc, False)
-            warpgroup.commit_group()
-            # Two scales a lane are two registers too many while the product runs.
-            warpgroup.wait_group(0)
-            leaf_sm90.read_scales(scale, key_scales + it % 6 * 64, 0, 4, worker)
-            warpgroup.wait_group(0)
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(keys_empty + it % 6)
-            leaf_sm90.weigh(logit, acc, weight, 4, worker)
-            leaf_sm90.store_window(logits, logit, scale, begin, size, own, 4, stride, (first + it) * 64, worker)
+        score(
+            k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries, head_weights,
+            keys_full, keys_empty, queries_full, row, first, turns, thread, warp
+        )
     else:
-        # load: key tiles, queries
         cute.arch.setmaxregister_decrease(24)
         if warp == 16:
-            query = row * 32
-            if turns > 0:
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(queries_full, 67584)
-                bulk.load_box(query_map, query_map_coords, (query, 0), (256, 128), queries, queries_full)
-                bulk.load_box(weight_map, weight_map_coords, (query,), (256,), head_weights, queries_full)
-                bulk.load_box(query_map, query_map_coords, (query + 256, 0), (256, 128), queries + 32768, queries_full)
-                bulk.load_box(weight_map, weight_map_coords, (query + 256,), (256,), head_weights + 256, queries_full)
-            for it in cutlass.range(turns, unroll=1):
-                cute.arch.mbarrier_wait(keys_empty + it % 6, ((it // 6) & 1) ^ 1)
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % 6, 8448)
-                key = (first + it) * 64
-                bulk.load_box(key_map, key_map_coords, (key, 0), (64, 128), keys + it % 6 * 8192, keys_full + it % 6)
-                bulk.load_box(scale_map, scale_map_coords, (key,), (64,), key_scales + it % 6 * 64, keys_full + it % 6)
+            load(
+                query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords,
+                scale_map, scale_map_coords, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+                queries_full, row, first, turns
+            )
 
 
 @cute.jit
 def program(
     q: cute.Pointer, k: cute.Pointer, k_scales: cute.Pointer, weights: cute.Pointer, k_start: cute.Pointer,
-    k_end: cute.Pointer, logits: cute.Pointer, skip_below: cutlass.Int32, splits: cutlass.Int32,
-    s: cutlass.Int32, skv: cutlass.Int32, stride: cutlass.Int32
+    k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, splits: Int32, s: Int32, skv: Int32,
+    stride: Int32
 ):
-    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, 128), True)
+    query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (256, INDEX_DIM), True)
     weight_map, weight_map_coords = bulk.box_map(weights, Float32, (256,), False)
-    key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (64, 128), True)
-    scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (64,), False)
-    lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
+    key_map, key_map_coords = bulk.box_map(k, cutlass.Float8E4M3FN, (TILE, INDEX_DIM), True)
+    scale_map, scale_map_coords = bulk.box_map(k_scales, Float32, (TILE,), False)
+    kernel = lightning_indexer__cutedsl_sm90a__prefill_h32_q16_t64_st6_c1_e0(
         query_map, query_map_coords, weight_map, weight_map_coords, key_map, key_map_coords, scale_map,
         scale_map_coords, q, k, k_scales, weights, k_start, k_end, logits, skip_below, splits, s, skv, stride
-    ).launch(
-        grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1)
     )
+    kernel.launch(grid=(1, 1, 1), block=(640, 1, 1), cluster=(1, 1, 1))

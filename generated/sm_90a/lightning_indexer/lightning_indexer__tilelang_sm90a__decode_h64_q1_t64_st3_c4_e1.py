@@ -3,6 +3,11 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=1, tile=64, stages=3, resident=4, evict=1.
 
+  load            score
+  warp 4          warps 0..3
+  |===== keys ===>|   keys key_scales, ring of 3; bulk -> wgmma
+  |=== queries ==>|   queries head_weights, ring of 2; bulk -> wgmma
+
 roles
   score      threads 0..127  products and epilogue, 64 keys a warpgroup
   load       threads 128..159  block table, key pages, queries
@@ -31,10 +36,128 @@ totals: 160 threads, 42320 of 232448 bytes of shared memory, grid (528)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
+
+HEADS = 64  # index heads
+TILE = 64  # keys a tile
+STAGES = 3  # key tiles in flight
+CTAS = 528
+TILE_PAGES = 1
+INDEX_DIM = 128
+ROWS_PER_PRODUCT = 1
+COLUMNS = 64
+PAGE = 64
+PAGE_ROWS = 66
+SCALE_WORD = 2048
+
+@T.macro
+def score(
+    seq_lens, logits, skip_below, b, stride, keys, key_scales, queries, head_weights, keys_full, keys_empty,
+    queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref,
+    fresh: T.Ref, thread
+):
+    """Products and epilogue, 64 keys a warpgroup."""
+    acc = T.alloc_fragment((TILE, COLUMNS), "float32")
+    weight = T.alloc_fragment((ROWS_PER_PRODUCT, HEADS), "float32")
+    scale = T.alloc_fragment((TILE,), "float32")
+    logit = T.alloc_fragment((TILE, ROWS_PER_PRODUCT), "float32")
+    length = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
+    worker = thread
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.wait_wgmma(0)
+                T.sync_warp()
+                if T.shuffle_elect(32):
+                    T.mbarrier_arrive(queries_empty[turn % 2])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
+            # Weights of the heads of one product, from the `first` of its slot on.
+            leaf.read_weights(weight, head_weights, turn % 2, 0, 1, worker)
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        # S[keys, heads] = K Q^T
+        T.wgmma_gemm(
+            keys[it % STAGES, :, :], queries[turn % 2, :, :], acc, transpose_B=True,
+            policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+        )
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
+        T.wait_wgmma(0)
+        T.warpgroup_fence_operand(acc, num_regs=32)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
+        leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+        # The length of the only query of a sequence.
+        leaf.one_length(length, need)
+        # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
+        # each has keys.
+        leaf.store_logits(logits, logit, scale, length, seq, 0, 1, 1, stride, tile * TILE, worker)
+        tile = tile + step
+
+
+@T.macro
+def load(
+    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words, key_map_rows,
+    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
+    entry: T.Ref, ahead: T.Ref, lane
+):
+    """Block table, key pages, queries."""
+    held = T.alloc_var("int32", init=0)
+    page = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        last = leaf.ceildiv(need, PAGE) - 1
+        if fresh:
+            turn = turn + 1
+            held = 0
+            if step == 1:
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
+                leaf.table_entries(ahead, block_table, max_pages, seq, tile + 32, 1, TILE_PAGES, last, lane)
+            T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
+            for i in T.serial(1):
+                T.tma_copy(
+                    query_map_rows[seq * HEADS : seq * HEADS + HEADS, 0 : INDEX_DIM], queries[turn % 2, :, :],
+                    barrier=queries_full[turn % 2]
+                )
+                T.tma_copy(
+                    weights_words[seq, 0 : HEADS], head_weights[turn % 2, :], barrier=queries_full[turn % 2]
+                )
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(queries_full[turn % 2])
+        if held == 32:
+            held = 0
+            entry = ahead
+            leaf.table_entries(
+                ahead, block_table, max_pages, seq, tile + 32 * step, step, TILE_PAGES, last, lane
+            )
+        T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+        for p in T.unroll(TILE_PAGES):
+            # The entry that lane `place` holds.
+            leaf.entry_of(page, entry, held + T.min(p, last - tile))
+            T.tma_copy(
+                key_map_rows[page * PAGE_ROWS : page * PAGE_ROWS + PAGE, 0 : INDEX_DIM],
+                keys[it % STAGES, :, :], barrier=keys_full[it % STAGES], eviction_policy="evict_first"
+            )
+            T.tma_copy(
+                k_cache_words[page, SCALE_WORD : SCALE_WORD + PAGE], key_scales[it % STAGES, :],
+                barrier=keys_full[it % STAGES]
+            )
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_full[it % STAGES])
+        held = held + 1
+        tile = tile + step
 
 
 def program():
@@ -46,12 +169,12 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm90a__decode_h64_q1_t64_st3_c4_e1(
-        q: T.Tensor((b, next_n, 64, 128,), "float8_e4m3fn"),
-        k_cache: T.Tensor((pages, 8448,), "uint8"),
-        weights: T.Tensor((b, next_n, 64,), "float32"),
-        seq_lens: T.Tensor((b, next_n,), "int32"),
-        block_table: T.Tensor((b, max_pages,), "int32"),
-        logits: T.Tensor((b, next_n, stride,), "float32"),
+        q: T.Tensor((b, next_n, 64, 128), "float8_e4m3fn"),
+        k_cache: T.Tensor((pages, 8448), "uint8"),
+        weights: T.Tensor((b, next_n, 64), "float32"),
+        seq_lens: T.Tensor((b, next_n), "int32"),
+        block_table: T.Tensor((b, max_pages), "int32"),
+        logits: T.Tensor((b, next_n, stride), "float32"),
         skip_below: T.int32,
     ):
         with T.Kernel(528, threads=160) as cta:
@@ -60,14 +183,14 @@ def program():
             weights_words = T.view(weights, (b * next_n, 64), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
-            keys = T.alloc_shared((3, 64, 128), "float8_e4m3")
-            key_scales = T.alloc_shared((3, 64), "float32")
-            queries = T.alloc_shared((2, 64, 128), "float8_e4m3")
-            head_weights = T.alloc_shared((2, 64), "float32")
-            keys_full = T.alloc_barrier([1] * 3)
-            keys_empty = T.alloc_barrier([4] * 3)
+            keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
+            key_scales = T.alloc_shared((STAGES, TILE), "float32")
+            queries = T.alloc_shared((2, HEADS, INDEX_DIM), "float8_e4m3")
+            head_weights = T.alloc_shared((2, HEADS), "float32")
+            keys_full = T.alloc_barrier([1] * STAGES)
+            keys_empty = T.alloc_barrier([TILE // 16] * STAGES)
             queries_full = T.alloc_barrier([1] * 2)
-            queries_empty = T.alloc_barrier([4] * 2)
+            queries_empty = T.alloc_barrier([TILE // 16] * 2)
 
             thread = T.get_thread_binding()
             lane = thread % 32
@@ -79,80 +202,41 @@ def program():
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
             early_length = T.alloc_var("int32", init=0)
+            # The lengths of the first 32 sequences, one a lane; the last one past the batch.
             leaf.read_lengths(early_length, seq_lens, b, lane)
-            leaf.place_when_even(seq, tile, step, b, cta, 528)
+            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
+            # tiles in turn.
+            leaf.place_when_even(seq, tile, step, b, cta, CTAS)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                leaf.table_entries(entry, block_table, max_pages, row, tile, step, 1, max_pages - 1, lane)
-                leaf.table_entries(ahead, block_table, max_pages, row, tile + 32 * step, step, 1, max_pages - 1, lane)
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                leaf.table_entries(
+                    entry, block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane
+                )
+                leaf.table_entries(
+                    ahead, block_table, max_pages, row, tile + 32 * step, step, TILE_PAGES, max_pages - 1,
+                    lane
+                )
+            # What the lanes' sequences have to score, from their lengths.
             leaf.lengths_to_score(need, early_length, b, skip_below, lane)
-            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, 64, cta, 528, lane)
+            # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
+            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, CTAS, lane)
             if thread < 128:
-                # score: products and epilogue, 64 keys a warpgroup
-                acc = T.alloc_fragment((64, 64), "float32")
-                weight = T.alloc_fragment((1, 64), "float32")
-                scale = T.alloc_fragment((64,), "float32")
-                logit = T.alloc_fragment((64, 1), "float32")
-                length = T.alloc_fragment((1,), "int32")
-                worker = thread
-                for it in T.serial(turns):
-                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 64)
-                    if fresh:
-                        if it > 0:
-                            T.wait_wgmma(0)
-                            T.sync_warp()
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(queries_empty[turn % 2])
-                        turn = turn + 1
-                        T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
-                        leaf.read_weights(weight, head_weights, turn % 2, 0, 1, worker)
-                    T.mbarrier_wait_parity(keys_full[it % 3], (it // 3) & 1)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 3, :, :], queries[turn % 2, :, :], acc, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    leaf.read_scales(scale, key_scales, it % 3, 0, 1, worker)
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc, num_regs=32)
-                    T.sync_warp()
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 3])
-                    leaf.weigh(logit, acc, weight, 1, worker)
-                    leaf.one_length(length, need)
-                    leaf.store_logits(logits, logit, scale, length, seq, 0, 1, 1, stride, tile * 64, worker)
-                    tile = tile + step
+                score(
+                    seq_lens, logits, skip_below, b, stride, keys, key_scales, queries, head_weights,
+                    keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn,
+                    fresh, thread
+                )
             else:
-                # load: block table, key pages, queries
-                held = T.alloc_var("int32", init=0)
-                page = T.alloc_var("int32", init=0)
-                for it in T.serial(turns):
-                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, 1, skip_below, 64)
-                    last = leaf.ceildiv(need, 64) - 1
-                    if fresh:
-                        turn = turn + 1
-                        held = 0
-                        if step == 1:
-                            leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, 1, last, lane)
-                            leaf.table_entries(ahead, block_table, max_pages, seq, tile + 32, 1, 1, last, lane)
-                        T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
-                        for i in T.serial(1):
-                            T.tma_copy(query_map_rows[seq * 64 : seq * 64 + 64, 0 : 128], queries[turn % 2, :, :], barrier=queries_full[turn % 2])
-                            T.tma_copy(weights_words[seq, 0:64], head_weights[turn % 2, :], barrier=queries_full[turn % 2])
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(queries_full[turn % 2])
-                    if held == 32:
-                        held = 0
-                        entry = ahead
-                        leaf.table_entries(ahead, block_table, max_pages, seq, tile + 32 * step, step, 1, last, lane)
-                    T.mbarrier_wait_parity(keys_empty[it % 3], ((it // 3) & 1) ^ 1)
-                    for p in T.unroll(1):
-                        leaf.entry_of(page, entry, held + T.min(p, last - tile))
-                        T.tma_copy(key_map_rows[page * 66 : page * 66 + 64, 0 : 128], keys[it % 3, :, :], barrier=keys_full[it % 3], eviction_policy="evict_first")
-                        T.tma_copy(k_cache_words[page, 2048:2112], key_scales[it % 3, :], barrier=keys_full[it % 3])
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_full[it % 3])
-                    held = held + 1
-                    tile = tile + step
+                load(
+                    seq_lens, block_table, skip_below, b, max_pages, query_map_rows, weights_words,
+                    key_map_rows, k_cache_words, keys, key_scales, queries, head_weights, keys_full,
+                    keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn, fresh, entry,
+                    ahead, lane
+                )
 
     return lightning_indexer__tilelang_sm90a__decode_h64_q1_t64_st3_c4_e1

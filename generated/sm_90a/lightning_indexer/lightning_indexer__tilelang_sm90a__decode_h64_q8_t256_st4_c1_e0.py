@@ -3,9 +3,14 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=decode, heads=64, queries=8, tile=256, stages=4, resident=1, evict=0.
 
+  load            score
+  warps 16..19    warps 0..15
+  |===== keys ===>|   keys key_scales, ring of 4; bulk -> wgmma
+  |=== queries ==>|   queries head_weights; bulk -> wgmma
+
 roles
   score      threads 0..511, 104 registers  products and epilogue, 64 keys a warpgroup
-  load       threads 512..639, 24 registers  block table, key pages, queries
+  load       threads 512..639, 64 registers  block table, key pages, queries
 buffers
   keys       4 stages of 256x128 float8_e4m3, shared, 128-byte swizzle
   key_scales 4 stages of 256 float32, shared
@@ -31,10 +36,142 @@ totals: 640 threads, 202832 of 232448 bytes of shared memory, grid (132)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
+
+HEADS = 64  # index heads
+QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
+TILE = 256  # keys a tile
+STAGES = 4  # key tiles in flight
+CTAS = 132
+TILE_PAGES = 4
+INDEX_DIM = 128
+ROWS_PER_PRODUCT = 2
+COLUMNS = 128
+PAGE = 64
+PAGE_ROWS = 66
+SCALE_WORD = 2048
+
+@T.macro
+def score(
+    seq_lens, logits, skip_below, b, next_n, stride, keys, key_scales, queries, head_weights, keys_full,
+    keys_empty, queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref,
+    turn: T.Ref, fresh: T.Ref, thread
+):
+    """Products and epilogue, 64 keys a warpgroup."""
+    acc = T.alloc_fragment((TILE, COLUMNS), "float32")
+    weight = T.alloc_fragment((ROWS_PER_PRODUCT, HEADS), "float32")
+    scale = T.alloc_fragment((TILE,), "float32")
+    logit = T.alloc_fragment((TILE, ROWS_PER_PRODUCT), "float32")
+    length = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
+    worker = thread
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
+        if fresh:
+            if it > 0:
+                T.wait_wgmma(0)
+                T.sync_warp()
+                if T.shuffle_elect(32):
+                    T.mbarrier_arrive(queries_empty[0])
+            turn = turn + 1
+            T.mbarrier_wait_parity(queries_full[0], turn & 1)
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
+        for product in T.serial(leaf.ceildiv(next_n, ROWS_PER_PRODUCT)):
+            # S[keys, heads] = K Q^T
+            T.wgmma_gemm(
+                keys[it % STAGES, :, :], queries[0, product * COLUMNS : product * COLUMNS + COLUMNS, :], acc,
+                transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+            )
+            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
+            # whole.
+            leaf.read_query_lengths(
+                length, seq_lens, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n, skip_below,
+                worker
+            )
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(acc, num_regs=64)
+            # Weights of the heads of one product, from the `first` of its slot on.
+            leaf.read_weights(weight, head_weights, 0, product * COLUMNS, ROWS_PER_PRODUCT, worker)
+            # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
+            leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+            # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
+            # each has keys.
+            leaf.store_logits(
+                logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n,
+                stride, tile * TILE, worker
+            )
+        T.wait_wgmma(0)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        tile = tile + step
+
+
+@T.macro
+def load(
+    seq_lens, block_table, skip_below, b, next_n, max_pages, query_map_rows, weights_words, key_map_rows,
+    k_cache_words, keys, key_scales, queries, head_weights, keys_full, keys_empty, queries_full,
+    queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref,
+    entry: T.Ref, ahead: T.Ref, lane
+):
+    """Block table, key pages, queries."""
+    held = T.alloc_var("int32", init=0)
+    page = T.alloc_var("int32", init=0)
+    for it in T.serial(turns):
+        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+        # score.
+        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, TILE)
+        last = leaf.ceildiv(need, PAGE) - 1
+        if fresh:
+            turn = turn + 1
+            held = 0
+            if step == 1:
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
+                leaf.table_entries(ahead, block_table, max_pages, seq, tile + 8, 1, TILE_PAGES, last, lane)
+            # The last product of an odd count scores its last query twice.
+            count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
+            T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
+            for i in T.serial(count):
+                query = seq * next_n + T.min(i, next_n - 1)
+                T.tma_copy(
+                    query_map_rows[query * HEADS : query * HEADS + HEADS, 0 : INDEX_DIM],
+                    queries[0, i * HEADS : i * HEADS + HEADS, :], barrier=queries_full[0]
+                )
+                T.tma_copy(
+                    weights_words[query, 0 : HEADS], head_weights[0, i * HEADS : i * HEADS + HEADS],
+                    barrier=queries_full[0]
+                )
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(queries_full[0])
+        if held == 8:
+            held = 0
+            entry = ahead
+            leaf.table_entries(
+                ahead, block_table, max_pages, seq, tile + 8 * step, step, TILE_PAGES, last, lane
+            )
+        T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+        for p in T.unroll(TILE_PAGES):
+            # The entry that lane `place` holds.
+            leaf.entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
+            T.tma_copy(
+                key_map_rows[page * PAGE_ROWS : page * PAGE_ROWS + PAGE, 0 : INDEX_DIM],
+                keys[it % STAGES, p * PAGE : p * PAGE + PAGE, :], barrier=keys_full[it % STAGES]
+            )
+            T.tma_copy(
+                k_cache_words[page, SCALE_WORD : SCALE_WORD + PAGE],
+                key_scales[it % STAGES, p * PAGE : p * PAGE + PAGE], barrier=keys_full[it % STAGES]
+            )
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_full[it % STAGES])
+        held = held + 1
+        tile = tile + step
 
 
 def program():
@@ -46,12 +183,12 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm90a__decode_h64_q8_t256_st4_c1_e0(
-        q: T.Tensor((b, next_n, 64, 128,), "float8_e4m3fn"),
-        k_cache: T.Tensor((pages, 8448,), "uint8"),
-        weights: T.Tensor((b, next_n, 64,), "float32"),
-        seq_lens: T.Tensor((b, next_n,), "int32"),
-        block_table: T.Tensor((b, max_pages,), "int32"),
-        logits: T.Tensor((b, next_n, stride,), "float32"),
+        q: T.Tensor((b, next_n, 64, 128), "float8_e4m3fn"),
+        k_cache: T.Tensor((pages, 8448), "uint8"),
+        weights: T.Tensor((b, next_n, 64), "float32"),
+        seq_lens: T.Tensor((b, next_n), "int32"),
+        block_table: T.Tensor((b, max_pages), "int32"),
+        logits: T.Tensor((b, next_n, stride), "float32"),
         skip_below: T.int32,
     ):
         with T.Kernel(132, threads=640) as cta:
@@ -59,14 +196,14 @@ def program():
             weights_words = T.view(weights, (b * next_n, 64), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
-            keys = T.alloc_shared((4, 256, 128), "float8_e4m3")
-            key_scales = T.alloc_shared((4, 256), "float32")
-            queries = T.alloc_shared((1, 512, 128), "float8_e4m3")
-            head_weights = T.alloc_shared((1, 512), "float32")
-            keys_full = T.alloc_barrier([1] * 4)
-            keys_empty = T.alloc_barrier([16] * 4)
+            keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
+            key_scales = T.alloc_shared((STAGES, TILE), "float32")
+            queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")
+            head_weights = T.alloc_shared((1, QUERIES * HEADS), "float32")
+            keys_full = T.alloc_barrier([1] * STAGES)
+            keys_empty = T.alloc_barrier([TILE // 16] * STAGES)
             queries_full = T.alloc_barrier([1] * 1)
-            queries_empty = T.alloc_barrier([16] * 1)
+            queries_empty = T.alloc_barrier([TILE // 16] * 1)
 
             thread = T.get_thread_binding()
             lane = thread % 32
@@ -77,87 +214,45 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            leaf.place_when_even(seq, tile, step, b, cta, 132)
+            # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
+            # tiles in turn.
+            leaf.place_when_even(seq, tile, step, b, cta, CTAS)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 512) & (thread < 544):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                leaf.table_entries(entry, block_table, max_pages, row, tile, step, 4, max_pages - 1, lane)
-                leaf.table_entries(ahead, block_table, max_pages, row, tile + 8 * step, step, 4, max_pages - 1, lane)
+                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
+                # on, `step` apart.
+                leaf.table_entries(
+                    entry, block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane
+                )
+                leaf.table_entries(
+                    ahead, block_table, max_pages, row, tile + 8 * step, step, TILE_PAGES, max_pages - 1,
+                    lane
+                )
+            # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past
+            # the batch.
             leaf.keys_to_score(need, seq_lens, b, next_n, skip_below, lane)
-            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, next_n, skip_below, 256, cta, 132, lane)
+            # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
+            leaf.find_share(
+                seq, tile, need, turns, step, seq_lens, b, next_n, skip_below, TILE, cta, CTAS, lane
+            )
             if thread < 512:
-                # score: products and epilogue, 64 keys a warpgroup
                 T.set_max_nreg(104, 1)
-                acc = T.alloc_fragment((256, 128), "float32")
-                weight = T.alloc_fragment((2, 64), "float32")
-                scale = T.alloc_fragment((256,), "float32")
-                logit = T.alloc_fragment((256, 2), "float32")
-                length = T.alloc_fragment((2,), "int32")
-                worker = thread
-                for it in T.serial(turns):
-                    leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, 256)
-                    if fresh:
-                        if it > 0:
-                            T.wait_wgmma(0)
-                            T.sync_warp()
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(queries_empty[0])
-                        turn = turn + 1
-                        T.mbarrier_wait_parity(queries_full[0], turn & 1)
-                    T.mbarrier_wait_parity(keys_full[it % 4], (it // 4) & 1)
-                    leaf.read_scales(scale, key_scales, it % 4, 0, 2, worker)
-                    for product in T.serial(leaf.ceildiv(next_n, 2)):
-                        # S[keys, heads] = K Q^T
-                        T.wgmma_gemm(keys[it % 4, :, :], queries[0, product * 128 : product * 128 + 128, :], acc, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                        leaf.read_query_lengths(length, seq_lens, seq, product * 2, 2, next_n, skip_below, worker)
-                        T.wait_wgmma(0)
-                        T.warpgroup_fence_operand(acc, num_regs=64)
-                        leaf.read_weights(weight, head_weights, 0, product * 128, 2, worker)
-                        leaf.weigh(logit, acc, weight, 2, worker)
-                        leaf.store_logits(logits, logit, scale, length, seq, product * 2, 2, next_n, stride, tile * 256, worker)
-                    T.wait_wgmma(0)
-                    T.sync_warp()
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 4])
-                    tile = tile + step
+                score(
+                    seq_lens, logits, skip_below, b, next_n, stride, keys, key_scales, queries, head_weights,
+                    keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn,
+                    fresh, thread
+                )
             else:
-                # load: block table, key pages, queries
-                T.set_max_nreg(24, 0)
+                T.set_max_nreg(64, 0)
                 if thread < 544:
-                    held = T.alloc_var("int32", init=0)
-                    page = T.alloc_var("int32", init=0)
-                    for it in T.serial(turns):
-                        leaf.next_tile(fresh, it, seq, tile, need, seq_lens, b, next_n, skip_below, 256)
-                        last = leaf.ceildiv(need, 64) - 1
-                        if fresh:
-                            turn = turn + 1
-                            held = 0
-                            if step == 1:
-                                leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, 4, last, lane)
-                                leaf.table_entries(ahead, block_table, max_pages, seq, tile + 8, 1, 4, last, lane)
-                            # The last product of an odd count scores its last query twice.
-                            count = leaf.ceildiv(next_n, 2) * 2
-                            T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
-                            for i in T.serial(count):
-                                query = seq * next_n + T.min(i, next_n - 1)
-                                T.tma_copy(query_map_rows[query * 64 : query * 64 + 64, 0 : 128], queries[0, i * 64 : i * 64 + 64, :], barrier=queries_full[0])
-                                T.tma_copy(weights_words[query, 0:64], head_weights[0, i * 64 : i * 64 + 64], barrier=queries_full[0])
-                            if T.shuffle_elect(32):
-                                T.mbarrier_arrive(queries_full[0])
-                        if held == 8:
-                            held = 0
-                            entry = ahead
-                            leaf.table_entries(ahead, block_table, max_pages, seq, tile + 8 * step, step, 4, last, lane)
-                        T.mbarrier_wait_parity(keys_empty[it % 4], ((it // 4) & 1) ^ 1)
-                        for p in T.unroll(4):
-                            leaf.entry_of(page, entry, held * 4 + T.min(p, last - tile * 4))
-                            T.tma_copy(key_map_rows[page * 66 : page * 66 + 64, 0 : 128], keys[it % 4, p * 64 : p * 64 + 64, :], barrier=keys_full[it % 4])
-                            T.tma_copy(k_cache_words[page, 2048:2112], key_scales[it % 4, p * 64 : p * 64 + 64], barrier=keys_full[it % 4])
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(keys_full[it % 4])
-                        held = held + 1
-                        tile = tile + step
+                    load(
+                        seq_lens, block_table, skip_below, b, next_n, max_pages, query_map_rows,
+                        weights_words, key_map_rows, k_cache_words, keys, key_scales, queries, head_weights,
+                        keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns,
+                        turn, fresh, entry, ahead, lane
+                    )
 
     return lightning_indexer__tilelang_sm90a__decode_h64_q8_t256_st4_c1_e0

@@ -3,8 +3,13 @@
 Generated from dsl_kernels/programs/lightning_indexer.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: mode=prefill, heads=32, queries=16, tile=64, stages=6, resident=1, evict=0.
 
+  load            score
+  warps 16..19    warps 0..15
+  |===== keys ===>|   keys key_scales, ring of 6; bulk -> wgmma
+  |=== queries ==>|   queries head_weights, once; bulk -> wgmma
+
 roles
-  score      threads 0..511, 112 registers  4 rows each
+  score      threads 0..511, 112 registers  products and epilogue, 4 query rows a replica
   load       threads 512..639, 24 registers  key tiles, queries
 buffers
   keys       6 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
@@ -21,7 +26,7 @@ pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> score (wgmma)
     full  x1, 8448 bytes: load arrive + expect bytes
       score: wait full
-    empty x4: load wait empty
+    empty x16: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
   queries: load (bulk) ==[queries head_weights: once]==> score (wgmma)
     full  x1, 67584 bytes: load arrive + expect bytes
@@ -30,10 +35,100 @@ totals: 640 threads, 118376 of 232448 bytes of shared memory, grid (ceildiv(s, 1
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
+
+HEADS = 32  # index heads
+QUERIES = 16  # decode: most queries a sequence; prefill: query rows a CTA
+TILE = 64  # keys a tile
+STAGES = 6  # key tiles in flight
+BLOCK = 64
+ROWS_PER_PRODUCT = 4
+INDEX_DIM = 128
+COLUMNS = 128
+
+@T.macro
+def score(
+    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries, head_weights, keys_full,
+    keys_empty, queries_full, row: T.Ref, first: T.Ref, turns: T.Ref, thread, replica
+):
+    """Products and epilogue, 4 query rows a replica."""
+    acc = T.alloc_fragment((BLOCK, COLUMNS), "float32")
+    weight = T.alloc_fragment((ROWS_PER_PRODUCT, HEADS), "float32")
+    scale = T.alloc_fragment((BLOCK,), "float32")
+    logit = T.alloc_fragment((BLOCK, ROWS_PER_PRODUCT), "float32")
+    begin = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
+    size = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
+    worker = thread - replica * 128
+    own = row + replica * ROWS_PER_PRODUCT
+    # First keys and sizes of the windows of the rows from `row` on.
+    leaf.read_windows(begin, size, k_start, k_end, own, ROWS_PER_PRODUCT, s, skv, skip_below, worker)
+    if turns > 0:
+        T.mbarrier_wait_parity(queries_full[0], 0)
+        # Weights of the heads of one product, from the `first` of its slot on.
+        leaf.read_weights(weight, head_weights, 0, replica * COLUMNS, ROWS_PER_PRODUCT, worker)
+    for it in T.serial(turns):
+        T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
+        # S[keys, heads] = K Q^T
+        T.wgmma_gemm(
+            keys[it % STAGES, :, :], queries[0, replica * COLUMNS : replica * COLUMNS + COLUMNS, :], acc,
+            transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+        )
+        # Two scales a lane are two registers too many while the product runs.
+        T.wait_wgmma(0)
+        T.warpgroup_fence_operand(acc, num_regs=64)
+        # Scales of the keys of one product, from key `first` of the tile on.
+        leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
+        T.wait_wgmma(0)
+        T.sync_warp()
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_empty[it % STAGES])
+        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
+        leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
+        # Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's
+        # window.
+        leaf.store_window(
+            logits, logit, scale, begin, size, own, ROWS_PER_PRODUCT, stride, (first + it) * TILE, worker
+        )
+
+
+@T.macro
+def load(
+    query_map_rows, weight_map_rows, key_map_rows, scale_map_rows, keys, key_scales, queries, head_weights,
+    keys_full, keys_empty, queries_full, row: T.Ref, first: T.Ref, turns: T.Ref
+):
+    """Key tiles, queries."""
+    query = row * HEADS
+    if turns > 0:
+        # queries: filled once, so its slot is free
+        T.tma_copy(
+            query_map_rows[query : query + 256, 0 : INDEX_DIM], queries[0, 0 : 256, :],
+            barrier=queries_full[0]
+        )
+        T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
+        T.tma_copy(
+            query_map_rows[query + 256 : query + 256 + 256, 0 : INDEX_DIM], queries[0, 256 : 512, :],
+            barrier=queries_full[0]
+        )
+        T.tma_copy(
+            weight_map_rows[0, query + 256 : query + 256 + 256], head_weights[0, 256 : 512],
+            barrier=queries_full[0]
+        )
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(queries_full[0])
+    for it in T.serial(turns):
+        T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+        key = (first + it) * TILE
+        T.tma_copy(
+            key_map_rows[key : key + TILE, 0 : INDEX_DIM], keys[it % STAGES, :, :],
+            barrier=keys_full[it % STAGES]
+        )
+        T.tma_copy(
+            scale_map_rows[0, key : key + TILE], key_scales[it % STAGES, :], barrier=keys_full[it % STAGES]
+        )
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(keys_full[it % STAGES])
 
 
 def program():
@@ -43,13 +138,13 @@ def program():
 
     @T.prim_func
     def lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0(
-        q: T.Tensor((s, 32, 128,), "float8_e4m3fn"),
-        k: T.Tensor((skv, 128,), "float8_e4m3fn"),
+        q: T.Tensor((s, 32, 128), "float8_e4m3fn"),
+        k: T.Tensor((skv, 128), "float8_e4m3fn"),
         k_scales: T.Tensor((skv,), "float32"),
-        weights: T.Tensor((s, 32,), "float32"),
+        weights: T.Tensor((s, 32), "float32"),
         k_start: T.Tensor((s,), "int32"),
         k_end: T.Tensor((s,), "int32"),
-        logits: T.Tensor((s, stride,), "float32"),
+        logits: T.Tensor((s, stride), "float32"),
         skip_below: T.int32,
         splits: T.int32,
     ):
@@ -58,156 +153,54 @@ def program():
             weight_map_rows = T.view(weights, (1, s * 32), "float32", strides=(4, 1))
             key_map_rows = T.view(k, (skv, 128), "float8_e4m3")
             scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
-            keys = T.alloc_shared((6, 64, 128), "float8_e4m3")
-            key_scales = T.alloc_shared((6, 64), "float32")
-            queries = T.alloc_shared((1, 512, 128), "float8_e4m3")
-            head_weights = T.alloc_shared((1, 512), "float32")
-            keys_full = T.alloc_barrier([1] * 6)
-            keys_empty = T.alloc_barrier([4] * 6)
+            keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
+            key_scales = T.alloc_shared((STAGES, TILE), "float32")
+            queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")
+            head_weights = T.alloc_shared((1, QUERIES * HEADS), "float32")
+            keys_full = T.alloc_barrier([1] * STAGES)
+            keys_empty = T.alloc_barrier([4 * (BLOCK // 16)] * STAGES)
             queries_full = T.alloc_barrier([1] * 1)
 
             thread = T.get_thread_binding()
-            lane = thread % 32
             row = T.alloc_var("int32", init=0)
             first = T.alloc_var("int32", init=0)
             turns = T.alloc_var("int32", init=0)
             # Later rows see more keys in a causal prefill: the longest blocks start first.
-            row = (leaf.ceildiv(s, 16) - 1 - block) * 16
-            leaf.find_tiles(first, turns, k_start, k_end, row, 16, s, skv, skip_below, 64, split, splits)
+            row = (leaf.ceildiv(s, QUERIES) - 1 - block) * QUERIES
+            # First key tile and tile count of a split over the union of the windows of a block of rows.
+            leaf.find_tiles(
+                first, turns, k_start, k_end, row, QUERIES, s, skv, skip_below, TILE, split, splits
+            )
             if thread < 128:
-                # score 0: 4 rows each
                 T.set_max_nreg(112, 1)
-                acc_0 = T.alloc_fragment((64, 128), "float32")
-                weight_0 = T.alloc_fragment((4, 32), "float32")
-                scale_0 = T.alloc_fragment((64,), "float32")
-                logit_0 = T.alloc_fragment((64, 4), "float32")
-                begin_0 = T.alloc_fragment((4,), "int32")
-                size_0 = T.alloc_fragment((4,), "int32")
-                worker = thread
-                own = row
-                leaf.read_windows(begin_0, size_0, k_start, k_end, own, 4, s, skv, skip_below, worker)
-                if turns > 0:
-                    T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_0, head_weights, 0, 0, 4, worker)
-                for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 0 : 128, :], acc_0, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_0, num_regs=64)
-                    leaf.read_scales(scale_0, key_scales, it % 6, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    T.sync_warp()
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 6])
-                    leaf.weigh(logit_0, acc_0, weight_0, 4, worker)
-                    leaf.store_window(logits, logit_0, scale_0, begin_0, size_0, own, 4, stride, (first + it) * 64, worker)
+                score(
+                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
+                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 0
+                )
             elif thread < 256:
-                # score 1: 4 rows each
                 T.set_max_nreg(112, 1)
-                acc_1 = T.alloc_fragment((64, 128), "float32")
-                weight_1 = T.alloc_fragment((4, 32), "float32")
-                scale_1 = T.alloc_fragment((64,), "float32")
-                logit_1 = T.alloc_fragment((64, 4), "float32")
-                begin_1 = T.alloc_fragment((4,), "int32")
-                size_1 = T.alloc_fragment((4,), "int32")
-                worker = thread - 128
-                own = row + 4
-                leaf.read_windows(begin_1, size_1, k_start, k_end, own, 4, s, skv, skip_below, worker)
-                if turns > 0:
-                    T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_1, head_weights, 0, 128, 4, worker)
-                for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 128 : 256, :], acc_1, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_1, num_regs=64)
-                    leaf.read_scales(scale_1, key_scales, it % 6, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    T.sync_warp()
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 6])
-                    leaf.weigh(logit_1, acc_1, weight_1, 4, worker)
-                    leaf.store_window(logits, logit_1, scale_1, begin_1, size_1, own, 4, stride, (first + it) * 64, worker)
+                score(
+                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
+                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 1
+                )
             elif thread < 384:
-                # score 2: 4 rows each
                 T.set_max_nreg(112, 1)
-                acc_2 = T.alloc_fragment((64, 128), "float32")
-                weight_2 = T.alloc_fragment((4, 32), "float32")
-                scale_2 = T.alloc_fragment((64,), "float32")
-                logit_2 = T.alloc_fragment((64, 4), "float32")
-                begin_2 = T.alloc_fragment((4,), "int32")
-                size_2 = T.alloc_fragment((4,), "int32")
-                worker = thread - 256
-                own = row + 8
-                leaf.read_windows(begin_2, size_2, k_start, k_end, own, 4, s, skv, skip_below, worker)
-                if turns > 0:
-                    T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_2, head_weights, 0, 256, 4, worker)
-                for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 256 : 384, :], acc_2, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_2, num_regs=64)
-                    leaf.read_scales(scale_2, key_scales, it % 6, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    T.sync_warp()
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 6])
-                    leaf.weigh(logit_2, acc_2, weight_2, 4, worker)
-                    leaf.store_window(logits, logit_2, scale_2, begin_2, size_2, own, 4, stride, (first + it) * 64, worker)
+                score(
+                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
+                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 2
+                )
             elif thread < 512:
-                # score 3: 4 rows each
                 T.set_max_nreg(112, 1)
-                acc_3 = T.alloc_fragment((64, 128), "float32")
-                weight_3 = T.alloc_fragment((4, 32), "float32")
-                scale_3 = T.alloc_fragment((64,), "float32")
-                logit_3 = T.alloc_fragment((64, 4), "float32")
-                begin_3 = T.alloc_fragment((4,), "int32")
-                size_3 = T.alloc_fragment((4,), "int32")
-                worker = thread - 384
-                own = row + 12
-                leaf.read_windows(begin_3, size_3, k_start, k_end, own, 4, s, skv, skip_below, worker)
-                if turns > 0:
-                    T.mbarrier_wait_parity(queries_full[0], 0)
-                    leaf.read_weights(weight_3, head_weights, 0, 384, 4, worker)
-                for it in T.serial(turns):
-                    T.mbarrier_wait_parity(keys_full[it % 6], (it // 6) & 1)
-                    # S[keys, heads] = K Q^T
-                    T.wgmma_gemm(keys[it % 6, :, :], queries[0, 384 : 512, :], acc_3, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True)
-                    # Two scales a lane are two registers too many while the product runs.
-                    T.wait_wgmma(0)
-                    T.warpgroup_fence_operand(acc_3, num_regs=64)
-                    leaf.read_scales(scale_3, key_scales, it % 6, 0, 4, worker)
-                    T.wait_wgmma(0)
-                    T.sync_warp()
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(keys_empty[it % 6])
-                    leaf.weigh(logit_3, acc_3, weight_3, 4, worker)
-                    leaf.store_window(logits, logit_3, scale_3, begin_3, size_3, own, 4, stride, (first + it) * 64, worker)
+                score(
+                    k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries,
+                    head_weights, keys_full, keys_empty, queries_full, row, first, turns, thread, 3
+                )
             else:
-                # load: key tiles, queries
                 T.set_max_nreg(24, 0)
                 if thread < 544:
-                    query = row * 32
-                    if turns > 0:
-                        T.tma_copy(query_map_rows[query : query + 256, 0 : 128], queries[0, 0 : 256, :], barrier=queries_full[0])
-                        T.tma_copy(weight_map_rows[0, query : query + 256], head_weights[0, 0 : 256], barrier=queries_full[0])
-                        T.tma_copy(query_map_rows[query + 256 : query + 256 + 256, 0 : 128], queries[0, 256 : 512, :], barrier=queries_full[0])
-                        T.tma_copy(weight_map_rows[0, query + 256 : query + 256 + 256], head_weights[0, 256 : 512], barrier=queries_full[0])
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(queries_full[0])
-                    for it in T.serial(turns):
-                        T.mbarrier_wait_parity(keys_empty[it % 6], ((it // 6) & 1) ^ 1)
-                        key = (first + it) * 64
-                        T.tma_copy(key_map_rows[key : key + 64, 0 : 128], keys[it % 6, :, :], barrier=keys_full[it % 6])
-                        T.tma_copy(scale_map_rows[0, key : key + 64], key_scales[it % 6, :], barrier=keys_full[it % 6])
-                        if T.shuffle_elect(32):
-                            T.mbarrier_arrive(keys_full[it % 6])
+                    load(
+                        query_map_rows, weight_map_rows, key_map_rows, scale_map_rows, keys, key_scales,
+                        queries, head_weights, keys_full, keys_empty, queries_full, row, first, turns
+                    )
 
     return lightning_indexer__tilelang_sm90a__prefill_h32_q16_t64_st6_c1_e0

@@ -3,6 +3,12 @@
 Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=64, kv=bf16, tile=64, stages=2, cluster=16, slices=2, block=16.
 
+  gather       attend
+  warps 4..7   warps 0..3
+  |==== kv ===>|   ckv_s kpe_s, ring of 2; cp_async -> wgmma
+  |            |   x, between CTAs: x_s, ring of 2; peers -> threads
+  |            |   o, between CTAs: o_s, once; peers -> threads
+
 roles
   attend     threads 0..127  queries, both products, softmax, merge, output
   gather     threads 128..255  selected rows into the ring
@@ -43,33 +49,48 @@ totals: 256 threads, 118076 of 232448 bytes of shared memory, grid (t * 4, 16, s
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, grid, wgmma
+from dsl_kernels.device.cutedsl import grid, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-QK_NOPE = wgmma.Product("bfloat16", 64, 16, 256, "k", "k")
-QK_PE = wgmma.Product("bfloat16", 64, 16, 32, "k", "k")
-PV = wgmma.Product("bfloat16", 256, 16, 64, "mn", "mn")
+HEADS = 64  # query heads
+TILE = 64  # tokens a tile
+STAGES = 2  # gathered tiles in flight
+CLUSTER = 16  # splits of a row that meet as a cluster and share out the merge
+SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
+BLOCK = 16  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+QUADS = 8
+DIMS = 256
+LATENT_DIM = 512
+ROPE = 32
+ROPE_DIM = 64
+ATTEND_BARRIER = 1
+ATTEND_THREADS = 128
+PARTS = 8
+
+QK_NOPE = wgmma.Product("bfloat16", TILE, BLOCK, DIMS, "k", "k")
+QK_PE = wgmma.Product("bfloat16", TILE, BLOCK, ROPE, "k", "k")
+PV = wgmma.Product("bfloat16", DIMS, BLOCK, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ('t', '64', '512')),
-        Operand("q_pe", "tensor", "bfloat16", ('t', '64', '64')),
-        Operand("ckv", "tensor", "bfloat16", ('n', '512'), strides=('ckv_stride', '1')),
-        Operand("kpe", "tensor", "bfloat16", ('n', '64'), strides=('kpe_stride', '1')),
-        Operand("indices", "tensor", "int32", ('t', 'topk')),
-        Operand("attn_sink", "tensor", "float32", ('64',)),
-        Operand("out", "tensor", "bfloat16", ('t', '64', '512'), written=True),
-        Operand("lse", "tensor", "float32", ('t', '64'), written=True),
-        Operand("o_partial", "tensor", "float32", ('t', 'splits', '64', '512'), written=True),
-        Operand("lse_partial", "tensor", "float32", ('t', 'splits', '64'), written=True),
-        Operand("arrivals", "tensor", "int32", ('arrival_slots',), written=True),
+        Operand("q_nope", "tensor", "bfloat16", ("t", "64", "512")),
+        Operand("q_pe", "tensor", "bfloat16", ("t", "64", "64")),
+        Operand("ckv", "tensor", "bfloat16", ("n", "512"), strides=("ckv_stride", "1")),
+        Operand("kpe", "tensor", "bfloat16", ("n", "64"), strides=("kpe_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("attn_sink", "tensor", "float32", ("64",)),
+        Operand("out", "tensor", "bfloat16", ("t", "64", "512"), written=True),
+        Operand("lse", "tensor", "float32", ("t", "64"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
+        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
-    grid=('t * 4', '16', 'splits // 16'),
+    grid=("t * 4", "16", "splits // 16"),
     block=256,
     cluster=(1, 16, 1),
 )
@@ -77,28 +98,206 @@ LAUNCH = Launch(
 
 @cute.struct
 class Shared:
-    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 4096], 1024]
-    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 512], 1024]
-    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 32768], 1024]
-    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 4096], 1024]
-    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, 1024], 1024]
-    x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2048], 128]
-    o_s: cute.struct.Align[cute.struct.MemRange[Float32, 6144], 128]
-    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 64], 128]
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * DIMS], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * ROPE], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIMS], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * BLOCK], 1024]
+    x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * (BLOCK // 8) * 128 * 4], 128]
+    o_s: cute.struct.Align[cute.struct.MemRange[Float32, QUADS * 128 * 6], 128]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * BLOCK], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
-    kv_full: cute.struct.MemRange[Int64, 2]
-    kv_empty: cute.struct.MemRange[Int64, 2]
+    kv_full: cute.struct.MemRange[Int64, STAGES]
+    kv_empty: cute.struct.MemRange[Int64, STAGES]
     x_full: cute.struct.MemRange[Int64, 2]
     o_full: cute.struct.MemRange[Int64, 1]
+
+
+@cute.jit
+def attend(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
+    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
+    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
+    x_s: cute.Pointer, o_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, x_full: cute.Pointer, o_full: cute.Pointer, bx: Int32, rank: Int32, part: Int32,
+    row: Int32, head0: Int32, which: Int32, split: Int32, splits_of_row: Int32, turns: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+):
+    """Queries, both products, softmax, merge, output."""
+    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, BLOCK, DIMS, 1, 128)
+    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE, STAGES, 64)
+    qk_pe_b = QK_PE.operand_b(qpe_s, BLOCK, ROPE, 1, 64)
+    pv_a = PV.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    pv_b = PV.operand_b(p_s, TILE, BLOCK, 1, 32)
+    scores = QK_NOPE.accumulators()
+    acc = PV.accumulators()
+    sums = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    sums.fill(0)
+    risen = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    risen.fill(0)
+    top = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    top.fill(0)
+    peak = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    peak.fill(0)
+    quads = cute.make_rmem_tensor(4, Float32)
+    quads.fill(0)
+    lses = cute.make_rmem_tensor(2, Float32)
+    lses.fill(0)
+    sinks = cute.make_rmem_tensor(2, Float32)
+    sinks.fill(0)
+    worker = thread
+    share = rank // SLICES
+    if worker == 0:
+        cute.arch.mbarrier_arrive_and_expect_tx(o_full, QUADS * 128 * 6 * 4)
+    # The sink logits of the heads that this CTA finishes, read long before they are wanted.
+    leaf.load_sinks(sinks, attn_sink, head0, BLOCK, share, worker)
+    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
+    leaf.load_queries(q_s, q_nope, row, head0, HEADS, BLOCK, LATENT_DIM, which * DIMS, DIMS, worker)
+    leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, BLOCK, ROPE_DIM, which * ROPE, ROPE, worker)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    acc.fill(0.0)
+    sums.fill(0.0)
+    peak.fill(-Float32.inf)
+    cute.arch.cluster_wait()
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            # S^T = K Q^T
+            warpgroup.fence()
+            QK_NOPE.multiply(
+                qk_nope_a[None, None, None, it % STAGES, 0, 0], qk_nope_b[None, None, None, 0, 0, 0], scores,
+                False
+            )
+            QK_PE.multiply(
+                qk_pe_a[None, None, None, it % STAGES, 0, 0], qk_pe_b[None, None, None, 0, 0, 0], scores,
+                True
+            )
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            if worker == 0:
+                cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, BLOCK // 8 * 128 * 4 * 4)
+            # Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR
+            # d.
+            leaf.send_scores(
+                scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
+            )
+            cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
+            # Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 +
+            # 3).
+            leaf.add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), SLICES, worker)
+            # Scale the logits to base 2 and put -inf where the token has no valid id.
+            leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+            # Maxima over the 16 tokens of each warp.
+            leaf.column_maxima(risen, scores, worker)
+            # Leave one value a column and warp for the other warps.
+            leaf.share_columns(red_s, risen, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # The maxima of the columns over the four warps.
+            leaf.join_maxima(top, red_s, worker)
+            # P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+            leaf.online_softmax(scores, sums, acc, peak, top)
+            # Write P as bf16; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, BLOCK, worker)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # O^T += K^T P^T
+            warpgroup.fence()
+            PV.multiply(pv_a[None, None, None, it % STAGES, 0, 0], pv_b[None, None, None, 0, 0, 0], acc, True)
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
+            it = it + 1
+    # Sums over the tokens of each warp.
+    leaf.column_sums(risen, sums, worker)
+    leaf.share_columns(red_s, risen, worker)
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    # The sums of the columns over the four warps.
+    leaf.join_sums(top, red_s, worker)
+    # O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf.
+    leaf.normalise(acc, top, peak)
+    # The CTAs that hold this slice trade quads of O, so that each merges its share of them.
+    # Send each CTA of the cluster that holds this slice its share of the quads of O and their lses, this one
+    # included.
+    leaf.send_parts(acc, top, o_s, o_full, rank, SLICES, PARTS, BLOCK, worker)
+    cute.arch.mbarrier_wait(o_full, 0)
+    # Join the parts that the CTAs of the cluster have sent.
+    leaf.merge_sent(quads, lses, o_s, PARTS, worker)
+    clusters = splits // CLUSTER
+    last = Boolean(True)
+    if clusters > 1:
+        # Write this CTA's normalised share of O, in the order of the threads, and its lses, for
+        # `merge_parts`.
+        leaf.leave_part(
+            quads, lses, o_partial, lse_partial, row, splits, part * CLUSTER + rank, head0, share, HEADS,
+            BLOCK, worker
+        )
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+        grid.count_in(last_s, arrivals + bx * CLUSTER + rank, clusters, worker)
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+        last = last_s.load() == clusters - 1
+    if last:
+        if clusters > 1:
+            # Replace this CTA's quads and the lses of their heads by those of all clusters' parts.
+            leaf.merge_parts(
+                quads, lses, o_partial, lse_partial, row, splits, rank, CLUSTER, clusters, head0, share,
+                HEADS, BLOCK, worker
+            )
+        # Store this CTA's quads as bf16, each head scaled by the share that tokens keep beside its sink; and
+        # the lse.
+        leaf.store_result(
+            out, lse, quads, lses, sinks, row, head0, HEADS, share, which, DIMS, BLOCK, lse_scale, worker
+        )
+
+
+@cute.jit
+def gather(
+    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, row: Int32, which: Int32, split: Int32, splits_of_row: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
+    lane: Int32
+):
+    """Selected rows into the ring."""
+    worker = thread % 128
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        now_low = low
+        now_high = high
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+            # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+            leaf.copy_rows(
+                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, which * DIMS, DIMS, now_low, now_high,
+                n, worker
+            )
+            leaf.copy_rows(
+                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, which * ROPE, ROPE, now_low, now_high,
+                n, worker
+            )
+            cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % STAGES)
+            it = it + 1
+    cute.arch.cluster_wait()
 
 
 @cute.kernel
 def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
-    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
-    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -118,13 +317,13 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     bx, rank, part = cute.arch.block_idx()
-    row = bx // 4
-    head0 = bx % 4 * 16
+    row = bx // (HEADS // BLOCK)
+    head0 = bx % (HEADS // BLOCK) * BLOCK
     # The CTAs of a slice group have consecutive ranks and walk the same tiles.
-    which = rank % 2
-    split = part * 8 + rank // 2
-    splits_of_row = splits // 2
-    turns = (topk // 64 - split + splits_of_row - 1) // splits_of_row
+    which = rank % SLICES
+    split = part * (CLUSTER // SLICES) + rank // SLICES
+    splits_of_row = splits // SLICES
+    turns = (topk // TILE - split + splits_of_row - 1) // splits_of_row
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -133,9 +332,9 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
     live = Boolean(False)
     if warp == 0:
         with cute.arch.elect_one():
-            for i in cutlass.range_constexpr(2):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(kv_full + i, 128)
-            for i in cutlass.range_constexpr(2):
+            for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(kv_empty + i, 128)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(x_full + i, 1)
@@ -147,123 +346,31 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
+    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
     low, high = leaf.read_ids(indices, topk, row, 0, turns, split, splits_of_row, lane)
     if warp < 4:
-        # attend: queries, both products, softmax, merge, output
-        qk_nope_a = QK_NOPE.operand_a(ckv_s, 64, 256, 2, 128)
-        qk_nope_b = QK_NOPE.operand_b(q_s, 16, 256, 1, 128)
-        qk_pe_a = QK_PE.operand_a(kpe_s, 64, 32, 2, 64)
-        qk_pe_b = QK_PE.operand_b(qpe_s, 16, 32, 1, 64)
-        pv_a = PV.operand_a(ckv_s, 64, 256, 2, 128)
-        pv_b = PV.operand_b(p_s, 64, 16, 1, 32)
-        scores = QK_NOPE.accumulators()
-        acc = PV.accumulators()
-        sums = cute.make_rmem_tensor(4, Float32)
-        sums.fill(0)
-        risen = cute.make_rmem_tensor(4, Float32)
-        risen.fill(0)
-        top = cute.make_rmem_tensor(4, Float32)
-        top.fill(0)
-        peak = cute.make_rmem_tensor(4, Float32)
-        peak.fill(0)
-        quads = cute.make_rmem_tensor(4, Float32)
-        quads.fill(0)
-        lses = cute.make_rmem_tensor(2, Float32)
-        lses.fill(0)
-        sinks = cute.make_rmem_tensor(2, Float32)
-        sinks.fill(0)
-        worker = thread
-        share = rank // 2
-        if worker == 0:
-            cute.arch.mbarrier_arrive_and_expect_tx(o_full, 24576)
-        leaf.load_sinks(sinks, attn_sink, head0, 16, share, worker)
-        leaf.load_queries(q_s, q_nope, row, head0, 64, 16, 512, which * 256, 256, worker)
-        leaf.load_queries(qpe_s, q_pe, row, head0, 64, 16, 64, which * 32, 32, worker)
-        cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.barrier(barrier_id=1, number_of_threads=128)
-        acc.fill(0.0)
-        sums.fill(0.0)
-        peak.fill(-Float32.inf)
-        cute.arch.cluster_wait()
-        for turn in cutlass.range(turns, unroll=1):
-            in_low, in_high, live = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
-            if live:
-                cute.arch.mbarrier_wait(kv_full + it % 2, (it // 2) & 1)
-                cute.arch.fence_proxy("async.shared", space="cta")
-                # S^T = K Q^T
-                warpgroup.fence()
-                QK_NOPE.multiply(qk_nope_a[None, None, None, it % 2, 0, 0], qk_nope_b[None, None, None, 0, 0, 0], scores, False)
-                QK_PE.multiply(qk_pe_a[None, None, None, it % 2, 0, 0], qk_pe_b[None, None, None, 0, 0, 0], scores, True)
-                warpgroup.commit_group()
-                warpgroup.wait_group(0)
-                if worker == 0:
-                    cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, 4096)
-                leaf.send_scores(scores, x_s + it % 2 * 1024, x_full + it % 2, rank, 2, worker)
-                cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
-                leaf.add_scores(scores, x_s + it % 2 * 1024, 2, worker)
-                leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
-                leaf.column_maxima(risen, scores, worker)
-                leaf.share_columns(red_s, risen, worker)
-                cute.arch.barrier(barrier_id=1, number_of_threads=128)
-                leaf.join_maxima(top, red_s, worker)
-                leaf.online_softmax(scores, sums, acc, peak, top)
-                leaf.store_weights(p_s, scores, 16, worker)
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.barrier(barrier_id=1, number_of_threads=128)
-                # O^T += K^T P^T
-                warpgroup.fence()
-                PV.multiply(pv_a[None, None, None, it % 2, 0, 0], pv_b[None, None, None, 0, 0, 0], acc, True)
-                warpgroup.commit_group()
-                warpgroup.wait_group(0)
-                cute.arch.mbarrier_arrive(kv_empty + it % 2)
-                it = it + 1
-        leaf.column_sums(risen, sums, worker)
-        leaf.share_columns(red_s, risen, worker)
-        cute.arch.barrier(barrier_id=1, number_of_threads=128)
-        leaf.join_sums(top, red_s, worker)
-        leaf.normalise(acc, top, peak)
-        # The CTAs that hold this slice trade quads of O, so that each merges its share of them.
-        leaf.send_parts(acc, top, o_s, o_full, rank, 2, 8, 16, worker)
-        cute.arch.mbarrier_wait(o_full, 0)
-        leaf.merge_sent(quads, lses, o_s, 8, worker)
-        clusters = splits // 16
-        last = Boolean(True)
-        if clusters > 1:
-            leaf.leave_part(quads, lses, o_partial, lse_partial, row, splits, part * 16 + rank, head0, share, 64, 16, worker)
-            last = grid.take_ticket(last_s, arrivals + bx * 16 + rank, clusters, 1, 128, worker)
-        if last:
-            if clusters > 1:
-                leaf.merge_parts(quads, lses, o_partial, lse_partial, row, splits, rank, 16, clusters, head0, share, 64, 16, worker)
-            leaf.store_result(out, lse, quads, lses, sinks, row, head0, 64, share, which, 256, 16, lse_scale, worker)
+        attend(
+            q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
+            n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, x_s, o_s, red_s, last_s, kv_full, kv_empty,
+            x_full, o_full, bx, rank, part, row, head0, which, split, splits_of_row, turns, it, low, high,
+            in_low, in_high, live, thread, lane
+        )
     else:
-        # gather: selected rows into the ring
-        worker = thread - 128
-        for turn in cutlass.range(turns, unroll=1):
-            in_low, in_high, live = leaf.vote(low, high, n)
-            now_low = low
-            now_high = high
-            low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
-            if live:
-                cute.arch.mbarrier_wait(kv_empty + it % 2, ((it // 2) & 1) ^ 1)
-                leaf.copy_rows(ckv_s + it % 2 * 16384, ckv, ckv_stride, which * 256, 256, now_low, now_high, n, worker)
-                leaf.copy_rows(kpe_s + it % 2 * 2048, kpe, kpe_stride, which * 32, 32, now_low, now_high, n, worker)
-                cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % 2)
-                it = it + 1
-        cute.arch.cluster_wait()
+        gather(
+            ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, ckv_s, kpe_s, kv_full, kv_empty, row, which,
+            split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+        )
 
 
 @cute.jit
 def program(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
-    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: cutlass.Float32, lse_scale: cutlass.Float32,
-    t: cutlass.Int32, n: cutlass.Int32, ckv_stride: cutlass.Int32, kpe_stride: cutlass.Int32,
-    topk: cutlass.Int32, splits: cutlass.Int32, arrival_slots: cutlass.Int32
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
-    sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
+    kernel = sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
         q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
-    ).launch(
-        grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1)
     )
+    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1), min_blocks_per_mp=1)

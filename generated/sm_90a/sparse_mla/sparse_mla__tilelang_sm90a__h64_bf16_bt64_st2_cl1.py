@@ -3,6 +3,10 @@
 Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=64, kv=bf16, tile=64, stages=2, cluster=1.
 
+  gather        attend
+  warps 8..11   warps 0..7
+  |===== kv ===>|   ckv_s kpe_s, ring of 2; cp_async -> wgmma
+
 roles
   attend     threads 0..255, 216 registers  queries, both products, softmax, merge, output
   gather     threads 256..383, 72 registers  selected rows into the ring
@@ -36,6 +40,131 @@ from dsl_kernels.device.tilelang import sparse_mla as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
+HEADS = 64  # query heads
+TILE = 64  # tokens a tile
+STAGES = 2  # gathered tiles in flight
+LATENT_DIM = 512
+ROPE_DIM = 64
+ATTEND_BARRIER = 1
+ATTEND_THREADS = 256
+
+@T.macro
+def attend(
+    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
+    topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split, turns,
+    it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+):
+    """Queries, both products, softmax, merge, output."""
+    scores = T.alloc_fragment((TILE, HEADS), "float32")
+    sums = T.alloc_fragment((TILE, HEADS), "float32")
+    acc = T.alloc_fragment((LATENT_DIM, HEADS), "float32")
+    risen = T.alloc_fragment((4, HEADS), "float32")
+    top = T.alloc_fragment((HEADS,), "float32")
+    peak = T.alloc_fragment((HEADS,), "float32")
+    worker = thread
+    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
+    leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
+    leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, 0, ROPE_DIM, worker)
+    T.fence_proxy_async()
+    T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+    T.fill(acc, 0.0)
+    T.fill(sums, 0.0)
+    T.fill(peak, -T.infinity("float32"))
+    for turn in T.serial(turns):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        leaf.vote(in_low, in_high, live, low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
+            T.fence_proxy_async()
+            # S^T = K Q^T
+            T.wgmma_gemm(
+                ckv_s[it % STAGES, :, :], q_s[:, :], scores, transpose_B=True,
+                policy=T.GemmWarpPolicy.FullCol, clear_accum=True
+            )
+            T.wgmma_gemm(
+                kpe_s[it % STAGES, :, :], qpe_s[:, :], scores, transpose_B=True,
+                policy=T.GemmWarpPolicy.FullCol, clear_accum=False
+            )
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(scores, num_regs=16)
+            # Scale the logits to base 2 and put -inf where the token has no valid id.
+            leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+            # Maxima over the 16 tokens of each warp.
+            leaf.column_maxima(risen, scores, worker)
+            # Leave one value a column and warp for the other warps.
+            leaf.share_columns(red_s, risen, worker)
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            # The maxima of the columns over the four warps.
+            leaf.join_maxima(top, red_s, worker)
+            # P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+            leaf.online_softmax(scores, sums, acc, peak, top)
+            # Write P as bf16; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, HEADS, worker)
+            T.fence_proxy_async()
+            T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+            # O^T += K^T P^T
+            T.wgmma_gemm(
+                ckv_s[it % STAGES, :, :], p_s[:, :], acc, transpose_A=True, policy=T.GemmWarpPolicy.FullCol,
+                clear_accum=False
+            )
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(acc, num_regs=128)
+            T.mbarrier_arrive(kv_empty[it % STAGES])
+            it = it + 1
+    # Sums over the tokens of each warp.
+    leaf.column_sums(risen, sums, worker)
+    leaf.share_columns(red_s, risen, worker)
+    T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+    # The sums of the columns over the four warps.
+    leaf.join_sums(top, red_s, worker)
+    # O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf.
+    leaf.normalise(acc, top, peak)
+    last = T.alloc_var("bool", init=True)
+    if splits == 1:
+        # The result of a row that one CTA holds whole.
+        leaf.write_outputs(acc, top, attn_sink, out, lse, bx, 0, HEADS, lse_scale, worker)
+    else:
+        # The normalised output and the lse of one split, for `merge_splits`.
+        leaf.write_partial(acc, top, o_partial, lse_partial, bx, splits, split, 0, HEADS, worker)
+        T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+        grid.count_in(last_s, arrivals, bx, splits, worker)
+        T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
+        last = last_s[0] == splits - 1
+        if last:
+            # The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one
+            # latent dim.
+            leaf.merge_splits(
+                o_partial, lse_partial, attn_sink, out, lse, bx, 0, HEADS, HEADS, splits, lse_scale, 0,
+                HEADS * 128, worker, ATTEND_THREADS
+            )
+
+
+@T.macro
+def gather(
+    ckv, kpe, indices, n, topk, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, turns, it: T.Ref,
+    low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, lane
+):
+    """Selected rows into the ring."""
+    worker = thread - 256
+    for turn in T.serial(turns):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        leaf.vote(in_low, in_high, live, low, high, n)
+        now_low = low
+        now_high = high
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
+            # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+            leaf.copy_rows(ckv_s, it % STAGES, ckv, 0, LATENT_DIM, now_low, now_high, n, worker)
+            leaf.copy_rows(kpe_s, it % STAGES, kpe, 0, ROPE_DIM, now_low, now_high, n, worker)
+            T.cp_async_barrier_noinc(kv_full[it % STAGES])
+            it = it + 1
+
 
 def program():
     t = T.dynamic("t")
@@ -48,112 +177,56 @@ def program():
 
     @T.prim_func
     def sparse_mla__tilelang_sm90a__h64_bf16_bt64_st2_cl1(
-        q_nope: T.Tensor((t, 64, 512,), "bfloat16"),
-        q_pe: T.Tensor((t, 64, 64,), "bfloat16"),
-        ckv: T.StridedTensor((n, 512,), (ckv_stride, 1), "bfloat16"),
-        kpe: T.StridedTensor((n, 64,), (kpe_stride, 1), "bfloat16"),
-        indices: T.Tensor((t, topk,), "int32"),
+        q_nope: T.Tensor((t, 64, 512), "bfloat16"),
+        q_pe: T.Tensor((t, 64, 64), "bfloat16"),
+        ckv: T.StridedTensor((n, 512), (ckv_stride, 1), "bfloat16"),
+        kpe: T.StridedTensor((n, 64), (kpe_stride, 1), "bfloat16"),
+        indices: T.Tensor((t, topk), "int32"),
         attn_sink: T.Tensor((64,), "float32"),
-        out: T.Tensor((t, 64, 512,), "bfloat16"),
-        lse: T.Tensor((t, 64,), "float32"),
-        o_partial: T.Tensor((t, splits, 64, 512,), "float32"),
-        lse_partial: T.Tensor((t, splits, 64,), "float32"),
+        out: T.Tensor((t, 64, 512), "bfloat16"),
+        lse: T.Tensor((t, 64), "float32"),
+        o_partial: T.Tensor((t, splits, 64, 512), "float32"),
+        lse_partial: T.Tensor((t, splits, 64), "float32"),
         arrivals: T.Tensor((arrival_slots,), "int32"),
         sm_scale: T.float32,
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, splits, threads=384) as (bx, split):
             T.import_source(leaf.SOURCE)
-            q_s = T.alloc_shared((64, 512), "bfloat16")
-            qpe_s = T.alloc_shared((64, 64), "bfloat16")
-            ckv_s = T.alloc_shared((2, 64, 512), "bfloat16")
-            kpe_s = T.alloc_shared((2, 64, 64), "bfloat16")
-            p_s = T.alloc_shared((64, 64), "bfloat16")
-            red_s = T.alloc_shared((4, 64), "float32")
+            q_s = T.alloc_shared((HEADS, LATENT_DIM), "bfloat16")
+            qpe_s = T.alloc_shared((HEADS, ROPE_DIM), "bfloat16")
+            ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
+            kpe_s = T.alloc_shared((STAGES, TILE, ROPE_DIM), "bfloat16")
+            p_s = T.alloc_shared((TILE, HEADS), "bfloat16")
+            red_s = T.alloc_shared((4, HEADS), "float32")
             last_s = T.alloc_shared((1,), "int32")
-            kv_full = T.alloc_barrier([128] * 2)
-            kv_empty = T.alloc_barrier([256] * 2)
+            kv_full = T.alloc_barrier([128] * STAGES)
+            kv_empty = T.alloc_barrier([256] * STAGES)
 
             thread = T.get_thread_binding()
             lane = thread % 32
-            turns = T.truncdiv((T.truncdiv(topk, 64) - split + splits - 1), splits)
+            turns = T.truncdiv(T.truncdiv(topk, TILE) - split + splits - 1, splits)
             it = T.alloc_var("int32", init=0)
             low = T.alloc_var("int32", init=0)
             high = T.alloc_var("int32", init=0)
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
+            # A launch of TileLang starts when the kernel before it has ended.
+            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
             leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits, lane)
             if thread < 256:
-                # attend: queries, both products, softmax, merge, output
                 T.set_max_nreg(216, 1)
-                scores = T.alloc_fragment((64, 64), "float32")
-                sums = T.alloc_fragment((64, 64), "float32")
-                acc = T.alloc_fragment((512, 64), "float32")
-                risen = T.alloc_fragment((4, 64), "float32")
-                top = T.alloc_fragment((64,), "float32")
-                peak = T.alloc_fragment((64,), "float32")
-                worker = thread
-                leaf.load_queries(q_s, q_nope, bx, 0, 64, 64, 512, 0, 512, worker)
-                leaf.load_queries(qpe_s, q_pe, bx, 0, 64, 64, 64, 0, 64, worker)
-                T.fence_proxy_async()
-                T.sync_threads(1, 256)
-                T.fill(acc, 0.0)
-                T.fill(sums, 0.0)
-                T.fill(peak, -T.infinity("float32"))
-                for turn in T.serial(turns):
-                    leaf.vote(in_low, in_high, live, low, high, n)
-                    leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
-                    if live:
-                        T.mbarrier_wait_parity(kv_full[it % 2], (it // 2) & 1)
-                        T.fence_proxy_async()
-                        # S^T = K Q^T
-                        T.wgmma_gemm(ckv_s[it % 2, :, :], q_s[:, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullCol, clear_accum=True)
-                        T.wgmma_gemm(kpe_s[it % 2, :, :], qpe_s[:, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullCol, clear_accum=False)
-                        T.wait_wgmma(0)
-                        T.warpgroup_fence_operand(scores, num_regs=16)
-                        leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
-                        leaf.column_maxima(risen, scores, worker)
-                        leaf.share_columns(red_s, risen, worker)
-                        T.sync_threads(1, 256)
-                        leaf.join_maxima(top, red_s, worker)
-                        leaf.online_softmax(scores, sums, acc, peak, top)
-                        leaf.store_weights(p_s, scores, 64, worker)
-                        T.fence_proxy_async()
-                        T.sync_threads(1, 256)
-                        # O^T += K^T P^T
-                        T.wgmma_gemm(ckv_s[it % 2, :, :], p_s[:, :], acc, transpose_A=True, policy=T.GemmWarpPolicy.FullCol, clear_accum=False)
-                        T.wait_wgmma(0)
-                        T.warpgroup_fence_operand(acc, num_regs=128)
-                        T.mbarrier_arrive(kv_empty[it % 2])
-                        it = it + 1
-                leaf.column_sums(risen, sums, worker)
-                leaf.share_columns(red_s, risen, worker)
-                T.sync_threads(1, 256)
-                leaf.join_sums(top, red_s, worker)
-                leaf.normalise(acc, top, peak)
-                last = T.alloc_var("bool", init=True)
-                if splits == 1:
-                    leaf.write_outputs(acc, top, attn_sink, out, lse, bx, 0, 64, lse_scale, worker)
-                else:
-                    leaf.write_partial(acc, top, o_partial, lse_partial, bx, splits, split, 0, 64, worker)
-                    grid.take_ticket(last, last_s, arrivals, bx, splits, 1, 256, worker)
-                    if last:
-                        leaf.merge_splits(o_partial, lse_partial, attn_sink, out, lse, bx, 0, 64, 64, splits, lse_scale, 0, 8192, worker, 256)
+                attend(
+                    q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+                    lse_scale, n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full,
+                    kv_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+                )
             else:
-                # gather: selected rows into the ring
                 T.set_max_nreg(72, 0)
-                worker = thread - 256
-                for turn in T.serial(turns):
-                    leaf.vote(in_low, in_high, live, low, high, n)
-                    now_low = low
-                    now_high = high
-                    leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
-                    if live:
-                        T.mbarrier_wait_parity(kv_empty[it % 2], ((it // 2) & 1) ^ 1)
-                        leaf.copy_rows(ckv_s, it % 2, ckv, 0, 512, now_low, now_high, n, worker)
-                        leaf.copy_rows(kpe_s, it % 2, kpe, 0, 64, now_low, now_high, n, worker)
-                        T.cp_async_barrier_noinc(kv_full[it % 2])
-                        it = it + 1
+                gather(
+                    ckv, kpe, indices, n, topk, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, turns, it,
+                    low, high, in_low, in_high, live, thread, lane
+                )
 
     return sparse_mla__tilelang_sm90a__h64_bf16_bt64_st2_cl1

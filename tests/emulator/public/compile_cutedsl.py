@@ -8,6 +8,7 @@ import argparse
 import importlib.util
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -137,8 +138,11 @@ def compile_one(name: str, checkout: Path, out: Path) -> None:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     arch = "sm_90a" if file.startswith("hopper") else "sm_100a"
-    compiled = cute.compile(*arguments(module), options=f"--gpu-arch {arch} --keep-ptx")
-    (out / f"{name}.ptx").write_text(compiled.__ptx__)
+    # Without a folder the DSL writes its dumps into the working one.
+    with tempfile.TemporaryDirectory() as dumps:
+        options = f"--gpu-arch {arch} --keep-ptx --dump-dir {dumps}"
+        compiled = cute.compile(*arguments(module), options=options)
+        (out / f"{name}.ptx").write_text(compiled.__ptx__)
 
 
 def main() -> int:

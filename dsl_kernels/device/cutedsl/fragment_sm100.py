@@ -1,0 +1,115 @@
+"""Leaves for every operation in CuTe DSL, on fragments of 128 rows out of tensor memory: thread t holds row t."""
+
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import tcgen05
+
+from . import fragment
+from .fragment import flat
+
+round_to = fragment.round_to
+
+LANES = 128
+LANE_STRIDE = 1 << 16
+"""Address step between lanes of tensor memory."""
+
+
+def _columns(tmem, count):
+    return cute.make_tensor(tmem, cute.make_layout((LANES, count), stride=(LANE_STRIDE, 1)))
+
+
+def read_tensor(target, source, thread):
+    """A fragment, a row a thread, from tensor memory; its arrival is waited for at the release."""
+    count = cute.size(target)
+    atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(count)), Float32)
+    copy = tcgen05.make_tmem_copy(atom, _columns(source, count)).get_slice(thread)
+    shape = copy.partition_D(cute.make_identity_tensor((LANES, count))).shape
+    cute.copy(
+        copy,
+        copy.partition_S(_columns(source, count)),
+        cute.make_tensor(target.iterator, cute.make_layout(shape)),
+    )
+
+
+def write_tensor(target, source, thread):
+    """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
+    words = cute.recast_tensor(flat(source), Float32)
+    count = cute.size(words)
+    atom = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(count)), Float32)
+    copy = tcgen05.make_tmem_copy(atom, _columns(target, count)).get_slice(thread)
+    shape = copy.partition_S(cute.make_identity_tensor((LANES, count))).shape
+    cute.copy(
+        copy,
+        cute.make_tensor(words.iterator, cute.make_layout(shape)),
+        copy.partition_D(_columns(target, count)),
+    )
+
+
+def _row(rows, source, combine):
+    values = flat(source)
+    total = values[0]
+    for i in range(1, cute.size(values)):
+        total = combine(total, values[i])
+    rows[0] = total
+
+
+def row_maxima(rows, source, thread):
+    """The maximum of each row."""
+    _row(rows, source, cute.arch.fmax)
+
+
+def row_sums(rows, source, thread):
+    """The sum of each row."""
+    _row(rows, source, lambda a, b: a + b)
+
+
+def exp2_below(source, rows, thread):
+    """exp2(element - its row's value) in place."""
+    values = flat(source)
+    for i in range(cute.size(values)):
+        values[i] = cute.arch.exp2(values[i] - rows[0])
+
+
+def scale_rows(source, rows, thread):
+    """Each row times its value, in place."""
+    values = flat(source)
+    values.store(values.load() * rows[0])
+
+
+def divide_rows(source, rows, thread):
+    """Each row divided by its value, in place."""
+    values = flat(source)
+    values.store(values.load() * (1.0 / rows[0]))
+
+
+def stage_rows(target, row, rows, source, thread):
+    """A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle."""
+    words, at = cute.recast_tensor(flat(source), Int32), row + thread
+    for piece in range(cute.size(words) // 4):
+        # Panels of eight 16-byte pieces a row; the swizzle exchanges the pieces of a row by its number.
+        place = piece // 8 * (rows * 64) + at * 64 + ((piece % 8) ^ (at % 8)) * 8
+        to = cute.recast_tensor(cute.make_tensor((target + place).align(16), cute.make_layout(8)), Int32)
+        cute.autovec_copy(cute.make_tensor(words.iterator + 4 * piece, cute.make_layout(4)), to)
+
+
+def _place(out, pitch, row, column, thread):
+    return (out + (Int64(row + thread) * pitch + column)).align(16)
+
+
+def read_rows(target, x, pitch, row, column, thread):
+    """A float32 fragment from a matrix in global or shared memory whose rows are `pitch` elements long."""
+    own = cute.make_layout(cute.size(target))
+    cute.autovec_copy(cute.make_tensor(_place(x, pitch, row, column, thread), own), flat(target))
+
+
+def add_rows(out, pitch, row, column, source, thread):
+    """A float32 fragment added to a matrix in global memory, element by element and atomically."""
+    values, place = flat(source), _place(out, pitch, row, column, thread)
+    for i in range(cute.size(values)):
+        fragment.add(place + i, values[i])
+
+
+def write_rows(out, pitch, row, column, source, thread):
+    """A float32 fragment into a matrix in global or shared memory whose rows are `pitch` elements long."""
+    own = cute.make_layout(cute.size(source))
+    cute.autovec_copy(flat(source), cute.make_tensor(_place(out, pitch, row, column, thread), own))

@@ -1,0 +1,69 @@
+"""Scoring on the GPU: index caches of whole steps, pages in random order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+
+from .. import bench, measure, ops
+from ..problems.lightning_indexer import PAGE
+from ..steps import StepSize, draw
+from . import Case, Grid, Prepared, facts
+
+
+def _prepare(case: Case, seed: int) -> Prepared:
+    p = case.params
+    if case.form == "prefill":
+        size = StepSize("prefill", rows=p["s"], context=p["skv"], index_heads=p["heads"])
+        tensors = draw(size, device=measure.DEVICE, seed=seed)[0].tensors
+        args = [
+            tensors[name] for name in ("q_index", "k_index", "k_index_scales", "weights", "k_start", "k_end")
+        ]
+        out = torch.empty(p["s"], -(-p["skv"] // 4) * 4, dtype=torch.float32, device=measure.DEVICE)
+        dims = {"s": p["s"], "heads": p["heads"], "skv": p["skv"], "stride": out.shape[1]}
+
+        def flat(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
+            return [lambda: ops.lightning_indexer_prefill(*args, out=out, variant=variant)]
+
+        return facts(case, flat, dims)
+    next_n = p.get("next_n", 1)
+    size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"], next_n=next_n, heads=8, topk=64)
+    size = measure.pool(size)
+    sets = draw(
+        size,
+        device=measure.DEVICE,
+        seed=seed,
+        sets=bench.turns(p["b"] * p["len"] * 132.0),
+        given=_no_attention_cache(),
+    )
+    outs = [measure.logits(inputs) for inputs in sets]
+    names = ("q_index", "k_index_cache", "weights", "seq_lens", "block_table")
+    dims = {
+        "b": p["b"],
+        "next_n": next_n,
+        "heads": p["heads"],
+        "pages": size.pages,
+        "max_pages": size.pages_per_sequence,
+        "stride": outs[0].shape[-1],
+        "max_len": p["len"],
+    }
+
+    def paged(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
+        return [
+            partial(ops.lightning_indexer, *(s.tensors[name] for name in names), out=o, variant=variant)
+            for s, o in zip(sets, outs, strict=True)
+        ]
+
+    pages = [{"pages": s.tensors["k_index_cache"].view(size.pages, -1)} for s in sets]
+    ceiling = measure.gathers(pages, measure.live_pages(sets))
+    return facts(case, paged, dims, ceiling)
+
+
+def _no_attention_cache() -> dict[str, torch.Tensor]:
+    """Stands for the attention cache where only scoring is timed."""
+    return {"kv": torch.empty(1, PAGE, 576, dtype=torch.bfloat16, device=measure.DEVICE)}
+
+
+GRID = Grid(_prepare)

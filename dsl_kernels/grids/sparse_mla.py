@@ -1,0 +1,85 @@
+"""Attention on the GPU: caches of whole steps, random ids; tuning tries other numbers of splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import bench, measure, ops
+from ..problems.lightning_indexer import PAGE
+from ..problems.sparse_mla import DATASET_SM_SCALE, draw_indices
+from ..steps import StepSize, draw
+from . import Case, Grid, Prepared, facts
+
+# Splits that tuning tries around the launch rule's own choice.
+SPLIT_FACTORS = (0.5, 1.0, 2.0)
+
+
+def _prepare(case: Case, seed: int) -> Prepared:
+    p = case.params
+    t, heads, n, topk = p["t"], p["heads"], p["pages"] * PAGE, p.get("topk", 2048)
+    row = 656 if case.form == "fp8" else 1152
+    sets = bench.turns(t * topk * float(row))
+    size = StepSize(
+        batch=t,
+        context=PAGE,
+        heads=heads,
+        kv="fp8" if case.form == "fp8" else "bf16",
+        pages=p["pages"],
+        topk=64,
+    )
+    index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=measure.DEVICE)
+    drawn = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
+    ids = [_ids(p.get("ids", "random"), t, topk, n, seed + turn) for turn in range(sets)]
+    lse = partial(torch.empty, t, heads, dtype=torch.float32, device=measure.DEVICE)
+    outs = [(torch.empty_like(s.tensors["q_nope"]), lse()) for s in drawn]
+    dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
+
+    def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
+        return [
+            partial(
+                ops.sparse_mla,
+                s.tensors["q_nope"],
+                s.tensors["q_pe"],
+                s.tensors["kv"],
+                i,
+                kpe=s.tensors.get("kpe"),
+                sm_scale=DATASET_SM_SCALE,
+                out=o[0],
+                lse=o[1],
+                variant=variant,
+                splits=(launch or {}).get("splits"),
+            )
+            for s, i, o in zip(drawn, ids, outs, strict=True)
+        ]
+
+    prepared = facts(case, calls, dims, measure.gathers([s.cache_rows() for s in drawn], ids))
+    if case.form == "bf16":
+        prepared.baseline = [
+            {**s.cache_rows(), "q_nope": s.tensors["q_nope"], "q_pe": s.tensors["q_pe"], "indices": i}
+            for s, i in zip(drawn, ids, strict=True)
+        ]
+        prepared.time_baseline = partial(measure.time_baseline, prepared.baseline, DATASET_SM_SCALE)
+    return prepared
+
+
+def _ids(pattern: str, t: int, topk: int, n: int, seed: int) -> torch.Tensor:
+    """Ids on the GPU; the plain random pattern allows the rare repeat, which costs nothing to draw."""
+    if pattern == "random":
+        generator = torch.Generator(measure.DEVICE).manual_seed(seed)
+        return torch.randint(n, (t, topk), generator=generator, device=measure.DEVICE, dtype=torch.int32)
+    return draw_indices(pattern, t, topk, n, torch.Generator().manual_seed(seed)).to(measure.DEVICE)
+
+
+def _launches(case: Case, default: Mapping[str, int], knobs: Mapping[str, Any]) -> list[dict[str, int]]:
+    """The neighbours of the launch rule's number of splits, in whole clusters."""
+    cluster, splits = knobs.get("cluster", 1), default["splits"]
+    limit = case.params.get("topk", 2048) // 64 * knobs.get("slices", 1) // cluster
+    found = {cluster * max(1, min(limit, round(splits * factor / cluster))) for factor in SPLIT_FACTORS}
+    return [{"splits": other} for other in sorted(found - {splits})]
+
+
+GRID = Grid(_prepare, _launches)

@@ -1,0 +1,201 @@
+"""Public ops as custom ops of torch, so that `torch.compile` and `torch.export` keep each as one call.
+
+Everything is derived: the arguments from the function's signature, what it writes and how large that is from the
+operands of its problem. `dsl_kernels::<op>` returns its outputs, `dsl_kernels::<op>_out` writes into those it is given.
+Both take every argument of the function, a workspace as its handle, and run the function itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from .. import problems
+from ..errors import DeclarationError
+from ..expr import compile_expressions, names_in_all
+from ..problems.base import Operand, Problem
+from .workspace import require_workspace, workspace_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_TYPES = {
+    "torch.Tensor": "Tensor", "torch.Tensor | None": "Tensor?", "int": "SymInt", "int | None": "SymInt?",
+    "float": "float", "float | None": "float?", "bool": "bool", "str": "str", "str | None": "str?", "Workspace | None": "SymInt?",
+}  # fmt: skip
+
+
+def torch_op(op: str, form: str) -> Callable[[F], F]:
+    """Decorate a public op: where a graph is traced it becomes a call of the custom op, and elsewhere it is called.
+
+    Args:
+        op, form: the problem and a form of it, whose outputs are those of every form the function may choose. Outputs of
+            the first argument's dtype, where that differs between the forms, follow it.
+    """
+
+    def made(function: F) -> F:
+        derived = _TorchOp(function, op, form)
+        parameters = derived.signature.parameters.values()
+        plain = derived.signature.replace(
+            parameters=[p.replace(annotation=p.empty) for p in parameters],
+            return_annotation=inspect.Signature.empty,
+        )
+        given = ", ".join(
+            p.name if p.kind is not p.KEYWORD_ONLY else f"{p.name}={p.name}" for p in parameters
+        )
+        # Written out: packing and unpacking *args and **kwargs would cost a call half a microsecond.
+        text = (
+            f"def {function.__name__}{plain}:\n"
+            f"    if is_compiling():\n"
+            f"        return traced({', '.join(f'{p.name}={p.name}' for p in parameters)})\n"
+            f"    return eager({given})\n"
+        )
+        scope: dict[str, Any] = {
+            "is_compiling": torch.compiler.is_compiling,
+            "traced": derived.traced,
+            "eager": function,
+        }
+        exec(text, scope)
+        public: Any = functools.update_wrapper(scope[function.__name__], function)
+        return public
+
+    return made
+
+
+class _TorchOp:
+    """What torch knows of a public op."""
+
+    def __init__(self, function: Callable[..., Any], op: str, form: str) -> None:
+        problem = problems.get(op)
+        specs = problem.operands(form)
+        self.function, self.signature = function, inspect.signature(function)
+        parameters = self.signature.parameters
+        self.first = next(iter(parameters))
+        self.outputs = {
+            spec.label: None if self._follows(spec, problem) else spec.torch_dtype
+            for spec in specs
+            if spec.kind == "out"
+        }
+        # Where a dim is read: an axis of a tensor that is handed on as it comes, or a number.
+        places: dict[str, tuple[str, int | None]] = {
+            n: (n, None) for n, p in parameters.items() if p.annotation == "int"
+        }
+        for spec in specs:
+            if spec.kind == "in" and spec.name in parameters:
+                for axis, extent in enumerate(spec.shape):
+                    places.setdefault(str(extent), (spec.name, axis))
+        shapes = {
+            spec.label: [spec.sizes.get(str(extent), str(extent)) for extent in spec.shape]
+            for spec in specs
+            if spec.kind == "out"
+        }
+        dims = sorted(names_in_all(extent for shape in shapes.values() for extent in shape))
+        if unknown := [dim for dim in dims if dim not in places]:
+            raise DeclarationError(
+                f"outputs of {function.__name__}",
+                expected="extents that an input has by its name, that an integer argument gives, or that `sizes` states",
+                got=f"{unknown[0]} in {op}",
+                fix="state the output's sizes in its Operand",
+            )
+        self.places = tuple(places[dim] for dim in dims)
+        self.shapes = {name: compile_expressions(tuple(shape), dims) for name, shape in shapes.items()}
+        self.functional = self._define(function.__name__, ())
+        self.writing = self._define(f"{function.__name__}_out", tuple(self.outputs))
+
+    def _follows(self, output: Operand, problem: Problem) -> bool:
+        """Whether an output has the first argument's dtype in every form, and not the same in all."""
+        forms = [{spec.label: spec.torch_dtype for spec in specs} for specs in problem.forms.values()]
+        pairs = {(form.get(self.first), form.get(output.label)) for form in forms}
+        return len(pairs) > 1 and all(first is not None and first == dtype for first, dtype in pairs)
+
+    def _define(self, name: str, written: tuple[str, ...]) -> Any:
+        """Register the op that returns its outputs, or the one that writes into those named."""
+        taken = [p for p in self.signature.parameters.values() if p.name not in self.outputs]
+        # torch takes no tensor by keyword alone.
+        placed = [p for p in taken if p.kind is not p.KEYWORD_ONLY or "Tensor" in p.annotation]
+        required = [p for p in placed if p.default is p.empty]
+        optional = [p for p in placed if p.default is not p.empty]
+        arguments = [
+            *map(_spelled, required),
+            *(f"Tensor({chr(ord('a') + i)}!) {output}" for i, output in enumerate(written)),
+            *map(_spelled, optional),
+            "*",
+            *(_spelled(p) for p in taken if p not in placed),
+        ]
+        names = [*(p.name for p in required), *written, *(p.name for p in optional)]
+        returned = "()" if written else f"({', '.join(['Tensor'] * len(self.outputs))})"
+
+        def named(args: tuple[Any, ...], others: dict[str, Any]) -> dict[str, Any]:
+            # torch hands on no trailing argument that has its default.
+            return {**{p.name: p.default for p in taken}, **dict(zip(names, args, strict=False)), **others}
+
+        def run(*args: Any, **others: Any) -> Any:
+            given = named(args, others)
+            if "workspace" in given:
+                given["workspace"] = workspace_of(given["workspace"])
+            found = self.function(**given)
+            return None if written else found
+
+        def fake(*args: Any, **others: Any) -> Any:
+            return None if written else _one_or_all(self.new(named(args, others)))
+
+        defined = torch.library.custom_op(
+            f"dsl_kernels::{name}",
+            run,
+            mutates_args=written,
+            schema=f"({', '.join(arguments)}) -> {returned}",
+        )
+        defined.register_fake(fake)
+        return getattr(torch.ops.dsl_kernels, name)
+
+    def new(self, arguments: dict[str, Any]) -> dict[str, torch.Tensor]:
+        """Outputs of the sizes that follow from the arguments."""
+        sizes = [
+            arguments[name] if axis is None else arguments[name].shape[axis] for name, axis in self.places
+        ]
+        like = arguments[self.first]
+        return {
+            name: like.new_empty(self.shapes[name](*sizes), dtype=dtype)
+            for name, dtype in self.outputs.items()
+        }
+
+    def traced(self, **arguments: Any) -> Any:
+        """The call inside of a graph."""
+        given = {name: arguments.pop(name) for name in self.outputs}
+        workspace = arguments.get("workspace")
+        if workspace is not None:
+            require_workspace(workspace)
+            arguments["workspace"] = workspace.handle
+        if all(tensor is None for tensor in given.values()):
+            return self.functional(**arguments)
+        if any(tensor is None for tensor in given.values()):
+            new = self.new(arguments)
+            given = {name: new[name] if tensor is None else tensor for name, tensor in given.items()}
+        self.writing(**arguments, **given)
+        return _one_or_all(given)
+
+
+def _one_or_all(outputs: dict[str, torch.Tensor]) -> Any:
+    return tuple(outputs.values()) if len(outputs) > 1 else next(iter(outputs.values()))
+
+
+def _spelled(parameter: inspect.Parameter) -> str:
+    """A parameter in a schema.
+
+    Raises:
+        DeclarationError: an annotation that no schema has a type for.
+    """
+    if parameter.annotation not in _TYPES:
+        raise DeclarationError(
+            f"argument {parameter.name} of an op",
+            expected="one of " + ", ".join(_TYPES),
+            got=str(parameter.annotation),
+            fix="annotate it so, in a module that imports annotations from __future__",
+        )
+    text, default = f"{_TYPES[parameter.annotation]} {parameter.name}", parameter.default
+    if default is parameter.empty:
+        return text
+    return f'{text}="{default}"' if isinstance(default, str) else f"{text}={default}"

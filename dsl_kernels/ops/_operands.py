@@ -1,0 +1,166 @@
+"""What the ops look at in their operands at every call: facts that a prepared launch depends on, and refusals."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from .. import problems
+from ..arguments import finite, integer
+from ..errors import ArgumentTypeError, DslKernelError, InvalidArgumentError
+from ..problems.base import Operand, require_dense
+
+_warned: set[str] = set()
+
+
+@lru_cache(maxsize=64)
+def identity(
+    op: str, form: str
+) -> Callable[[Mapping[str, Any]], tuple[tuple[Any, ...], torch.device, tuple[int, ...] | None]]:
+    """A function, written out for the operands of a problem's form, of what a prepared launch depends on.
+
+    That is every tensor's shape, dtype, device, strides (or that it is contiguous) and alignment to 16 bytes; beside
+    it come the device of the first, and every address where the caller gave an output. It runs at every call, where a
+    loop over the declaration would take microseconds.
+    """
+    specs = [s for s in problems.get(op).operands(form) if s.kind in ("in", "out")]
+    lines, parts = _checked_scalars(problems.get(op).operands(form)), [repr(op), repr(form)]
+    for i, spec in enumerate(specs):
+        layout = "is_contiguous()" if spec.layout is None else "stride()"
+        facts = f"t{i}.shape, t{i}.dtype, t{i}.get_device(), t{i}.{layout}"
+        lines.append(f"t{i} = o[{spec.name!r}]")
+        if _optional(spec):
+            lines += [f"if t{i} is None:", f"    p{i} = 0; f{i} = None", "else:"]
+            lines.append(f"    p{i} = t{i}.data_ptr(); f{i} = ({facts})")
+            parts.append(f"f{i}")
+        else:
+            lines.append(f"p{i} = t{i}.data_ptr()")
+            parts.append(facts)
+    each = ", ".join(f"p{i} & 15" for i in range(len(specs)))
+    lines.append(f"low = ({' | '.join(f'p{i}' for i in range(len(specs)))}) & 15")
+    given = " or ".join(f"p{i}" for i, spec in enumerate(specs) if spec.kind == "out")
+    places = "".join(f"p{i}, " for i in range(len(specs)))
+    learnt = [
+        f"t{i}.requires_grad"
+        for i, s in enumerate(specs)
+        if s.kind == "in" and not _optional(s) and s.torch_dtype.is_floating_point
+    ]
+    lines += [f"if grad_enabled() and ({' or '.join(learnt)}):", f"    warn_once({op!r})"] if learnt else []
+    lines.append(f"return ({', '.join(parts)}, low and ({each})), t0.device, ({places}) if {given} else None")
+    scope: dict[str, Any] = {
+        "grad_enabled": torch.is_grad_enabled, "warn_once": _warn_of_no_backward, "integer": integer, "finite": finite,
+    }  # fmt: skip
+    exec("def identity(o):\n" + "\n".join(f"    {line}" for line in lines), scope)
+    found: Callable[[Mapping[str, Any]], Any] = scope["identity"]
+    return found
+
+
+def _checked_scalars(specs: tuple[Operand, ...]) -> list[str]:
+    """Statements that put what a caller gave for a scalar right, or refuse it; a right one costs no call."""
+    lines = []
+    for spec in specs:
+        held = f"o[{spec.name!r}]"
+        if spec.limits is None:
+            continue
+        if not spec.torch_dtype.is_floating_point:
+            low, high = spec.limits
+            lines += [
+                f"v = {held}",
+                f"if type(v) is not int or not {low} <= v <= {high}:",
+                f"    {held} = integer({spec.label!r}, v, {low}, {high})",
+            ]
+        else:
+            # An infinity less itself is no number.
+            lines += [
+                f"v = {held}",
+                "if type(v) is not float or v - v != 0.0:",
+                f"    {held} = finite({spec.label!r}, v)",
+            ]
+    return lines
+
+
+def _optional(spec: Operand) -> bool:
+    return spec.kind == "out" or spec.default is not None
+
+
+def _warn_of_no_backward(op: str) -> None:
+    if op not in _warned:
+        _warned.add(op)
+        warnings.warn(
+            f"dsl_kernels.{op}: an input requires a gradient, but there is no backward: the outputs have none. "
+            "Call it under torch.no_grad() to say that none is wanted",
+            stacklevel=5,
+        )
+
+
+def on_cpu(operands: Mapping[str, Any]) -> bool:
+    return all(value.is_cpu for value in operands.values() if isinstance(value, torch.Tensor))
+
+
+def refusal(
+    op: str,
+    form: str,
+    operands: Mapping[str, Any],
+    executor: Any,
+    variant: Any,
+    arch: Any,
+    error: Exception,
+) -> Exception:
+    """The typed error for arguments that could not even be looked at."""
+    if isinstance(error, DslKernelError):
+        return error
+    try:
+        require_operands(problems.get(op).operands(form), operands)
+        require_names(executor, variant, arch)
+    except DslKernelError as found:
+        return found
+    return InvalidArgumentError(
+        op,
+        expected="tensors whose address, shape and strides can be read",
+        got=f"{type(error).__name__}: {str(error).partition(chr(10))[0]}",
+        fix="pass plain torch tensors",
+    )
+
+
+def require_operands(specs: tuple[Operand, ...], operands: Mapping[str, Any]) -> None:
+    for spec in specs:
+        value = operands.get(spec.name)
+        if spec.kind in ("in", "out") and not (value is None and _optional(spec)):
+            require_dense(spec.label, value)
+
+
+def require_names(executor: Any, variant: Any, arch: Any) -> None:
+    for name, value in (("executor", executor), ("variant", variant), ("arch", arch)):
+        if value is not None and not isinstance(value, str):
+            raise ArgumentTypeError(
+                name, expected="a name or None", got=type(value).__name__, fix="pass a string"
+            )
+
+
+def require_apart(specs: tuple[Operand, ...], operands: Mapping[str, Any]) -> None:
+    """Refuse outputs over other operands.
+
+    Raises:
+        InvalidArgumentError: an output lies where another operand does.
+    """
+    spans: list[tuple[Operand, int, int]] = []
+    for spec in specs:
+        tensor = operands.get(spec.name)
+        if spec.kind not in ("in", "out") or tensor is None or not tensor.numel():
+            continue
+        last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+        begin = tensor.data_ptr()
+        spans.append((spec, begin, begin + (last + 1) * tensor.element_size()))
+    for out, begin, end in spans:
+        for other, first, last in spans:
+            if out.kind == "out" and other is not out and begin < last and first < end:
+                raise InvalidArgumentError(
+                    out.label,
+                    expected="memory of its own",
+                    got=f"an overlap with {other.label}",
+                    fix="pass another tensor, or leave it out",
+                )

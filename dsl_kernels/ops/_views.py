@@ -1,0 +1,79 @@
+"""Views of a caller's tensors, kept while those live: taking them anew would cost every call microseconds."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..errors import InvalidArgumentError
+
+Split = tuple[str, dict[str, torch.Tensor]]
+_Reference = weakref.ref[torch.Tensor]
+_kept: dict[tuple[int, int], tuple[_Reference, _Reference, tuple[Any, ...], Split]] = {}
+
+
+def kept_views(
+    name: str,
+    split: Callable[[torch.Tensor, torch.Tensor | None], Split],
+    first: torch.Tensor,
+    second: torch.Tensor | None,
+) -> Split:
+    """The form and the operands that `split` makes of one or two tensors.
+
+    A tensor that was given other memory, another shape or another dtype (`set_`, `resize_`, `.data = `) is looked at
+    again.
+
+    Args:
+        name: what the caller knows the tensors by.
+        split: raises for tensors that it cannot take.
+
+    Raises:
+        InvalidArgumentError: a tensor without memory of its own.
+    """
+    try:
+        if second is None:
+            key = (id(first), 0)
+            layout: tuple[Any, ...] = (first.data_ptr(), first.shape, first.stride(), first.dtype)
+        else:
+            key = (id(first), id(second))
+            layout = (
+                first.data_ptr(), first.shape, first.stride(), first.dtype,
+                second.data_ptr(), second.shape, second.stride(), second.dtype,
+            )  # fmt: skip
+    except Exception as error:
+        split(first, second)
+        raise InvalidArgumentError(
+            name, expected="a tensor in memory", got=str(error).partition("\n")[0], fix="pass plain torch tensors"
+        ) from None  # fmt: skip
+    held = _kept.get(key)
+    if (
+        held is not None
+        and held[0]() is first
+        and (second is None or held[1]() is second)
+        and held[2] == layout
+    ):
+        return held[3]
+    form, operands = split(first, second)
+    found = form, {operand: _unattached(rows) for operand, rows in operands.items()}
+
+    def forget(gone: _Reference) -> None:
+        # The place may have been taken over by then, by another thread as well.
+        present = _kept.get(key)
+        if present is not None and (present[0] is gone or present[1] is gone):
+            _kept.pop(key, None)
+
+    other = first if second is None else second
+    _kept[key] = (weakref.ref(first, forget), weakref.ref(other, forget), layout, found)
+    return found
+
+
+def _unattached(rows: torch.Tensor) -> torch.Tensor:
+    """The same memory without a reference to the caller's tensor, which a view has and which would keep it alive."""
+    with torch.inference_mode(False):
+        alone = torch.empty(0, dtype=rows.dtype, device=rows.device)
+        alone.set_(rows.untyped_storage(), rows.storage_offset(), rows.shape, rows.stride())
+    # Whether a gradient is wanted is asked of what the ops are handed.
+    return alone.requires_grad_(rows.requires_grad)

@@ -1,0 +1,272 @@
+"""What a text makes of its schedule: everything that is declared is used, by those who may, and nothing else is.
+
+A declaration that no body touches is a kernel that does something else than it says: shared memory that nobody reads, a
+barrier at which nobody meets, an output that keeps what it held. `check_uses` refuses it before anything is printed or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..errors import DeclarationError
+from ..expr import names_in
+from . import text as t
+from .lang import Buffer, Engine, Pipeline, Schedule, Space
+
+if TYPE_CHECKING:
+    from ..problems.base import Operand
+
+# Where a statement stands: its number in each block around it, outermost first, and which of its branches that is.
+Place = tuple[tuple[int, str], ...]
+
+
+def check_uses(
+    op: str,
+    knobs: Mapping[str, Any],
+    schedule: Schedule,
+    text: t.Text,
+    operands: Iterable[Operand],
+) -> None:
+    """Hold a text to its schedule and its operands.
+
+    Raises:
+        DeclarationError: it names the program, what is declared, the schedule and the fix.
+    """
+    _Uses(op, knobs, schedule, text).check(tuple(operands))
+
+
+class _Uses:
+    def __init__(self, op: str, knobs: Mapping[str, Any], schedule: Schedule, text: t.Text) -> None:
+        self._schedule = schedule
+        self._who = f"program {op} at " + ", ".join(f"{name}={value}" for name, value in knobs.items())
+        self._text = text
+        self._parts: dict[str | None, tuple[t.Statement, ...]] = {None: text.start}
+        self._parts.update(text.roles)
+        ends = [isinstance(s, t.TearDown) for s in text.end]
+        if ends != [True] * bool(schedule.tmem_columns()):
+            self._fail("the end", "tear_down once where there is tensor memory", f"{sum(ends)} of them", "leave the end to TileProgram.text")  # fmt: skip
+        self._statements = [(role, s) for role, part in self._parts.items() for s in t.walk(part)]
+        self._values = {id(s): t.values(s) for _, s in self._statements}
+
+    def _fail(self, what: str, expected: str, got: str, fix: str) -> NoReturn:
+        raise DeclarationError(f"{self._who}, {what}", expected=expected, got=got, fix=fix)
+
+    def check(self, operands: tuple[Operand, ...]) -> None:
+        for role, part in self._text.roles.items():
+            if not part:
+                self._fail(f"role {role}", "a body that says something", "an empty one", "write its body, or remove the role")  # fmt: skip
+        self._buffers()
+        self._barriers()
+        self._products()
+        for pipe in self._schedule.pipelines:
+            self._steps(pipe)
+        self._operands(operands)
+        self._start()
+        for buffer in self._schedule.buffers:
+            if buffer.alias is not None:
+                self._alias(buffer, self._schedule.buffer(buffer.alias))
+
+    def _buffers(self) -> None:
+        """Every buffer is touched, registers only by the role that holds them."""
+        touched: dict[str, set[str | None]] = {}
+        for role, s in self._statements:
+            for name in self._buffers_of(s):
+                touched.setdefault(name, set()).add(role)
+        for buffer in self._schedule.buffers:
+            what = f"buffer {buffer.name}"
+            by = touched.get(buffer.name)
+            if by is None:
+                self._fail(what, "a body that reads or writes it", "none", "touch it in a body, or remove it from the schedule")  # fmt: skip
+            others = by - {buffer.role}
+            if buffer.space is Space.REGISTER and others:
+                self._fail(
+                    what, f"use by {buffer.role}, whose registers it is", f"use by {_names(others)}",
+                    "declare a buffer for that role, or hand the values over through shared memory",
+                )  # fmt: skip
+
+    def _barriers(self) -> None:
+        """Every role of a named barrier comes to it, and no other."""
+        for name, members in self._schedule.named_barriers.items():
+            comes = {
+                role
+                for role, s in self._statements
+                if isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.Store)) and s.name == name
+            }
+            for role in (*(m for m in members if m not in comes), *(r for r in comes if r not in members)):
+                declared = role in members
+                self._fail(
+                    f"named barrier {name}", f"{', '.join(members)} to meet there",
+                    f"{role or 'the start'}, which {'never comes' if declared else 'is not declared'}",
+                    f"let {role} meet there, or take it out of the barrier" if declared else "declare the role at the barrier",
+                )  # fmt: skip
+
+    def _products(self) -> None:
+        """Every tensor-core operation is issued, by its role."""
+        issued: dict[str, set[str | None]] = {}
+        for role, s in self._statements:
+            for product in s.products if isinstance(s, t.Multiply) else ():
+                issued.setdefault(product.mma.name, set()).add(role)
+        for mma in self._schedule.mmas:
+            by = issued.get(mma.name, set())
+            if by != {mma.role}:
+                self._fail(
+                    f"product {mma.name}", f"{mma.role} to issue it", _names(by) or "nobody",
+                    "multiply by it in that role's body, or correct the declaration",
+                )  # fmt: skip
+
+    def _steps(self, pipe: Pipeline) -> None:
+        """Both sides take every step that the plan gives them, and nobody else takes one."""
+        taken = {
+            (s.kind, role)
+            for role, s in self._statements
+            if isinstance(s, t.Step) and s.slot.pipeline.name == pipe.name
+        }
+        wanted = {("commit", pipe.producer), *(("wait", reader.role) for reader in pipe.readers)}
+        if pipe.fill is not Engine.PEERS:
+            wanted.add(("acquire", pipe.producer))
+            if pipe.rounds == "loop":
+                wanted |= {("release", reader.role) for reader in pipe.readers}
+        for kind, role in sorted(wanted - taken):
+            self._fail(
+                f"pipeline {pipe.name}", f"{role} to {kind} it", f"no {kind} in its body",
+                "take the step in the body, or remove the pipeline from the schedule",
+            )  # fmt: skip
+        may = {("acquire", pipe.producer), *wanted}
+        for kind, other in sorted(taken - may, key=str):
+            sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
+            self._fail(
+                f"pipeline {pipe.name}", f"{', '.join(sides)} to {kind} it", other or "the start",
+                "take the step in that role's body, or correct the declaration",
+            )  # fmt: skip
+
+    def _operands(self, operands: tuple[Operand, ...]) -> None:
+        """Every tensor map is copied from, every input read and every output written."""
+        sources = [s.source for _, s in self._statements if isinstance(s, t.Bulk)]
+        copied = {source.map for source in sources if not isinstance(source, t.Span)}
+        stored = {box.map for _, s in self._statements if isinstance(s, t.Store) for box, _ in s.copies}
+        for tensor_map in self._schedule.maps:
+            if tensor_map.name not in copied | stored:
+                self._fail(f"tensor map {tensor_map.name}", "a copy by it", "none", "copy by it in a body, or remove it")  # fmt: skip
+        read = {m.operand for m in self._schedule.maps if m.name in copied} | {
+            source.operand for source in sources if isinstance(source, t.Span)
+        }
+        written = {m.operand for m in self._schedule.maps if m.name in stored}
+        for _, s in self._statements:
+            if isinstance(s, t.TakeTicket):
+                read.add(s.counter)
+                written.add(s.counter)
+            elif isinstance(s, t.Call):
+                for i, argument in enumerate(s.arguments):
+                    if isinstance(argument, t.Global):
+                        (written if i in s.leaf.written else read).add(argument.name)
+        read |= set().union(*map(t.names_of, self._values.values()))
+        read |= {name for extent in self._schedule.grid for name in names_in(extent)}
+        for operand in operands:
+            kind = {"in": "input", "out": "output"}.get(operand.kind, operand.kind)
+            if operand.kind in ("out", "workspace") and operand.name not in written:
+                self._fail(
+                    f"{kind} {operand.name}", "a leaf that writes it", "none",
+                    "store into it, and mark the leaf's parameter Writes",
+                )  # fmt: skip
+            if operand.kind == "in" and operand.name in written:
+                self._fail(f"input {operand.name}", "leaves that only read it", "one that writes it", "declare it as an output")  # fmt: skip
+            # What starts as zeros may be added to by leaves that only write.
+            if operand.kind != "out" and operand.name not in read and not operand.zeroed:
+                self._fail(
+                    f"{kind} {operand.name}", "a body that reads it", "none",
+                    "read it in a body, or remove it from the problem",
+                )  # fmt: skip
+
+    def _start(self) -> None:
+        """Barriers stand before they are used; what the kernel before this one wrote is read only behind `depend`."""
+        stands = sum(isinstance(s, t.BarriersStand) for _, s in self._statements)
+        top = self._text.start
+        if self._schedule.pipelines and not (
+            stands == 1 and any(isinstance(s, t.BarriersStand) for s in top)
+        ):
+            self._fail(
+                "the start", "barriers_stand once, outside of branches and loops", f"{stands} of them",
+                "say m.barriers_stand() in the start, before the first step of a pipeline",
+            )  # fmt: skip
+        at = [i for i, s in enumerate(top) if isinstance(s, t.Depend)]
+        early = [s for s in t.walk(top[: at[0]] if at else ()) if self._reads_global(s)]
+        if early or len(at) > 1:
+            self._fail(
+                "the start", "depend once, before the first access to an operand", "an access before it" if early else "several",
+                "move m.depend() to the front",
+            )  # fmt: skip
+
+    def _alias(self, buffer: Buffer, owner: Buffer) -> None:
+        """One of two buffers in one storage is done with when the other comes to life, behind a barrier.
+
+        What a body means is not known here, so this asks for more than need be: one role touches both, one of them
+        first and the other last, no loop holds both, and the role's threads meet in between.
+        """
+        fix = f"meet between the last use of one and the first of the other, or give {buffer.name} storage of its own"
+        what = f"buffer {buffer.name} in the storage of {owner.name}"
+        uses: list[tuple[str | None, Place, str]] = []
+        meets: list[tuple[str | None, Place]] = []
+        for role, part in self._parts.items():
+            for place, s in _placed(part):
+                uses += [
+                    (role, place, name) for name in self._buffers_of(s) if name in (buffer.name, owner.name)
+                ]
+                if isinstance(s, (t.Meet, t.Publish)) and self._meets(role, s.name):
+                    meets.append((role, place))
+        roles = {role for role, _, _ in uses}
+        if len(roles) > 1:
+            self._fail(what, "one role that touches both", _names(roles), fix)
+        changes = [i for i in range(1, len(uses)) if uses[i][2] != uses[i - 1][2]]
+        if len(changes) != 1:
+            self._fail(what, "the last use of one before the first use of the other", "uses in turn", fix)
+        (_, last, _), (_, first, _) = uses[changes[0] - 1], uses[changes[0]]
+        if any(self._is_loop(role, around) for role in roles for around in _shared(last, first)):
+            self._fail(what, "no loop around the uses of both", "one that comes back to the first", fix)
+        between = [
+            place for _, place in meets
+            if last < place < first and (place[:-1] == last[: len(place) - 1] or place[:-1] == first[: len(place) - 1])
+        ]  # fmt: skip
+        if not between:
+            self._fail(what, "a barrier of the role between their uses", "none", fix)
+
+    def _meets(self, role: str | None, barrier: str) -> bool:
+        return not barrier or role in self._schedule.named_barriers[barrier]
+
+    def _buffers_of(self, statement: t.Statement) -> set[str]:
+        """The buffers that a statement itself touches."""
+        found = {v.buffer for v in self._values[id(statement)] if isinstance(v, (t.View, t.Cluster))}
+        if isinstance(statement, t.Publish):
+            found.update(statement.buffers)
+        if isinstance(statement, t.TakeTicket):
+            found.add(statement.buffer)
+        return found
+
+    def _reads_global(self, statement: t.Statement) -> bool:
+        return any(isinstance(v, (t.Global, t.Box, t.Span, t.Rows)) for v in self._values[id(statement)])
+
+    def _is_loop(self, role: str | None, place: Place) -> bool:
+        found: Any = None
+        block: Any = self._parts[role]
+        for number, branch in place:
+            found = block[number]
+            block = getattr(found, branch)
+        return isinstance(found, (t.Loop, t.Repeat))
+
+
+def _placed(statements: Iterable[t.Statement], around: Place = ()) -> Iterator[tuple[Place, t.Statement]]:
+    for number, s in enumerate(statements):
+        yield (*around, (number, "")), s
+        for branch in ("body", "orelse"):
+            yield from _placed(getattr(s, branch, ()), (*around, (number, branch)))
+
+
+def _shared(a: Place, b: Place) -> Iterator[Place]:
+    """The blocks that hold both."""
+    for end in range(1, min(len(a), len(b))):
+        if a[:end] == b[:end]:
+            yield a[:end]
+
+
+def _names(roles: Iterable[str | None]) -> str:
+    return ", ".join(sorted(role or "the start" for role in roles))

@@ -1,0 +1,77 @@
+"""Lines that people wrote for each operation: its declaration, the bodies of its roles, and its leaves in each spelling.
+
+    python scripts/count_lines.py
+
+Blank lines and comments count; generated modules, tests and reference implementations do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from dsl_kernels import backends, programs  # noqa: E402
+
+DEVICE, TEMPLATES = ROOT / "dsl_kernels" / "device", ROOT / "templates"
+SPELLINGS = ("torch", *backends.names())
+COLUMNS = ("op", "declaration", "bodies", *(f"leaves in {name}" for name in SPELLINGS), "templates", "in all")
+SHARED = "shared by all"
+
+
+def length(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text().splitlines()) for path in paths)
+
+
+def bodies(source: str) -> int:
+    """Lines of a program's functions and classes that speak to the recorder."""
+    nodes = [n for n in ast.parse(source).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    lines = source.splitlines()
+    count = 0
+    for node in nodes:
+        first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)]) - 1
+        last = node.end_lineno or node.lineno
+        if any(word in "\n".join(lines[first:last]) for word in ("m: Recorder", "-> Body", "[str, Body]")):
+            count += last - first
+    return count
+
+
+def rows() -> list[tuple[str | int, ...]]:
+    """One row an operation, then what every operation uses: COLUMNS."""
+    found: list[tuple[str | int, ...]] = []
+    ops = programs.names()
+    for op in ops:
+        source = (ROOT / "dsl_kernels" / "programs" / f"{op}.py").read_text()
+        body = bodies(source)
+        leaves = [length((DEVICE / name).glob(f"{op}*.py")) for name in SPELLINGS]
+        templates = length(TEMPLATES.glob(f"*/{op}*"))
+        parts = (len(source.splitlines()) - body, body, *leaves, templates)
+        found.append((op, *parts, sum(parts)))
+    common = [
+        length(p for p in (DEVICE / name).glob("*.py") if not p.stem.startswith(tuple(ops)))
+        for name in SPELLINGS
+    ]
+    parts = (0, 0, *common, length(TEMPLATES.glob("*/_*")))
+    return [*found, (SHARED, *parts, sum(parts))]
+
+
+def main() -> int:
+    table = [COLUMNS, *rows()]
+    widths = [max(len(str(row[i])) for row in table) for i in range(len(COLUMNS))]
+    for row in table:
+        name, *figures = (str(cell) for cell in row)
+        print(
+            "  ".join(
+                [name.ljust(widths[0]), *(f.rjust(w) for f, w in zip(figures, widths[1:], strict=True))]
+            )
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Row softmax as a tile program: one warp brings rows into a ring, four warps turn them into weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from .. import problems
+from ..arch import ArchSpec
+from ..device.torch import row_softmax as leaf
+from ..tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Counts,
+    Engine,
+    Guard,
+    Knob,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Space,
+    TileProgram,
+)
+from ..tile.text import Recorder, Span, minimum, name
+
+KNOBS = (
+    Knob("columns", "n", ((1024,), (2048, 4096)), "columns of a row"),
+    Knob("stages", "st", ((2,), (3,)), "rows in flight"),
+)
+ROWS = 4
+"""Rows of a CTA."""
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(
+            Role("weigh", leaf.WARPS, doc="maximum, exponentials, sum, result"),
+            Role("load", 1, doc="rows into the ring"),
+        ),
+        buffers=(
+            Buffer("row_s", Space.SHARED, (k.columns,), "float32", k.stages),
+            Buffer("peak_s", Space.SHARED, (leaf.WARPS,), "float32", doc="maximum of each warp"),
+            Buffer("sum_s", Space.SHARED, (leaf.WARPS,), "float32", doc="sum of each warp"),
+            Buffer("held", Space.REGISTER, (k.columns,), "float32", role="weigh", per_thread=k.columns // leaf.THREADS, private=True),
+        ),
+        pipelines=(Pipeline("rows", ("row_s",), "load", Engine.BULK, (Reader("weigh", Engine.THREADS),), k.stages),),
+        mmas=(),
+        grid=(f"ceildiv(rows, {ROWS})",),
+        axes=("block",),
+        named_barriers={"weigh": ("weigh",)},
+    )  # fmt: skip
+
+
+def _start(m: Recorder) -> None:
+    """Which rows are this CTA's."""
+    m.let("first", m.block(0) * ROWS)
+    m.let("count", minimum(m.dim("rows") - name("first"), ROWS))
+    m.barriers_stand()
+
+
+def _load(m: Recorder) -> None:
+    """A row a slot."""
+    for it in m.loop("it", name("count")):
+        slot = m.acquire("rows", it)
+        m.bulk(slot.row_s, Span("x", "float32", name("first") + it, m.k.columns, 0, m.k.columns), slot)
+        m.commit(slot)
+
+
+def _weigh(m: Recorder) -> None:
+    """Two meetings a row: behind the maxima, and behind the sums."""
+    held, peaks, sums = m.buffer("held"), m.buffer("peak_s"), m.buffer("sum_s")
+    for it in m.loop("it", name("count")):
+        slot = m.wait("rows", it)
+        leaf.read_row(m, held, slot.row_s, m.thread)
+        m.release(slot)
+        leaf.share_maximum(m, peaks, held, m.thread)
+        m.meet("weigh")
+        leaf.exponentials(m, held, sums, peaks, m.thread)
+        m.meet("weigh")
+        leaf.write_row(m, m.operand("y"), name("first") + it, held, sums, m.thread)
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    return {START: _start, "weigh": _weigh, "load": _load}
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that decide which variant is best."""
+    return {"rows": dims["rows"], "columns": dims["columns"]}
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """Each row in and out."""
+    rows = min(dims["rows"], ROWS)
+    return Counts(loaded=4 * rows * k.columns, stored=4 * rows * k.columns, steps=rows)
+
+
+def _columns(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if call["columns"] == knobs["columns"]:
+        return None
+    return f"columns = {call['columns']}, built for {knobs['columns']}"
+
+
+PROGRAM = TileProgram(
+    op="row_softmax",
+    problem=problems.get("row_softmax"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    bucket=bucket,
+    counts=counts,
+    guards=(Guard("columns", _columns),),
+)

@@ -1,0 +1,22 @@
+"""What is special about row softmax; the shared tests run every workload on every variant."""
+
+from __future__ import annotations
+
+import torch
+
+from dsl_kernels import problems, trial
+from dsl_kernels.problems.base import Workload
+
+PROBLEM = problems.get("row_softmax")
+
+
+def test_the_reference_is_torch_s_softmax_by_another_way() -> None:
+    x = trial.draw("row_softmax", PROBLEM.workload("tiny"), seed=0)["x"].double()
+    found = PROBLEM.reference("default", {"x": x})["y"]
+    wanted = x.exp() / x.exp().sum(dim=1, keepdim=True)
+    assert torch.allclose(found, wanted, rtol=1e-12, atol=0)
+
+
+def test_no_row_is_no_launch() -> None:
+    empty = Workload("empty", "edge", "default", {"rows": 0, "columns": 1024})
+    assert trial.draw("row_softmax", empty, seed=0)["x"].shape == (0, 1024)

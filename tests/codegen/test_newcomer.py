@@ -1,0 +1,248 @@
+"""A kernel and a DSL that are not ours, in a copy of the checkout: nothing outside their own files is written.
+
+The kernel is the row softmax of newcomer/, as docs/extending.md tells to write it; the DSL is that of toydsl/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from codegen.sweep import backends
+from dsl_kernels.arch import ARCHS
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+FOLDERS = ("codegen", "dsl_kernels", "generated", "templates", "tests")
+OP = "row_softmax"
+PYTEST = ("-m", "pytest", "-q", "-rA", "--tb=no", "-n", "0", "-p", "no:cacheprovider")
+
+pytestmark = [pytest.mark.slow, pytest.mark.compile]
+
+
+class Tree:
+    """A copy of the checkout that commands run in."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in FOLDERS:
+            shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", root)
+        self.before = self.files()
+
+    def files(self) -> dict[str, str]:
+        found = (path for path in sorted(self.root.rglob("*")) if path.is_file())
+        return {
+            path.relative_to(self.root).as_posix(): sha256(path.read_bytes()).hexdigest() for path in found
+        }
+
+    def add(self, folder: Path) -> set[str]:
+        """Put files in place; their paths."""
+        shutil.copytree(folder, self.root, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        return {
+            path.relative_to(folder).as_posix()
+            for path in folder.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+
+    def run(self, *arguments: str, succeeds: bool = True) -> str:
+        own = {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+        kept = {name: value for name, value in os.environ.items() if name != "DSL_KERNELS_GENERATED_DIR"}
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=self.root, env=kept | own, capture_output=True, text=True
+        )
+        text = done.stdout + done.stderr
+        assert (done.returncode == 0) is succeeds, f"{' '.join(arguments)}: {done.returncode}\n{text}"
+        return text
+
+    def changed(self) -> set[str]:
+        now = self.files()
+        return {name for name in now.keys() | self.before.keys() if now.get(name) != self.before.get(name)}
+
+    def manifest(self) -> list[dict]:
+        return json.loads((self.root / "generated" / "manifest.json").read_text())["variants"]
+
+
+def outcomes(text: str, word: str) -> list[str]:
+    """The ids of the tests that had this outcome."""
+    return [line.split()[1] for line in text.splitlines() if line.startswith(f"{word} ")]
+
+
+def generated(names: set[str]) -> set[str]:
+    return {name for name in names if name.startswith("generated/")}
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory) -> Tree:
+    tree = Tree(tmp_path_factory.mktemp("unfinished"))
+    tree.run("-m", "codegen", "new", OP)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Iterator[Tree]:
+    """The kernel complete, generated and compiled for every DSL and architecture."""
+    tree = Tree(tmp_path_factory.mktemp("finished"))
+    tree.run("-m", "codegen", "new", OP)
+    scaffolded = tree.changed()
+    assert tree.add(HERE / "newcomer") == scaffolded
+    tree.run("-m", "codegen", "generate", "--op", OP)
+    yield tree
+    assert tree.changed() - generated(tree.changed()) == scaffolded, (
+        "the kernel needed an edit outside its files"
+    )
+
+
+def test_an_unfinished_kernel_fails_its_own_tests_and_nobody_else_s(unfinished) -> None:
+    files = (
+        "tests/numerics/test_interpreter.py",
+        f"tests/numerics/test_{OP}.py",
+        "tests/codegen/test_render.py",
+    )
+    wanted = f"{OP} or has_variants or (topk_selector and -tiny) or in_step"
+    text = unfinished.run(*PYTEST, *files, "-k", wanted, succeeds=False)
+    failed, passed = outcomes(text, "FAILED"), outcomes(text, "PASSED")
+    assert not outcomes(text, "ERROR"), text
+    assert failed and all(OP in name for name in failed), failed
+    assert {name.split("::")[0] for name in failed} == set(files)
+    for other in ("topk_selector", "sparse_mla", "lightning_indexer"):
+        assert any(other in name for name in passed), text
+    unfinished.run(*PYTEST, "--co", "tests/numerics", "tests/compile/test_evidence.py")
+
+
+def test_the_files_that_are_written_are_typed_and_tidy(unfinished, finished) -> None:
+    for tree in (unfinished, finished):
+        own = sorted(name for name in tree.changed() - generated(tree.changed()))
+        tree.run("-m", "ruff", "check", "--no-cache", *own)
+        tree.run("-m", "ruff", "format", "--no-cache", "--check", *own)
+        typed = [name for name in own if "/problems/" in name or "/programs/" in name]
+        options = ("--follow-imports=skip", "--cache-dir", os.devnull)
+        tree.run("-m", "mypy", *options, *typed)
+
+
+def test_every_dsl_and_architecture_has_it_and_the_others_stay_as_they_are(finished) -> None:
+    mine = [record for record in finished.manifest() if record["op"] == OP]
+    assert sorted((r["backend"], r["arch"]) for r in mine) == sorted(
+        (b, a) for b in backends() for a in ARCHS
+    )
+    changed = generated(finished.changed())
+    assert changed == {"generated/manifest.json", *(f"generated/{record['file']}" for record in mine)}
+    others = json.loads((ROOT / "generated" / "manifest.json").read_text())["variants"]
+    assert [record for record in finished.manifest() if record["op"] != OP] == others
+    assert "in step" in finished.run("-m", "codegen", "check")
+
+
+@pytest.mark.emulator
+def test_the_shared_tests_take_it_through_interpreter_emulator_and_evidence(finished) -> None:
+    files = [
+        *(f"tests/numerics/test_{name}.py" for name in ("interpreter", "emulator", "leaves", OP)),
+        "tests/compile/test_evidence.py",
+        "tests/codegen/test_render.py",
+    ]
+    passed = outcomes(finished.run(*PYTEST, *files, "-k", OP), "PASSED")
+    for file in files:
+        assert any(name.startswith(file) for name in passed), file
+    for record in finished.manifest():
+        if record["op"] == OP:
+            for file in ("tests/numerics/test_emulator.py", "tests/compile/test_evidence.py"):
+                assert any(name.startswith(file) and record["id"] in name for name in passed), (
+                    file,
+                    record["id"],
+                )
+
+
+def test_selection_explains_itself(finished) -> None:
+    explain = ("-m", "dsl_kernels", "explain", OP, "--json")
+    for arch in ARCHS:
+        told = json.loads(finished.run(*explain, "--arch", arch, "--dim", "rows=100,columns=1024"))
+        assert told["selection"]["variant"].startswith(f"{OP}__") and told["bucket"] == {
+            "rows": 128,
+            "columns": 1024,
+        }
+    assert "columns = 1000, built for 1024" in finished.run(
+        "-m", "dsl_kernels", "explain", OP, "--dim", "rows=100,columns=1000", succeeds=False
+    )
+
+
+BENCH_ON_CPU = """
+import json, os
+os.environ["DSL_KERNELS_EXECUTOR"] = "interpreter"
+import torch
+from dsl_kernels import bench, grids, measure, ops, problems
+measure.DEVICE, bench.turns = "cpu", lambda touched: 2
+torch.cuda.current_device, ops._base.device_facts = lambda: 0, lambda index: ("sm_90a", "")
+timed = []
+def graph_time(calls, replays=30):
+    for call in calls:
+        call()
+    timed.append(len(calls))
+    return bench.Timing(1.0, 1.0, 1.0, len(calls), replays)
+bench.graph_time = graph_time
+points = grids.cases("row_softmax", "smoke")
+small = grids.Case("row_softmax", "default", {"rows": 6, "columns": 1024})
+prepared = grids.prepare(small)
+record, entry = grids.time_case(small, prepared), grids.tune_case(small, prepared)
+print(json.dumps([[p.label for p in points], record, entry, timed]))
+"""
+
+
+def test_bench_draws_times_and_tunes_it(finished) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        assert "EXECUTOR_UNAVAILABLE" in finished.run("-m", "dsl_kernels", "bench", OP, succeeds=False)
+    points, record, entry, timed = json.loads(finished.run("-c", BENCH_ON_CPU))
+    assert points == ["rows=4096 columns=1024"]
+    assert record["variant"].startswith(f"{OP}__") and record["gbps"] == 8 * 6 * 1024 / 1e3
+    assert set(entry["us"]) == {
+        r["id"] for r in finished.manifest() if (r["op"], r["arch"]) == (OP, "sm_90a")
+    }
+    assert timed == [2] * 3
+
+
+COMPARE_TOY = """
+import json
+from dsl_kernels import backends, trial, variants
+from dsl_kernels.executors import Interpreter
+found = []
+for variant in variants.variants(backend="toy"):
+    for workload in trial.workloads(variant, "tiny", "edge"):
+        case = trial.cached_case(variant.op, workload)
+        runs = [trial.run(variant, workload, each, case=case) for each in (Interpreter(), backends.get("toy"))]
+        assert all(run.comparison.ok for run in runs)
+        wanted, got = (run.operands["y"] for run in runs)
+        found.append([variant.id, workload.name, float((got - wanted).abs().max())])
+print(json.dumps(found))
+"""
+
+
+def test_a_dsl_is_three_places_of_its_name(tmp_path) -> None:
+    """It prints a kernel of which it has the leaves, and no other; what it prints runs, barriers and all."""
+    tree = Tree(tmp_path)
+    own = tree.add(HERE / "newcomer") | tree.add(HERE / "toydsl")
+    places = {"dsl_kernels/backends/toy.py", "dsl_kernels/device/toy/", "templates/toy/"}
+    assert {place for place in places if any(name.startswith(place) for name in own)} == places
+    tree.run("-m", "codegen", "generate", "--backend", "toy", "--no-compile")
+    added = [record["id"] for record in tree.manifest() if record["backend"] == "toy"]
+    assert sorted(added) == sorted(f"{OP}__toy_{arch.tag}__n1024_st2" for arch in ARCHS.values())
+    assert tree.changed() - generated(tree.changed()) == own
+    compared = json.loads(tree.run("-c", COMPARE_TOY))
+    assert {(name, workload) for name, workload, _ in compared} == {
+        (name, workload) for name in added for workload in ("tiny", "part_of_a_cta")
+    }
+    assert all(difference < 1e-8 for *_, difference in compared)
+
+    # What holds the roles together is the plan's: with an arrival too few they wait for one another.
+    module = tree.root / "generated" / next(r["file"] for r in tree.manifest() if r["backend"] == "toy")
+    text = module.read_text()
+    assert text.count("arrive(threads)") == 1
+    module.write_text(text.replace("arrive(threads)", "arrive(threads - 1)"))
+    assert "wait for one another" in tree.run("-c", COMPARE_TOY, succeeds=False)

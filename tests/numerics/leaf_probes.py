@@ -1,0 +1,814 @@
+"""A probe: a kernel that holds one leaf, what puts its arguments in place, and what dumps them afterwards.
+
+The text of a probe is recorded, printed and framed as that of any kernel. Around the call stand leaves of the probe
+itself, which copy each argument that lives on chip from an operand and back to one. Registers and swizzled shared memory
+are dumped as they lie, a row a thread: a `places` table says which element of the whole tile each of them is, so that the
+same operands come out of the interpreter, where a register buffer is one tile. TileLang's fragments have no such table;
+TileLang deals them to the threads, and copies them whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from codegen import render as rendering
+from codegen.sweep import Candidate, frame
+from dsl_kernels import programs
+from dsl_kernels.arch import ArchSpec, get_arch
+from dsl_kernels.executors import Emulator
+from dsl_kernels.runtime.artifact import Operand
+from dsl_kernels.tile.interpreter import TORCH_DTYPES, Interpreter
+from dsl_kernels.tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Mma,
+    Pipeline,
+    Role,
+    Schedule,
+    Space,
+    TileProgram,
+)
+from dsl_kernels.tile.text import Leaf, Out, Recorder, TearDown, Text, View, name
+from dsl_kernels.variants import Variant
+
+NAMES = {torch_dtype: text for text, torch_dtype in TORCH_DTYPES.items() if text != "uint32"}
+ROLE = "probe"
+CUTE_TYPES = {"float32": "Float32", "int32": "Int32", "uint32": "cutlass.Uint32", "int64": "Int64", "bfloat16": "cutlass.BFloat16"}  # fmt: skip
+LANDS = {
+    # What the barrier plan would do behind a leaf that only issues.
+    "cp_async": ("T.ptx_commit_group()\nT.ptx_wait_group(0)", "cute.arch.cp_async_commit_group()\ncute.arch.cp_async_wait_group(0)"),
+    "tmem": (
+        'T.call_extern("handle", "tl::fence_view_async_tmem_load")\nT.call_extern("handle", "tl::fence_view_async_tmem_store")',
+        "cute.arch.fence_view_async_tmem_load()\ncute.arch.fence_view_async_tmem_store()",
+    ),
+}  # fmt: skip
+
+
+Case = Callable[["Probe"], None]
+# The cases of each leaf, by label.
+CASES: dict[Leaf, dict[str, Case]] = {}
+
+
+def case(leaf: Leaf, **choices: tuple[Any, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare how a leaf is tested: with each combination of `choices`."""
+
+    def declare(body: Callable[..., None]) -> Callable[..., None]:
+        held = CASES.setdefault(leaf, {})
+        for values in product(*choices.values()):
+            held["_".join(map(str, values))] = partial(body, **dict(zip(choices, values, strict=True)))
+        return body
+
+    return declare
+
+
+def _leaf(
+    title: str, parameters: Sequence[str], meaning: Callable[..., Any], sets: type | None = None
+) -> Leaf:
+    return Leaf(title, tuple((p, sets if p == "to" else None) for p in parameters), meaning, "")
+
+
+def _source(decorator: str, title: str, parameters: str, lines: str) -> str:
+    return f"{decorator}\ndef {title}({parameters}):\n{textwrap.indent(lines, '    ')}\n\n\n"
+
+
+@dataclass
+class Argument:
+    """An argument of the leaf: what stands for it in the text, and how it is taken from an operand and given to one.
+
+    Attributes:
+        spell: what the text has in its place.
+        values: of its operands and scalars, before the launch.
+        begin, end: what the body says of it before and behind the call.
+        leaves: sources in TileLang and in CuTe DSL of the probe's own leaves that `begin` and `end` call.
+        ignored, folded: of an operand, which elements have no meaning, and what is compared in its place.
+    """
+
+    title: str
+    spell: Callable[[Recorder], Any]
+    buffers: tuple[Buffer, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    values: dict[str, Any] = field(default_factory=dict)
+    begin: Callable[[Recorder], None] | None = None
+    end: Callable[[Recorder], None] | None = None
+    leaves: dict[str, tuple[str, str]] = field(default_factory=dict)
+    ignored: dict[str, torch.Tensor] = field(default_factory=dict)
+    folded: dict[str, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
+
+
+class Probe:
+    """What a case declares of its leaf's arguments, and the kernel that follows from it.
+
+    A case sets what it needs, declares the arguments and ends with `call`.
+
+    Attributes:
+        threads: of a CTA; a role of so many warps calls the leaf.
+        cluster: CTAs, which form one cluster.
+        lands: what the leaf only issues, "cp_async" or "tmem", and the probe waits for.
+        pipelines, mmas: the context of a leaf that has no meaning without.
+        before, after: what the body says right before and behind the call.
+        relative, absolute: limits of what is no integer: |got - expected| <= absolute + relative * |expected|.
+    """
+
+    def __init__(self, op: str, leaf: Leaf, dsl: str, arch: str) -> None:
+        self.op, self.leaf, self.dsl, self.arch = op, leaf, dsl, arch
+        self.threads, self.cluster, self.lands = 32, 1, ""
+        self.pipelines: tuple[Pipeline, ...] = ()
+        self.mmas: tuple[Mma, ...] = ()
+        self.held: list[Argument] = []
+        self.arguments: tuple[Any, ...] = ()
+        self.before: Callable[[Recorder], None] | None = None
+        self.after: Callable[[Recorder], None] | None = None
+        self.relative, self.absolute = 0.0, 0.0
+        self.generator = torch.Generator().manual_seed(11)
+        self.thread, self.lane, self.warp, self.rank = (
+            lambda m: m.thread, lambda m: m.lane, lambda m: m.warp, lambda m: m.block(1) if self.cluster > 1 else 0,
+        )  # fmt: skip
+
+    @property
+    def warps(self) -> int:
+        return self.threads // 32
+
+    @property
+    def cute(self) -> bool:
+        return self.dsl == "cutedsl"
+
+    @property
+    def blackwell(self) -> bool:
+        return self.arch == "sm_100a"
+
+    # Random values
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self.generator)
+
+    def uniform(self, *shape: int) -> torch.Tensor:
+        """In [0.5, 1.5)."""
+        return torch.rand(shape, generator=self.generator) + 0.5
+
+    def integers(self, low: int, high: int, *shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.randint(low, high, shape, generator=self.generator, dtype=dtype)
+
+    # Arguments
+
+    def _add(self, argument: Argument) -> Callable[[Recorder], Any]:
+        self.held.append(argument)
+        return argument.spell
+
+    def operand(
+        self, title: str, value: torch.Tensor, *, out: bool = False, pitch: str | None = None
+    ) -> Callable[[Recorder], Any]:
+        """Global memory; `pitch` names the row stride where a leaf takes it."""
+        shape, strides = tuple(value.shape), (pitch, 1) if pitch else None
+        spec = Operand.tensor(title, NAMES[value.dtype], *shape, strides=strides, written=out)
+        return self._add(
+            Argument(title, lambda m: m.operand(title, pitch), operands=(spec,), values={title: value})
+        )
+
+    def dim(self, title: str, value: int) -> Callable[[Recorder], Any]:
+        """An integer of the call."""
+        return self._add(
+            Argument(
+                title,
+                lambda m: m.dim(title),
+                operands=(Operand.scalar(title, "int32"),),
+                values={title: value},
+            )
+        )
+
+    def scalar(self, title: str, value: float) -> Callable[[Recorder], Any]:
+        return self._add(
+            Argument(
+                title,
+                lambda m: m.scalar(title),
+                operands=(Operand.scalar(title, "float32"),),
+                values={title: value},
+            )
+        )
+
+    def _copied(
+        self,
+        argument: Argument,
+        size: tuple[int, ...],
+        dtype: torch.dtype,
+        taken: torch.Tensor | None,
+        give: bool,
+        put: Callable[[Any, torch.Tensor], Any],
+        get: Callable[[Any, torch.Tensor], None],
+        lines: Callable[[str, str], tuple[str, str]],
+        parameters: tuple[str, str],
+        spell: Callable[[Recorder], Any],
+        sets: type | None = None,
+    ) -> Argument:
+        """Take an argument from `<title>_in` and give it to `<title>_out`, [cluster, *size] each.
+
+        Args:
+            put, get: what the two mean in torch, between the buffer (or the value) and a CTA's part of the operand.
+            lines: ("take" or "give", operand) -> body in TileLang and in CuTe DSL.
+            parameters: of the two leaves, in the DSLs.
+        """
+        title = argument.title
+        for way, present in (("take", taken is not None), ("give", give)):
+            if not present:
+                continue
+            operand = f"{title}_{'in' if way == 'take' else 'out'}"
+            value = taken if way == "take" else _poison((self.cluster, *size), dtype)
+            argument.operands += (Operand.tensor(operand, NAMES[dtype], *value.shape, written=way == "give"),)
+            argument.values[operand] = value
+            tile, cute = lines(way, operand)
+            inner = (
+                parameters[0]
+                if sets is None or way == "give"
+                else parameters[0].replace("to", "to: T.Ref", 1)
+            )
+            cute_parameters = parameters[1] if sets is None or way == "give" else ""
+            head = (f"{inner}, {operand}, rank, thread", ", ".join(x for x in (cute_parameters, operand, "rank", "thread") if x))  # fmt: skip
+            argument.leaves[f"{way}_{title}"] = (
+                _source("@T.macro", f"{way}_{title}", head[0], tile),
+                _source("@cute.jit", f"{way}_{title}", head[1], cute),
+            )
+            if way == "take":
+                meaning = (lambda source, rank, thread: put(None, source[rank])) if sets else (lambda to, source, rank, thread: put(to, source[rank]))  # fmt: skip
+            else:
+                meaning = lambda to, target, rank, thread: get(to, target[rank])  # noqa: E731
+            copier = _leaf(
+                f"{way}_{title}",
+                ("to", "operand", "rank", "thread"),
+                meaning,
+                sets if way == "take" else None,
+            )
+
+            def say(m: Recorder, copier: Leaf = copier, operand: str = operand) -> None:
+                copier(m, spell(m), m.operand(operand), self.rank(m), m.thread)
+
+            if way == "take":
+                argument.begin = say
+            else:
+                argument.end = say
+        return argument
+
+    def var(
+        self,
+        title: str,
+        value: Any,
+        *,
+        dtype: str = "int32",
+        out: bool = False,
+        each: str = "cta",
+        grid: bool = False,
+    ) -> Callable[[Recorder], Any]:
+        """A scalar variable.
+
+        Args:
+            value: initial one: a number, or for `each` of "lane", "warp" or "thread" a tensor over them; None leaves it unset.
+            each: "bits" is a word of 32 bits, alike in all lanes, that torch has as a truth value a lane.
+            grid: torch has a value a thread as [warps, 32].
+            out: compare it too.
+        """
+
+        def spread(value: Any) -> torch.Tensor:
+            """As every thread has it, [threads] int32."""
+            value = torch.as_tensor(value)
+            if each == "bits":
+                value = (value.long() << torch.arange(32)).sum()
+            if value.numel() == 1:
+                value = value.reshape(1).expand(self.threads)
+            elif value.numel() == self.warps and each == "warp":
+                value = value.repeat_interleave(32)
+            elif value.numel() == 32 and each == "lane":
+                value = value.repeat(self.warps)
+            return _signed(value.reshape(-1).long() & 0xFFFFFFFF, torch.int32)
+
+        def put(_: Any, source: torch.Tensor) -> Any:
+            source = source.long() & 0xFFFFFFFF if dtype == "uint32" else source.clone()
+            if each == "bits":
+                return (source[0].long() >> torch.arange(32) & 1).bool()
+            if each == "lane":
+                return source[:32]
+            if each == "warp":
+                return source[::32]
+            if each == "thread":
+                return source.view(self.warps, 32) if grid else source
+            return bool(source[0]) if dtype == "bool" else int(source[0])
+
+        def get(value: Any, target: torch.Tensor) -> None:
+            target.copy_(spread(value))
+
+        def lines(way: str, operand: str) -> tuple[str, str]:
+            at = f"{operand}[rank * {self.threads} + thread]"
+            if way == "give":
+                kept = "T.if_then_else(to, 1, 0)" if dtype == "bool" else 'T.cast(to, "int32")'
+                return f"{operand}[rank, thread] = {kept}", f"{at} = Int32(to)"
+            read = f"{operand}[rank, thread]"
+            tile = f"to = {read} != 0" if dtype == "bool" else f'to = T.cast({read}, "{dtype}")'
+            cute = f"{at} != 0" if dtype == "bool" else f"{at}.to({CUTE_TYPES[dtype]})"
+            return tile + "  # noqa: F841", f"return {cute}"
+
+        values = value if isinstance(value, list) else [value] * self.cluster
+        taken = None if value is None else torch.stack([spread(v) for v in values])
+        argument = Argument(title, lambda m: name(title, dtype))
+        self._copied(argument, (self.threads,), torch.int32, taken, out, put, get, lines, ("to", "to"), argument.spell, Out)  # fmt: skip
+        take = argument.begin
+
+        def begin(m: Recorder) -> None:
+            m.var(title, False if dtype == "bool" else 0, dtype)
+            if take is not None:
+                take(m)
+
+        argument.begin = begin
+        return self._add(argument)
+
+    def registers(
+        self,
+        title: str,
+        shape: tuple[int, ...],
+        value: torch.Tensor | None = None,
+        *,
+        dtype: str = "float32",
+        places: torch.Tensor | None = None,
+        out: bool = True,
+        private: bool = False,
+        bits: torch.dtype | None = None,
+        partial: str = "",
+        by_row: bool = False,
+    ) -> Callable[[Recorder], Any]:
+        """A register buffer.
+
+        Args:
+            value: what it holds before, `shape`; None leaves it unset.
+            places: [threads, per_thread], the element of the tile that each register holds; -1 for one that has no meaning.
+            private: TileLang too has the registers of a thread, not a fragment.
+            bits: the type as which torch's tile is seen where it is no value of `dtype`.
+            partial: "sum" or "amax": each thread has a part of its elements, and `value` is [threads, per_thread]. The
+                elements are what the parts make together.
+            by_row: a fragment of TileLang of which each thread has a row, as it has of tensor memory.
+        """
+        whole = not self.cute and not private
+        per_thread = None if places is None else places.shape[1]
+        buffer = Buffer(
+            title, Space.REGISTER, shape, dtype, role=ROLE, per_thread=per_thread, private=private
+        )
+        kept = torch.int32 if dtype == "uint32" else TORCH_DTYPES[dtype]
+
+        def flat(tile: torch.Tensor) -> torch.Tensor:
+            return tile.view(bits or tile.dtype).view(-1)
+
+        def together(parts: torch.Tensor) -> torch.Tensor:
+            found = (
+                torch.zeros(math.prod(shape))
+                if partial == "sum"
+                else torch.full((math.prod(shape),), -math.inf)
+            )
+            return found.scatter_reduce(0, places.flatten(), parts.flatten(), partial)
+
+        def put(tile: torch.Tensor, source: torch.Tensor) -> None:
+            if whole:
+                tile.copy_(source)
+                return
+            if partial:
+                tile.view(-1).copy_(together(source))
+                return
+            seen, chosen = flat(tile), places >= 0
+            got = source[chosen]
+            seen[places[chosen]] = (
+                got.long() & 0xFFFFFFFF if seen.dtype == torch.int64 else got.to(seen.dtype)
+            )
+
+        def get(tile: torch.Tensor, target: torch.Tensor) -> None:
+            if whole:
+                target.copy_(tile)
+                return
+            if partial:
+                holders = torch.full((math.prod(shape),), self.threads * per_thread).scatter_reduce(
+                    0, places.flatten(), torch.arange(places.numel()), "amin"
+                )
+                target.fill_(0.0 if partial == "sum" else -math.inf).view(-1)[holders] = tile.view(-1)
+                return
+            got = flat(tile)[places.clamp(min=0)]
+            target.copy_(torch.where(places >= 0, _signed(got, target.dtype), target))
+
+        def lines(way: str, operand: str) -> tuple[str, str]:
+            if whole:
+                part = f"{operand}[rank, {', '.join(f'0:{extent}' for extent in shape)}]"
+                copy = f"T.copy({part}, to)" if way == "take" else f"T.copy(to, {part})"
+                if by_row and way == "take":
+                    copy = f"for r in T.Parallel({shape[0]}):\n    for c in T.serial({shape[1]}):\n        to[r, c] = {operand}[rank, r, c]"
+                return copy, "pass"
+            at = f"{operand}[(rank * {self.threads} + thread) * {per_thread} + i]"
+            if way == "take":
+                tile = f'to[i] = T.cast({operand}[rank, thread, i], "{dtype}")'
+                cute = f"to[i] = {at}.to({CUTE_TYPES[dtype]})"
+            else:
+                tile = f'{operand}[rank, thread, i] = T.cast(to[i], "{NAMES[kept]}")'
+                cute = f"{at} = to[i].to({CUTE_TYPES[NAMES[kept]]})"
+            return f"for i in T.unroll({per_thread}):\n    {tile}", f"for i in cutlass.range_constexpr({per_thread}):\n    {cute}"  # fmt: skip
+
+        size = tuple(shape) if whole else (self.threads, per_thread)
+        taken = None
+        if value is not None:
+            values = value if isinstance(value, list) else [value] * self.cluster
+            if whole:
+                values = [together(v).view(shape) for v in values] if partial else values
+                taken = torch.stack([v.to(kept) for v in values])
+            elif partial:
+                taken = torch.stack(values)
+            else:
+                taken = torch.stack([_signed(flat(v)[places.clamp(min=0)], kept) for v in values])
+        argument = Argument(title, lambda m: m.buffer(title), buffers=(buffer,))
+        self._copied(argument, size, kept, taken, out, put, get, lines, ("to", "to"), argument.spell)
+        if partial and not whole:
+            argument.folded[f"{title}_out"] = lambda parts: torch.stack([together(part) for part in parts])
+        elif not whole:
+            argument.ignored[f"{title}_out"] = places < 0
+        return self._add(argument)
+
+    def shared(
+        self,
+        title: str,
+        shape: tuple[int, ...],
+        value: Any = None,
+        *,
+        dtype: str = "float32",
+        swizzle: int = 0,
+        out: bool = False,
+        slot: bool = False,
+        places: torch.Tensor | None = None,
+        cluster: bool = False,
+        stages: int = 1,
+        ordered: bool = True,
+        ignored: torch.Tensor | None = None,
+    ) -> Callable[[Recorder], Any]:
+        """A shared buffer.
+
+        Args:
+            value: what it holds before, `shape`, or one a CTA.
+            swizzle: bytes of the panels' rows; CuTe DSL dumps them as they lie.
+            slot: pass the second of two stages.
+            places: in CuTe DSL, the element that each place of the buffer holds where that is not the row-major one.
+            cluster: the leaf takes it as all CTAs have it.
+            ordered: False where the order of the elements that are not zero is nobody's.
+            ignored: `shape`, elements without a meaning.
+        """
+        count, width = math.prod(shape), shape[-1]
+        if swizzle and places is None:
+            places = swizzled(shape[0], width, swizzle)
+        places = places if self.cute else None
+        buffer = Buffer(title, Space.SHARED, shape, dtype, 2 if slot else stages, swizzle)
+        kept = TORCH_DTYPES[dtype]
+
+        def laid(tile: torch.Tensor) -> torch.Tensor:
+            flat = tile.reshape(-1)
+            return flat if places is None else flat[places]
+
+        def put(tile: torch.Tensor, source: torch.Tensor) -> None:
+            if places is None:
+                tile.view(-1).copy_(source)
+            else:
+                tile.view(-1)[places] = source
+
+        def get(tile: torch.Tensor, target: torch.Tensor) -> None:
+            target.copy_(laid(tile))
+
+        def lines(way: str, operand: str) -> tuple[str, str]:
+            at, rest = [], count
+            for extent in shape:
+                rest //= extent
+                at.append(f"at // {rest} % {extent}")
+            own = f"to[{'slot, ' if slot else ''}{', '.join(at)}]"
+            pair = (own, f"{operand}[rank, at]") if way == "take" else (f"{operand}[rank, at]", own)
+            tile = f"at = i * {self.threads} + thread\nif at < {count}:\n    {pair[0]} = {pair[1]}"
+            base = f"{operand}[rank * {count} + i]"
+            cute = f"to[i] = {base}" if way == "take" else f"{base} = to[i]"
+            return (
+                f"for i in T.serial({-(-count // self.threads)}):\n{textwrap.indent(tile, '    ')}",
+                f"for i in cutlass.range(thread, {count}, {self.threads}, unroll=1):\n    {cute}",
+            )
+
+        def view(m: Recorder) -> View:
+            return m.buffer(title, 1) if slot else m.buffer(title)
+
+        taken = None
+        if value is not None:
+            values = value if isinstance(value, list) else [value] * self.cluster
+            taken = torch.stack([laid(v) for v in values])
+        spell = (lambda m: m.cluster(title)) if cluster else view
+        argument = Argument(title, spell, buffers=(buffer,))
+        self._copied(argument, (count,), kept, taken, out, put, get, lines, ("to, slot" if slot else "to", "to"), view)  # fmt: skip
+        if not ordered:
+            argument.folded[f"{title}_out"] = lambda given: torch.cat(
+                [given.sort(dim=-1).values, (given != 0).to(kept)], dim=-1
+            )
+        if ignored is not None:
+            argument.ignored[f"{title}_out"] = laid(ignored)
+        return self._add(argument)
+
+    def tensor(self, title: str, shape: tuple[int, int], value: torch.Tensor, *, out: bool = False) -> Callable[[Recorder], Any]:  # fmt: skip
+        """Tensor memory, the second of two slots; of 64 rows, sixteen lie in the lower half of each warp's lanes."""
+        rows, width = shape
+        held = 16
+        buffer = Buffer(title, Space.TENSOR, shape, "float32", 2)
+        lanes = torch.arange(rows) if rows == 128 else torch.arange(64) // 16 * 32 + torch.arange(64) % 16
+        raw = torch.zeros(128, width)
+        raw[lanes] = value
+
+        def put(tile: torch.Tensor, source: torch.Tensor) -> None:
+            tile.copy_(source[lanes])
+
+        def get(tile: torch.Tensor, target: torch.Tensor) -> None:
+            target[lanes] = tile
+
+        def lines(way: str, operand: str) -> tuple[str, str]:
+            own = f"to[slot, :, part * {held} : part * {held} + {held}]"
+            there = f"{operand}[rank, 0:128, part * {held} : part * {held} + {held}]"
+            steps = [f"T.copy({there}, held)", f"T.copy(held, {own})"]
+            if way == "give":
+                steps = [f"T.copy({own}, held)", f"T.copy(held, {there})"]
+            head = [f'held = T.alloc_fragment((128, {held}), "float32")']
+            if rows == 64:
+                # As the leaf reads them: by address, without a layout.
+                head = [f'held = T.alloc_local(({held},), "float32")']
+                steps = [
+                    f"for i in T.unroll({held}):\n    held[i] = {operand}[rank, thread, part * {held} + i]",
+                    f'T.call_extern("handle", "tl::tcgen05_st_32dp32bNx<{held}, false>", to[32 * (thread // 32), slot * {width} + part * {held}], 0, T.address_of(held[0]))',
+                ]
+            elif way == "take":
+                # A product would say so.
+                head.append(f"T.annotate_layout({{to: lambda s, i, j: [i, s * {width} + j]}})")
+            tile = "\n".join([*head, f"for part in T.unroll({width // held}):"]) + "\n"
+            steps = ["\n".join(steps)]
+            kind = "St" if way == "take" else "Ld"
+            walk = [
+                f"held = cute.make_rmem_tensor({held}, Float32)",
+                f"for part in cutlass.range_constexpr({width // held}):",
+                f"    columns = cute.make_tensor(cute.make_ptr(Float32, to.toint() + part * {held}, cute.AddressSpace.tmem, assumed_align=64), cute.make_layout((128, {held}), stride=(65536, 1)))",
+                f"    atom = cute.make_copy_atom(tcgen05_.{kind}32x32bOp(tcgen05_.Repetition({held})), Float32)",
+                "    copy = tcgen05_.make_tmem_copy(atom, columns).get_slice(thread)",
+            ]
+            at = f"{operand}[(rank * 128 + thread) * {width} + part * {held} + i]"
+            if way == "take":
+                walk += [
+                    f"    for i in cutlass.range_constexpr({held}):",
+                    f"        held[i] = {at}",
+                    "    cute.copy(copy, cute.make_tensor(held.iterator, copy.partition_S(columns).shape), copy.partition_D(columns))",
+                    "cute.arch.fence_view_async_tmem_store()",
+                ]
+            else:
+                walk += [
+                    "    cute.copy(copy, copy.partition_S(columns), cute.make_tensor(held.iterator, copy.partition_D(columns).shape))",
+                    "    cute.arch.fence_view_async_tmem_load()",
+                    f"    for i in cutlass.range_constexpr({held}):",
+                    f"        {at} = held[i]",
+                ]
+            return tile + textwrap.indent("\n".join(steps), "    "), "\n".join(walk)
+
+        argument = Argument(title, lambda m: m.buffer(title, 1), buffers=(buffer,))
+        self._copied(argument, (128, width), torch.float32, raw[None], out, put, get, lines, ("to, slot", "to"), argument.spell)  # fmt: skip
+        if out and rows == 64:
+            ignored = torch.ones(128, width, dtype=torch.bool)
+            ignored[lanes] = False
+            argument.ignored[f"{title}_out"] = ignored
+        self.lands = "tmem"
+        return self._add(argument)
+
+    # The kernel
+
+    def call(self, *arguments: Any) -> None:
+        """What the leaf is called with: handles of the above, numbers, or functions of the recorder."""
+        self.arguments = arguments
+
+    @property
+    def id(self) -> str:
+        return f"leaf_{self.op}_{self.leaf.name}__{self.dsl}_{self.arch.replace('_', '')}"
+
+    def _body(self, m: Recorder) -> None:
+        for argument in self.held:
+            if argument.begin is not None:
+                argument.begin(m)
+        m.meet()
+        if self.cluster > 1:
+            m.cluster_arrive()
+            m.cluster_wait()
+        if self.before is not None:
+            self.before(m)
+        self.leaf(m, *(a(m) if callable(a) else a for a in self.arguments))
+        if self.lands:
+            _leaf("land", (), lambda: None)(m)
+        if self.after is not None:
+            self.after(m)
+        m.meet()
+        if self.cluster > 1:
+            m.cluster_arrive()
+            m.cluster_wait()
+        for argument in self.held:
+            if argument.end is not None:
+                argument.end(m)
+
+    def schedule(self) -> Schedule:
+        clustered = self.cluster > 1
+        buffers = tuple(b for argument in self.held for b in argument.buffers)
+        if not any(b.space is Space.SHARED for b in buffers):
+            buffers += (Buffer("unused", Space.SHARED, (4,), "int32"),)
+        return Schedule(
+            roles=(Role(ROLE, self.warps, doc=f"calls {self.leaf.name}"),),
+            buffers=buffers,
+            pipelines=self.pipelines,
+            mmas=self.mmas,
+            grid=("1", str(self.cluster)) if clustered else ("1",),
+            axes=("grid_x", "rank") if clustered else ("grid_x",),
+            cluster=(1, self.cluster, 1),
+            group=(1,) if clustered else (),
+        )
+
+    def program(self) -> TileProgram:
+        def start(m: Recorder) -> None:
+            m.barriers_stand()
+
+        bodies: dict[str, Body] = {START: start, ROLE: self._body}
+        operands = tuple(o for argument in self.held for o in argument.operands)
+
+        class Framed(TileProgram):
+            """The probe as codegen and the interpreter see it."""
+
+            def operands(_, knobs: Any) -> tuple[Operand, ...]:
+                return operands
+
+            def text(_, knobs: Any, arch: ArchSpec) -> Text:
+                """Not held to the schedule as a kernel's is: a leaf alone may leave some of its context untouched."""
+
+                def record(role: str | None) -> tuple[Any, ...]:
+                    recorder = Recorder(SimpleNamespace(**knobs), self.schedule(), arch, role)
+                    bodies[role or START](recorder)
+                    return tuple(recorder.statements)
+
+                end = (TearDown(),) if self.schedule().tmem_columns() else ()
+                return Text(record(None), {ROLE: record(ROLE)}, end)
+
+            def variant_id(_, backend: str, arch: ArchSpec, knobs: Any) -> str:
+                return self.id
+
+        return Framed(
+            self.op, None, (), lambda k, arch: self.schedule(), lambda k, arch: bodies, lambda form, dims: {}, lambda k, s, dims: None,
+        )  # fmt: skip
+
+    def text(self) -> str:
+        """The module that is compiled."""
+        sources = [pair[self.cute] for argument in self.held for pair in argument.leaves.values()]
+        names = {key for argument in self.held for key in argument.leaves}
+        if self.lands:
+            decorator = "@cute.jit" if self.cute else "@T.macro"
+            sources.append(_source(decorator, "land", "", LANDS[self.lands][self.cute]))
+            names.add("land")
+        real = rendering.leaf_modules
+
+        def with_own(backend: str, op: str, tag: str) -> tuple[Any, ...]:
+            return (*real(backend, op, tag), ("own", "own", frozenset(names)))
+
+        candidate = Candidate(self.program(), self.dsl, get_arch(self.arch), {}, frame(self.dsl))
+        with mock.patch.object(rendering, "leaf_modules", with_own):
+            text = rendering.render(candidate)
+        # The probe's own leaves stand in the module itself, so that the cache's key covers them.
+        text = text.replace(f"from dsl_kernels.device.{self.dsl} import own\n", "").replace("own.", "")
+        first = "\nLAUNCH" if self.cute else "\nPASS_CONFIGS"
+        text = text.replace(first, f"\n\n{''.join(sources)}{first}", 1)
+        if self.lands == "tmem":
+            # TileLang includes it for copies and products that it lowers, not for what is called by name.
+            text = text.replace(
+                "import_source(", "import_source('#include <tl_templates/cuda/copy_sm100.h>\\n' + "
+            )
+        if self.cute:
+            # A frame without barriers imports nothing of this.
+            needs = "from cutlass.cute.nvgpu import cpasync, tcgen05 as tcgen05_, warpgroup\nfrom dsl_kernels.device.cutedsl import wgmma\n"
+            text = text.replace("import cutlass.cute as cute\n", f"import cutlass.cute as cute\n{needs}", 1)
+        return text
+
+    def values(self) -> tuple[dict[str, Any], dict[str, int]]:
+        """Operands as they are before a launch, and the dims."""
+        operands, dims = {}, {}
+        for argument in self.held:
+            for key, value in argument.values.items():
+                # A strided operand is only read: a copy would pack its rows.
+                fresh = isinstance(value, torch.Tensor) and value.is_contiguous()
+                operands[key] = value.clone() if fresh else value
+            for spec in argument.operands:
+                if spec.strides:
+                    dims[spec.strides[0]] = argument.values[spec.name].stride(0)
+        return operands, dims
+
+    def run(self, folder: Path) -> list[str]:
+        """What differs between the interpreter and the emulator, in words."""
+        program, arch = self.program(), get_arch(self.arch)
+        # Cases whose texts are alike share a kernel.
+        text = self.text()
+        title = f"{self.id}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        path = folder / f"{title}.py"
+        if not path.exists():
+            path.write_text(text.replace(self.id, title))
+        variant = Variant(title, self.op, self.dsl, self.arch, {}, path)
+        expected, dims = self.values()
+        Interpreter(seed=5).launch(program, {}, arch, expected, dims)
+        got, _ = self.values()
+        original = programs.get
+        with mock.patch.object(programs, "get", lambda op: program if op == self.op else original(op)):
+            Emulator().prepare(variant)(got, dims)
+        ignored = {key: mask for argument in self.held for key, mask in argument.ignored.items()}
+        folded = {key: fold for argument in self.held for key, fold in argument.folded.items()}
+        failures = []
+        if not any(spec.written for argument in self.held for spec in argument.operands):
+            failures.append("the case compares nothing that the leaf writes")
+        for key, value in expected.items():
+            if isinstance(value, torch.Tensor):
+                fold = folded.get(key, lambda same: same)
+                failures += self._differences(key, fold(got[key]), fold(value), ignored.get(key))
+        return failures
+
+    def _differences(self, key: str, got: torch.Tensor, expected: torch.Tensor, ignored: Any) -> list[str]:
+        if expected.dtype.is_floating_point and expected.element_size() > 1:
+            a, b = got.double(), expected.double()
+            close = torch.isclose(a, b, rtol=self.relative, atol=self.absolute, equal_nan=True)
+        else:
+            close = got == expected
+        if ignored is not None:
+            close = close | ignored
+        if bool(close.all()):
+            return []
+        at = tuple(torch.nonzero(~close)[0].tolist())
+        return [
+            f"{key}{list(at)}: {got[at].item()} where torch has {expected[at].item()} ({int((~close).sum())} of {close.numel()} differ)"
+        ]
+
+
+def _signed(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """As an operand has them: unsigned words, which torch has as 64-bit integers, become the int32 of the same bits."""
+    if values.dtype == torch.int64 and dtype == torch.int32:
+        values = (values + (1 << 31) & 0xFFFFFFFF) - (1 << 31)
+    return values.to(dtype)
+
+
+def _poison(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(shape, float("nan") if dtype.is_floating_point else -77, dtype=dtype)
+
+
+def swizzled(rows: int, columns: int, span: int, element_bytes: int = 2) -> torch.Tensor:
+    """The element of a [rows, columns] matrix that each place of its swizzled panels of `span` bytes a row holds.
+
+    A byte address has bits 4 to 6 XORed with bits 7 to 9, as many as a row of `span` bytes has 16-byte pieces.
+    """
+    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    byte = column * element_bytes
+    address = byte // span * (rows * span) + row * span + byte % span
+    address = address ^ ((address >> 7 & (span // 16 - 1)) << 4)
+    places = torch.empty(rows * columns, dtype=torch.int64)
+    places[address.flatten() // element_bytes] = torch.arange(rows * columns)
+    return places
+
+
+# Where a thread's registers lie in a tile
+
+
+def warps_and_lanes(count: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
+    """Warp and lane of each thread, as columns."""
+    thread = torch.arange(count).view(-1, 1)
+    return thread // 32, thread % 32
+
+
+def accumulators(rows: int, columns: int) -> torch.Tensor:
+    """A warpgroup's accumulators of a product, 64 rows after the other."""
+    warp, lane = warps_and_lanes()
+    i = torch.arange(columns // 2).view(1, -1)
+    row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
+    column = i // 4 * 8 + lane % 4 * 2 + i % 2
+    return torch.cat([(block + row) * columns + column for block in range(0, rows, 64)], dim=1)
+
+
+def own_columns(columns: int) -> torch.Tensor:
+    """The columns of an accumulator of which a thread has elements."""
+    _, lane = warps_and_lanes()
+    c = torch.arange(columns // 4).view(1, -1)
+    return c // 2 * 8 + lane % 4 * 2 + c % 2
+
+
+def by_warp(columns: int) -> torch.Tensor:
+    """A value a warp and column, [4, columns]."""
+    return warps_and_lanes()[0] * columns + own_columns(columns)
+
+
+def straight(threads: int, each: int) -> torch.Tensor:
+    """Each thread has a row."""
+    return torch.arange(threads * each).view(threads, each)
+
+
+def alike(threads: int, count: int) -> torch.Tensor:
+    """Every thread has all of it."""
+    return torch.arange(count).expand(threads, count)

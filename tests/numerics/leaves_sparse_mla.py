@@ -1,0 +1,907 @@
+"""Cases of the leaves of sparse attention, on Hopper and on Blackwell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from leaf_probes import Probe, accumulators, alike, by_warp, case, own_columns, straight, warps_and_lanes
+
+from dsl_kernels.device.torch import sparse_mla as mla
+from dsl_kernels.device.torch import sparse_mla_sm100 as mla_sm100
+from dsl_kernels.tile.lang import Engine, Mma, Pipeline, Reader
+from dsl_kernels.tile.text import Leaf
+
+HEADS = 16
+INF = float("inf")
+# An approximate instruction errs by a few units in the last place, and a sum of some dozen terms by as many more.
+APPROXIMATE = 4e-6
+
+
+def _ids(p: Probe, n: int) -> torch.Tensor:
+    """Ids of a tile: of rows, of none, and past the last."""
+    ids = p.integers(0, n, 64)
+    ids[::5], ids[3::17] = -1, n
+    return ids
+
+
+def _low_high(p: Probe, ids: torch.Tensor) -> tuple[Any, Any]:
+    return p.var("low", ids[:32], each="lane"), p.var("high", ids[32:], each="lane")
+
+
+def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
+    return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
+
+
+@case(mla.read_ids, turn=(2, 3))
+def read_ids(p: Probe, turn: int) -> None:
+    p.call(
+        p.var("low", None, out=True, each="lane"),
+        p.var("high", None, out=True, each="lane"),
+        p.operand("indices", p.integers(-1, 999, 3, 512)),
+        p.dim("topk", 512),
+        p.dim("row", 1),
+        p.dim("turn", turn),
+        p.dim("turns", 3),
+        p.dim("split", 1),
+        p.dim("splits", 3),
+        p.lane,
+    )
+
+
+@case(mla.vote, live=(True, False))
+def vote(p: Probe, live: bool) -> None:
+    ids = _ids(p, 40) if live else torch.full((64,), -1)
+    p.call(
+        p.var("in_low", None, out=True, each="bits"),
+        p.var("in_high", None, out=True, each="bits"),
+        p.var("live", None, dtype="bool", out=True),
+        *_low_high(p, ids),
+        p.dim("n", 40),
+    )
+
+
+@case(mla.load_queries, heads=(8, 16), columns=(32, 128))
+def load_queries(p: Probe, heads: int, columns: int) -> None:
+    p.threads = 128
+    columns = columns if p.cute else max(columns, 64)
+    p.call(
+        p.shared("target", (heads, columns), dtype="bfloat16", swizzle=min(128, 2 * columns), out=True),
+        p.operand("q", p.normal(2, 32, 256).bfloat16()),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        32,
+        heads,
+        256,
+        128,
+        columns,
+        p.thread,
+    )
+
+
+@case(mla.load_sinks)
+def load_sinks(p: Probe) -> None:
+    p.threads = 128
+    places = (own_columns(16) + 8) % 16
+    sinks = p.registers("sinks", (16,), places=places)
+    p.call(sinks, p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), 16, p.dim("share", 1), p.thread)
+
+
+@case(mla.copy_rows, columns=(32, 64, 128))
+def copy_rows(p: Probe, columns: int) -> None:
+    p.threads, p.lands = 128, "cp_async"
+    # Only where CTAs share out the dims are there fewer than 64, and only CuTe DSL has that.
+    columns = columns if p.cute else max(columns, 64)
+    cache = p.normal(40, 264).bfloat16()[:, :256]
+    p.call(
+        p.shared(
+            "target", (64, columns), dtype="bfloat16", swizzle=min(128, 2 * columns), out=True, slot=True
+        ),
+        p.operand("cache", cache, pitch="cache_stride"),
+        128,
+        columns,
+        *_low_high(p, _ids(p, 40)),
+        p.dim("n", 40),
+        p.thread,
+    )
+
+
+def _tokens(p: Probe, n: int) -> torch.Tensor:
+    """A cache of 656-byte tokens: no NaN among the fp8 values, scales of every kind, ordinary rope values."""
+    latent = p.integers(0, 256, n, 512, dtype=torch.uint8)
+    latent[latent & 0x7F == 0x7F] = 0x38
+    scales = p.uniform(n, 4)
+    scales[:, 0] = 0.25
+    rope = p.normal(n, 64).bfloat16()
+    return torch.cat([latent, scales.view(torch.uint8), rope.view(torch.uint8)], dim=1)
+
+
+@case(mla.load_tokens)
+@case(mla.store_tokens)
+def load_and_store_tokens(p: Probe) -> None:
+    p.threads = 128
+    dims, ids = 256, _ids(p, 40)
+    # The rope values of a masked row are anything: its weight is 0.
+    masked = ((ids < 0) | (ids >= 40))[:, None].expand(64, dims // 8)
+    words = p.registers("words", (64, dims * 9 // 16), dtype="int32", places=straight(128, dims * 11 // 64), out=False)  # fmt: skip
+    low, high = _low_high(p, ids)
+    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
+    ckv = p.shared("ckv", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
+    kpe = p.shared("kpe", (64, dims // 8), dtype="bfloat16", swizzle=dims // 4, out=True, slot=True, ignored=masked)  # fmt: skip
+    load, store = (words, cache, 1, dims, low, high, n, p.thread), (words, ckv, kpe, dims, p.thread)
+    _pair(p, mla.load_tokens, load, mla.store_tokens, store)
+
+
+def _pair(p: Probe, first: Leaf, of_first: tuple[Any, ...], second: Leaf, of_second: tuple[Any, ...]) -> None:
+    """Two leaves one behind the other, whichever of them is tested."""
+
+    def other(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
+        return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
+
+    if p.leaf is first:
+        p.after = other(second, of_second)
+        p.call(*of_first)
+    else:
+        p.before = other(first, of_first)
+        p.call(*of_second)
+
+
+@case(mla.load_half, half=(0, 1))
+@case(mla.store_half, half=(0, 1))
+def load_and_store_half(p: Probe, half: int) -> None:
+    p.threads = 128
+    words = p.registers("words", (2, 32, 288), dtype="uint32", places=straight(128, 88), private=True, out=False)  # fmt: skip
+    low, high = _low_high(p, _ids(p, 40))
+    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
+    ckv, kpe = (
+        p.shared(text, (64, width), p.normal(64, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        for text, width in (("ckv", 512), ("kpe", 64))
+    )  # fmt: skip
+    load, store = (words, 1, cache, half, low, high, n, p.thread), (words, 1, ckv, kpe, half, p.thread)
+    _pair(p, mla.load_half, load, mla.store_half, store)
+
+
+@case(mla.move)
+def move(p: Probe) -> None:
+    to = p.registers("to", (32, 6), dtype="int32", places=straight(32, 6))
+    source = p.registers("source", (32, 6), p.integers(0, 99, 32, 6), dtype="int32", places=straight(32, 6))
+    p.call(to, source)
+
+
+def _registers(p: Probe, title: str, value: Any, shape: tuple[int, ...], places: torch.Tensor, **kind: Any) -> Any:  # fmt: skip
+    """A tile of registers; TileLang's threads have their own on Blackwell."""
+    return p.registers(title, shape, value, places=places, private=p.blackwell, **kind)
+
+
+def _scores(p: Probe, heads: int = HEADS, value: Any = None, **kind: Any) -> Any:
+    return _registers(p, "scores", p.normal(64, heads) if value is None else value, (64, heads), accumulators(64, heads), **kind)  # fmt: skip
+
+
+def _columns(p: Probe, title: str, value: torch.Tensor | None = None, heads: int = HEADS, **kind: Any) -> Any:
+    return _registers(p, title, value, (heads,), own_columns(heads), **kind)
+
+
+def _per_warp(p: Probe, title: str, value: torch.Tensor | None = None, heads: int = HEADS, **kind: Any) -> Any:  # fmt: skip
+    return _registers(p, title, value, (4, heads), by_warp(heads), **kind)
+
+
+def _by_head() -> torch.Tensor:
+    """CuTe DSL keeps what the warps share on Blackwell head by head."""
+    return torch.arange(4 * HEADS).view(4, HEADS).T.flatten()
+
+
+def _red(p: Probe, value: torch.Tensor | None, out: bool) -> Any:
+    places = _by_head() if p.blackwell else None
+    return p.shared("red", (4, HEADS), value, out=out, slot=p.blackwell, places=places)
+
+
+def _peers(p: Probe, pipeline: str, buffer: str, rounds: str, stages: int) -> Callable[[Any], Any]:
+    """A pipeline between the CTAs of the cluster; the leaf sends its first use."""
+    reader = (Reader("probe", Engine.THREADS),)
+    p.pipelines = (Pipeline(pipeline, (buffer,), "probe", Engine.PEERS, reader, stages, rounds),)
+    p.before = lambda m: m.commit(m.slot(pipeline, 0))
+    p.after = lambda m: m.wait(pipeline, 0) and None
+
+    def sender(m: Any) -> Any:
+        slot = m.slot(pipeline, 0)
+        return m.sender(slot.view(), slot)
+
+    return sender
+
+
+@case(mla.send_scores, slices=(2, 4))
+def send_scores(p: Probe, slices: int) -> None:
+    p.threads, p.cluster = 128, slices
+    scores = _scores(p, value=[p.normal(64, HEADS) for _ in range(slices)], out=False)
+    p.shared("x_s", (slices - 1, HEADS // 8, 128, 4), out=True, stages=2)
+    p.call(scores, _peers(p, "x", "x_s", "loop", 2), p.rank, slices, p.thread)
+
+
+@case(mla.add_scores, slices=(2, 4))
+def add_scores(p: Probe, slices: int) -> None:
+    p.threads = 128
+    shape = (slices - 1, HEADS // 8, 128, 4)
+    p.call(_scores(p), p.shared("x_s", shape, p.normal(*shape)), slices, p.thread)
+
+
+@case(mla.mask_scores)
+def mask_scores(p: Probe) -> None:
+    p.threads, p.relative = 128, APPROXIMATE
+    inside = p.integers(0, 2, 64).bool()
+    p.call(_scores(p), *_bits(p, inside), p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
+
+
+@case(mla.column_maxima)
+def column_maxima(p: Probe) -> None:
+    p.threads = 128
+    p.call(_per_warp(p, "risen"), _scores(p, out=False), p.thread)
+
+
+@case(mla.share_columns)
+def share_columns(p: Probe) -> None:
+    p.threads = 128
+    p.call(_red(p, None, True), _per_warp(p, "values", p.normal(4, HEADS), out=False), p.thread)
+
+
+@case(mla.join_maxima)
+def join_maxima(p: Probe) -> None:
+    p.threads = 128
+    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), p.thread)
+
+
+@case(mla.join_sums)
+def join_sums(p: Probe) -> None:
+    p.threads = 128
+    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), p.thread)
+
+
+def _acc(p: Probe, dims: int = 128, **kind: Any) -> Any:
+    return p.registers("acc", (dims, HEADS), p.normal(dims, HEADS), places=accumulators(dims, HEADS), **kind)
+
+
+def _sums(p: Probe, **kind: Any) -> Any:
+    """The running sums: on Hopper TileLang keeps one an element of the scores, elsewhere a thread has its own part."""
+    if not p.cute and not p.blackwell:
+        return p.registers("sums", (64, HEADS), p.uniform(64, HEADS), **kind)
+    return _per_warp(p, "sums", p.uniform(128, HEADS // 4), partial="sum", **kind)
+
+
+@case(mla.online_softmax)
+def online_softmax(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    peak = p.normal(HEADS)
+    peak[::3] = -INF
+    p.call(
+        _scores(p), _sums(p), _acc(p), _columns(p, "peak", peak), _columns(p, "top", p.normal(HEADS) + 2, out=False),
+    )  # fmt: skip
+
+
+@case(mla.store_weights, heads=(8, 16, 32, 64))
+def store_weights(p: Probe, heads: int) -> None:
+    p.threads = 128
+    if p.blackwell and heads == 8:
+        heads = HEADS
+    shape = (64, heads) if heads > 8 else (heads, 64)
+    target = p.shared("p_s", shape, dtype="bfloat16", swizzle=min(128, 2 * shape[1]), out=True, slot=p.blackwell)  # fmt: skip
+    p.call(target, _scores(p, heads, out=False), heads, p.thread)
+
+
+@case(mla.column_sums)
+def column_sums(p: Probe) -> None:
+    p.threads, p.relative = 128, APPROXIMATE
+    p.call(_per_warp(p, "risen"), _sums(p, out=False), p.thread)
+
+
+@case(mla.normalise)
+def normalise(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    sums = p.uniform(HEADS)
+    sums[5] = 0
+    p.call(_acc(p), _columns(p, "top", sums), _columns(p, "peak", p.normal(HEADS), out=False))
+
+
+def _quads(count: int) -> torch.Tensor:
+    return torch.cat([accumulators(64, 8) + 512 * u for u in range(count)], dim=1)
+
+
+def _lses(count: int) -> torch.Tensor:
+    return torch.cat([own_columns(8) + 8 * u for u in range(count)], dim=1)
+
+
+def _parts(p: Probe, count: int, values: bool, **kind: Any) -> tuple[Any, Any]:
+    """The quads of O that a CTA finishes, and their lses."""
+    quads = p.registers("quads", (count, 64, 8), p.normal(count, 64, 8) if values else None, places=_quads(count), **kind)  # fmt: skip
+    lses = p.registers(
+        "lses", (count, 8), p.normal(count, 8) if values else None, places=_lses(count), **kind
+    )
+    return quads, lses
+
+
+def _sent(quads: int) -> torch.Tensor:
+    """CuTe DSL sends the values of a quad before its lses; torch has them thread by thread."""
+    thread = torch.arange(128).view(-1, 1)
+    one = torch.cat([(thread * 6 + torch.arange(4)).flatten(), (thread * 6 + torch.arange(4, 6)).flatten()])
+    return torch.cat([one + 768 * quad for quad in range(quads)])
+
+
+@case(mla.send_parts)
+def send_parts(p: Probe) -> None:
+    p.threads, p.cluster = 128, 4
+    slices, parts, dims = 2, 2, 128
+    quads = dims // 64 * HEADS // 8
+    acc = p.registers("acc", (dims, HEADS), [p.normal(dims, HEADS) for _ in range(4)], places=accumulators(dims, HEADS), out=False)  # fmt: skip
+    lses = p.registers("lses", (HEADS,), [p.normal(HEADS) for _ in range(4)], places=own_columns(HEADS), out=False)  # fmt: skip
+    p.shared("o_s", (quads, 128, 6), out=True, places=_sent(quads))
+    p.call(acc, lses, _peers(p, "o", "o_s", "once", 1), p.rank, slices, parts, HEADS, p.thread)
+
+
+@case(mla.merge_sent)
+def merge_sent(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    parts, own = 2, 2
+    received = p.normal(parts * own, 128, 6)
+    # Threads with the same columns send the same lses; an empty part has none.
+    received[:, :, 4:] = received[:, :4, 4:].repeat(1, 32, 1)
+    received[0, :, 4:] = -INF
+    quads, lses = _parts(p, own, False)
+    p.call(quads, lses, p.shared("o_s", (parts * own, 128, 6), received, places=_sent(parts * own)), parts, p.thread)  # fmt: skip
+
+
+@case(mla.unmerged)
+def unmerged(p: Probe) -> None:
+    p.threads = 128
+    quads, lses = _parts(p, 4, False)
+    p.call(quads, lses, _acc(p, out=False), _columns(p, "top", p.normal(HEADS), out=False), HEADS)
+
+
+def _scratch(p: Probe, out: bool, rows: int = 2, splits: int = 6, heads: int = 32) -> tuple[Any, Any]:
+    values, lses = p.normal(rows, splits, heads, 512), p.normal(rows, splits, heads)
+    lses[:, 1] = -INF
+    return p.operand("o_partial", values, out=out), p.operand("lse_partial", lses, out=out)
+
+
+@case(mla.leave_part, own=(1, 4))
+def leave_part(p: Probe, own: int) -> None:
+    p.threads = 128
+    p.call(
+        *_parts(p, own, True, out=False),
+        *_scratch(p, True),
+        p.dim("row", 1),
+        p.dim("splits", 6),
+        p.dim("at", 4),
+        p.dim("head0", 16),
+        p.dim("share", own),
+        32,
+        HEADS,
+        p.thread,
+    )
+
+
+@case(mla.merge_parts, own=(1, 4))
+def merge_parts(p: Probe, own: int) -> None:
+    p.threads, p.relative, p.absolute = 128, 1e-5, 2e-6
+    p.call(
+        *_parts(p, own, False),
+        *_scratch(p, False),
+        p.dim("row", 1),
+        p.dim("splits", 6),
+        p.dim("rank", 1),
+        2,
+        p.dim("clusters", 3),
+        p.dim("head0", 16),
+        p.dim("share", own),
+        32,
+        HEADS,
+        p.thread,
+    )
+
+
+# One unit in the last place of bf16.
+BF16 = 2.0**-7
+
+
+@case(mla.store_result, which=(0, 1))
+def store_result(p: Probe, which: int) -> None:
+    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
+    share, own = 2, 2
+    sinks = (own_columns(HEADS) + 8 * share) % HEADS
+    lses = p.normal(own, 8)
+    lses[0, 3] = -INF
+    p.call(
+        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        p.registers("quads", (own, 64, 8), p.normal(own, 64, 8), places=_quads(own), out=False),
+        p.registers("lses", (own, 8), lses, places=_lses(own), out=False),
+        p.registers("sinks", (HEADS,), p.normal(HEADS), places=sinks, out=False),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        32,
+        p.dim("share", share),
+        p.dim("which", which),
+        256,
+        HEADS,
+        p.scalar("lse_scale", 0.7),
+        p.thread,
+    )
+
+
+@case(mla.write_outputs)
+def write_outputs(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
+    lses = p.normal(HEADS)
+    lses[3] = -INF
+    p.call(
+        _acc(p, out=False),
+        _columns(p, "top", lses, out=False),
+        p.operand("attn_sink", p.normal(32)),
+        p.operand("out", torch.full((2, 32, 128), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        32,
+        p.scalar("lse_scale", 0.7),
+        p.thread,
+    )
+
+
+@case(mla.write_partial)
+def write_partial(p: Probe) -> None:
+    p.threads = 128
+    p.call(
+        _acc(p, 512, out=False),
+        _columns(p, "top", p.normal(HEADS), out=False),
+        *_scratch(p, True),
+        p.dim("row", 1),
+        p.dim("splits", 6),
+        p.dim("split", 3),
+        p.dim("head0", 16),
+        32,
+        p.thread,
+    )
+
+
+@case(mla.merge_splits, splits=(3, 11), count=(64, 1024))
+def merge_splits(p: Probe, splits: int, count: int) -> None:
+    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
+    p.call(
+        *_scratch(p, False, splits=splits),
+        p.operand("attn_sink", p.normal(32)),
+        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        HEADS,
+        32,
+        p.dim("splits", splits),
+        p.scalar("lse_scale", 0.7),
+        p.dim("first", 1024),
+        count,
+        p.thread,
+        128,
+    )
+
+
+# 64 heads on M, two warpgroups
+
+
+def _halves(columns: int) -> torch.Tensor:
+    """A tile [64, columns] of which each of two warpgroups has half of the columns."""
+    half = columns // 2
+    one = accumulators(64, half)
+    one = one // half * columns + one % half
+    return torch.cat([one, one + half])
+
+
+def _heads_of_thread() -> torch.Tensor:
+    """The two heads of a thread, alike in both warpgroups."""
+    warp, lane = warps_and_lanes()
+    one = 16 * warp + lane // 4 + 8 * torch.arange(2)
+    return torch.cat([one, one])
+
+
+def _two_heads() -> torch.Tensor:
+    """A value a head and warpgroup, [2, 64]."""
+    return _heads_of_thread() + torch.arange(256).view(-1, 1) // 128 * 64
+
+
+def _wide(p: Probe, title: str, value: torch.Tensor | None, columns: int, **kind: Any) -> Any:
+    return p.registers(title, (64, columns), value, places=_halves(columns), **kind)
+
+
+def _rows(p: Probe, title: str, value: torch.Tensor | None, **kind: Any) -> Any:
+    return p.registers(title, (2, 64), value, places=_two_heads(), **kind)
+
+
+def _of_heads(p: Probe, title: str, value: torch.Tensor | None, **kind: Any) -> Any:
+    return p.registers(title, (64,), value, places=_heads_of_thread(), **kind)
+
+
+@case(mla.mask_columns)
+def mask_columns(p: Probe) -> None:
+    p.threads, p.relative = 256, APPROXIMATE
+    bits = _bits(p, p.integers(0, 2, 64).bool())
+    p.call(_wide(p, "scores", p.normal(64, 64), 64), *bits, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
+
+
+@case(mla.row_maxima)
+def row_maxima(p: Probe) -> None:
+    p.threads = 256
+    p.call(_rows(p, "rows", None, partial="amax"), _wide(p, "scores", p.normal(64, 64), 64, out=False))
+
+
+@case(mla.share_maxima)
+def share_maxima(p: Probe) -> None:
+    p.threads = 256
+    rows = _rows(p, "rows", p.normal(256, 2), partial="amax")
+    p.call(rows, p.shared("red", (2, 64), out=True), p.thread)
+
+
+@case(mla.softmax_rows)
+def softmax_rows(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 256, APPROXIMATE, 1e-6
+    tops, peak = p.normal(2, 64) + 2, p.normal(64)
+    peak[::3] = -INF
+    p.call(
+        _wide(p, "scores", p.normal(64, 64), 64),
+        _rows(p, "sums", p.uniform(256, 2), partial="sum"),
+        _wide(p, "acc", p.normal(64, 128), 128),
+        _of_heads(p, "peak", peak),
+        _rows(p, "rows", tops, out=False),
+        p.shared("red", (2, 64), tops),
+        p.thread,
+    )
+
+
+@case(mla.store_rows)
+def store_rows(p: Probe) -> None:
+    p.threads = 256
+    target = p.shared("p_s", (64, 64), dtype="bfloat16", swizzle=128, out=True)
+    p.call(target, _wide(p, "weights", p.normal(64, 64), 64, out=False), p.thread)
+
+
+@case(mla.share_sums)
+def share_sums(p: Probe) -> None:
+    p.threads, p.relative = 256, APPROXIMATE
+    sums = _rows(p, "sums", p.uniform(256, 2), partial="sum", out=False)
+    p.call(_rows(p, "rows", None), sums, p.shared("red", (2, 64), out=True), p.thread)
+
+
+@case(mla.normalise_rows)
+def normalise_rows(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 256, APPROXIMATE, 1e-6
+    sums = p.uniform(2, 64)
+    sums[:, 7] = 0
+    p.call(
+        _wide(p, "acc", p.normal(64, 128), 128),
+        _rows(p, "sums", None),
+        _of_heads(p, "peak", p.normal(64), out=False),
+        _rows(p, "rows", sums, out=False),
+        p.shared("red", (2, 64), sums),
+        p.thread,
+    )
+
+
+@case(mla.leave_rows)
+def leave_rows(p: Probe) -> None:
+    p.threads = 256
+    lses = p.normal(64).expand(2, 64).clone()
+    p.call(
+        _wide(p, "acc", p.normal(64, 512), 512, out=False),
+        _rows(p, "lses", lses, out=False),
+        *_scratch(p, True, splits=3, heads=128),
+        p.dim("row", 1),
+        p.dim("splits", 3),
+        p.dim("split", 2),
+        p.dim("head0", 64),
+        128,
+        p.thread,
+    )
+
+
+@case(mla.merge_rows)
+def merge_rows(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 256, 1e-5, 2e-6
+    p.call(
+        _wide(p, "acc", None, 512),
+        _rows(p, "lses", None),
+        *_scratch(p, False, splits=3, heads=128),
+        p.dim("row", 1),
+        p.dim("splits", 3),
+        p.dim("head0", 64),
+        128,
+        p.thread,
+    )
+
+
+@case(mla.store_result_rows)
+def store_result_rows(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 256, BF16, 1e-6
+    lses = p.normal(64)
+    lses[9] = -INF
+    p.call(
+        p.operand("out", torch.full((2, 128, 512), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, 128), -77.0), out=True),
+        _wide(p, "acc", p.normal(64, 512), 512, out=False),
+        _rows(p, "lses", lses.expand(2, 64).clone(), out=False),
+        _of_heads(p, "sinks", p.normal(64), out=False),
+        p.dim("row", 1),
+        p.dim("head0", 64),
+        128,
+        p.shared("scratch", (64, 512), dtype="bfloat16", swizzle=128),
+        p.scalar("lse_scale", 0.7),
+        p.thread,
+    )
+
+
+@case(mla.load_row_sinks)
+def load_row_sinks(p: Probe) -> None:
+    p.threads = 256
+    p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64), p.thread)
+
+
+@case(mla.load_query_rows, columns=(64, 512))
+def load_query_rows(p: Probe, columns: int) -> None:
+    p.threads = 256
+    p.call(
+        p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True),
+        p.operand("q", p.normal(2, 128, columns).bfloat16()),
+        p.dim("row", 1),
+        p.dim("head0", 64),
+        128,
+        columns,
+        p.thread,
+    )
+
+
+# tcgen05
+
+
+@case(mla_sm100.load_block, block=(8, 16))
+def load_block(p: Probe, block: int) -> None:
+    p.threads = 128
+    p.call(
+        p.shared("target", (HEADS, 128), dtype="bfloat16", swizzle=128, out=True, slot=True),
+        p.operand("q", p.normal(2, 32, 128).bfloat16()),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        32,
+        block,
+        HEADS,
+        128,
+        p.thread,
+    )
+
+
+def _pieces_of_rows() -> torch.Tensor:
+    return 8 * torch.arange(8).view(1, -1) + torch.arange(128).view(-1, 1) // 16
+
+
+def _pairs_of_rows() -> torch.Tensor:
+    return 32 * torch.arange(2).view(1, -1) + torch.arange(128).view(-1, 1) // 4
+
+
+def _row_ids(p: Probe, places: torch.Tensor, value: torch.Tensor | None, **kind: Any) -> Any:
+    return p.registers("rows", (64,), value, dtype="int32", places=places, private=True, **kind)
+
+
+def _spread(p: Probe, places: torch.Tensor) -> None:
+    p.threads = 128
+    ids = _ids(p, 40)
+    p.call(_row_ids(p, places, None), *_low_high(p, ids), *_bits(p, (ids >= 0) & (ids < 40)), p.thread)
+
+
+@case(mla_sm100.spread_ids)
+def spread_ids(p: Probe) -> None:
+    _spread(p, _pieces_of_rows())
+
+
+@case(mla_sm100.spread_pairs)
+def spread_pairs(p: Probe) -> None:
+    _spread(p, _pairs_of_rows())
+
+
+@case(mla_sm100.read_rows, turn=(2, 3))
+def read_rows(p: Probe, turn: int) -> None:
+    # Every lane of CuTe DSL has all ids, one of TileLang those of the copies that it issues.
+    places = alike(32, 64) if p.cute else torch.arange(32).view(-1, 1) % 16 * 4 + torch.arange(4)
+    p.call(
+        _row_ids(p, places, p.integers(0, 99, 64)),
+        p.operand("indices", p.integers(-1, 999, 3, 512)),
+        p.dim("topk", 512),
+        p.dim("row", 1),
+        p.dim("turn", turn),
+        p.dim("turns", 3),
+        p.dim("split", 1),
+        p.dim("splits", 3),
+        p.lane,
+    )
+
+
+def _masked_rows(p: Probe, n: int) -> torch.Tensor:
+    ids = p.integers(0, n, 64)
+    ids[::5] = -1
+    return ids
+
+
+@case(mla_sm100.gather_columns, columns=(64, 128))
+def gather_columns(p: Probe, columns: int) -> None:
+    p.threads, p.lands = 128, "cp_async"
+    p.call(
+        p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True),
+        p.operand("cache", p.normal(40, 264).bfloat16()[:, :256], pitch="cache_stride"),
+        p.dim("first", 128),
+        columns,
+        _row_ids(p, _pieces_of_rows(), _masked_rows(p, 40), out=False),
+        p.thread,
+    )
+
+
+def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
+    """A thread's quarter of two tokens: 16 bytes of each 64-dim panel, two pieces of rope, the four scales."""
+    thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)
+    piece, word = torch.arange(11).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
+    byte = torch.where(piece < 8, piece * 64, 528 + (piece - 8) * 64) + thread % 4 * 16
+    byte = torch.where(piece == 10, 512, byte) + 4 * word
+    # 32-bit words are 64-bit integers in torch: a row of 164 of them has room for twice the bytes.
+    places = ((32 * i + thread // 4) * 328 + byte // 4).view(128, 88)
+    tile = torch.zeros(64, 328 * 4, dtype=torch.uint8)
+    tile[:, :656] = value
+    return p.registers("words", (64, 164), tile.view(torch.int64), dtype="uint32", places=places, private=True, bits=torch.int32, **kind)  # fmt: skip
+
+
+@case(mla_sm100.load_unit, unit=(0, 3))
+def load_unit(p: Probe, unit: int) -> None:
+    p.threads = 128
+    words = _token_words(p, _tokens(p, 64))
+    rows = _row_ids(p, _pairs_of_rows(), _masked_rows(p, 40), out=False)
+    p.call(words, unit, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
+
+
+@case(mla_sm100.load_rest)
+def load_rest(p: Probe) -> None:
+    p.threads = 128
+    words = _token_words(p, _tokens(p, 64))
+    rows = _row_ids(p, _pairs_of_rows(), _masked_rows(p, 40), out=False)
+    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
+
+
+@case(mla_sm100.dequantise_unit, unit=(0, 2))
+def dequantise_unit(p: Probe, unit: int) -> None:
+    p.threads = 128
+    target = p.shared("target", (64, 128), dtype="bfloat16", swizzle=128, out=True, slot=True)
+    p.call(target, _token_words(p, _tokens(p, 64), out=False), unit, p.thread)
+
+
+@case(mla_sm100.store_rope)
+def store_rope(p: Probe) -> None:
+    p.threads = 128
+    target = p.shared("target", (64, 64), dtype="bfloat16", swizzle=128, out=True, slot=True)
+    p.call(target, _token_words(p, _tokens(p, 64), out=False), p.thread)
+
+
+@case(mla_sm100.read_scores)
+def read_scores(p: Probe) -> None:
+    p.threads = 128
+    scores = p.registers("scores", (64, HEADS), places=accumulators(64, HEADS), private=True)
+    if not p.cute:
+        # TileLang gives accumulators of 64 rows their place only where a product is declared.
+        p.shared("a_s", (64, 64), dtype="bfloat16", swizzle=128)
+        p.shared("b_s", (HEADS, 64), dtype="bfloat16", swizzle=128)
+        p.mmas = (Mma("qk", "tcgen05", "probe", 64, HEADS, 64, "bfloat16", a="a_s", b="b_s", acc="s_t"),)
+    p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)), p.thread)
+
+
+@case(mla_sm100.outgrown, rise=(8.0, 8.5))
+def outgrown(p: Probe, rise: float) -> None:
+    p.threads = 128
+    peak = p.normal(HEADS)
+    top = peak - 1
+    peak[13], top[13] = 1.0, 1.0 + rise
+    p.call(
+        p.var("grown", None, dtype="bool", out=True), _columns(p, "top", top, out=False), _columns(p, "peak", peak, out=False), 8,
+    )  # fmt: skip
+
+
+@case(mla_sm100.raise_reference)
+def raise_reference(p: Probe) -> None:
+    p.threads, p.relative = 128, APPROXIMATE
+    peak = p.normal(HEADS)
+    peak[::3] = -INF
+    p.call(
+        _columns(p, "peak", peak),
+        _columns(p, "top", p.normal(HEADS), out=False),
+        _sums(p),
+        p.shared("stat", (HEADS,), out=True),
+        p.thread,
+    )
+
+
+def _held(p: Probe) -> Any:
+    return p.registers("held", (128, 16), None, places=straight(128, 16), out=False)
+
+
+@case(mla_sm100.rescale_output, heads=(16, 32))
+def rescale_output(p: Probe, heads: int) -> None:
+    p.threads = 128
+    p.call(
+        p.tensor("o_t", (128, 4 * heads), p.normal(128, 4 * heads), out=True),
+        _held(p),
+        p.shared("stat", (heads,), p.normal(heads)),
+        heads,
+        p.thread,
+    )
+
+
+@case(mla_sm100.weigh_tokens)
+def weigh_tokens(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    scores = p.normal(64, HEADS)
+    scores[::7] = -INF
+    p.call(_scores(p, value=scores), _sums(p), _columns(p, "peak", p.normal(HEADS), out=False))
+
+
+@case(mla_sm100.finish_columns, alone=(False, True), block=(8, 16))
+def finish_columns(p: Probe, alone: bool, block: int) -> None:
+    p.threads, p.relative, p.absolute = 128, 1e-5, 1e-6
+    total = p.uniform(HEADS)
+    total[5] = 0
+    p.call(
+        _columns(p, "total", total, out=False),
+        _columns(p, "peak", p.normal(HEADS), out=False),
+        p.shared("stat", (HEADS,), p.normal(HEADS), out=True),
+        p.operand("attn_sink", p.normal(32)),
+        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        p.operand("lse_partial", torch.full((2, 3, 32), -77.0), out=True),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        32,
+        block,
+        p.dim("splits", 3),
+        p.dim("split", 2),
+        p.var("alone", alone, dtype="bool"),
+        p.scalar("lse_scale", 0.7),
+        p.thread,
+    )
+
+
+@case(mla_sm100.write_output, alone=(False, True), some=(False, True), block=(8, 16))
+def write_output(p: Probe, alone: bool, some: bool, block: int) -> None:
+    p.threads = 128
+    p.call(
+        p.tensor("o_t", (128, 4 * HEADS), p.normal(128, 4 * HEADS)),
+        _held(p),
+        p.shared("stat", (HEADS,), p.normal(HEADS)),
+        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
+        p.operand("o_partial", torch.full((2, 3, 32, 512), -77.0), out=True),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        32,
+        block,
+        p.dim("splits", 3),
+        p.dim("split", 2),
+        p.var("alone", alone, dtype="bool"),
+        p.var("some", some, dtype="bool"),
+        p.thread,
+    )
+
+
+@case(mla_sm100.merge_columns, splits=(3, 11), first=(0, 128))
+def merge_columns(p: Probe, splits: int, first: int) -> None:
+    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
+    p.call(
+        *_scratch(p, False, splits=splits),
+        p.operand("attn_sink", p.normal(32)),
+        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, 32), -77.0), out=True),
+        p.dim("row", 1),
+        p.dim("head0", 16),
+        32,
+        HEADS,
+        p.dim("splits", splits),
+        p.scalar("lse_scale", 0.7),
+        p.dim("first", first),
+        128,
+        p.thread,
+        128,
+    )

@@ -1,0 +1,532 @@
+"""Cases of the leaves of the exact top-k selection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from leaf_probes import Probe, case, straight
+
+from dsl_kernels.device.torch import topk_selector as topk
+
+THREADS, WARPS, KEEP = 128, 4, 8
+BATCH = 32 * KEEP
+ALL = 0xFFFFFFFF
+INF = float("inf")
+
+
+def _bits_of(p: Probe, *shape: int) -> torch.Tensor:
+    """Bit patterns of scores, those of zeros, infinities and NaN among them, as 64-bit integers."""
+    values = p.normal(*shape) * 10
+    flat = values.view(-1)
+    flat[::11], flat[1::13], flat[2::31], flat[3::37], flat[5::41] = 0.0, -0.0, INF, -INF, float("nan")
+    return values.view(torch.int32).long() & ALL
+
+
+def _keys(p: Probe, title: str, value: torch.Tensor | None, each: int = KEEP, **kind: Any) -> Any:
+    return p.registers(title, (THREADS, each), value, dtype="uint32", places=straight(THREADS, each), private=True, **kind)  # fmt: skip
+
+
+def _column(p: Probe) -> Callable[[Any], Any]:
+    return lambda m: m.warp * BATCH
+
+
+def _bounds(p: Probe) -> tuple[Any, Any]:
+    """Columns of the row in each warp's batch: part of them, all, part, none."""
+    lo, hi = torch.tensor([37, 256, 512, 768]), torch.tensor([256, 512, 700, 700])
+    return p.var("lo", lo, each="warp"), p.var("hi", hi, each="warp")
+
+
+@case(topk.load_words)
+def load_words(p: Probe) -> None:
+    p.threads = THREADS
+    limit = p.var("limit", torch.tensor([256, 400, 768, 900]), each="warp")
+    logits = p.operand("logits", p.normal(2, 900))
+    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
+
+
+@case(topk.load_ahead, stride=(900, 1028))
+def load_ahead(p: Probe, stride: int) -> None:
+    p.threads = THREADS
+    logits = p.operand("logits", p.normal(2, stride))
+    p.call(
+        _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", stride), _column(p), BATCH * WARPS, p.lane,
+    )  # fmt: skip
+
+
+@case(topk.read_bounds, row=(0, 1))
+def read_bounds(p: Probe, row: int) -> None:
+    starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
+    p.call(
+        p.var("start", None, out=True),
+        p.var("last", None, out=True),
+        p.operand("row_starts", starts),
+        p.operand("row_ends", ends),
+        p.dim("row", row),
+        p.dim("stride", 100),
+    )
+
+
+@case(topk.clear, count=(8, 640))
+def clear(p: Probe, count: int) -> None:
+    p.threads = THREADS
+    words = p.shared("words", (1024,), p.integers(1, 99, 1024), dtype="int32", out=True)
+    p.call(words, p.dim("first", 64), count, p.thread, THREADS)
+
+
+def _bitmap(p: Probe, title: str, words: int, out: bool = False, density: int = 2) -> Any:
+    value = p.integers(-(2**31), 2**31 - 1, WARPS * words)
+    for _ in range(density - 2):
+        value = value & p.integers(-(2**31), 2**31 - 1, WARPS * words)
+    return p.shared(title, (WARPS * words,), value, dtype="int32", out=out)
+
+
+def _first(words: int) -> Callable[[Any], Any]:
+    return lambda m: m.warp * words
+
+
+@case(topk.clear_run)
+def clear_run(p: Probe) -> None:
+    p.threads = THREADS
+    # Warps lie twice as far apart as what they clear.
+    p.call(_bitmap(p, "bitmap", 80, out=True), _first(80), p.dim("words", 40), p.lane)
+
+
+@case(topk.page_row, page_size=(0, 48))
+def page_row(p: Probe, page_size: int) -> None:
+    p.call(
+        p.var("inverse", None, dtype="uint32", out=True),
+        p.var("line", None, out=True),
+        p.dim("row", 7),
+        p.dim("next_n", 3),
+        p.dim("page_size", page_size),
+    )
+
+
+def _table(p: Probe, page_size: int, pages: int = 40) -> tuple[Any, ...]:
+    """block_table, max_pages, line, page_size, inverse."""
+    return (
+        p.operand("block_table", p.integers(0, 5000, 3, pages)),
+        p.dim("max_pages", pages),
+        p.dim("line", 2),
+        p.dim("page_size", page_size),
+        p.var("inverse", ALL // page_size if page_size else 0, dtype="uint32"),
+    )
+
+
+@case(topk.take_all, page_size=(0, 48))
+def take_all(p: Probe, page_size: int) -> None:
+    p.threads = THREADS
+    p.call(
+        p.operand("indices", torch.full((2, 600), -77, dtype=torch.int32), out=True),
+        p.dim("row", 1),
+        p.dim("k", 600),
+        p.dim("length", 411),
+        p.dim("rank", 1),
+        2,
+        *_table(p, page_size),
+        p.thread,
+        THREADS,
+    )
+
+
+@case(topk.share_row)
+def share_row(p: Probe) -> None:
+    p.call(
+        p.var("origin", 0, out=True),
+        p.var("run", 8, out=True),
+        p.dim("start", 77),
+        p.dim("last", 5000),
+        12,
+    )
+
+
+@case(topk.bound_warp)
+def bound_warp(p: Probe) -> None:
+    p.threads = THREADS
+    p.call(
+        *(p.var(text, None, out=True, each="warp") for text in ("limit", "lo", "hi")),
+        lambda m: m.warp * 320,
+        p.dim("run", 10),
+        p.dim("start", 77),
+        p.dim("last", 1100),
+        p.dim("stride", 1200),
+    )
+
+
+@case(topk.fetch_pages, page_size=(0, 8, 48))
+def fetch_pages(p: Probe, page_size: int) -> None:
+    p.threads = THREADS
+    p.call(
+        p.var("first_page", None, out=True),
+        p.var("near", None, dtype="bool", out=True),
+        p.var("entry", None, out=True, each="thread"),
+        p.dim("first", 256),
+        p.dim("columns", 1024),
+        p.dim("start", 64),
+        p.dim("last", 1500),
+        *_table(p, page_size, pages=200),
+        p.thread,
+        THREADS,
+    )
+
+
+@case(topk.make_keys)
+def make_keys(p: Probe) -> None:
+    p.threads = THREADS
+    bits, digits = _keys(p, "bits", _bits_of(p, THREADS, KEEP)), _keys(p, "digits", None, KEEP // 2)
+    p.call(bits, digits, _column(p), *_bounds(p), p.lane)
+
+
+@case(topk.make_keys_again)
+def make_keys_again(p: Probe) -> None:
+    p.threads = THREADS
+    p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), _column(p), *_bounds(p), p.lane)
+
+
+@case(topk.stash)
+def stash(p: Probe) -> None:
+    p.threads = THREADS
+    count = THREADS * KEEP
+    words = p.shared("words", (2 * count,), p.integers(1, 99, 2 * count), dtype="int32", out=True)
+    p.call(words, p.dim("first", count), _keys(p, "bits", _bits_of(p, THREADS, KEEP), out=False), p.thread, THREADS)  # fmt: skip
+
+
+@case(topk.unstash)
+def unstash(p: Probe) -> None:
+    p.threads = THREADS
+    count = THREADS * KEEP
+    words = p.shared("words", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32")
+    p.call(_keys(p, "bits", None), words, p.dim("first", count), p.thread, THREADS)
+
+
+def _hist(p: Probe, out: bool = True, **kind: Any) -> Any:
+    return p.shared("hist", (2 * topk.BINS,), p.integers(0, 9, 2 * topk.BINS), dtype="int32", out=out, **kind)
+
+
+def _some_keys(p: Probe, *shape: int) -> torch.Tensor:
+    """Keys near one another, so that some lie above a range, some in it and some below."""
+    return (1 << 31) + p.integers(0, 1 << 20, *shape, dtype=torch.int64)
+
+
+END, SPAN = (1 << 31) + (3 << 18), (1 << 18) + 12345
+
+
+def _range(p: Probe, end: int = END, span: int = SPAN) -> tuple[Any, Any]:
+    return p.var("end", end, dtype="uint32"), p.var("span", span, dtype="uint32")
+
+
+@case(topk.count_first)
+def count_first(p: Probe) -> None:
+    p.threads = THREADS
+    digits = p.integers(0, 1 << 32, THREADS, KEEP // 2, dtype=torch.int64)
+    p.call(_hist(p), _keys(p, "digits", digits, KEEP // 2, out=False), _column(p), *_bounds(p))
+
+
+@case(topk.count_keys, span=(SPAN, 1000))
+def count_keys(p: Probe, span: int) -> None:
+    p.threads = THREADS
+    keys = _keys(p, "bits", _some_keys(p, THREADS, KEEP), out=False)
+    p.call(_hist(p), p.dim("first", topk.BINS), keys, *_range(p, END, span))
+
+
+def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
+    """List entries: a key over the complement of a position, of the warps from 0 up to `warps`."""
+    place = p.integers(0, warps, count) << topk.OFFSET_BITS | p.integers(0, 32 * words, count)
+    place = torch.unique(place)[torch.randperm(len(torch.unique(place)), generator=p.generator)]
+    keys = _some_keys(p, len(place)) // 1000 * 1000
+    found = torch.zeros(count, dtype=torch.int64)
+    found[: len(place)] = keys << 32 | ~place.long() & ALL
+    return found
+
+
+@case(topk.count_listed)
+def count_listed(p: Probe) -> None:
+    p.threads = THREADS
+    entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
+    p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), p.thread, THREADS)
+
+
+def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
+    each = topk.BINS // threads
+    return p.registers("mine", (threads, each), value, dtype="int32", places=straight(threads, each), private=True, **kind)  # fmt: skip
+
+
+@case(topk.sum_bins)
+def sum_bins(p: Probe) -> None:
+    p.threads = 512
+    sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
+    through = p.var("through", None, out=True, each="thread")
+    p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", topk.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
+
+
+def _state(p: Probe, out: bool) -> Any:
+    return p.shared("state", (8,), p.integers(-(2**31), 2**31 - 1, 8), dtype="int32", out=out)
+
+
+@case(topk.pick_bin, first=(True, False), need=(1, 4000))
+def pick_bin(p: Probe, first: bool, need: int) -> None:
+    p.threads = 512
+    mine = p.integers(0, 6, 512, 4)
+    # The key after 4000 is the last one of its bin, and the first one of all has a bin of its own.
+    mine[0, 0] = 1
+    through = mine.sum(dim=1).view(-1, 32).cumsum(dim=1)
+    sums = torch.zeros(32, dtype=torch.int32)
+    sums[:16] = through[:, -1].int()
+    p.call(
+        _state(p, True),
+        _mine(p, 512, mine, out=False),
+        p.var("through", through.view(-1), each="thread"),
+        p.shared("sums", (32,), sums, dtype="int32"),
+        p.dim("need", need),
+        *_range(p, END, (1 << 29) - 12345),
+        first,
+        p.thread,
+        p.warp,
+        p.lane,
+    )
+
+
+def _results(p: Probe, *more: str) -> list[Any]:
+    unsigned = [p.var(text, None, dtype="uint32", out=True) for text in ("end", "span")]
+    return unsigned + [p.var(text, None, out=True) for text in ("need", "inside", *more)]
+
+
+@case(topk.read_state)
+def read_state(p: Probe) -> None:
+    p.call(*_results(p), _state(p, False))
+
+
+@case(topk.read_group_state)
+def read_group_state(p: Probe) -> None:
+    p.call(*_results(p, "lower", "within"), _state(p, False))
+
+
+@case(topk.send_sums, group=(2, 4))
+def send_sums(p: Probe, group: int) -> None:
+    p.threads, p.cluster = THREADS, group
+    hist = [p.integers(0, 9, 2 * topk.BINS) for _ in range(group)]
+    coarse = p.shared("coarse", (2 * group * topk.COARSE,), p.integers(0, 9, 2 * group * topk.COARSE), dtype="int32", out=True, cluster=True)  # fmt: skip
+    held = p.shared("hist", (2 * topk.BINS,), hist, dtype="int32")
+    at, first = p.dim("at", group * topk.COARSE), p.dim("first", topk.BINS)
+    p.call(coarse, at, held, first, group, p.rank, p.warp, WARPS, p.lane)
+
+
+@case(topk.pick_bin_of_group, first=(True, False), need=(1, 9001))
+def pick_bin_of_group(p: Probe, first: bool, need: int) -> None:
+    p.threads, p.cluster = 64, 4
+    hist = torch.stack([p.integers(0, 6, 2 * topk.BINS) for _ in range(4)])
+    # One key on top, in the second CTA.
+    hist[:, topk.BINS] = torch.tensor([0, 1, 0, 0])
+    coarse = torch.zeros(256, dtype=torch.int32)
+    coarse[128:] = hist[:, topk.BINS :].view(4, topk.COARSE, -1).sum(dim=2).flatten().int()
+    p.call(
+        _state(p, True),
+        p.shared("hist", (2 * topk.BINS,), list(hist), dtype="int32", cluster=True),
+        p.dim("bins", topk.BINS),
+        p.shared("coarse", (256,), coarse, dtype="int32"),
+        p.dim("at", 128),
+        p.dim("need", need),
+        p.dim("lower", 100),
+        *_range(p, END, (1 << 29) - 12345),
+        first,
+        4,
+        p.rank,
+        p.warp,
+        p.lane,
+    )
+
+
+def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
+    tensors = [torch.tensor([*x, 0, 0, 0, 0], dtype=torch.int32) for x in (value if isinstance(value[0], list) else [value])]  # fmt: skip
+    return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
+
+
+@case(topk.collect, listing=(True, False))
+def collect(p: Probe, listing: bool) -> None:
+    p.threads = THREADS
+    words = 2 * KEEP
+    counts = p.integers(0, 9, THREADS)
+    p.call(
+        p.var("count", counts, out=True, each="thread", grid=True),
+        _keys(p, "bits", _some_keys(p, THREADS, KEEP), out=False),
+        _bitmap(p, "above", words, out=True),
+        _bitmap(p, "equal", words, out=True),
+        lambda m: (m.warp * 2 + 1) * KEEP,
+        _counters(p, [3, 0, 0, 0]),
+        p.shared("entries", (2048,), torch.zeros(2048, dtype=torch.int64), dtype="int64", out=True, ordered=False),
+        p.dim("first", 100),
+        *_range(p),
+        p.var("listing", listing, dtype="bool"),
+        lambda m: m.warp + 8,
+        p.dim("offset", 512),
+        p.lane,
+    )  # fmt: skip
+
+
+def _counts(p: Probe, out: bool) -> Any:
+    return p.shared("counts", (32,), p.integers(0, 99, 32), dtype="int32", out=out)
+
+
+@case(topk.keep_count)
+def keep_count(p: Probe) -> None:
+    p.threads = THREADS
+    count = p.var("count", p.integers(0, 99, THREADS), each="thread", grid=True)
+    p.call(_counts(p, True), count, p.warp, p.lane)
+
+
+@case(topk.keep_entry)
+def keep_entry(p: Probe) -> None:
+    p.threads = THREADS
+    entry = p.var("entry", p.integers(0, 99, THREADS), each="thread")
+    p.call(p.shared("pages", (THREADS,), dtype="int32", out=True), entry, p.thread)
+
+
+@case(topk.send_entries)
+def send_entries(p: Probe) -> None:
+    p.threads, p.cluster = THREADS, 2
+    # Each CTA has its part of the list behind the other's.
+    lists = [p.integers(0, 1 << 62, 256, dtype=torch.int64) for _ in range(2)]
+    entries = p.shared("entries", (256,), lists, dtype="int64", out=True, cluster=True)
+    counters = _counters(p, [[70, 0, 0, 0], [101, 0, 0, 0]])
+    p.call(entries, lambda m: m.block(1) * 70, counters, 2, p.rank, p.warp, WARPS, p.lane)
+
+
+@case(topk.sift, inside=(0, 50, 300))
+def sift(p: Probe, inside: int) -> None:
+    p.threads = THREADS
+    words = 20
+    listed = torch.zeros(1024, dtype=torch.int64)
+    listed[:512] = _entries(p, 512, 12, words)
+    p.call(
+        p.shared("entries", (1024,), listed, dtype="int64", out=True, ordered=False),
+        p.dim("total", 400),
+        512,
+        _bitmap(p, "above", words, out=True),
+        _bitmap(p, "equal", words, out=True),
+        _counts(p, True),
+        _counters(p, [400, 0, 2, 3]),
+        *_range(p),
+        p.dim("inside", inside),
+        64,
+        p.dim("rank", 1),
+        WARPS,
+        p.dim("words", words),
+        p.thread,
+        THREADS,
+    )
+
+
+@case(topk.rank_entries, count=(20, 64))
+def rank_entries(p: Probe, count: int) -> None:
+    p.threads = THREADS
+    words = 20
+    p.call(
+        p.shared("entries", (512,), _entries(p, 512, 12, words), dtype="int64"),
+        p.dim("first", 100),
+        p.dim("count", count),
+        p.dim("need", 17),
+        _bitmap(p, "above", words, out=True),
+        _counts(p, True),
+        _counters(p, [400, 0, 2, 3]),
+        p.dim("rank", 1),
+        WARPS,
+        p.dim("words", words),
+        p.warp,
+        p.lane,
+    )
+
+
+@case(topk.read_marked, inside=(50, 300))
+def read_marked(p: Probe, inside: int) -> None:
+    p.call(
+        p.var("ties", None, out=True),
+        p.var("skip", None, out=True),
+        _counters(p, [400, 5, 21, 13], out=False),
+        p.dim("need", 40),
+        p.dim("inside", inside),
+        p.dim("lower", 7),
+        64,
+    )
+
+
+@case(topk.count_equal)
+def count_equal(p: Probe) -> None:
+    p.threads = THREADS
+    sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
+    p.call(_bitmap(p, "equal", 40), sums, _first(40), p.dim("words", 40), p.warp, p.lane)
+
+
+@case(topk.take_ties, take=(30, 600))
+def take_ties(p: Probe, take: int) -> None:
+    p.threads = THREADS
+    words, equal = 20, p.integers(-(2**31), 2**31 - 1, WARPS * 20)
+    sums = torch.zeros(32, dtype=torch.int32)
+    sums[:WARPS] = (equal[:, None] >> torch.arange(32) & 1).view(WARPS, -1).sum(dim=1).int()
+    p.call(
+        _bitmap(p, "above", words, out=True),
+        p.shared("equal", (WARPS * words,), equal, dtype="int32"),
+        _counts(p, True),
+        p.shared("sums", (32,), sums, dtype="int32"),
+        p.dim("take", take),
+        _first(words),
+        p.dim("words", words),
+        p.warp,
+        p.lane,
+    )
+
+
+@case(topk.first_slot)
+def first_slot(p: Probe) -> None:
+    p.threads = THREADS
+    p.call(p.var("slot", None, out=True, each="warp"), _counts(p, False), p.dim("skip", 11), p.warp, p.lane)
+
+
+def _pages(p: Probe, near: bool) -> tuple[Any, ...]:
+    return (
+        p.shared("pages", (THREADS,), p.integers(0, 5000, THREADS), dtype="int32"),
+        p.dim("first_page", 2),
+        p.var("near", near, dtype="bool"),
+    )
+
+
+def _ids_out(p: Probe, k: int) -> tuple[Any, ...]:
+    indices = torch.full((2, k), -77, dtype=torch.int32)
+    return p.operand("indices", indices, out=True), p.dim("row", 1), p.dim("k", k)
+
+
+SLOTS = torch.tensor([0, 700, 1400, 2100])
+
+
+@case(topk.emit_sparse, pages=("none", "far", "near"))
+def emit_sparse(p: Probe, pages: str) -> None:
+    p.threads = THREADS
+    words = 40
+    p.call(
+        p.var("slot", SLOTS, each="warp"),
+        *_ids_out(p, 2800),
+        _bitmap(p, "above", words, density=4),
+        _first(words),
+        p.dim("words", words),
+        lambda m: m.warp * (32 * words) + 200,
+        *_table(p, 0 if pages == "none" else 64, pages=100),
+        *_pages(p, pages == "near"),
+        p.lane,
+    )
+
+
+@case(topk.emit, pages=("none", "far", "near"))
+def emit(p: Probe, pages: str) -> None:
+    p.threads = THREADS
+    p.call(
+        p.var("slot", SLOTS, out=True, each="warp"),
+        *_ids_out(p, 2800),
+        _bitmap(p, "above", 2 * KEEP),
+        lambda m: (m.warp * 2 + 1) * KEEP,
+        KEEP,
+        lambda m: m.warp * BATCH + 200,
+        *_table(p, 0 if pages == "none" else 64, pages=100),
+        *_pages(p, pages == "near"),
+        p.lane,
+    )

@@ -1,0 +1,112 @@
+"""Each leaf alone: what torch says it means against what each DSL spells, compiled into a small kernel and emulated.
+
+The cases are in `leaves_<operation>.py`. Integers and what is only moved or rounded once agree bit for bit. A case states
+the error that it allows otherwise: what `ex2.approx`, `lg2.approx`, `rcp.approx` and another order of a sum may cost.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from leaf_probes import CASES, Case, Probe
+
+from codegen.render import leaf_modules
+from codegen.sweep import backends, combinations
+from dsl_kernels import programs
+from dsl_kernels.arch import ARCHS
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.tile.text import Call, Leaf, walk
+
+pytestmark = [pytest.mark.emulator, pytest.mark.compile]
+
+for path in sorted(Path(__file__).parent.glob("leaves_*.py")):
+    importlib.import_module(path.stem)
+
+# Leaves that have no test without their counterpart, and why.
+IN_PAIRS = {
+    "load_tokens": "the words in registers are a DSL's own: compared once store_tokens has written them",
+    "store_tokens": "what it writes lies in registers as load_tokens leaves it",
+    "load_half": "the words in registers are a DSL's own: compared once store_half has written them",
+    "store_half": "what it writes lies in registers as load_half leaves it",
+}
+
+
+@lru_cache(maxsize=32)
+def declared(op: str) -> dict[str, Leaf]:
+    """The leaves of an operation, by name."""
+    package = importlib.import_module("dsl_kernels.device.torch")
+    (folder,) = package.__path__
+    modules = (
+        importlib.import_module(f"{package.__name__}.{path.stem}") for path in Path(folder).glob(f"{op}*.py")
+    )
+    return {leaf.name: leaf for module in modules for leaf in vars(module).values() if isinstance(leaf, Leaf)}
+
+
+@lru_cache(maxsize=32)
+def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
+    """What the committed texts of an operation call: leaf -> {(DSL, module that spells it): an architecture}."""
+    found: dict[str, dict[tuple[str, str], str]] = {}
+    program = programs.get(op)
+    for arch, dsl in product(ARCHS.values(), backends()):
+        modules = leaf_modules(dsl, op, arch.tag.removesuffix("a"))
+        for knobs in combinations(program, arch, 0, dsl):
+            text = program.text(knobs, arch)
+            for part in (text.start, *text.roles.values()):
+                for call in (s for s in walk(part) if isinstance(s, Call)):
+                    home = next((module for _, module, names in modules if call.leaf.name in names), None)
+                    held = found.setdefault(call.leaf.name, {})
+                    if home is not None:
+                        held.setdefault((dsl, home), arch.name)
+    return found
+
+
+def probes() -> Iterator[Any]:
+    """A parameter set for each case of each spelling of each leaf."""
+    for op in programs.names():
+        try:
+            calls = spellings(op)
+        except DslKernelError:
+            # An unfinished program fails test_every_leaf_has_a_case.
+            continue
+        for name, leaf in declared(op).items():
+            for (dsl, home), arch in sorted(calls.get(name, {}).items()):
+                for label, body in CASES.get(leaf, {}).items():
+                    title = "-".join(x for x in (op, name, home.removeprefix(op).strip("_"), dsl, label) if x)
+                    yield pytest.param(op, leaf, dsl, arch, body, id=title)
+
+
+@pytest.mark.parametrize("op", programs.names())
+def test_every_leaf_has_a_case(op: str) -> None:
+    missing = [name for name, leaf in declared(op).items() if leaf not in CASES]
+    assert not missing, f"leaves without a case in tests/numerics/leaves_{op}.py: {', '.join(missing)}"
+    unspelled = [name for name in declared(op) if not spellings(op).get(name)]
+    assert not unspelled, f"leaves that no committed text calls, or no DSL spells: {', '.join(unspelled)}"
+
+
+def test_leaves_that_share_a_case_are_listed() -> None:
+    sharing: dict[Any, set[str]] = {}
+    for leaf, held in CASES.items():
+        for body in held.values():
+            sharing.setdefault(body.func, set()).add(leaf.name)
+    assert set().union(*(names for names in sharing.values() if len(names) > 1)) == IN_PAIRS.keys()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("leaves")
+
+
+@pytest.mark.parametrize(("op", "leaf", "dsl", "arch", "body"), list(probes()))
+def test_a_leaf_is_what_torch_says(
+    op: str, leaf: Leaf, dsl: str, arch: str, body: Case, folder: Path
+) -> None:
+    probe = Probe(op, leaf, dsl, arch)
+    body(probe)
+    failures = probe.run(folder)
+    assert not failures, f"leaf {leaf.name} in {dsl} ({arch}): " + "; ".join(failures)

@@ -1,0 +1,329 @@
+"""What a text must make of its schedule: each declaration that nothing uses, or that the wrong one uses, is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dsl_kernels.arch import ARCHS, ArchSpec
+from dsl_kernels.errors import DeclarationError
+from dsl_kernels.problems.base import Operand, Problem
+from dsl_kernels.runtime.artifact import TensorMap
+from dsl_kernels.tile.lang import (
+    START,
+    Buffer,
+    Counts,
+    Engine,
+    Knob,
+    Mma,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Space,
+    TileProgram,
+)
+from dsl_kernels.tile.text import Box, Recorder, Span, Writes, leaf
+
+SHARED, REGISTER = Space.SHARED, Space.REGISTER
+ARCH = ARCHS["sm_90a"]
+SCHEDULE = Schedule(
+    roles=(Role("work", 4, doc="all of it"), Role("load", 1, doc="rows into the ring")),
+    buffers=(
+        Buffer("ring_s", SHARED, (64, 64), "bfloat16", 2),
+        Buffer("b_s", SHARED, (64, 64), "bfloat16"),
+        Buffer("acc", REGISTER, (64, 64), "float32", role="work"),
+        Buffer("red_s", SHARED, (64, 64), "bfloat16"),
+    ),
+    pipelines=(Pipeline("ring", ("ring_s",), "load", Engine.BULK, (Reader("work", Engine.WGMMA),), 2),),
+    mmas=(Mma("score", "wgmma", "work", 64, 64, 64, "bfloat16", a="ring_s", b="b_s", acc="acc"),),
+    grid=("rows",),
+    axes=("row",),
+    named_barriers={"work": ("work",)},
+    maps=(TensorMap("x_map", "x", "BFLOAT16", ("64", "rows"), ("128",), (64, 64), (1, 1)),),
+)
+OPERANDS = (
+    Operand("x", ("rows", 64), "bfloat16"),
+    Operand("w", ("rows", 64), "bfloat16"),
+    Operand("y", ("rows", 64), "float32", "out"),
+    Operand("scale", (), "float32", "scalar"),
+)
+
+
+@leaf
+def read(target: Any, w: Any) -> None:
+    """A tile of w."""
+
+
+@leaf
+def write(y: Writes, source: Any, scratch: Any, scale: float) -> None:
+    """A tile of y."""
+
+
+def start(m: Recorder) -> None:
+    m.barriers_stand()
+    m.depend()
+
+
+def load(m: Recorder) -> None:
+    ring = m.acquire("ring", 0)
+    m.bulk(ring.ring_s, Box("x_map", (m.block(0), 0)), ring)
+    m.commit(ring)
+
+
+def work(m: Recorder) -> None:
+    read(m, m.buffer("b_s"), m.operand("w"))
+    m.publish("work", "b_s")
+    ring = m.wait("ring", 0)
+    m.multiply("score", m.buffer("acc"), ring.ring_s, m.buffer("b_s"))
+    m.release(ring)
+    write(m, m.operand("y"), m.buffer("acc"), m.buffer("red_s"), m.scalar("scale"))
+
+
+BODIES = {START: start, "work": work, "load": load}
+
+
+def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[Operand, ...]) -> TileProgram:
+    none: Callable[..., Any] = lambda *_: {}  # noqa: E731
+    problem = Problem("toy", "", {"default": operands}, (), none, none, none, none, none)  # type: ignore[arg-type]
+    return TileProgram(
+        "toy",
+        problem,
+        (Knob("threads", "t", ((128,),), "threads a CTA"),),
+        lambda k, arch: schedule,
+        lambda k, arch: bodies,
+        none,
+        lambda *_: Counts(),
+    )
+
+
+def text(
+    schedule: Schedule = SCHEDULE,
+    operands: tuple[Operand, ...] = OPERANDS,
+    arch: ArchSpec = ARCH,
+    **bodies: Any,
+) -> Any:
+    return program(schedule, BODIES | bodies, operands).text({"threads": 128}, arch)
+
+
+def changed(**fields: Any) -> Schedule:
+    return dataclasses.replace(SCHEDULE, **fields)
+
+
+def without(body: Callable[[Recorder], None], *statements: str) -> Callable[[Recorder], None]:
+    """The body, saying none of these methods of the recorder."""
+
+    def silent(m: Recorder) -> None:
+        for name in statements:
+            setattr(m, name, lambda *args, **kwargs: m.slot("ring", 0))
+        body(m)
+
+    return silent
+
+
+def test_the_toy_itself_is_whole() -> None:
+    assert set(text().roles) == {"work", "load"}
+
+
+def refused(what: str, got: str, **changes: Any) -> None:
+    with pytest.raises(DeclarationError) as error:
+        text(**changes)
+    message = str(error.value)
+    assert re.search(what, message) and re.search(got, message), message
+    assert "program toy" in message and "Fix: " in message, message
+
+
+def test_a_buffer_that_no_body_touches() -> None:
+    spare = Buffer("spare_s", SHARED, (64,), "float32")
+    refused("threads=128, buffer spare_s", "none", schedule=changed(buffers=(*SCHEDULE.buffers, spare)))
+    held = Buffer("held", REGISTER, (64,), "float32", role="work")
+    refused("buffer held", "none", schedule=changed(buffers=(*SCHEDULE.buffers, held)))
+    tensor = Buffer("acc_t", Space.TENSOR, (128, 64), "float32")
+    refused("buffer acc_t", "none", schedule=changed(buffers=(*SCHEDULE.buffers, tensor)))
+
+
+def test_a_buffer_of_a_ticket_is_touched_by_it() -> None:
+    flag = Buffer("last_s", SHARED, (1,), "int32")
+
+    def takes(m: Recorder) -> None:
+        work(m)
+        m.take_ticket(m.var("last", False, "bool"), "last_s", "arrivals", 0, 1, "work")
+
+    assert text(schedule=changed(buffers=(*SCHEDULE.buffers, flag)), work=takes)
+
+
+def test_registers_of_another_role() -> None:
+    def pries(m: Recorder) -> None:
+        load(m)
+        m.fill(m.buffer("acc"), 0.0)
+
+    refused("buffer acc", "load", load=pries)
+
+
+def test_a_role_without_a_body() -> None:
+    roles = (*SCHEDULE.roles, Role("idle", 1))
+    refused("idle", "none", schedule=changed(roles=roles))
+    refused("role idle", "an empty one", schedule=changed(roles=roles), idle=lambda m: None)
+
+
+def test_a_body_without_a_role() -> None:
+    refused("body lode", "did you mean load", lode=load)
+
+
+def test_a_step_that_no_body_takes() -> None:
+    refused("pipeline ring", "no commit", load=without(load, "commit"))
+    refused("pipeline ring", "no acquire", load=without(load, "acquire"))
+    refused("pipeline ring", "no wait", work=without(work, "wait"))
+    refused("pipeline ring", "no release", work=without(work, "release"))
+
+
+def test_a_single_hand_over_is_acquired_too() -> None:
+    """A bulk copy announces its bytes there, and the reader of a body finds every ring filled alike."""
+    buffers = (dataclasses.replace(SCHEDULE.buffers[0], stages=1), *SCHEDULE.buffers[1:])
+    once = dataclasses.replace(SCHEDULE.pipelines[0], stages=1, rounds="once")
+    schedule = changed(buffers=buffers, pipelines=(once,))
+    given = without(work, "release")
+    assert text(schedule=schedule, work=given)
+    refused("pipeline ring", "no acquire", schedule=schedule, work=given, load=without(load, "acquire"))
+    refused("nobody to release", "work", schedule=schedule)
+
+
+def test_a_step_of_the_wrong_role() -> None:
+    def greedy(m: Recorder) -> None:
+        load(m)
+        m.wait("ring", 0)
+
+    refused("work to wait", "load", load=greedy)
+
+
+def test_a_named_barrier_that_a_role_never_comes_to() -> None:
+    both = {"work": ("work", "load")}
+    refused("named barrier work", "load, which never comes", schedule=changed(named_barriers=both))
+    refused("named barrier rest", "load, which never comes", schedule=changed(named_barriers={**SCHEDULE.named_barriers, "rest": ("load",)}))  # fmt: skip
+
+
+def test_a_named_barrier_of_others() -> None:
+    def meets(m: Recorder) -> None:
+        load(m)
+        m.meet("work")
+
+    refused("named barrier work", "load, which is not declared", load=meets)
+
+
+def test_a_product_that_nobody_issues() -> None:
+    mma = dataclasses.replace(SCHEDULE.mmas[0], name="value")
+    refused("product value", "nobody", schedule=changed(mmas=(*SCHEDULE.mmas, mma)))
+
+
+def test_a_tensor_map_that_nothing_is_copied_from() -> None:
+    other = dataclasses.replace(SCHEDULE.maps[0], name="w_map", operand="w")
+    refused("tensor map w_map", "none", schedule=changed(maps=(*SCHEDULE.maps, other)))
+
+
+def test_an_operand_that_is_not_used() -> None:
+    refused("input z", "none", operands=(*OPERANDS, Operand("z", ("rows",), "float32")))
+    refused("output z", "none", operands=(*OPERANDS, Operand("z", ("rows",), "float32", "out")))
+    refused("scalar z", "none", operands=(*OPERANDS, Operand("z", (), "float32", "scalar")))
+
+
+def test_an_output_that_is_only_read() -> None:
+    operands = tuple(dataclasses.replace(o, kind="out") if o.name == "w" else o for o in OPERANDS)
+    refused("output w", "none", operands=operands)
+
+
+def test_an_input_that_is_written() -> None:
+    operands = tuple(dataclasses.replace(o, kind="in") if o.name == "y" else o for o in OPERANDS)
+    refused("input y", "one that writes it", operands=operands)
+
+
+def test_barriers_stand_once() -> None:
+    refused("the start", "0 of them", **{START: lambda m: m.depend()})
+    refused("the start", "2 of them", **{START: lambda m: (m.barriers_stand(), start(m))})
+
+
+def test_nothing_is_read_before_the_kernel_in_front_has_written_it() -> None:
+    def hasty(m: Recorder) -> None:
+        read(m, m.buffer("b_s"), m.operand("w"))
+        start(m)
+
+    refused("the start", "an access before it", **{START: hasty})
+
+
+def aliased(body: Callable[[Recorder], None]) -> dict[str, Any]:
+    """Changes that put red_s into the storage of b_s; the body is that of the role which touches both."""
+    buffers = tuple(dataclasses.replace(b, alias="b_s") if b.name == "red_s" else b for b in SCHEDULE.buffers)
+    return {"schedule": changed(buffers=buffers), "work": body}
+
+
+def work_then(*between: str, loop: bool = False) -> Callable[[Recorder], None]:
+    def body(m: Recorder) -> None:
+        read(m, m.buffer("b_s"), m.operand("w"))
+        m.publish("work", "b_s")
+        ring = m.wait("ring", 0)
+
+        def rest() -> None:
+            m.multiply("score", m.buffer("acc"), ring.ring_s, m.buffer("b_s"))
+            for say in between:
+                if say == "meet":
+                    m.meet("work")
+                elif say == "perhaps":
+                    with m.when(m.block(0) > 0):
+                        m.meet("work")
+            write(m, m.operand("y"), m.buffer("acc"), m.buffer("red_s"), m.scalar("scale"))
+
+        if loop:
+            for _ in m.loop("i", 2):
+                rest()
+        else:
+            rest()
+        if "again" in between:
+            m.fill(m.buffer("b_s"), 0.0)
+        m.release(ring)
+
+    return body
+
+
+def test_an_alias_behind_a_barrier_stands() -> None:
+    assert text(**aliased(work_then("meet")))
+
+
+@pytest.mark.parametrize(
+    ("body", "got"),
+    [
+        (work_then(), "got none"),
+        (work_then("perhaps"), "got none"),
+        (work_then("meet", "again"), "uses in turn"),
+        (work_then("meet", loop=True), "comes back to the first"),
+    ],
+)
+def test_an_alias_that_overlaps_a_live_range(body: Callable[[Recorder], None], got: str) -> None:
+    refused("buffer red_s in the storage of b_s", got, **aliased(body))
+
+
+def test_an_alias_across_roles() -> None:
+    def reads(m: Recorder) -> None:
+        load(m)
+        read(m, m.buffer("red_s"), m.operand("w"))
+
+    refused("buffer red_s in the storage of b_s", "load, work", **aliased(work_then("meet")), load=reads)
+
+
+@pytest.mark.parametrize("bytes_", [32, 65])
+def test_an_alias_has_the_bytes_of_its_owner(bytes_: int) -> None:
+    other = Buffer("other_s", SHARED, (bytes_,), "uint8", alias="red_s")
+    with pytest.raises(DeclarationError, match="as many bytes as red_s"):
+        text(schedule=changed(buffers=(*SCHEDULE.buffers, other)))
+
+
+def test_span_counts_as_a_read() -> None:
+    def spans(m: Recorder) -> None:
+        ring = m.acquire("ring", 0)
+        m.bulk(ring.ring_s, Box("x_map", (m.block(0), 0)), ring)
+        m.bulk(ring.ring_s, Span("z", "bfloat16", 0, 64, 0, 64), ring)
+        m.commit(ring)
+
+    assert text(operands=(*OPERANDS, Operand("z", ("rows",), "float32")), load=spans)
