@@ -8,8 +8,8 @@ one, and works out the next weights while that runs; with `order` they take turn
 while the other is at its softmax. Tiles go from the last key to the first, so that those with a mask come first.
 
 Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
-heaviest first. A CTA takes every `ctas`-th of them and copies the next one's tiles under its epilogue. The CTAs of a
-cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
+heaviest first. A CTA takes one of each `ctas`, to and fro, and copies the next one's tiles under its epilogue. The CTAs
+of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
 """
 
 from __future__ import annotations
@@ -47,20 +47,29 @@ from ..tile.text import Box, Recorder, Slot, Value, ceildiv, maximum, minimum, n
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 GROUP_ROWS = Size(64, "GROUP_ROWS")
-GROUPS = 2
-ROWS = Size(GROUP_ROWS * GROUPS, "ROWS")
+# Registers of a thread by the number of warpgroups that attend.
+REGISTERS = {2: 240, 3: 160}
 # Columns of one copy: 128 bytes, what a swizzled row of shared memory has.
 PANEL = Size(64, "PANEL")
+# A maximum rises when a score exceeds it by this many powers of two; float16 holds weights up to 2^15.
+RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 LOG2E = math.log2(math.e)
 
 KNOBS = (
     Knob("dtype", "", ((*DTYPES,),), "dtype of queries, keys, values and output"),
     Knob("dim", "d", ((128, 64),), "elements of a head"),
-    Knob("tile", "n", ((128, 160), (64, 96)), "keys a tile"),
+    Knob("tile", "n", ((128, 160, 80), (64, 96)), "keys a tile"),
     Knob("stages", "st", ((2, 4), (3,)), "tiles of keys, and of values, in flight"),
     Knob("order", "o", ((0, 1),), "the warpgroups take turns at issuing products"),
     Knob("cluster", "c", ((1, 2),), "CTAs that share tiles of keys and values"),
+    Knob("groups", "w", ((2, 3),), "warpgroups of 64 query rows each", plain=2),
+    Knob("lazy", "z", ((0, 1, 2),), "maxima rise only when they must; 2: found by the bits of the scores", plain=0),
 )
+
+
+def _rows(k: SimpleNamespace) -> Size:
+    """Query rows of a CTA."""
+    return Size(GROUP_ROWS * k.groups, "ROWS")
 
 
 def _map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
@@ -92,14 +101,14 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
     return Schedule(
         roles=(
-            Role("attend", 4, registers=240, doc="64 rows each: products, softmax, epilogue", replicas=GROUPS),
+            Role("attend", 4, registers=REGISTERS[k.groups], doc="64 rows each: products, softmax, epilogue", replicas=k.groups),
             Role("load", 4, registers=24, doc="queries, keys and values", active=1),
         ),
         buffers=(
-            shared("q_s", ROWS),
+            shared("q_s", _rows(k)),
             shared("k_s", k.tile, k.stages),
             shared("v_s", k.tile, k.stages),
-            shared("o_s", ROWS),
+            shared("o_s", _rows(k)),
             held("scores", k.tile, "float32"),
             held("weights", k.tile, dtype),
             held("acc", k.dim, "float32"),
@@ -107,6 +116,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             rows("top", "running maximum of a row's scores"),
             rows("total", "running sum of a row's weights"),
             rows("factor", "what earlier weights of a row shrink by"),
+            *((rows("limit", "the score from which on a row's maximum rises"),) if k.lazy else ()),
         ),
         pipelines=(
             Pipeline("q", ("q_s",), "load", Engine.BULK, reader),
@@ -128,7 +138,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         apart=("staged",),
         turns=(Turn("issue", ("attend",)),) if k.order else (),
         maps=(
-            _map("q", ROWS, k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", GROUP_ROWS, k),
+            _map("q", _rows(k), k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", GROUP_ROWS, k),
         ),
         min_ctas_per_sm=1,
     )  # fmt: skip
@@ -136,11 +146,17 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 def _start(m: Recorder) -> None:
     """What every thread does first: the barriers, and this CTA's number of items."""
-    m.let("blocks", ceildiv(m.dim("sq"), ROWS))
+    m.let("blocks", ceildiv(m.dim("sq"), _rows(m.k)))
     m.let("bundles", m.dim("b") * m.dim("heads") // m.k.cluster)
-    m.let("items", ceildiv(name("blocks") * name("bundles") - m.block(0), m.dim("ctas")))
+    m.let("total", name("blocks") * name("bundles"))
+    m.let("items", ceildiv(name("total") - _turned(m, name("total") // m.dim("ctas")), m.dim("ctas")))
     m.let("shift", m.dim("skv") - m.dim("causal") * m.dim("sq"))
     m.barriers_stand()
+
+
+def _turned(m: Recorder, item: Value) -> Value:
+    """This CTA's place in a round of items: rounds go to and fro, so that none always has the heavier one."""
+    return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
 
 
 def _place(m: Recorder, item: Value) -> SimpleNamespace:
@@ -149,7 +165,7 @@ def _place(m: Recorder, item: Value) -> SimpleNamespace:
     `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
     """
     blocks, abreast = name("blocks"), m.dim("abreast")
-    number = m.let("number", m.block(0) + item * m.dim("ctas"))
+    number = m.let("number", _turned(m, item) + item * m.dim("ctas"))
     first = m.let("first", number // (abreast * blocks) * abreast)
     within = m.let("within", number - first * blocks)
     width = m.let("width", minimum(abreast, name("bundles") - first))
@@ -157,9 +173,9 @@ def _place(m: Recorder, item: Value) -> SimpleNamespace:
     pair = m.let("pair", bundle * m.k.cluster + m.block(1) if m.k.cluster > 1 else bundle)
     batch = m.let("batch", pair // m.dim("heads"))
     head = m.let("head", pair - batch * m.dim("heads"))
-    row = m.let("row", (blocks - 1 - within // width) * ROWS)
+    row = m.let("row", (blocks - 1 - within // width) * _rows(m.k))
     skv, seen = m.dim("skv"), row + name("shift")
-    tiles = m.let("tiles", ceildiv(minimum(skv, seen + ROWS), m.k.tile))
+    tiles = m.let("tiles", ceildiv(minimum(skv, seen + _rows(m.k)), m.k.tile))
     whole = m.let("whole", minimum(skv, seen + 1) // m.k.tile)
     return SimpleNamespace(batch=batch, head=head, row=row, tiles=tiles, whole=whole)
 
@@ -190,7 +206,7 @@ def _load(m: Recorder) -> None:
             copy(slot, operand, m.k.tile, at.batch, head, (at.tiles - 1 - i) * m.k.tile, shared=True)
 
         tile("k", 0)
-        copy(m.acquire("q", item), "q", ROWS, at.batch, at.head, at.row, shared=False)
+        copy(m.acquire("q", item), "q", _rows(m.k), at.batch, at.head, at.row, shared=False)
         for i in m.loop("i", at.tiles, begin=1):
             tile("k", i)
             tile("v", i - 1)
@@ -222,7 +238,14 @@ def _attend(m: Recorder) -> None:
             if hidden:
                 key = (at.tiles - 1 - i) * m.k.tile
                 leaf.hide_keys(m, scores, row, key, m.dim("skv"), name("shift"), m.thread)
-            leaf.online_softmax(m, scores, top, total, factor, name("scale", "float32"), hidden, m.thread)
+            rows = (scores, top, total, factor)
+            if m.k.lazy:
+                limit, bits = m.buffer("limit"), m.k.lazy == 2
+                leaf.online_softmax_lazily(
+                    m, *rows, limit, name("scale", "float32"), RESCALE_LOG2, hidden, bits, m.thread
+                )
+            else:
+                leaf.online_softmax(m, *rows, name("scale", "float32"), hidden, m.thread)
 
         def step(i: Value, hidden: bool) -> None:
             """The scores of tile i and its weights, while the second product of the tile before runs."""
@@ -236,11 +259,14 @@ def _attend(m: Recorder) -> None:
             soften(i, hidden)
             m.release(values)
             fragment.round_to(m, weights, scores)
-            fragment.scale_rows(m, acc, factor, m.thread)
+            rescale = leaf.rescale_rows if m.k.lazy else fragment.scale_rows
+            rescale(m, acc, factor, m.thread)
 
         m.fill(acc, 0.0)
         m.fill(top, -math.inf)
         m.fill(total, 0.0)
+        if m.k.lazy:
+            m.fill(m.buffer("limit"), -0.0)
         q = m.wait("q", item)
         m.release(score(0))
         soften(0, True)
@@ -260,7 +286,7 @@ def _attend(m: Recorder) -> None:
         fragment.round_to(m, m.buffer("rounded"), acc)
         m.await_stores(barrier="staged")
         o_s = m.buffer("o_s")
-        fragment.stage_rows(m, o_s, first_row, ROWS, m.buffer("rounded"), m.thread)
+        fragment.stage_rows(m, o_s, first_row, _rows(m.k), m.buffer("rounded"), m.thread)
         m.store(
             "staged",
             *(
@@ -281,7 +307,7 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 
 def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     """Work items of a cluster."""
-    return -(-dims["sq"] // ROWS) * dims["b"] * dims["heads"] // k.cluster
+    return -(-dims["sq"] // _rows(k)) * dims["b"] * dims["heads"] // k.cluster
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
@@ -299,19 +325,23 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
     """The first CTA has the first items, those of the last rows of each head."""
-    items, blocks = -(-_items(k, dims) // dims["ctas"]), -(-dims["sq"] // ROWS)
+    rows, ctas, blocks = _rows(k), dims["ctas"], -(-dims["sq"] // _rows(k))
     shift = dims["skv"] - dims["causal"] * dims["sq"]
-    bundles, abreast = dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
-    tiles = stored = 0
-    for item in range(items):
-        first, within = divmod(item * dims["ctas"], abreast * blocks)
-        row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * ROWS
-        tiles += -(-min(dims["skv"], row + ROWS + shift) // k.tile)
-        stored += min(ROWS, dims["sq"] - row)
+    total, bundles, abreast = _items(k, dims), dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
+    items = tiles = stored = 0
+    for turn in range(-(-total // ctas)):
+        number = turn * ctas + turn % 2 * (ctas - 1)
+        if number >= total:
+            break
+        first, within = divmod(number, abreast * blocks)
+        row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * rows
+        tiles += -(-min(dims["skv"], row + rows + shift) // k.tile)
+        stored += min(rows, dims["sq"] - row)
+        items += 1
     return Counts(
-        loaded=2.0 * k.dim * (ROWS * items + 2 * k.tile * tiles / k.cluster),
+        loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
         stored=stored * (2.0 * k.dim + 4),
-        flops={DTYPES[k.dtype]: float(GROUPS * tiles * sum(mma.flops for mma in schedule.mmas))},
+        flops={DTYPES[k.dtype]: float(k.groups * tiles * sum(mma.flops for mma in schedule.mmas))},
         steps=tiles,
     )
 
@@ -335,17 +365,17 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
 
 
-# (dim, tile, stages, order, cluster) of the committed set.
+# (dim, tile, stages, order, cluster, groups, lazy) of the committed set.
 COMMITTED = (
-    (128, 128, 2, 0, 1), (128, 128, 2, 0, 2), (128, 128, 2, 1, 1), (128, 128, 2, 1, 2), (128, 160, 2, 1, 1), (128, 160, 2, 1, 2),
-    (64, 128, 4, 0, 1), (64, 128, 4, 1, 1),
+    (128, 128, 2, 0, 1, 2, 2), (128, 128, 2, 0, 2, 2, 2), (128, 128, 2, 1, 2, 2, 2), (128, 160, 2, 1, 2, 2, 0),
+    (128, 160, 2, 1, 2, 2, 1), (128, 160, 2, 1, 2, 2, 2), (128, 80, 2, 0, 2, 3, 2), (64, 128, 4, 1, 1, 2, 2),
 )  # fmt: skip
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
     if arch.name != "sm_90a" or backend != "cutedsl":
         return False
-    return level > 0 or (k.dim, k.tile, k.stages, k.order, k.cluster) in COMMITTED
+    return level > 0 or (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy) in COMMITTED
 
 
 PROGRAM = TileProgram(

@@ -61,6 +61,61 @@ def online_softmax(scores, top, total, factor, scale, unseen, thread):
         top[r] = risen
 
 
+def _grown(values, limit, bits):
+    """Whether a score of this thread reaches the limit of its row; by their bits, three integers are compared at once."""
+    if bits:
+        most = [_reduce(values, r, _higher) for r in range(2)]
+        return (most[0] >= limit[0].bitcast(Int32)) | (most[1] >= limit[1].bitcast(Int32))
+    most = [_reduce(values, r, cute.arch.fmax) for r in range(2)]
+    return (most[0] >= limit[0]) | (most[1] >= limit[1]) | (limit[0] <= 0.0) | (limit[1] <= 0.0)
+
+
+def _higher(a, b):
+    return cutlass.max(_bits(a), _bits(b))
+
+
+def _bits(x):
+    return x if x.dtype is Int32 else x.bitcast(Int32)
+
+
+@cute.jit
+def online_softmax_lazily(
+    scores: cute.Tensor, top: cute.Tensor, total: cute.Tensor, factor: cute.Tensor, limit: cute.Tensor, scale: Float32,
+    rise: cutlass.Constexpr, unseen: cutlass.Constexpr, bits: cutlass.Constexpr, thread: Int32,
+):  # fmt: skip
+    """As `online_softmax`, but the rows of a warp keep their maxima until a score exceeds one by `rise` powers of two.
+
+    Negative numbers compare the other way round as integers, which is why a limit below zero is -0.0, the least of all.
+    """
+    values = flat(scores)
+    factor.fill(1.0)
+    if cute.arch.vote_any_sync(_grown(values, limit, bits)):
+        for r in cutlass.range_constexpr(2):
+            risen = cute.arch.fmax(top[r], across_quad(_reduce(values, r, cute.arch.fmax), cute.arch.fmax))
+            base = cutlass.select_(risen == -Float32.inf, Float32(0.0), risen)
+            factor[r] = exp2((top[r] - base) * scale)
+            total[r] = total[r] * factor[r]
+            top[r] = risen
+            above = risen + rise * cute.arch.rcp_approx(scale)
+            limit[r] = cutlass.select_(above > 0.0, above, Float32(-0.0))
+    for r in cutlass.range_constexpr(2):
+        base = cutlass.select_(top[r] == -Float32.inf, Float32(0.0), top[r]) if cutlass.const_expr(unseen) else top[r]
+        shift = base * scale
+        for i in cutlass.range_constexpr(cute.size(values)):
+            if cutlass.const_expr(i // 2 % 2 == r):
+                values[i] = exp2(values[i] * scale - shift)
+        total[r] = total[r] + _reduce(values, r, lambda a, b: a + b)
+
+
+@cute.jit
+def rescale_rows(acc: cute.Tensor, factor: cute.Tensor, thread: Int32):
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    values = flat(acc)
+    if cute.arch.vote_any_sync((factor[0] != 1.0) | (factor[1] != 1.0)):
+        for i in cutlass.range_constexpr(cute.size(values)):
+            values[i] = values[i] * factor[i // 2 % 2]
+
+
 def divide_by_total(acc, top, total, scale, thread):
     """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
     values, inverse = flat(acc), []

@@ -39,6 +39,36 @@ def online_softmax(
 
 
 @leaf
+def online_softmax_lazily(
+    scores: Any, top: Any, total: Any, factor: Any, limit: Any, scale: Any, rise: int, unseen: bool, bits: bool, thread: Any
+) -> None:  # fmt: skip
+    """As `online_softmax`, but `top` is left where no score exceeds it by `rise` powers of two, so that factors are 1.
+
+    Weights then reach 2^rise. `limit` is the score from which on `top` rises, and -0.0 where that is negative: then it
+    always does. On a device the threads of a warp decide together, and by the scores' `bits` as integers, if so asked.
+    """
+    if (scores >= limit[:, None]).any() or (limit <= 0).any():
+        risen = torch.maximum(top, scores.amax(dim=1))
+        factor.copy_(torch.exp2((top - torch.where(risen == -math.inf, 0.0, risen)) * scale))
+        total.mul_(factor)
+        top.copy_(risen)
+        above = risen + rise / scale
+        limit.copy_(torch.where(above > 0, above, -0.0))
+    else:
+        factor.fill_(1.0)
+    base = torch.where(top == -math.inf, 0.0, top) if unseen else top
+    scores.copy_(torch.exp2((scores - base[:, None]) * scale))
+    total.add_(scores.sum(dim=1))
+
+
+@leaf
+def rescale_rows(acc: Any, factor: Any, thread: Any) -> None:
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    if (factor != 1).any():
+        acc.mul_(factor[:, None])
+
+
+@leaf
 def divide_by_total(acc: Any, top: Any, total: Any, scale: Any, thread: Any) -> None:
     """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
     acc.div_(total[:, None])

@@ -58,6 +58,7 @@ DIM = 128  # elements of a head
 TILE = 160  # keys a tile
 STAGES = 2  # tiles of keys, and of values, in flight
 CLUSTER = 2  # CTAs that share tiles of keys and values
+GROUPS = 2  # warpgroups of 64 query rows each
 ROWS = 128
 GROUP_ROWS = 64
 STAGED_BARRIER = 1
@@ -140,7 +141,7 @@ def attend(
     abreast: Int32, sq: Int32, heads: Int32, skv: Int32, q_s: cute.Pointer, k_s: cute.Pointer,
     v_s: cute.Pointer, o_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, k_full: cute.Pointer,
     k_empty: cute.Pointer, v_full: cute.Pointer, v_empty: cute.Pointer, cta: Int32, rank: Int32,
-    blocks: Int32, bundles: Int32, items: Int32, shift: Int32, thread: Int32, warp: Int32
+    blocks: Int32, bundles: Int32, total: Int32, items: Int32, shift: Int32, thread: Int32, warp: Int32
 ):
     """64 rows each: products, softmax, epilogue."""
     qk_a = QK.operand_a(q_s, ROWS, DIM, 1, 128)
@@ -158,11 +159,11 @@ def attend(
     replica = warp // 4
     worker = thread % 128
     if replica == 1:
-        cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + 3, number_of_threads=256)
+        cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
     scale = sm_scale * 1.4426950408889634
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
-        number = cta + item * ctas
+        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
         first = number // (abreast * blocks) * abreast
         within = number - first * blocks
         width = cutlass.min(abreast, bundles - first)
@@ -198,7 +199,7 @@ def attend(
         fragment.round_to(weights, scores)
         masked = cutlass.max(1, tiles - whole)
         for i in cutlass.range(1, masked, 1, unroll=1):
-            cute.arch.barrier(barrier_id=replica + 3, number_of_threads=256)
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             # S = Q K^T
             warpgroup.fence()
@@ -212,7 +213,7 @@ def attend(
             warpgroup.fence()
             PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % STAGES, 0, 0], acc, True)
             warpgroup.commit_group()
-            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + 3, number_of_threads=256)
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
             warpgroup.wait_group(1)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
@@ -227,7 +228,7 @@ def attend(
             # Each row times its value, in place.
             fragment.scale_rows(acc, factor, worker)
         for i in cutlass.range(masked, tiles, 1, unroll=1):
-            cute.arch.barrier(barrier_id=replica + 3, number_of_threads=256)
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             # S = Q K^T
             warpgroup.fence()
@@ -241,7 +242,7 @@ def attend(
             warpgroup.fence()
             PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % STAGES, 0, 0], acc, True)
             warpgroup.commit_group()
-            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + 3, number_of_threads=256)
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
             warpgroup.wait_group(1)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
@@ -271,14 +272,14 @@ def attend(
         # One value a row to lse[batch, head, row ...], as far as there are `rows`.
         leaf.store_lse(lse, top, batch, head, heads, own_row, sq, worker)
         fragment.round_to(rounded, acc)
-        if warp == replica * 4:
+        if warp == replica * (256 // GROUPS // 32):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
-        cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // 2)
+        cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // GROUPS)
         # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle.
         fragment.stage_rows(o_s, replica * GROUP_ROWS, ROWS, rounded, worker)
         cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // 2)
-        if warp == replica * 4:
+        cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // GROUPS)
+        if warp == replica * (256 // GROUPS // 32):
             boxes.store_box(
                 out_map, out_map_coords, (batch, head, own_row, 0), (1, 1, GROUP_ROWS, PANEL),
                 o_s + replica * GROUP_ROWS * 64
@@ -289,7 +290,7 @@ def attend(
             )
             cute.arch.cp_async_bulk_commit_group()
         done = done + tiles
-    if warp == replica * 4:
+    if warp == replica * (256 // GROUPS // 32):
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
 
@@ -304,7 +305,7 @@ def load(
     """Queries, keys and values."""
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
-        number = cta + item * ctas
+        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
         first = number // (abreast * blocks) * abreast
         within = number - first * blocks
         width = cutlass.min(abreast, bundles - first)
@@ -419,22 +420,23 @@ def gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c2(
     cta, rank, _ = cute.arch.block_idx()
     blocks = leaf.ceildiv(sq, ROWS)
     bundles = b * heads // CLUSTER
-    items = leaf.ceildiv(blocks * bundles - cta, ctas)
+    total = blocks * bundles
+    items = leaf.ceildiv(total - (cta + total // ctas % 2 * (ctas - 1 - 2 * cta)), ctas)
     shift = skv - causal * sq
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(q_full + i, 1)
             for i in cutlass.range_constexpr(1):
-                cute.arch.mbarrier_init(q_empty + i, 8)
+                cute.arch.mbarrier_init(q_empty + i, GROUPS * 4)
             for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(k_full + i, 1)
             for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(k_empty + i, 8 * CLUSTER)
+                cute.arch.mbarrier_init(k_empty + i, GROUPS * 4 * CLUSTER)
             for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(v_full + i, 1)
             for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(v_empty + i, 8 * CLUSTER)
+                cute.arch.mbarrier_init(v_empty + i, GROUPS * 4 * CLUSTER)
             cute.arch.mbarrier_init_fence()
         cpasync.prefetch_descriptor(q_map)
         cpasync.prefetch_descriptor(k_map)
@@ -447,7 +449,8 @@ def gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c2(
         cute.arch.setmaxregister_increase(240)
         attend(
             out_map, out_map_coords, lse, sm_scale, ctas, abreast, sq, heads, skv, q_s, k_s, v_s, o_s, q_full,
-            q_empty, k_full, k_empty, v_full, v_empty, cta, rank, blocks, bundles, items, shift, thread, warp
+            q_empty, k_full, k_empty, v_full, v_empty, cta, rank, blocks, bundles, total, items, shift,
+            thread, warp
         )
     else:
         cute.arch.setmaxregister_decrease(24)
