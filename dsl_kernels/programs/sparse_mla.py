@@ -578,9 +578,9 @@ def _gather_halves(m: Recorder) -> None:
             with m.when(live):
                 kv = m.acquire("kv", it)
                 m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
-                for half in m.loop("half", 2):
-                    leaf.load_half(m, words, 0, cache, half, low, high, n, m.thread)
-                    leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, half, m.thread)
+                for which in m.loop("half", 2):
+                    leaf.load_half(m, words, 0, cache, which, low, high, n, m.thread)
+                    leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, which, m.thread)
                 m.commit(kv)
                 m.set(it, it + 1)
         return

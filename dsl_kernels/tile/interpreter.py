@@ -472,7 +472,8 @@ class Executor:
                 )
         pair = self._run.members(self.block) if pipe.pair else [self.cta]
         # What the products of a pair fill or read is full, or free, in both CTAs.
-        shared = pair if engines.get(step.kind) is Engine.TCGEN05 else [self.cta]
+        by = engines["release"] if step.kind == "wait" else engines.get(step.kind)
+        shared = pair if by is Engine.TCGEN05 else [self.cta]
         if step.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:
@@ -517,7 +518,8 @@ class Executor:
                 lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
             )
         elif step.kind == "wait":
-            ring.waited[self._key] += 1
+            for cta in shared:
+                cta.rings[pipe.name].waited[self._key] += 1
             sources = pair if pipe.fill is Engine.BULK else [self.cta]
             yield Wait(
                 f"slot {use} of {pipe.name} to be filled by {pipe.producer}",

@@ -132,7 +132,8 @@ class _Uses:
                 f"pipeline {pipe.name}", f"{role} to {kind} it", f"no {kind} in its body",
                 "take the step in the body, or remove the pipeline from the schedule",
             )  # fmt: skip
-        may = {("acquire", pipe.producer), *wanted}
+        # Of a slot that is filled once, a release waits for loads from tensor memory.
+        may = {("acquire", pipe.producer), *wanted, *(("release", reader.role) for reader in pipe.readers)}
         for kind, other in sorted(taken - may, key=str):
             sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
             self._fail(

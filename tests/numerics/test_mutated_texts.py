@@ -39,10 +39,10 @@ DSLS = ("cutedsl", "tilelang")
 SCHEDULES = 6
 # Of processor time: a mutant that takes longer goes round for ever.
 SECONDS = 10.0
-FEW_SMS = 2
+FEW_SMS = 3
 
 # Mutants of a structure that a run tries, drawn with a fixed seed; MUTANTS_FULL=1 tries all.
-SAMPLE = 40
+SAMPLE = 24
 SEED = 7
 DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
 
@@ -71,7 +71,7 @@ DECODE = _workload(
     skip_below=2,
 )
 # One sequence: dealt tile by tile, which the first workload is not, with three fetches of the block table a CTA.
-ALONE = _workload("alone_decode", "decode", lens=[[12000]], heads=64, pages=190, spare_pages=2)
+ALONE = _workload("alone_decode", "decode", lens=[[13500]], heads=64, pages=220, spare_pages=2)
 PREFILL = _workload("distinct_prefill", "prefill", s=13, skv=390, heads=64, windows="ragged", skip_below=2)
 # Rows that are taken whole, that fit in registers and that do not; ties, and more undecided keys than can be listed.
 TIES = _workload(
@@ -92,7 +92,7 @@ TIED = _workload("tied_row", "default", lens=[2900], k=520, scores="ties")
 EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="equal")
 # A row that the registers of a cluster do not hold.
 LONG = _workload(
-    "long_row", "default", lens=[33001], k=260, scores="ties", starts=[5], page_size=64, pages=600
+    "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
 )
 SELECTION = ((TIES, 0), (BUCKET, 0), (TIED, 0), (EQUAL, 0))
 
@@ -104,8 +104,8 @@ def _attention(form: str, heads: int, *splits: int, topk: int = 448) -> tuple[tu
         form,
         t=3,
         heads=heads,
-        topk=448,
-        n=500,
+        topk=topk,
+        n=700,
         sink=True,
         lse_scale=0.7,
         ids="holes",
@@ -212,7 +212,10 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
         yield f"one more of {s.index}", [*before, dataclasses.replace(s, end=s.end + 1), *after]
         yield f"one less of {s.index}", [*before, dataclasses.replace(s, end=s.end - 1), *after]
     if isinstance(s, t.If):
-        yield "the other branch", [*before, dataclasses.replace(s, condition=negated(s.condition)), *after]
+        yield (
+            f"not {spelled(s.condition)}",
+            [*before, dataclasses.replace(s, condition=negated(s.condition)), *after],
+        )
     if isinstance(s, t.Multiply):
         flipped = tuple(dataclasses.replace(p, accumulate=negated(p.accumulate)) for p in s.products)
         yield "accumulate", [*before, dataclasses.replace(s, products=flipped), *after]
@@ -245,9 +248,11 @@ def ordered(before: list[t.Statement], after: list[t.Statement], shared: set[str
 
 
 def touches(s: t.Statement, step: t.Step) -> bool:
-    """Whether a statement is another step, or reads or writes a buffer of the step's pipeline."""
-    views = [value.buffer for value in t.values(s) if isinstance(value, t.View)]
-    return isinstance(s, t.Step) or bool(set(views) & set(step.slot.pipeline.buffers))
+    """Whether a statement is a step of the same pipeline, or reads or writes one of its buffers."""
+    views = {value.buffer for value in t.values(s) if isinstance(value, t.View)}
+    if isinstance(s, t.Step):
+        return s.slot.pipeline.name == step.slot.pipeline.name
+    return bool(views & set(step.slot.pipeline.buffers))
 
 
 def late(step: t.Step, behind: t.Statement) -> bool:
@@ -263,6 +268,12 @@ def late(step: t.Step, behind: t.Statement) -> bool:
 def early(step: t.Step, before: t.Statement) -> bool:
     """Whether a step comes too early before a statement. A slot that is taken earlier than it need be is no bug."""
     return step.kind in ("commit", "release") and touches(before, step)
+
+
+def spelled(value: t.Value) -> str:
+    if not isinstance(value, t.Expr) or value.op in ("name", "in_role"):
+        return str(value.args[0] if isinstance(value, t.Expr) else value)
+    return f"({value.op} {' '.join(map(spelled, value.args))})"
 
 
 def negated(value: t.Value) -> t.Value:
@@ -420,6 +431,8 @@ EXPLAINED = {
     "end and span of pick_bin": "the first round reads neither",
     "end and span of pick_bin_of_group": "the first round reads neither",
     "lower and end of pick_bin_of_group": "the first round reads neither",
+    "select: not (< (* k 8) (- last start))": "both sides write the same ids, each faster for rows of its length",
+    "mma: one more of i": "each product of a round is guarded",
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
     "drop depend": "without it a launch waits for the whole kernel before it",
@@ -440,15 +453,18 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
     found = list(outcomes(structure, tmp_path, None if full else SAMPLE))
     unexplained = [o for o in found if o.how == "unexplained"]
     assert not unexplained
-    if full:
+    if not full:
         counts = Counter(o.by for o in found)
-        row = " | ".join(str(n) for n in (len(found), *(counts[by] for by in CATCHERS)))
-        assert f"| {structure.name} | {row} |" in DOCS.read_text(), row
+        numbers = (sum(1 for _ in mutants_of(structure)), *(counts[by] for by in CATCHERS))
+        row = f"| {structure.name} | {' | '.join(map(str, numbers))} |"
+        assert row in DOCS.read_text(), f"put this row into {DOCS.name}: {row}"
+
+
+def mutants_of(structure: Structure) -> Iterator[Mutant]:
+    variant = variants.get(structure.variant)
+    program, arch = programs.get(variant.op), get_arch(variant.arch)
+    return mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch))
 
 
 def test_the_structures_have_mutants_enough() -> None:
-    for structure in STRUCTURES:
-        variant = variants.get(structure.variant)
-        program, arch = programs.get(variant.op), get_arch(variant.arch)
-        text, schedule = program.text(variant.knobs, arch), program.schedule(variant.knobs, arch)
-        assert sum(1 for _ in mutants(text, schedule)) >= 40, structure.name
+    assert all(sum(1 for _ in mutants_of(structure)) >= 40 for structure in STRUCTURES)
