@@ -152,6 +152,18 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
     return {DTYPES[form]: 4.0 * dims["dim"] * dims["b"] * dims["heads"] * seen(dims)}
 
 
+def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Sequences of 4096 in both dtypes; serving adds other lengths of as many tokens, and small heads."""
+    forms, lengths = (("fp16",), (512,)) if grid == "smoke" else (tuple(FORMS), (4096,))
+    sizes = [(form, length, 128) for form in forms for length in lengths]
+    if grid == "serving":
+        sizes += [("bf16", length, dim) for dim in (128, 64) for length in (1024, 16384)]
+    for form, length, dim in sizes:
+        sequences = {"b": 16384 // length if grid != "smoke" else 1, "sq": length, "skv": length}
+        for causal in (0, 1):
+            yield form, {**sequences, "heads": 64, "kv_heads": 8, "dim": dim, "causal": causal}
+
+
 def _workloads(form: str, dim: int) -> Iterator[Workload]:
     def of(
         tier: str, name: str, b: int, sq: int, skv: int, heads: int, kv_heads: int, **extra: Any
@@ -182,4 +194,5 @@ PROBLEM = Problem(
     compare=compare,
     bytes=moved_bytes,
     flops=flops,
+    points=points,
 )

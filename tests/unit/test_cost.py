@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_registry import ARCHS, GRID, decode, mla, prefill, topk
+from test_registry import ARCHS, GRID, decode, gqa, mla, prefill, topk
 
 from dsl_kernels import programs, registry, variants
 from dsl_kernels.arch import get_arch
@@ -107,10 +107,14 @@ CASES = [
     *(prefill(s, skv, h, a) for (s, skv), h, a in product(((1, 60), (130, 1000), (1203, 1000)), (32, 64), ARCHS)),
     *(topk(r, s, k, arch=a) for (r, s, k), a in product(((1, 320, 64), (4, 2048, 2048), (3, 4096, 512), (2, 40000, 2048), (1, 131072, 2048)), ARCHS)),
     *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f, a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
+    *(
+        gqa(b, sq, skv, 8, 4, dim, causal, form)
+        for (b, sq, skv), dim, causal, form in product(((1, 1, 129), (2, 700, 700), (40, 300, 513)), (128, 64), (0, 1), ("fp16", "bf16"))
+    ),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ("lightning_indexer", "topk_selector", "sparse_mla"))
+@pytest.mark.parametrize("op", programs.names())
 def test_counts_are_what_the_bodies_do(op) -> None:
     program, compared = programs.get(op), 0
     for call in (c for c in CASES if c.op == op):

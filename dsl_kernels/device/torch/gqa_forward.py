@@ -9,6 +9,9 @@ import torch
 
 from ...tile.text import Writes, leaf
 
+# Rows of a warpgroup's fragment that a warp holds.
+WARP_ROWS = 16
+
 
 @leaf
 def hide_keys(scores: Any, row: Any, key: Any, keys: Any, shift: Any, thread: Any) -> None:
@@ -42,23 +45,21 @@ def online_softmax(
 def online_softmax_lazily(
     scores: Any, top: Any, total: Any, factor: Any, limit: Any, scale: Any, rise: int, unseen: bool, bits: bool, thread: Any
 ) -> None:  # fmt: skip
-    """As `online_softmax`, but `top` is left where no score exceeds it by `rise` powers of two, so that factors are 1.
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of two.
 
-    Weights then reach 2^rise. `limit` is the score from which on `top` rises, and -0.0 where that is negative: then it
-    always does. On a device the threads of a warp decide together, and by the scores' `bits` as integers, if so asked.
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and -0.0 where that is
+    negative: then it always does. A device finds out by the scores' `bits` as integers, if so asked.
     """
-    if (scores >= limit[:, None]).any() or (limit <= 0).any():
-        risen = torch.maximum(top, scores.amax(dim=1))
-        factor.copy_(torch.exp2((top - torch.where(risen == -math.inf, 0.0, risen)) * scale))
-        total.mul_(factor)
-        top.copy_(risen)
-        above = risen + rise / scale
-        limit.copy_(torch.where(above > 0, above, -0.0))
-    else:
-        factor.fill_(1.0)
-    base = torch.where(top == -math.inf, 0.0, top) if unseen else top
+    grown = (scores >= limit[:, None]).any(dim=1) | (limit <= 0)
+    grown = grown.view(-1, WARP_ROWS).any(dim=1).repeat_interleave(WARP_ROWS)
+    risen = torch.where(grown, torch.maximum(top, scores.amax(dim=1)), top)
+    base = torch.where(risen == -math.inf, 0.0, risen)
+    factor.copy_(torch.where(grown, torch.exp2((top - base) * scale), 1.0))
+    above = risen + rise / scale
+    limit.copy_(torch.where(grown, torch.where(above > 0, above, -0.0), limit))
     scores.copy_(torch.exp2((scores - base[:, None]) * scale))
-    total.add_(scores.sum(dim=1))
+    total.mul_(factor).add_(scores.sum(dim=1))
+    top.copy_(risen)
 
 
 @leaf

@@ -197,8 +197,8 @@ def attend(
         # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
         # it.
         leaf.hide_keys(scores, own_row, (tiles - 1) * TILE, skv, shift, worker)
-        # As `online_softmax`, but `top` is left where no score exceeds it by `rise` powers of two, so that
-        # factors are 1.
+        # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
+        # two.
         leaf.online_softmax_lazily(scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
