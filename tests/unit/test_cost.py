@@ -47,14 +47,21 @@ class CountingExecutor(Executor):
         if call.leaf.results:
             super()._call(call)
 
+    def _stored(self, box, view):
+        return lambda: None
+
     def _do(self, statement):
         if isinstance(statement, text_module.Multiply):
             for each in statement.products:
                 self._run.flops[each.mma.dtype] += each.mma.flops
         elif isinstance(statement, text_module.TakeTicket):
             self._scope[statement.last] = True
-        elif not isinstance(statement, (text_module.Bulk, text_module.Fill)):
+        elif not isinstance(statement, (text_module.Bulk, text_module.Fill, text_module.PassTurn)):
             super()._do(statement)
+
+    def _take_turn(self, statement):
+        return
+        yield
 
     def _step(self, step):
         if step.kind == "acquire" or (step.kind == "commit" and step.slot.pipeline.fill is Engine.PEERS):
