@@ -192,7 +192,13 @@ def measure(case: Workload, options: argparse.Namespace, records: bench.Records)
                 times[name].append(bench.graph_time([call], replays=options.replays).us)
         for name, call, row in rows:
             us = min(times[name])
-            row |= {"name": name, "workload": case.name, "us": us, "rounds": times[name], "tflops": flops / us / 1e6}
+            row |= {
+                "name": name,
+                "workload": case.name,
+                "us": us,
+                "rounds": times[name],
+                "tflops": flops / us / 1e6,
+            }
             row["clock"] = clock(call, us) if options.clocks else None
             records.add(row)
             wrong = bool(row["failures"]) or not row.get("repeats", True)

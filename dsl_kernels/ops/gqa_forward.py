@@ -14,7 +14,7 @@ from ._base import run
 from ._library import torch_op
 from .workspace import Workspace
 
-_FORM_OF = {operands[0].torch_dtype: form for form, operands in FORMS.items()}
+_FORM_OF: dict[Any, str] = {operands[0].torch_dtype: form for form, operands in FORMS.items()}
 
 
 @torch_op("gqa_forward", "fp16")

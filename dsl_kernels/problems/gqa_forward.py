@@ -100,8 +100,8 @@ def _each(inputs: Mapping[str, Any]) -> Iterator[tuple[tuple[int, int], tuple[to
     b, sq, heads, _ = q.shape
     for i, h in sampled(b, heads, sq, k.shape[1]):
         j = h * k.shape[2] // heads
-        operands = (x.double() for x in (q[i, :, h], k[i, :, j], v[i, :, j]))
-        yield (i, h), attend(*operands, inputs["sm_scale"], bool(inputs["causal"]))
+        rows, keys, values = (x.double() for x in (q[i, :, h], k[i, :, j], v[i, :, j]))
+        yield (i, h), attend(rows, keys, values, inputs["sm_scale"], bool(inputs["causal"]))
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

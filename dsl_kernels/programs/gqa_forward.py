@@ -63,7 +63,13 @@ KNOBS = (
     Knob("order", "o", ((0, 1),), "the warpgroups take turns at issuing products"),
     Knob("cluster", "c", ((1, 2),), "CTAs that share tiles of keys and values"),
     Knob("groups", "w", ((2, 3),), "warpgroups of 64 query rows each", plain=2),
-    Knob("lazy", "z", ((0, 1, 2),), "maxima rise only when they must; 2: found by the bits of the scores", plain=0),
+    Knob(
+        "lazy",
+        "z",
+        ((0, 1, 2),),
+        "maxima rise only when they must; 2: found by the bits of the scores",
+        plain=0,
+    ),
 )
 
 
@@ -154,30 +160,29 @@ def _start(m: Recorder) -> None:
     m.barriers_stand()
 
 
-def _turned(m: Recorder, item: Value) -> Value:
+def _turned(m: Recorder, item: Any) -> Any:
     """This CTA's place in a round of items: rounds go to and fro, so that none always has the heavier one."""
     return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
 
 
-def _place(m: Recorder, item: Value) -> SimpleNamespace:
-    """Where the item lies, and its tiles of keys: first those that some row does not see whole, then the others.
+def _place(m: Recorder, item: Any) -> SimpleNamespace:
+    """Where the item lies, and its tiles of keys; its first row sees the keys up to `seen`.
 
     `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
     """
     blocks, abreast = name("blocks"), m.dim("abreast")
-    number = m.let("number", _turned(m, item) + item * m.dim("ctas"))
-    first = m.let("first", number // (abreast * blocks) * abreast)
-    within = m.let("within", number - first * blocks)
-    width = m.let("width", minimum(abreast, name("bundles") - first))
+    number: Any = m.let("number", _turned(m, item) + item * m.dim("ctas"))
+    first: Any = m.let("first", number // (abreast * blocks) * abreast)
+    within: Any = m.let("within", number - first * blocks)
+    width: Any = m.let("width", minimum(abreast, name("bundles") - first))
     bundle = m.let("bundle", first + within % width)
-    pair = m.let("pair", bundle * m.k.cluster + m.block(1) if m.k.cluster > 1 else bundle)
+    pair: Any = m.let("pair", bundle * m.k.cluster + m.block(1) if m.k.cluster > 1 else bundle)
     batch = m.let("batch", pair // m.dim("heads"))
     head = m.let("head", pair - batch * m.dim("heads"))
     row = m.let("row", (blocks - 1 - within // width) * _rows(m.k))
-    skv, seen = m.dim("skv"), row + name("shift")
-    tiles = m.let("tiles", ceildiv(minimum(skv, seen + _rows(m.k)), m.k.tile))
-    whole = m.let("whole", minimum(skv, seen + 1) // m.k.tile)
-    return SimpleNamespace(batch=batch, head=head, row=row, tiles=tiles, whole=whole)
+    seen = row + name("shift")
+    tiles = m.let("tiles", ceildiv(minimum(m.dim("skv"), seen + _rows(m.k)), m.k.tile))
+    return SimpleNamespace(batch=batch, head=head, row=row, tiles=tiles, seen=seen)
 
 
 def _panels(m: Recorder) -> range:
@@ -271,7 +276,9 @@ def _attend(m: Recorder) -> None:
         m.release(score(0))
         soften(0, True)
         fragment.round_to(m, weights, scores)
-        masked = m.let("masked", maximum(1, at.tiles - at.whole))
+        # The last tiles come first: those that some row does not see whole.
+        whole: Any = minimum(m.dim("skv"), at.seen + 1)
+        masked = m.let("masked", maximum(1, at.tiles - whole // m.k.tile))
         for i in m.loop("i", masked, begin=1):
             step(i, True)
         for i in m.loop("i", at.tiles, begin=masked):

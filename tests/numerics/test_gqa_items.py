@@ -17,7 +17,9 @@ def _case(variant: variants.Variant, causal: int) -> Workload:
 
 
 @pytest.mark.parametrize("causal", (0, 1))
-@pytest.mark.parametrize("launch", ({"ctas": 1, "abreast": 3}, {"ctas": 3, "abreast": 2}, {"ctas": 5, "abreast": 1}), ids=str)
+@pytest.mark.parametrize(
+    "launch", ({"ctas": 1, "abreast": 3}, {"ctas": 3, "abreast": 2}, {"ctas": 5, "abreast": 1}), ids=str
+)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_every_item_is_done_once(variant, launch, causal) -> None:
     found = trial.run(variant, _case(variant, causal), Interpreter(), launch=launch)

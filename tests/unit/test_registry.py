@@ -59,7 +59,9 @@ def prefill(s=128, skv=4096, heads=64, arch="sm_90a") -> registry.Call:
     )
 
 
-def gqa(b=4, sq=4096, skv=4096, heads=64, kv_heads=8, dim=128, causal=0, form="fp16", **kwargs) -> registry.Call:
+def gqa(
+    b=4, sq=4096, skv=4096, heads=64, kv_heads=8, dim=128, causal=0, form="fp16", **kwargs
+) -> registry.Call:
     dims = {"b": b, "sq": sq, "skv": skv, "heads": heads, "kv_heads": kv_heads, "dim": dim, "causal": causal}
     return registry.Call("gqa_forward", form, "sm_90a", dims, **kwargs)
 

@@ -99,7 +99,11 @@ def online_softmax_lazily(
             above = risen + rise * cute.arch.rcp_approx(scale)
             limit[r] = cutlass.select_(above > 0.0, above, Float32(-0.0))
     for r in cutlass.range_constexpr(2):
-        base = cutlass.select_(top[r] == -Float32.inf, Float32(0.0), top[r]) if cutlass.const_expr(unseen) else top[r]
+        base = (
+            cutlass.select_(top[r] == -Float32.inf, Float32(0.0), top[r])
+            if cutlass.const_expr(unseen)
+            else top[r]
+        )
         shift = base * scale
         for i in cutlass.range_constexpr(cute.size(values)):
             if cutlass.const_expr(i // 2 % 2 == r):

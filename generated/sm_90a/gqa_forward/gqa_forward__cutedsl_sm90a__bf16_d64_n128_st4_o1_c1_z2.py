@@ -50,8 +50,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import boxes, wgmma, wgmma_register
-from dsl_kernels.device.cutedsl import fragment
+from dsl_kernels.device.cutedsl import boxes, fragment, wgmma, wgmma_register
 from dsl_kernels.device.cutedsl import gqa_forward as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
@@ -175,7 +174,6 @@ def attend(
         head = pair - batch * heads
         row = (blocks - 1 - within // width) * ROWS
         tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
-        whole = cutlass.min(skv, row + shift + 1) // TILE
         own_row = row + replica * GROUP_ROWS
         acc.fill(0.0)
         top.fill(-Float32.inf)
@@ -201,7 +199,7 @@ def attend(
         leaf.online_softmax_lazily(scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
-        masked = cutlass.max(1, tiles - whole)
+        masked = cutlass.max(1, tiles - cutlass.min(skv, row + shift + 1) // TILE)
         for i in cutlass.range(1, masked, 1, unroll=1):
             cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
@@ -319,7 +317,6 @@ def load(
         head = pair - batch * heads
         row = (blocks - 1 - within // width) * ROWS
         tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
-        whole = cutlass.min(skv, row + shift + 1) // TILE
         kv_head = head * kv_heads // heads
         cute.arch.mbarrier_wait(k_empty + done % STAGES, ((done // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
