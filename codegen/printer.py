@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Size, Space, spell
@@ -161,6 +162,10 @@ class Printer:
         if tensor:
             return _sum(_sum(self._schedule.tensor_offset(buffer.name), stage), view.column)
         each = math.prod(buffer.shape[1:])
+        if view.width is not None and buffer.swizzle:
+            # Rows of a swizzled buffer are as wide as the swizzle, one such panel behind the other.
+            each = buffer.swizzle // DTYPES[buffer.dtype].bytes
+            stage = _sum(stage, view.column * buffer.shape[0])
         return _sum(stage, view.first if each == 1 else view.first * each)
 
     def _stage(self, view: t.View, buffer: Buffer) -> str | None:

@@ -358,6 +358,8 @@ def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     return SimpleNamespace(
         name=buffer.name, shape=buffer.shape, dtype=buffer.dtype, per_thread=buffer.per_thread or share, private=buffer.private,
         accumulator=next((m.name for m in schedule.mmas if m.acc == buffer.name), None),
+        # Of other vectors of half words a compiler keeps each element in a register of its own.
+        even=1 << ((buffer.per_thread or share) - 1).bit_length() if DTYPES[buffer.dtype].bytes == 2 else buffer.per_thread or share,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ Arguments they share:
 """
 
 from ._base import clear, preload, selections
+from .gqa_forward import gqa_forward
 from .lightning_indexer import lightning_indexer, lightning_indexer_prefill
 from .resample_trajectories import resample_trajectories
 from .sparse_mla import sparse_mla
@@ -17,6 +18,7 @@ from .workspace import Workspace
 __all__ = [
     "Workspace",
     "clear",
+    "gqa_forward",
     "lightning_indexer",
     "lightning_indexer_prefill",
     "preload",

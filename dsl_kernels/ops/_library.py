@@ -17,13 +17,14 @@ import torch
 from .. import problems
 from ..errors import DeclarationError
 from ..expr import compile_expressions, names_in_all
+from ..problems.base import Operand, Problem
 from .workspace import require_workspace, workspace_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _TYPES = {
     "torch.Tensor": "Tensor", "torch.Tensor | None": "Tensor?", "int": "SymInt", "int | None": "SymInt?",
-    "float": "float", "str": "str", "str | None": "str?", "Workspace | None": "SymInt?",
+    "float": "float", "float | None": "float?", "bool": "bool", "str": "str", "str | None": "str?", "Workspace | None": "SymInt?",
 }  # fmt: skip
 
 
@@ -31,7 +32,8 @@ def torch_op(op: str, form: str) -> Callable[[F], F]:
     """Decorate a public op: where a graph is traced it becomes a call of the custom op, and elsewhere it is called.
 
     Args:
-        op, form: the problem and a form of it, whose outputs are those of every form the function may choose.
+        op, form: the problem and a form of it, whose outputs are those of every form the function may choose. Outputs of
+            the first argument's dtype, where that differs between the forms, follow it.
     """
 
     def made(function: F) -> F:
@@ -67,10 +69,16 @@ class _TorchOp:
     """What torch knows of a public op."""
 
     def __init__(self, function: Callable[..., Any], op: str, form: str) -> None:
-        specs = problems.get(op).operands(form)
+        problem = problems.get(op)
+        specs = problem.operands(form)
         self.function, self.signature = function, inspect.signature(function)
-        self.outputs = {spec.label: spec.torch_dtype for spec in specs if spec.kind == "out"}
         parameters = self.signature.parameters
+        self.first = next(iter(parameters))
+        self.outputs = {
+            spec.label: None if self._follows(spec, problem) else spec.torch_dtype
+            for spec in specs
+            if spec.kind == "out"
+        }
         # Where a dim is read: an axis of a tensor that is handed on as it comes, or a number.
         places: dict[str, tuple[str, int | None]] = {
             n: (n, None) for n, p in parameters.items() if p.annotation == "int"
@@ -94,9 +102,14 @@ class _TorchOp:
             )
         self.places = tuple(places[dim] for dim in dims)
         self.shapes = {name: compile_expressions(tuple(shape), dims) for name, shape in shapes.items()}
-        self.first = next(iter(parameters))
         self.functional = self._define(function.__name__, ())
         self.writing = self._define(f"{function.__name__}_out", tuple(self.outputs))
+
+    def _follows(self, output: Operand, problem: Problem) -> bool:
+        """Whether an output has the first argument's dtype in every form, and not the same in all."""
+        forms = [{spec.label: spec.torch_dtype for spec in specs} for specs in problem.forms.values()]
+        pairs = {(form.get(self.first), form.get(output.label)) for form in forms}
+        return len(pairs) > 1 and all(first is not None and first == dtype for first, dtype in pairs)
 
     def _define(self, name: str, written: tuple[str, ...]) -> Any:
         """Register the op that returns its outputs, or the one that writes into those named."""

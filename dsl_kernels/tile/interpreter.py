@@ -370,7 +370,8 @@ class Executor:
             first = self._value(source.row) * source.pitch + source.column
             return words[first : first + source.count].view(target.shape)
         tensor_map = next(m for m in self._run.schedule.maps if m.name == source.map)
-        if isinstance(source, t.Box) and not self._run.operands[tensor_map.operand].is_contiguous():
+        strided = len(tensor_map.box) > 2 or not self._run.operands[tensor_map.operand].is_contiguous()
+        if strided and isinstance(source, t.Box):
             box = torch.zeros(tuple(reversed(tensor_map.box)), dtype=target.dtype, device=target.device)
             part = self._mapped(tensor_map, target.dtype)[self._inside(source, tensor_map)]
             box[tuple(slice(0, extent) for extent in part.shape)] = part

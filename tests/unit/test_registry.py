@@ -63,6 +63,13 @@ def resample(b=64, n=4096, m=1024, d=32, arch="sm_90a", **kwargs) -> registry.Ca
     return registry.Call("resample_trajectories", "default", arch, {"b": b, "n": n, "m": m, "d": d}, **kwargs)
 
 
+def gqa(
+    b=4, sq=4096, skv=4096, heads=64, kv_heads=8, dim=128, causal=0, form="fp16", **kwargs
+) -> registry.Call:
+    dims = {"b": b, "sq": sq, "skv": skv, "heads": heads, "kv_heads": kv_heads, "dim": dim, "causal": causal}
+    return registry.Call("gqa_forward", form, "sm_90a", dims, **kwargs)
+
+
 GRID = [
     *(mla(t, h, topk=k, form=f, arch=a) for t, h, k, f, a in product((1, 3, 16, 64, 500), (8, 16, 32, 64, 128), (512, 2048), ("bf16", "fp8"), ARCHS)),
     *(topk(r, s, k, arch=a) for r, s, k, a in product((1, 3, 16, 64, 4096), (2048, 4096, 32768, 131072, 1 << 20), (512, 2048), ARCHS)),

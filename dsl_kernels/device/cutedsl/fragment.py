@@ -28,7 +28,9 @@ def row_of(thread):
 
 def round_to(target, source):
     """Every element in the dtype of the target, which the next product may take as its A."""
-    flat(target).store(flat(source).load().to(target.element_type))
+    values = flat(source)
+    rounded = cute.make_tensor(target.iterator, values.layout)
+    rounded.store(values.load().to(target.element_type))
 
 
 def _rows(rows, source, combine):

@@ -1,0 +1,270 @@
+"""Grouped-query attention on this GPU: every variant checked and timed, beside torch's attention and flash-attn-4.
+
+    python benchmarks/gqa_forward.py [--out gqa.jsonl] [--dtypes fp16,bf16] [--dims 128] [--filter REGEX] [--rounds 2]
+        [--launches rule|best|all]
+
+B=4, S=4096, 64 query heads, 8 key heads; full and causal. A check poisons the outputs, compares sampled heads with
+float64, and compares a second run bit for bit. Times are medians under CUDA graphs, the least of the rounds, in which all
+kernels take turns; the inputs are larger than the L2. SM clock and power are sampled while a kernel runs. Prints a Markdown
+table. Nothing compiles with DSL_KERNELS_BUNDLE_DIR and DSL_KERNELS_DISABLE_JIT=1, but flash-attn-4 does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dsl_kernels import bench, executors, problems, trial, variants
+from dsl_kernels.arch import arch_for_capability
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.problems.base import Workload
+
+OP = "gqa_forward"
+PROBLEM = problems.get(OP)
+SIZES = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8}
+CLOCKS = ("nvidia-smi", "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits")
+CLOCK_SECONDS = 0.4
+
+
+def words(text: str) -> list[str]:
+    return text.split(",")
+
+
+def workload(form: str, dim: int, causal: int) -> Workload:
+    params = {**SIZES, "dim": dim, "causal": causal}
+    return Workload(f"{form}_d{dim}{'_causal' if causal else ''}", "real", form, params)
+
+
+def launches(variant: Any, case: Workload, inputs: dict[str, Any], everything: bool) -> list[dict[str, int]]:
+    """The launch rule's own choice, and the other ways to deal out the items."""
+    _, dims = trial.allocate(variant, case, inputs)
+    if not everything:
+        return [{}]
+    cluster = variant.knobs["cluster"]
+    items = -(-dims["sq"] // (64 * variant.knobs["groups"])) * dims["b"] * dims["heads"] // cluster
+    resident = torch.cuda.get_device_properties(0).multi_processor_count // cluster
+    bundles = dims["b"] * dims["heads"] // cluster
+    found: list[dict[str, int]] = []
+    for ctas in (items, resident):
+        for abreast in sorted({dims["abreast"], bundles} if dims["causal"] else {dims["abreast"]}):
+            found.append({"ctas": ctas, "abreast": abreast})
+    return found
+
+
+def ours(
+    case: Workload, inputs: dict[str, Any], pattern: str, everything: bool
+) -> Iterator[tuple[str, Any, Any]]:
+    """(name, call, what checks it) of every variant, at each launch if so asked."""
+    arch = arch_for_capability(*torch.cuda.get_device_capability())
+    for variant in variants.variants(OP, arch=arch.name):
+        if not re.search(pattern, variant.id) or trial.accepts(variant, case, inputs) is not None:
+            continue
+        launcher = executors.get("cuda").prepare(variant)
+        for launch in launches(variant, case, inputs, everything):
+            operands, dims = trial.allocate(variant, case, inputs, launch)
+
+            def call(
+                launcher: Any = launcher, operands: dict[str, Any] = operands, dims: dict[str, int] = dims
+            ) -> dict[str, Any]:
+                launcher(operands, dims, torch.cuda.current_stream().cuda_stream)
+                return operands
+
+            name = variant.id.removeprefix(f"{OP}__") + "".join(f" {k}={v}" for k, v in launch.items())
+            yield name, call, call
+
+
+def peers(case: Workload, inputs: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """torch's attention by backend and flash-attn-4, where they take the call."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q, k, v = (inputs[name] for name in "qkv")
+    causal = bool(inputs["causal"])
+    repeat = q.shape[2] // k.shape[2]
+    heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+    expanded = [
+        heads_first[0],
+        *(x.repeat_interleave(repeat, 2).transpose(1, 2) for x in (k, v)),
+    ]
+
+    def sdpa(backend: Any, operands: list[torch.Tensor], grouped: bool) -> Callable[[], torch.Tensor]:
+        def call() -> torch.Tensor:
+            with sdpa_kernel(backend):
+                found = torch.nn.functional.scaled_dot_product_attention(
+                    *operands, is_causal=causal, enable_gqa=grouped
+                )
+            return found.transpose(1, 2)
+
+        return call
+
+    for name, backend in (("cuDNN", SDPBackend.CUDNN_ATTENTION), ("flash", SDPBackend.FLASH_ATTENTION)):
+        for operands, grouped in ((heads_first, True), (expanded, False)):
+            call = sdpa(backend, operands, grouped)
+            try:
+                call()
+            except RuntimeError:
+                continue
+            yield f"torch {name}{'' if grouped else ', heads repeated'}", call, lambda c=call: {"out": c()}
+            break
+    try:
+        from flash_attn.cute import flash_attn_func
+    except ImportError:
+        return
+
+    def flash4() -> torch.Tensor:
+        found = flash_attn_func(q, k, v, causal=causal)
+        return found[0] if isinstance(found, tuple) else found
+
+    try:
+        flash4()
+    except Exception as error:
+        print(f"flash-attn-4: {type(error).__name__}: {error}", file=sys.stderr)
+        return
+    yield "flash-attn-4", flash4, lambda: {"out": flash4()}
+
+
+def poison(outputs: dict[str, Any]) -> None:
+    for name in ("out", "lse"):
+        if name in outputs:
+            outputs[name].fill_(float("nan"))
+
+
+def checked(
+    case: Workload, inputs: dict[str, Any], expected: dict[str, Any], compute: Any, own: bool
+) -> dict[str, Any]:
+    """Errors against float64 on sampled heads; a variant's outputs were poisoned, and a second run must give the same bits."""
+    first = {name: value.clone() for name, value in _outputs(compute()).items()}
+    torch.cuda.synchronize()
+    if not own:
+        first["lse"] = expected["lse"].nan_to_num(0.0)
+    comparison = PROBLEM.compare(case.form, inputs, first, expected)
+    row = {"errors": comparison.figures, "failures": comparison.failures}
+    if own:
+        poison(compute())
+        again = _outputs(compute())
+        row["repeats"] = all(torch.equal(first[name], again[name]) for name in first)
+    return row
+
+
+def _outputs(found: dict[str, Any]) -> dict[str, torch.Tensor]:
+    return {name: found[name] for name in ("out", "lse") if name in found}
+
+
+def clock(call: Callable[[], Any], us: float) -> tuple[float, float] | None:
+    """SM clock in MHz and power in W while the call runs over and over."""
+    for _ in range(int(CLOCK_SECONDS * 1e6 / us) + 1):
+        call()
+    try:
+        done = subprocess.run(CLOCKS, capture_output=True, text=True, check=True, timeout=10)
+        mhz, watts = (float(part) for part in done.stdout.splitlines()[0].split(","))
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+    finally:
+        torch.cuda.synchronize()
+    return mhz, watts
+
+
+def measure(case: Workload, options: argparse.Namespace, records: bench.Records) -> bool:
+    """Check and time everything on one workload; prints its rows. False where a variant is wrong."""
+    generator = torch.Generator("cuda").manual_seed(options.seed)
+    inputs = PROBLEM.make(case, generator)
+    expected = PROBLEM.reference(case.form, inputs)
+    flops = sum(PROBLEM.flops(case.form, case.params).values())
+    right, fastest = True, ("", float("inf"))
+
+    def time(calls: list[tuple[str, Any, Any]], own: bool) -> None:
+        nonlocal right, fastest
+        rows = [
+            (name, call, {"own": own, **checked(case, inputs, expected, compute, own)})
+            for name, call, compute in calls
+        ]
+        times: dict[str, list[float]] = {name: [] for name, _, _ in rows}
+        for _ in range(options.rounds):
+            for name, call, _ in rows:
+                times[name].append(bench.graph_time([call], replays=options.replays).us)
+        for name, call, row in rows:
+            us = min(times[name])
+            row |= {
+                "name": name,
+                "workload": case.name,
+                "us": us,
+                "rounds": times[name],
+                "tflops": flops / us / 1e6,
+            }
+            row["clock"] = clock(call, us) if options.clocks else None
+            records.add(row)
+            wrong = bool(row["failures"]) or not row.get("repeats", True)
+            right &= not (wrong and own)
+            if own and not wrong:
+                fastest = min(fastest, (name, us), key=lambda pair: pair[1])
+            show(case, name, row)
+
+    time(list(ours(case, inputs, options.filter, options.launches == "all")), True)
+    if options.launches == "best" and fastest[0]:
+        time(list(ours(case, inputs, f"__{re.escape(fastest[0])}$", True)), True)
+    if options.peers:
+        time(list(peers(case, inputs)), False)
+    return right
+
+
+def show(case: Workload, name: str, row: dict[str, Any]) -> None:
+    """One line of the table."""
+    verdict = "WRONG: " + "; ".join(row["failures"]) if row["failures"] else "ok"
+    if not row.get("repeats", True):
+        verdict = "repeats differ; " + verdict
+    mhz, watts = row["clock"] or (float("nan"), float("nan"))
+    error = row["errors"]["out relative error"]
+    print(
+        f"| {case.name} | {name} | {row['us']:.1f} | {max(row['rounds']):.1f} | {row['tflops']:.0f} | {mhz:.0f} | {watts:.0f} "
+        f"| {error:.2e} | {verdict} |",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dtypes", type=words, default=["fp16", "bf16"])
+    parser.add_argument("--dims", type=words, default=["128"])
+    parser.add_argument("--causal", type=words, default=["0", "1"])
+    parser.add_argument("--filter", default="", help="regular expression searched in the variant id")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--replays", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--launches", choices=("rule", "best", "all"), default="best",
+        help="every way to deal out the items (one CTA an item, one an SM): of no variant, the fastest or all",
+    )  # fmt: skip
+    parser.add_argument("--no-peers", dest="peers", action="store_false")
+    parser.add_argument("--no-clocks", dest="clocks", action="store_false")
+    parser.add_argument("--out", type=Path, help="append JSON lines here")
+    options = parser.parse_args()
+    try:
+        gpu = bench.require_gpu()
+    except DslKernelError as error:
+        print(error, file=sys.stderr)
+        return 2
+    records = bench.Records(options.out)
+    print(f"{gpu}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, {SIZES}\n")
+    print("| workload | kernel | us | slowest round | TFLOP/s | MHz | W | error | check |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    right = True
+    with torch.inference_mode():
+        for form in options.dtypes:
+            for dim in map(int, options.dims):
+                for causal in map(int, options.causal):
+                    right &= measure(workload(form, dim, causal), options, records)
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""Leaves of grouped-query attention: causal and ragged masks, online softmax and its epilogue on a tile of scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ...tile.text import Writes, leaf
+
+# Rows of a warpgroup's fragment that a warp holds.
+WARP_ROWS = 16
+
+
+@leaf
+def hide_keys(scores: Any, row: Any, key: Any, keys: Any, shift: Any, thread: Any) -> None:
+    """Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see it.
+
+    A row sees the keys up to its own number plus `shift`.
+    """
+    own = row + torch.arange(scores.shape[0])
+    column = key + torch.arange(scores.shape[1])
+    scores.masked_fill_(column[None, :] > torch.clamp(own + shift, max=keys - 1)[:, None], -math.inf)
+
+
+@leaf
+def online_softmax(
+    scores: Any, top: Any, total: Any, factor: Any, scale: Any, unseen: bool, thread: Any
+) -> None:
+    """Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+
+    `factor` is what earlier weights shrink by. `unseen` says that a row may see no key of this tile. On a device the
+    sum is each thread's own, of its columns.
+    """
+    risen = torch.maximum(top, scores.amax(dim=1))
+    base = torch.where(risen == -math.inf, 0.0, risen) if unseen else risen
+    factor.copy_(torch.exp2((top - base) * scale))
+    scores.copy_(torch.exp2((scores - base[:, None]) * scale))
+    total.mul_(factor).add_(scores.sum(dim=1))
+    top.copy_(risen)
+
+
+@leaf
+def online_softmax_lazily(
+    scores: Any, top: Any, total: Any, factor: Any, limit: Any, scale: Any, rise: int, unseen: bool, bits: bool, thread: Any
+) -> None:  # fmt: skip
+    """As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of two.
+
+    Factors are 1 there, and weights reach 2^rise. `limit` is the score from which on `top` rises, and -0.0 where that is
+    negative: then it always does. A device finds out by the scores' `bits` as integers, if so asked.
+    """
+    grown = (scores >= limit[:, None]).any(dim=1) | (limit <= 0)
+    grown = grown.view(-1, WARP_ROWS).any(dim=1).repeat_interleave(WARP_ROWS)
+    risen = torch.where(grown, torch.maximum(top, scores.amax(dim=1)), top)
+    base = torch.where(risen == -math.inf, 0.0, risen)
+    factor.copy_(torch.where(grown, torch.exp2((top - base) * scale), 1.0))
+    above = risen + rise / scale
+    limit.copy_(torch.where(grown, torch.where(above > 0, above, -0.0), limit))
+    scores.copy_(torch.exp2((scores - base[:, None]) * scale))
+    total.mul_(factor).add_(scores.sum(dim=1))
+    top.copy_(risen)
+
+
+@leaf
+def rescale_rows(acc: Any, factor: Any, thread: Any) -> None:
+    """Each row times its factor, in place; left alone where the factors of a warp's rows are 1."""
+    if (factor != 1).any():
+        acc.mul_(factor[:, None])
+
+
+@leaf
+def divide_by_total(acc: Any, top: Any, total: Any, scale: Any, thread: Any) -> None:
+    """The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp."""
+    acc.div_(total[:, None])
+    top.copy_((top * scale + torch.log2(total)) * math.log(2))
+
+
+@leaf
+def store_lse(
+    lse: Writes, values: Any, batch: Any, head: Any, heads: Any, row: Any, rows: Any, thread: Any
+) -> None:
+    """One value a row to lse[batch, head, row ...], as far as there are `rows`."""
+    count = max(0, min(values.shape[0], rows - row))
+    lse[batch, head, row : row + count] = values[:count]

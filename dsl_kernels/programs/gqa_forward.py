@@ -1,0 +1,399 @@
+"""Grouped-query attention, forward, as a tile program: query rows on M, keys on N, softmax in registers.
+
+    S[rows, keys] = Q K^T;   P = exp2(scale * (S - top)) in 16 bits;   O[rows, dim] += P V
+
+A CTA takes 128 query rows of one head. One warp copies: the queries once, keys and values through a ring each. Two
+warpgroups have 64 rows each and run one text. Each issues the scores of the next tile, then the second product of this
+one, and works out the next weights while that runs; with `order` they take turns at issuing, so that one multiplies
+while the other is at its softmax. Tiles go from the last key to the first, so that those with a mask come first.
+
+Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
+heaviest first. A CTA takes one of each `ctas`, to and fro, and copies the next one's tiles under its epilogue. The CTAs
+of a cluster take the same block of heads that share keys: each copies its part of every tile for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from .. import problems
+from ..arch import ArchSpec
+from ..device.torch import fragment
+from ..device.torch import gqa_forward as leaf
+from ..problems.gqa_forward import DTYPES
+from ..runtime.artifact import TensorMap
+from ..tile.lang import (
+    START,
+    Body,
+    Buffer,
+    Counts,
+    Engine,
+    Guard,
+    Knob,
+    Mma,
+    Pipeline,
+    Reader,
+    Role,
+    Schedule,
+    Size,
+    Space,
+    TileProgram,
+    Turn,
+)
+from ..tile.text import Box, Recorder, Slot, Value, ceildiv, maximum, minimum, name
+
+SHARED, REGISTER = Space.SHARED, Space.REGISTER
+GROUP_ROWS = Size(64, "GROUP_ROWS")
+# Registers of a thread by the number of warpgroups that attend.
+REGISTERS = {2: 240, 3: 160}
+# Columns of one copy: 128 bytes, what a swizzled row of shared memory has.
+PANEL = Size(64, "PANEL")
+# A maximum rises when a score exceeds it by this many powers of two; float16 holds weights up to 2^15.
+RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
+LOG2E = math.log2(math.e)
+
+KNOBS = (
+    Knob("dtype", "", ((*DTYPES,),), "dtype of queries, keys, values and output"),
+    Knob("dim", "d", ((128, 64),), "elements of a head"),
+    Knob("tile", "n", ((128, 160, 80), (64, 96)), "keys a tile"),
+    Knob("stages", "st", ((2, 4), (3,)), "tiles of keys, and of values, in flight"),
+    Knob("order", "o", ((0, 1),), "the warpgroups take turns at issuing products"),
+    Knob("cluster", "c", ((1, 2),), "CTAs that share tiles of keys and values"),
+    Knob("groups", "w", ((2, 3),), "warpgroups of 64 query rows each", plain=2),
+    Knob(
+        "lazy",
+        "z",
+        ((0, 1, 2),),
+        "maxima rise only when they must; 2: found by the bits of the scores",
+        plain=0,
+    ),
+)
+
+
+def _rows(k: SimpleNamespace) -> Size:
+    """Query rows of a CTA."""
+    return Size(GROUP_ROWS * k.groups, "ROWS")
+
+
+def _map(operand: str, rows: int, k: SimpleNamespace) -> TensorMap:
+    """Boxes of `rows` steps of one head, a panel of its elements wide; zeros past the end of the sequence."""
+    steps, heads = ("sq", "heads") if operand in ("q", "out") else ("skv", "kv_heads")
+    strides = tuple(f"{operand}_stride_{axis} * 2" for axis in "shb")
+    if operand == "out":
+        strides = (f"heads * {2 * k.dim}", str(2 * k.dim), f"sq * heads * {2 * k.dim}")
+    return TensorMap(
+        f"{operand}_map", operand, DTYPES[k.dtype].upper(), (str(k.dim), steps, heads, "b"), strides, (PANEL, rows, 1, 1),
+        (1,) * 4, swizzle="128B", l2_promotion="L2_128B",
+    )  # fmt: skip
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    dtype = DTYPES[k.dtype]
+    reader = (Reader("attend", Engine.WGMMA, "warp"),)
+
+    def shared(text: str, rows: int, stages: int = 1) -> Buffer:
+        return Buffer(text, SHARED, (rows, k.dim), dtype, stages, swizzle=128)
+
+    def rows(text: str, doc: str) -> Buffer:
+        return Buffer(
+            text, REGISTER, (GROUP_ROWS,), "float32", role="attend", per_thread=2, private=True, doc=doc
+        )
+
+    def held(text: str, columns: int, of: str) -> Buffer:
+        return Buffer(text, REGISTER, (GROUP_ROWS, columns), of, role="attend")
+
+    return Schedule(
+        roles=(
+            Role("attend", 4, registers=REGISTERS[k.groups], doc="64 rows each: products, softmax, epilogue", replicas=k.groups),
+            Role("load", 4, registers=24, doc="queries, keys and values", active=1),
+        ),
+        buffers=(
+            shared("q_s", _rows(k)),
+            shared("k_s", k.tile, k.stages),
+            shared("v_s", k.tile, k.stages),
+            shared("o_s", _rows(k)),
+            held("scores", k.tile, "float32"),
+            held("weights", k.tile, dtype),
+            held("acc", k.dim, "float32"),
+            held("rounded", k.dim, dtype),
+            rows("top", "running maximum of a row's scores"),
+            rows("total", "running sum of a row's weights"),
+            rows("factor", "what earlier weights of a row shrink by"),
+            *((rows("limit", "the score from which on a row's maximum rises"),) if k.lazy else ()),
+        ),
+        pipelines=(
+            Pipeline("q", ("q_s",), "load", Engine.BULK, reader),
+            Pipeline("k", ("k_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
+            Pipeline("v", ("v_s",), "load", Engine.BULK, reader, k.stages, multicast=k.cluster > 1),
+        ),
+        mmas=(
+            Mma("qk", "wgmma", "attend", GROUP_ROWS, k.tile, k.dim, dtype, a="q_s", b="k_s", acc="scores", doc="S = Q K^T"),
+            Mma(
+                "pv", "wgmma", "attend", GROUP_ROWS, k.dim, k.tile, dtype, b_major="mn", a_space=REGISTER, a="weights", b="v_s",
+                acc="acc", doc="O += P V",
+            ),
+        ),
+        grid=("ctas", str(k.cluster)),
+        axes=("cta", "rank"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
+        named_barriers={"staged": ("attend",)},
+        apart=("staged",),
+        turns=(Turn("issue", ("attend",)),) if k.order else (),
+        maps=(
+            _map("q", _rows(k), k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", GROUP_ROWS, k),
+        ),
+        min_ctas_per_sm=1,
+    )  # fmt: skip
+
+
+def _start(m: Recorder) -> None:
+    """What every thread does first: the barriers, and this CTA's number of items."""
+    m.let("blocks", ceildiv(m.dim("sq"), _rows(m.k)))
+    m.let("bundles", m.dim("b") * m.dim("heads") // m.k.cluster)
+    m.let("total", name("blocks") * name("bundles"))
+    m.let("items", ceildiv(name("total") - _turned(m, name("total") // m.dim("ctas")), m.dim("ctas")))
+    m.let("shift", m.dim("skv") - m.dim("causal") * m.dim("sq"))
+    m.barriers_stand()
+
+
+def _turned(m: Recorder, item: Any) -> Any:
+    """This CTA's place in a round of items: rounds go to and fro, so that none always has the heavier one."""
+    return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
+
+
+def _place(m: Recorder, item: Any) -> SimpleNamespace:
+    """Where the item lies, and its tiles of keys; its first row sees the keys up to `seen`.
+
+    `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
+    """
+    blocks, abreast = name("blocks"), m.dim("abreast")
+    number: Any = m.let("number", _turned(m, item) + item * m.dim("ctas"))
+    first: Any = m.let("first", number // (abreast * blocks) * abreast)
+    within: Any = m.let("within", number - first * blocks)
+    width: Any = m.let("width", minimum(abreast, name("bundles") - first))
+    bundle = m.let("bundle", first + within % width)
+    pair: Any = m.let("pair", bundle * m.k.cluster + m.block(1) if m.k.cluster > 1 else bundle)
+    batch = m.let("batch", pair // m.dim("heads"))
+    head = m.let("head", pair - batch * m.dim("heads"))
+    row = m.let("row", (blocks - 1 - within // width) * _rows(m.k))
+    seen = row + name("shift")
+    tiles = m.let("tiles", ceildiv(minimum(m.dim("skv"), seen + _rows(m.k)), m.k.tile))
+    return SimpleNamespace(batch=batch, head=head, row=row, tiles=tiles, seen=seen)
+
+
+def _panels(m: Recorder) -> range:
+    return range(0, m.k.dim, PANEL)
+
+
+def _load(m: Recorder) -> None:
+    done = m.var("done", 0)
+    for item in m.loop("item", name("items")):
+        at = _place(m, item)
+        kv_head = m.let("kv_head", at.head * m.dim("kv_heads") // m.dim("heads"))
+
+        def copy(slot: Slot, operand: str, rows: int, *place: Value, shared: bool) -> None:
+            """`rows` rows of one head at `place`; a part of them by each CTA of the cluster where all take them."""
+            share = rows // m.k.cluster if shared else rows
+            part = m.block(1) * share if share < rows else 0
+            batch, head, row = place
+            for column in _panels(m):
+                box = Box(f"{operand}_map", (batch, head, row + part, column))
+                view = slot.view().part(part, share).columns(column, PANEL)
+                m.bulk(view, box, slot, multicast=share < rows)
+            m.commit(slot)
+
+        def tile(operand: str, i: Value, at: SimpleNamespace = at, head: Value = kv_head) -> None:
+            slot = m.acquire(operand, name("done") + i)
+            copy(slot, operand, m.k.tile, at.batch, head, (at.tiles - 1 - i) * m.k.tile, shared=True)
+
+        tile("k", 0)
+        copy(m.acquire("q", item), "q", _rows(m.k), at.batch, at.head, at.row, shared=False)
+        for i in m.loop("i", at.tiles, begin=1):
+            tile("k", i)
+            tile("v", i - 1)
+        tile("v", at.tiles - 1)
+        m.set(done, done + at.tiles)
+
+
+def _attend(m: Recorder) -> None:
+    scores, weights, acc = m.buffer("scores"), m.buffer("weights"), m.buffer("acc")
+    top, total, factor = m.buffer("top"), m.buffer("total"), m.buffer("factor")
+    scale = m.let("scale", m.scalar("sm_scale") * LOG2E)
+    first_row = m.replica * GROUP_ROWS
+    done = m.var("done", 0)
+    for item in m.loop("item", name("items")):
+        at = _place(m, item)
+        row = m.let("own_row", at.row + first_row)
+
+        def score(i: Value) -> Slot:
+            slot = m.wait("k", name("done") + i)
+            m.multiply("qk", scores, m.slot("q", name("item")).q_s.part(first_row, GROUP_ROWS), slot.k_s)
+            return slot
+
+        def weigh(i: Value) -> Slot:
+            slot = m.wait("v", name("done") + i)
+            m.multiply("pv", acc, weights, slot.v_s, accumulate=True)
+            return slot
+
+        def soften(i: Value, hidden: bool, at: SimpleNamespace = at, row: Value = row) -> None:
+            if hidden:
+                key = (at.tiles - 1 - i) * m.k.tile
+                leaf.hide_keys(m, scores, row, key, m.dim("skv"), name("shift"), m.thread)
+            rows = (scores, top, total, factor)
+            if m.k.lazy:
+                limit, bits = m.buffer("limit"), m.k.lazy == 2
+                leaf.online_softmax_lazily(
+                    m, *rows, limit, name("scale", "float32"), RESCALE_LOG2, hidden, bits, m.thread
+                )
+            else:
+                leaf.online_softmax(m, *rows, name("scale", "float32"), hidden, m.thread)
+
+        def step(i: Value, hidden: bool) -> None:
+            """The scores of tile i and its weights, while the second product of the tile before runs."""
+            if m.k.order:
+                m.take_turn("issue")
+            keys = score(i)
+            values = weigh(i - 1)
+            if m.k.order:
+                m.pass_turn("issue")
+            m.release(keys, pending=1)
+            soften(i, hidden)
+            m.release(values)
+            fragment.round_to(m, weights, scores)
+            rescale = leaf.rescale_rows if m.k.lazy else fragment.scale_rows
+            rescale(m, acc, factor, m.thread)
+
+        m.fill(acc, 0.0)
+        m.fill(top, -math.inf)
+        m.fill(total, 0.0)
+        if m.k.lazy:
+            m.fill(m.buffer("limit"), -0.0)
+        q = m.wait("q", item)
+        m.release(score(0))
+        soften(0, True)
+        fragment.round_to(m, weights, scores)
+        # The last tiles come first: those that some row does not see whole.
+        whole: Any = minimum(m.dim("skv"), at.seen + 1)
+        masked = m.let("masked", maximum(1, at.tiles - whole // m.k.tile))
+        for i in m.loop("i", masked, begin=1):
+            step(i, True)
+        for i in m.loop("i", at.tiles, begin=masked):
+            step(i, False)
+        values = weigh(at.tiles - 1)
+        m.release(q, pending=1)
+        m.release(values)
+        leaf.divide_by_total(m, acc, top, total, scale, m.thread)
+        leaf.store_lse(
+            m, m.operand("lse"), top, at.batch, at.head, m.dim("heads"), row, m.dim("sq"), m.thread
+        )
+        fragment.round_to(m, m.buffer("rounded"), acc)
+        m.await_stores(barrier="staged")
+        o_s = m.buffer("o_s")
+        fragment.stage_rows(m, o_s, first_row, _rows(m.k), m.buffer("rounded"), m.thread)
+        m.store(
+            "staged",
+            *(
+                (
+                    Box("out_map", (at.batch, at.head, row, column)),
+                    o_s.part(first_row, GROUP_ROWS).columns(column, PANEL),
+                )
+                for column in _panels(m)
+            ),
+        )
+        m.set(done, done + at.tiles)
+    m.await_stores()
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    return {START: _start, "load": _load, "attend": _attend}
+
+
+def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Work items of a cluster."""
+    return -(-dims["sq"] // _rows(k)) * dims["b"] * dims["heads"] // k.cluster
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
+    """One CTA an SM takes items in turn where all weigh the same; one CTA an item where the GPU has to balance them.
+
+    A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
+    """
+    items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
+    shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
+    held = arch.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"]))
+    if dims.get("causal"):
+        return {"ctas": items, "abreast": min(bundles, max(1, held) * shared)}
+    return {"ctas": min(items, arch.sms // k.cluster), "abreast": 1}
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """The first CTA has the first items, those of the last rows of each head."""
+    rows, ctas, blocks = _rows(k), dims["ctas"], -(-dims["sq"] // _rows(k))
+    shift = dims["skv"] - dims["causal"] * dims["sq"]
+    total, bundles, abreast = _items(k, dims), dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
+    items = tiles = stored = 0
+    for turn in range(-(-total // ctas)):
+        number = turn * ctas + turn % 2 * (ctas - 1)
+        if number >= total:
+            break
+        first, within = divmod(number, abreast * blocks)
+        row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * rows
+        tiles += -(-min(dims["skv"], row + rows + shift) // k.tile)
+        stored += min(rows, dims["sq"] - row)
+        items += 1
+    return Counts(
+        loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
+        stored=stored * (2.0 * k.dim + 4),
+        flops={DTYPES[k.dtype]: float(k.groups * tiles * sum(mma.flops for mma in schedule.mmas))},
+        steps=tiles,
+    )
+
+
+def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["dtype"] == call["form"] else f"dtype {call['form']}, built for {knobs['dtype']}"
+
+
+def _dim(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["dim"] == call["dim"] else f"dim = {call['dim']}, built for {knobs['dim']}"
+
+
+def _shared(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    group = call["heads"] // max(1, call["kv_heads"])
+    if group % knobs["cluster"] == 0:
+        return None
+    return f"{group} query heads a key head, built for clusters of {knobs['cluster']} that share one"
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
+
+
+# (dim, tile, stages, order, cluster, groups, lazy) of the committed set.
+COMMITTED = (
+    (128, 128, 2, 0, 1, 2, 2), (128, 128, 2, 0, 2, 2, 2), (128, 128, 2, 1, 2, 2, 2), (128, 160, 2, 1, 2, 2, 0),
+    (128, 160, 2, 1, 2, 2, 1), (128, 160, 2, 1, 2, 2, 2), (128, 80, 2, 0, 2, 3, 2), (64, 128, 4, 1, 1, 2, 2),
+)  # fmt: skip
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
+    if arch.name != "sm_90a" or backend != "cutedsl":
+        return False
+    return level > 0 or (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy) in COMMITTED
+
+
+PROGRAM = TileProgram(
+    op="gqa_forward",
+    problem=problems.get("gqa_forward"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    bucket=bucket,
+    counts=counts,
+    guards=(Guard("dtype", _form), Guard("dim", _dim), Guard("heads", _shared)),
+    launch=launch,
+    useful=useful,
+)

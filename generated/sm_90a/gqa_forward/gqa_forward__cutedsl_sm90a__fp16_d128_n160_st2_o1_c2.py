@@ -1,0 +1,479 @@
+"""gqa_forward__cutedsl_sm90a__fp16_d128_n160_st2_o1_c2
+
+Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: dtype=fp16, dim=128, tile=160, stages=2, order=1, cluster=2.
+
+  load          attend
+  warps 8..11   warps 0..7
+  |===== q ====>|   q_s; bulk -> wgmma
+  |===== k ====>|   k_s, ring of 2; bulk -> wgmma
+  |===== v ====>|   v_s, ring of 2; bulk -> wgmma
+
+roles
+  attend     threads 0..255, 240 registers  64 rows each: products, softmax, epilogue
+  load       threads 256..383, 24 registers  queries, keys and values
+buffers
+  q_s        128x128 float16, shared, 128-byte swizzle
+  k_s        2 stages of 160x128 float16, shared, 128-byte swizzle
+  v_s        2 stages of 160x128 float16, shared, 128-byte swizzle
+  o_s        128x128 float16, shared, 128-byte swizzle
+  scores     64x160 float32, registers of attend
+  weights    64x160 float16, registers of attend
+  acc        64x128 float32, registers of attend
+  rounded    64x128 float16, registers of attend
+  top        64 float32, registers of attend
+  total      64 float32, registers of attend
+  factor     64 float32, registers of attend
+pipelines
+  q: load (bulk) ==[q_s: 1-slot ring]==> attend (wgmma)
+    full  x1, 32768 bytes: load arrive + expect bytes
+      attend: wait full
+    empty x8: load wait empty
+      attend: wgmma wait, one lane a warp, arrive empty
+  k: load (bulk) ==[k_s: 2-slot ring]==> attend (wgmma)
+    full  x1, 40960 bytes: load arrive + expect bytes
+      attend: wait full
+    empty x16: load wait empty
+      attend: wgmma wait, one lane a warp, arrive empty in every CTA
+  v: load (bulk) ==[v_s: 2-slot ring]==> attend (wgmma)
+    full  x1, 40960 bytes: load arrive + expect bytes
+      attend: wait full
+    empty x16: load wait empty
+      attend: wgmma wait, one lane a warp, arrive empty in every CTA
+  in turn issue: attend -> attend 1 -> ...
+  named barrier staged: attend
+totals: 384 threads, 229456 of 232448 bytes of shared memory, grid (ctas, 2)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from dsl_kernels.device.cutedsl import boxes, fragment, wgmma, wgmma_register
+from dsl_kernels.device.cutedsl import gqa_forward as leaf
+from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
+
+DIM = 128  # elements of a head
+TILE = 160  # keys a tile
+STAGES = 2  # tiles of keys, and of values, in flight
+CLUSTER = 2  # CTAs that share tiles of keys and values
+GROUPS = 2  # warpgroups of 64 query rows each
+ROWS = 128
+GROUP_ROWS = 64
+STAGED_BARRIER = 1
+ATTEND_THREADS = 256
+PANEL = 64
+
+QK = wgmma.Product("float16", GROUP_ROWS, TILE, DIM, "k", "k")
+PV = wgmma_register.Product("float16", GROUP_ROWS, DIM, TILE, "k", "mn")
+
+LAUNCH = Launch(
+    operands=(
+        Operand(
+            "q", "tensor", "float16", ("b", "sq", "heads", "128"),
+            strides=("q_stride_b", "q_stride_s", "q_stride_h", "1")
+        ),
+        Operand(
+            "k", "tensor", "float16", ("b", "skv", "kv_heads", "128"),
+            strides=("k_stride_b", "k_stride_s", "k_stride_h", "1")
+        ),
+        Operand(
+            "v", "tensor", "float16", ("b", "skv", "kv_heads", "128"),
+            strides=("v_stride_b", "v_stride_s", "v_stride_h", "1")
+        ),
+        Operand("out", "tensor", "float16", ("b", "sq", "heads", "128"), written=True),
+        Operand("lse", "tensor", "float32", ("b", "heads", "sq"), written=True),
+        Operand("sm_scale", "scalar", "float32"),
+        Operand("causal", "scalar", "int32"),
+        Operand("ctas", "scalar", "int32"),
+        Operand("abreast", "scalar", "int32"),
+    ),
+    grid=("ctas", "2", "1"),
+    block=384,
+    cluster=(1, 2, 1),
+    tensor_maps=(
+        TensorMap(
+            "q_map", "q", "FLOAT16", global_dims=("128", "sq", "heads", "b"), global_strides=(
+                "q_stride_s * 2", "q_stride_h * 2", "q_stride_b * 2"
+            ),
+            box=(PANEL, ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "k_map", "k", "FLOAT16", global_dims=("128", "skv", "kv_heads", "b"), global_strides=(
+                "k_stride_s * 2", "k_stride_h * 2", "k_stride_b * 2"
+            ),
+            box=(PANEL, TILE // CLUSTER, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "v_map", "v", "FLOAT16", global_dims=("128", "skv", "kv_heads", "b"), global_strides=(
+                "v_stride_s * 2", "v_stride_h * 2", "v_stride_b * 2"
+            ),
+            box=(PANEL, TILE // CLUSTER, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+        TensorMap(
+            "out_map", "out", "FLOAT16", global_dims=("128", "sq", "heads", "b"), global_strides=(
+                "heads * 256", "256", "sq * heads * 256"
+            ),
+            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+        ),
+    ),
+)
+
+
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, ROWS * DIM], 1024]
+    k_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, STAGES * TILE * DIM], 1024]
+    v_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, STAGES * TILE * DIM], 1024]
+    o_s: cute.struct.Align[cute.struct.MemRange[cutlass.Float16, ROWS * DIM], 1024]
+    q_full: cute.struct.MemRange[Int64, 1]
+    q_empty: cute.struct.MemRange[Int64, 1]
+    k_full: cute.struct.MemRange[Int64, STAGES]
+    k_empty: cute.struct.MemRange[Int64, STAGES]
+    v_full: cute.struct.MemRange[Int64, STAGES]
+    v_empty: cute.struct.MemRange[Int64, STAGES]
+
+
+@cute.jit
+def attend(
+    out_map: cute.CopyAtom, out_map_coords: cute.Tensor, lse: cute.Pointer, sm_scale: Float32, ctas: Int32,
+    abreast: Int32, sq: Int32, heads: Int32, skv: Int32, q_s: cute.Pointer, k_s: cute.Pointer,
+    v_s: cute.Pointer, o_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, k_full: cute.Pointer,
+    k_empty: cute.Pointer, v_full: cute.Pointer, v_empty: cute.Pointer, cta: Int32, rank: Int32,
+    blocks: Int32, bundles: Int32, total: Int32, items: Int32, shift: Int32, thread: Int32, warp: Int32
+):
+    """64 rows each: products, softmax, epilogue."""
+    qk_a = QK.operand_a(q_s, ROWS, DIM, 1, 128)
+    qk_b = QK.operand_b(k_s, TILE, DIM, STAGES, 128)
+    pv_b = PV.operand_b(v_s, TILE, DIM, STAGES, 128)
+    scores = QK.accumulators()
+    weights = cute.make_rmem_tensor(128, cutlass.Float16)
+    acc = PV.accumulators()
+    rounded = cute.make_rmem_tensor(64, cutlass.Float16)
+    top = cute.make_rmem_tensor(2, Float32)
+    total = cute.make_rmem_tensor(2, Float32)
+    factor = cute.make_rmem_tensor(2, Float32)
+    replica = warp // 4
+    worker = thread % 128
+    if replica == 1:
+        cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
+    scale = sm_scale * 1.4426950408889634
+    done = Int32(0)
+    for item in cutlass.range(items, unroll=1):
+        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
+        first = number // (abreast * blocks) * abreast
+        within = number - first * blocks
+        width = cutlass.min(abreast, bundles - first)
+        bundle = first + within % width
+        pair = bundle * CLUSTER + rank
+        batch = pair // heads
+        head = pair - batch * heads
+        row = (blocks - 1 - within // width) * ROWS
+        tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
+        own_row = row + replica * GROUP_ROWS
+        acc.fill(0.0)
+        top.fill(-Float32.inf)
+        total.fill(0.0)
+        cute.arch.mbarrier_wait(q_full, item & 1)
+        cute.arch.mbarrier_wait(k_full + done % STAGES, (done // STAGES) & 1)
+        # S = Q K^T
+        warpgroup.fence()
+        QK.multiply(
+            qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, done % STAGES, 0, 0], scores, False
+        )
+        warpgroup.commit_group()
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            boxes.arrive_in_cluster(k_empty + done % STAGES, 2)
+        # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
+        # it.
+        leaf.hide_keys(scores, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        # Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
+        leaf.online_softmax(scores, top, total, factor, scale, True, worker)
+        # Every element in the dtype of the target, which the next product may take as its A.
+        fragment.round_to(weights, scores)
+        masked = cutlass.max(1, tiles - cutlass.min(skv, row + shift + 1) // TILE)
+        for i in cutlass.range(1, masked, 1, unroll=1):
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
+            cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            # S = Q K^T
+            warpgroup.fence()
+            QK.multiply(
+                qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, (done + i) % STAGES, 0, 0],
+                scores, False
+            )
+            warpgroup.commit_group()
+            cute.arch.mbarrier_wait(v_full + (done + (i - 1)) % STAGES, ((done + (i - 1)) // STAGES) & 1)
+            # O += P V
+            warpgroup.fence()
+            PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % STAGES, 0, 0], acc, True)
+            warpgroup.commit_group()
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
+            warpgroup.wait_group(1)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                boxes.arrive_in_cluster(k_empty + (done + i) % STAGES, 2)
+            leaf.hide_keys(scores, own_row, (tiles - 1 - i) * TILE, skv, shift, worker)
+            leaf.online_softmax(scores, top, total, factor, scale, True, worker)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % STAGES, 2)
+            fragment.round_to(weights, scores)
+            # Each row times its value, in place.
+            fragment.scale_rows(acc, factor, worker)
+        for i in cutlass.range(masked, tiles, 1, unroll=1):
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
+            cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            # S = Q K^T
+            warpgroup.fence()
+            QK.multiply(
+                qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, (done + i) % STAGES, 0, 0],
+                scores, False
+            )
+            warpgroup.commit_group()
+            cute.arch.mbarrier_wait(v_full + (done + (i - 1)) % STAGES, ((done + (i - 1)) // STAGES) & 1)
+            # O += P V
+            warpgroup.fence()
+            PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % STAGES, 0, 0], acc, True)
+            warpgroup.commit_group()
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
+            warpgroup.wait_group(1)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                boxes.arrive_in_cluster(k_empty + (done + i) % STAGES, 2)
+            leaf.online_softmax(scores, top, total, factor, scale, False, worker)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                boxes.arrive_in_cluster(v_empty + (done + (i - 1)) % STAGES, 2)
+            fragment.round_to(weights, scores)
+            fragment.scale_rows(acc, factor, worker)
+        cute.arch.mbarrier_wait(v_full + (done + (tiles - 1)) % STAGES, ((done + (tiles - 1)) // STAGES) & 1)
+        # O += P V
+        warpgroup.fence()
+        PV.multiply(weights, pv_b[None, None, None, (done + (tiles - 1)) % STAGES, 0, 0], acc, True)
+        warpgroup.commit_group()
+        warpgroup.wait_group(1)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(q_empty)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            boxes.arrive_in_cluster(v_empty + (done + (tiles - 1)) % STAGES, 2)
+        # The rows of the accumulator divided by their sums; `top` becomes the natural logarithm of sum exp.
+        leaf.divide_by_total(acc, top, total, scale, worker)
+        # One value a row to lse[batch, head, row ...], as far as there are `rows`.
+        leaf.store_lse(lse, top, batch, head, heads, own_row, sq, worker)
+        fragment.round_to(rounded, acc)
+        if warp == replica * (256 // GROUPS // 32):
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
+        cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // GROUPS)
+        # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte swizzle.
+        fragment.stage_rows(o_s, replica * GROUP_ROWS, ROWS, rounded, worker)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.barrier(barrier_id=replica + STAGED_BARRIER, number_of_threads=ATTEND_THREADS // GROUPS)
+        if warp == replica * (256 // GROUPS // 32):
+            boxes.store_box(
+                out_map, out_map_coords, (batch, head, own_row, 0), (1, 1, GROUP_ROWS, PANEL),
+                o_s + replica * GROUP_ROWS * 64
+            )
+            boxes.store_box(
+                out_map, out_map_coords, (batch, head, own_row, 64), (1, 1, GROUP_ROWS, PANEL),
+                o_s + (64 * ROWS + replica * GROUP_ROWS * 64)
+            )
+            cute.arch.cp_async_bulk_commit_group()
+        done = done + tiles
+    if warp == replica * (256 // GROUPS // 32):
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+
+@cute.jit
+def load(
+    q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
+    v_map: cute.CopyAtom, v_map_coords: cute.Tensor, ctas: Int32, abreast: Int32, heads: Int32, skv: Int32,
+    kv_heads: Int32, q_s: cute.Pointer, k_s: cute.Pointer, v_s: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, k_full: cute.Pointer, k_empty: cute.Pointer, v_full: cute.Pointer,
+    v_empty: cute.Pointer, cta: Int32, rank: Int32, blocks: Int32, bundles: Int32, items: Int32, shift: Int32
+):
+    """Queries, keys and values."""
+    done = Int32(0)
+    for item in cutlass.range(items, unroll=1):
+        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
+        first = number // (abreast * blocks) * abreast
+        within = number - first * blocks
+        width = cutlass.min(abreast, bundles - first)
+        bundle = first + within % width
+        pair = bundle * CLUSTER + rank
+        batch = pair // heads
+        head = pair - batch * heads
+        row = (blocks - 1 - within // width) * ROWS
+        tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
+        kv_head = head * kv_heads // heads
+        cute.arch.mbarrier_wait(k_empty + done % STAGES, ((done // STAGES) & 1) ^ 1)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(k_full + done % STAGES, TILE * DIM * 2)
+        boxes.multicast_box(
+            k_map, k_map_coords, (batch, kv_head, (tiles - 1) * TILE + rank * (TILE // CLUSTER), 0),
+            (1, 1, TILE // CLUSTER, PANEL),
+            k_s + (done % STAGES * (TILE * DIM) + rank * (TILE // CLUSTER) * 64), k_full + done % STAGES, 2
+        )
+        boxes.multicast_box(
+            k_map, k_map_coords, (batch, kv_head, (tiles - 1) * TILE + rank * (TILE // CLUSTER), 64),
+            (1, 1, TILE // CLUSTER, PANEL),
+            k_s + (done % STAGES * (TILE * DIM) + 64 * TILE + rank * (TILE // CLUSTER) * 64),
+            k_full + done % STAGES, 2
+        )
+        cute.arch.mbarrier_wait(q_empty, (item & 1) ^ 1)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(q_full, ROWS * DIM * 2)
+        boxes.load_box(q_map, q_map_coords, (batch, head, row, 0), (1, 1, ROWS, PANEL), q_s, q_full)
+        boxes.load_box(
+            q_map, q_map_coords, (batch, head, row, 64), (1, 1, ROWS, PANEL), q_s + 64 * ROWS, q_full
+        )
+        for i in cutlass.range(1, tiles, 1, unroll=1):
+            cute.arch.mbarrier_wait(k_empty + (done + i) % STAGES, (((done + i) // STAGES) & 1) ^ 1)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(k_full + (done + i) % STAGES, TILE * DIM * 2)
+            boxes.multicast_box(
+                k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * TILE + rank * (TILE // CLUSTER), 0),
+                (1, 1, TILE // CLUSTER, PANEL),
+                k_s + ((done + i) % STAGES * (TILE * DIM) + rank * (TILE // CLUSTER) * 64),
+                k_full + (done + i) % STAGES, 2
+            )
+            boxes.multicast_box(
+                k_map, k_map_coords, (batch, kv_head, (tiles - 1 - i) * TILE + rank * (TILE // CLUSTER), 64),
+                (1, 1, TILE // CLUSTER, PANEL),
+                k_s + ((done + i) % STAGES * (TILE * DIM) + 64 * TILE + rank * (TILE // CLUSTER) * 64),
+                k_full + (done + i) % STAGES, 2
+            )
+            cute.arch.mbarrier_wait(
+                v_empty + (done + (i - 1)) % STAGES, (((done + (i - 1)) // STAGES) & 1) ^ 1
+            )
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (i - 1)) % STAGES, TILE * DIM * 2)
+            boxes.multicast_box(
+                v_map, v_map_coords,
+                (batch, kv_head, (tiles - 1 - (i - 1)) * TILE + rank * (TILE // CLUSTER), 0),
+                (1, 1, TILE // CLUSTER, PANEL),
+                v_s + ((done + (i - 1)) % STAGES * (TILE * DIM) + rank * (TILE // CLUSTER) * 64),
+                v_full + (done + (i - 1)) % STAGES, 2
+            )
+            boxes.multicast_box(
+                v_map, v_map_coords,
+                (batch, kv_head, (tiles - 1 - (i - 1)) * TILE + rank * (TILE // CLUSTER), 64),
+                (1, 1, TILE // CLUSTER, PANEL),
+                v_s + ((done + (i - 1)) % STAGES * (TILE * DIM) + 64 * TILE + rank * (TILE // CLUSTER) * 64),
+                v_full + (done + (i - 1)) % STAGES, 2
+            )
+        cute.arch.mbarrier_wait(
+            v_empty + (done + (tiles - 1)) % STAGES, (((done + (tiles - 1)) // STAGES) & 1) ^ 1
+        )
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(v_full + (done + (tiles - 1)) % STAGES, TILE * DIM * 2)
+        boxes.multicast_box(
+            v_map, v_map_coords,
+            (batch, kv_head, (tiles - 1 - (tiles - 1)) * TILE + rank * (TILE // CLUSTER), 0),
+            (1, 1, TILE // CLUSTER, PANEL),
+            v_s + ((done + (tiles - 1)) % STAGES * (TILE * DIM) + rank * (TILE // CLUSTER) * 64),
+            v_full + (done + (tiles - 1)) % STAGES, 2
+        )
+        boxes.multicast_box(
+            v_map, v_map_coords,
+            (batch, kv_head, (tiles - 1 - (tiles - 1)) * TILE + rank * (TILE // CLUSTER), 64),
+            (1, 1, TILE // CLUSTER, PANEL),
+            v_s + ((done + (tiles - 1)) % STAGES * (TILE * DIM) + 64 * TILE + rank * (TILE // CLUSTER) * 64),
+            v_full + (done + (tiles - 1)) % STAGES, 2
+        )
+        done = done + tiles
+
+
+@cute.kernel
+def gqa_forward__cutedsl_sm90a__fp16_d128_n160_st2_o1_c2(
+    q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
+    v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
+    q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    sm_scale: Float32, causal: Int32, ctas: Int32, abreast: Int32, b: Int32, sq: Int32, heads: Int32,
+    q_stride_b: Int32, q_stride_s: Int32, q_stride_h: Int32, skv: Int32, kv_heads: Int32, k_stride_b: Int32,
+    k_stride_s: Int32, k_stride_h: Int32, v_stride_b: Int32, v_stride_s: Int32, v_stride_h: Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    k_s = shared.k_s.data_ptr()
+    v_s = shared.v_s.data_ptr()
+    o_s = shared.o_s.data_ptr()
+    q_full = shared.q_full.data_ptr()
+    q_empty = shared.q_empty.data_ptr()
+    k_full = shared.k_full.data_ptr()
+    k_empty = shared.k_empty.data_ptr()
+    v_full = shared.v_full.data_ptr()
+    v_empty = shared.v_empty.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    cta, rank, _ = cute.arch.block_idx()
+    blocks = leaf.ceildiv(sq, ROWS)
+    bundles = b * heads // CLUSTER
+    total = blocks * bundles
+    items = leaf.ceildiv(total - (cta + total // ctas % 2 * (ctas - 1 - 2 * cta)), ctas)
+    shift = skv - causal * sq
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_full + i, 1)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_empty + i, GROUPS * 4)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(k_full + i, 1)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(k_empty + i, GROUPS * 4 * CLUSTER)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(v_full + i, 1)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(v_empty + i, GROUPS * 4 * CLUSTER)
+            cute.arch.mbarrier_init_fence()
+        cpasync.prefetch_descriptor(q_map)
+        cpasync.prefetch_descriptor(k_map)
+        cpasync.prefetch_descriptor(v_map)
+        cpasync.prefetch_descriptor(out_map)
+    cute.arch.sync_threads()
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    if warp < 8:
+        cute.arch.setmaxregister_increase(240)
+        attend(
+            out_map, out_map_coords, lse, sm_scale, ctas, abreast, sq, heads, skv, q_s, k_s, v_s, o_s, q_full,
+            q_empty, k_full, k_empty, v_full, v_empty, cta, rank, blocks, bundles, total, items, shift,
+            thread, warp
+        )
+    else:
+        cute.arch.setmaxregister_decrease(24)
+        if warp == 8:
+            load(
+                q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, ctas, abreast, heads, skv,
+                kv_heads, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, cta, rank, blocks,
+                bundles, items, shift
+            )
+    # No CTA ends while others may still send to it or arrive at its barriers.
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def program(
+    q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    sm_scale: Float32, causal: Int32, ctas: Int32, abreast: Int32, b: Int32, sq: Int32, heads: Int32,
+    q_stride_b: Int32, q_stride_s: Int32, q_stride_h: Int32, skv: Int32, kv_heads: Int32, k_stride_b: Int32,
+    k_stride_s: Int32, k_stride_h: Int32, v_stride_b: Int32, v_stride_s: Int32, v_stride_h: Int32
+):
+    q_map, q_map_coords = boxes.strided_map(q, cutlass.Float16, (1, 1, ROWS, PANEL), True)
+    k_map, k_map_coords = boxes.multicast_map(k, cutlass.Float16, (1, 1, TILE // CLUSTER, PANEL), True)
+    v_map, v_map_coords = boxes.multicast_map(v, cutlass.Float16, (1, 1, TILE // CLUSTER, PANEL), True)
+    out_map, out_map_coords = boxes.store_map(out, cutlass.Float16, (1, 1, GROUP_ROWS, PANEL), True)
+    kernel = gqa_forward__cutedsl_sm90a__fp16_d128_n160_st2_o1_c2(
+        q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
+        lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
+        k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h
+    )
+    kernel.launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)
