@@ -318,16 +318,15 @@ def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
-    """One CTA an SM takes items in turn where all weigh the same; one CTA an item where the GPU has to balance them.
+    """One CTA an SM takes items in turn.
 
     A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
     """
     items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
     shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
-    held = arch.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"]))
-    if dims.get("causal"):
-        return {"ctas": items, "abreast": min(bundles, max(1, held) * shared)}
-    return {"ctas": min(items, arch.sms // k.cluster), "abreast": 1}
+    held = max(1, arch.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
+    abreast = min(bundles, held * shared) if dims.get("causal") else 1
+    return {"ctas": min(items, arch.sms // k.cluster), "abreast": abreast}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
