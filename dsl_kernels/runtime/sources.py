@@ -18,6 +18,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _HELPERS = "dsl_kernels.device"
+# What leaves mean enters no kernel, and programs hold it.
+_MEANINGS = f"{_HELPERS}.torch"
 _WATCHED = (f"{_HELPERS}.", "dsl_kernels.backends.")
 # By real path: one file may be imported under a link to it.
 _loaded: dict[str, str] = {}
@@ -56,7 +58,7 @@ def load(name: str, path: Path) -> ModuleType:
 
 def _forget_stale_helpers() -> None:
     """Have the device helpers imported again if the file of any has changed since, or nobody noted what was loaded."""
-    held = [name for name in sys.modules if name == _HELPERS or name.startswith(f"{_HELPERS}.")]
+    held = [name for name in sys.modules if name.startswith(f"{_HELPERS}.") and not name.startswith(_MEANINGS)]
     files = [Path(file) for name in held if (file := getattr(sys.modules[name], "__file__", None))]
     if any(_loaded.get(os.path.realpath(file)) != digest_on_disk(file) for file in files):
         for name in held:

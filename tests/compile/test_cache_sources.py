@@ -142,6 +142,7 @@ from pathlib import Path
 import dsl_kernels
 from dsl_kernels.errors import CompileError
 from dsl_kernels.runtime import cache
+from dsl_kernels.device.torch import fragment
 
 package, generated = Path(dsl_kernels.__file__).parent, Path(sys.argv[1])
 assert package.is_relative_to(generated.parent)
@@ -163,6 +164,7 @@ old = leaf.stat()
 leaf.write_text(leaf.read_text().replace("3.0", "5.0"))
 import os; os.utime(leaf, ns=(old.st_atime_ns, old.st_mtime_ns))
 second = cache.artifact_for(module("second__tilelang_sm90a__t"))
+assert sys.modules["dsl_kernels.device.torch.fragment"] is fragment, "programs hold what leaves mean"
 print(factor(first), factor(second), cache.lookup(module("first__tilelang_sm90a__t")))
 edited = cache.artifact_for(module("edited__tilelang_sm90a__t"))
 print(factor(edited), cache.lookup(module("edited__tilelang_sm90a__t")))

@@ -32,7 +32,7 @@ from tests.emulator.test_grid import ASYNC_RING, GRID_BARRIER, LAST_ARRIVER, RIN
 
 INSTRUCTIONS = 20_000
 VARIANTS = (
-    "topk_selector__cutedsl_sm90a__g8_t512_r8_half_c1",
+    "topk_selector__cutedsl_sm90a__g8_t512_r8_c1",
     "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2",
     "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0",
     "sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4",

@@ -1,5 +1,4 @@
-"""No input ends untyped, takes over a second or is answered wrongly: seeded, all calls of the ops and a sample of the rest, or
-every run with FUZZ_FULL=1."""
+"""No input ends untyped, takes over a second or is answered wrongly: seeded, a sample, or every run with FUZZ_FULL=1."""
 
 from __future__ import annotations
 

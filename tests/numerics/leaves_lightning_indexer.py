@@ -164,7 +164,7 @@ def weigh(p: Probe, queries: int) -> None:
 def _length(p: Probe, queries: int, value: torch.Tensor | None, **kind: Any) -> Any:
     lane = warps_and_lanes()[1]
     places = torch.where(lane < queries, lane, -1) if p.blackwell else _of_quad(queries)[1][:, :1]
-    return p.registers("length", (queries,), value, dtype="int32", places=places, **kind)
+    return p.registers("length", (queries,), value, dtype="int32", places=places, private=p.blackwell, **kind)
 
 
 @case(indexer.one_length)

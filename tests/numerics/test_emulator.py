@@ -20,7 +20,11 @@ pytestmark = [
     ),
 ]
 
-SCHEDULES = (Schedule.lockstep(), Schedule.random(1), Schedule.adversarial(2))
+SCHEDULES = {
+    "lockstep": Schedule.lockstep(),
+    "random": Schedule.random(1),
+    "adversarial": Schedule.adversarial(2),
+}
 # The workloads that reach most of a variant's paths at a small size; of an operation that has none of them, its tiny ones.
 SMALL = (
     "decode_tiny",
@@ -37,17 +41,21 @@ SMALL = (
 
 
 def cases():
+    """Every schedule on a variant's first workload; on each other one the next schedule in turn."""
     found = []
-    for variant in variants.variants():
+    for number, variant in enumerate(variants.variants()):
         tiny, edge = (trial.workloads(variant, tier) for tier in ("tiny", "edge"))
-        small = [workload for workload in (*tiny, *edge) if workload.name.startswith(SMALL)]
-        for workload in small or tiny:
-            found.append(pytest.param(variant, workload, id=f"{variant.id}-{workload.name}"))
+        small = [workload for workload in (*tiny, *edge) if workload.name.startswith(SMALL)] or tiny
+        for place, workload in enumerate(small):
+            chosen = SCHEDULES.items() if place == 0 else [list(SCHEDULES.items())[(number + place) % len(SCHEDULES)]]
+            found += [
+                pytest.param(variant, workload, schedule, id=f"{variant.id}-{workload.name}-{name}")
+                for name, schedule in chosen
+            ]
     return found
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=["lockstep", "random", "adversarial"])
-@pytest.mark.parametrize("variant,workload", cases())
+@pytest.mark.parametrize("variant,workload,schedule", cases())
 def test_emulated_ptx_matches_the_reference(variant, workload, schedule) -> None:
     result = trial.run(variant, workload, Emulator(schedule), case=trial.cached_case(variant.op, workload))
     assert result.comparison.ok, result.comparison.failures

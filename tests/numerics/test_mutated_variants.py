@@ -98,7 +98,7 @@ CASES = (
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
     ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES, LOADED, MEET)),
     ("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", "prefill_long", 1, (ARRIVE, COMMIT, WAIT, BYTES, LOADED, FENCED, MEET, FREED)),
-    ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t64_st6_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
+    ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t128_st4_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
     ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", "decode_ragged", 0, (WAIT, ALL_BYTES, WGMMA)),
     ("topk_selector__tilelang_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
     ("topk_selector__cutedsl_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),

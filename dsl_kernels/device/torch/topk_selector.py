@@ -128,8 +128,8 @@ def load_words(bits: Any, logits: Any, row: int, stride: int, column: Any, limit
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
     columns = _columns(column, bits.shape[1])
     inside = columns < _by_thread(limit).expand(len(columns) if torch.as_tensor(limit).dim() else -1, -1)
-    patterns = _unsigned(logits[row].view(torch.int32))[torch.where(inside, columns, 0)]
-    bits.copy_(torch.where(inside, patterns, 0))
+    bits.zero_()
+    bits[inside] = _unsigned(logits[row].view(torch.int32))[columns[inside]]
 
 
 @leaf
