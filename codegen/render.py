@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 from collections.abc import Iterable
@@ -35,7 +34,7 @@ from dsl_kernels.tile.text import (
 )
 
 from .printer import INDENT, Printer, mma_facts, role_facts
-from .sweep import DEVICE, TEMPLATES, Candidate, leaf_files
+from .sweep import SHARED_LEAVES, TEMPLATES, Candidate, leaf_modules
 
 WIDTH = 110
 # Where a frame wants the module's named sizes; which they are is known when everything is printed.
@@ -119,36 +118,6 @@ def context(candidate: Candidate, schedule: Schedule) -> dict[str, Any]:
         "cluster": tuple(map(int, schedule.cluster)),
         "tmem_columns": int(schedule.tmem_allocation()),
     }
-
-
-@lru_cache(maxsize=64)
-def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
-    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
-
-    Behind them the leaves that all operations share.
-    """
-    paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
-    paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
-    found = []
-    for path in paths:
-        if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
-            continue
-        tree = ast.parse(path.read_text())
-        names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
-        names |= {
-            t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
-        }
-        shared = path.stem.startswith(SHARED_LEAVES)
-        alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
-        found.append((alias, path.stem, frozenset(names)))
-    if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):
-        # Fragments lie otherwise there: a leaf for the other layout would compute something else.
-        found = [module for module in found if module[0] != SHARED_LEAVES]
-    return tuple(found)
-
-
-SHARED_LEAVES = "fragment"
-"""The module of a DSL whose leaves are for every operation."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "templates"
 DEVICE = ROOT / "dsl_kernels" / "device"
 FRAME = "_frame.py.j2"
+SHARED_LEAVES = "fragment"
+"""The module of a DSL whose leaves are for every operation."""
+UNSPELLED = "UNSPELLED"
+"""In a file of leaves, the names of those that its DSL does without: schedules that call one are another DSL's."""
 
 
 @dataclass(frozen=True)
@@ -104,24 +110,73 @@ def leaf_files(backend: str, op: str) -> list[Path]:
     return [path for path in (DEVICE / backend).glob(f"{op}*.py") if owner(path.stem) == op]
 
 
+@lru_cache(maxsize=64)
+def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
+    """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
+
+    Behind them the leaves that all operations share.
+    """
+    paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
+    paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
+    found = []
+    for path in paths:
+        if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
+            continue
+        tree = ast.parse(path.read_text())
+        names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}
+        names |= {
+            t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
+        }
+        shared = path.stem.startswith(SHARED_LEAVES)
+        alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
+        found.append((alias, path.stem, frozenset(names)))
+    if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):
+        # Fragments lie otherwise there: a leaf for the other layout would compute something else.
+        found = [module for module in found if module[0] != SHARED_LEAVES]
+    return tuple(found)
+
+
+def unspelled(backend: str, op: str) -> frozenset[str]:
+    """Leaves of an operation that a DSL says it does without."""
+    trees = [ast.parse(path.read_text()) for path in leaf_files(backend, op)]
+    said = [
+        node.value
+        for tree in trees
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and [t.id for t in node.targets if isinstance(t, ast.Name)] == [UNSPELLED]
+    ]
+    return frozenset(name for value in said for name in ast.literal_eval(value))
+
+
+def _can_spell(backend: str, program: TileProgram, arch: ArchSpec, knobs: Mapping[str, Any]) -> bool:
+    """Whether a DSL has the leaves of a schedule, or lacks one that it does not say it does without."""
+    lacking = unspelled(backend, program.op)
+    if not lacking:
+        return True
+    modules = leaf_modules(backend, program.op, arch.tag.removesuffix("a"))
+    lacking = lacking.difference(*(names for _, _, names in modules))
+    return lacking.isdisjoint(program.text(knobs, arch).leaves)
+
+
 def frame(backend: str) -> Path:
     """The template around the text of a kernel in a DSL."""
     return TEMPLATES / backend / FRAME
 
 
-def combinations(program: TileProgram, arch: ArchSpec, level: int, backend: str) -> Iterator[dict[str, Any]]:
-    """Every assignment of the knobs that apply to `arch` and that `backend` has a use for, in declared order."""
+def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[dict[str, Any]]:
+    """Every assignment of the knobs that apply to `arch` and that the program has a use for, in declared order."""
     knobs = [knob for knob in program.knobs if not knob.archs or arch.name in knob.archs]
     for values in product(*(knob.values(level) for knob in knobs)):
         assignment = dict(zip((knob.name for knob in knobs), values, strict=True))
-        if program.useful is None or program.useful(SimpleNamespace(**assignment), arch, level, backend):
+        if program.useful is None or program.useful(SimpleNamespace(**assignment), arch, level):
             yield assignment
 
 
 def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
     """All candidates at `level` that pass `only`, checked against their architectures.
 
-    A DSL that has no leaves of an operation takes no part in it.
+    A DSL that has no leaves of an operation takes no part in it, nor in a schedule that calls one it does without.
     """
     only.validate()
     result = Sweep()
@@ -131,14 +186,14 @@ def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
                 if not only.accepts(op, backend, arch.name) or not leaf_files(backend, op):
                     continue
                 program = programs.get(op)
-                for knobs in combinations(program, arch, level, backend):
+                for knobs in combinations(program, arch, level):
                     candidate = Candidate(program, backend, arch, knobs, frame(backend))
                     if not only.matches(candidate.id):
                         continue
                     violations = check(program, knobs, arch)
                     if violations:
                         result.refused.append((candidate, violations))
-                    else:
+                    elif _can_spell(backend, program, arch, knobs):
                         result.kept.append(candidate)
     result.kept.sort(key=lambda candidate: (candidate.arch.name, candidate.id))
     return result

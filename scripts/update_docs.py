@@ -31,7 +31,7 @@ import draw_pipeline  # noqa: E402
 import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
-from codegen.render import leaf_modules  # noqa: E402
+from codegen.sweep import leaf_modules  # noqa: E402
 from dsl_kernels import backends, cases, env, profile, programs, runs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
@@ -39,7 +39,6 @@ from dsl_kernels.cases import claims as case_claims  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
-from dsl_kernels.tile.text import Call, walk  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
 from tests.fuzz.attacks import ATTACKS  # noqa: E402
 
@@ -246,8 +245,7 @@ def lone_schedules() -> str:
         for backend, other in permutations(held, 2):
             alone = [held[backend][name] for name in sorted(held[backend].keys() - held[other].keys())]
             texts = [program.text(v.knobs, spec) for v in alone]
-            parts = [part for text in texts for part in (text.start, *text.roles.values())]
-            called = {s.leaf.name for part in parts for s in walk(part) if isinstance(s, Call)}
+            called = {name for text in texts for name in text.leaves}
             spelled = {
                 name for _, _, names in leaf_modules(other, op, spec.tag.removesuffix("a")) for name in names
             }

@@ -378,8 +378,8 @@ COMMITTED = (
 )  # fmt: skip
 
 
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
-    if arch.name != "sm_90a" or backend != "cutedsl":
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    if arch.name != "sm_90a":
         return False
     return level > 0 or (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy) in COMMITTED
 

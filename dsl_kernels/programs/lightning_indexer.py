@@ -859,7 +859,7 @@ def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, i
     )
 
 
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:

@@ -184,7 +184,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
     return found + 0.6 * turns + 0.0004 * k.targets
 
 
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     return level > 0 or (k.search, k.targets, k.vector) in COMMITTED
 
 

@@ -1129,12 +1129,10 @@ def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) ->
     return partial + hb * (LATENT_DIM // k.cluster) * 2 + hb * 4
 
 
-def _useful_hopper(k: SimpleNamespace, level: int, backend: str) -> bool:
-    """Slices are for backends that can send asynchronously; the others meet over whole rows of two stages."""
-    if backend == "tilelang":
-        return (k.stages, k.slices, k.block) == (2, 1, 0) and (
-            level > 0 or k.cluster in CLUSTERS[k.kv][k.heads]
-        )
+def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
+    """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
+    if k.slices == 1 and k.block == 0:
+        return k.stages == 2 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
     if k.block == 64:
         return (k.kv, k.stages, k.slices, k.cluster) == ("bf16", 2, 1, 1) and k.heads >= 64
     hb, parts = k.block or head_block(k.heads), k.cluster // k.slices
@@ -1145,13 +1143,13 @@ def _useful_hopper(k: SimpleNamespace, level: int, backend: str) -> bool:
     return level > 0 or (k.block, k.slices, k.cluster, k.stages) in SLICED[k.kv][k.heads]
 
 
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads.
 
     On Blackwell level 0 has clusters of 8 beside none, at 16 heads.
     """
     if not arch.tmem_columns:
-        return _useful_hopper(k, level, backend)
+        return _useful_hopper(k, level)
     if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
         return False
     return level > 0 or k.cluster == 1 or (k.cluster == 8 and k.heads == 16)

@@ -464,7 +464,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
     return rounds + issue + again + 0.02 * k.keep
 
 
-def useful(k: SimpleNamespace, arch: ArchSpec, level: int, backend: str) -> bool:
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """At level 0 only the combinations that the tuned tables use."""
     return level > 0 or (k.group, k.threads, k.keep, k.resident) in COMMITTED
 

@@ -58,7 +58,9 @@ def load(name: str, path: Path) -> ModuleType:
 
 def _forget_stale_helpers() -> None:
     """Have the device helpers imported again if the file of any has changed since, or nobody noted what was loaded."""
-    held = [name for name in sys.modules if name.startswith(f"{_HELPERS}.") and not name.startswith(_MEANINGS)]
+    held = [
+        name for name in sys.modules if name.startswith(f"{_HELPERS}.") and not name.startswith(_MEANINGS)
+    ]
     files = [Path(file) for name in held if (file := getattr(sys.modules[name], "__file__", None))]
     if any(_loaded.get(os.path.realpath(file)) != digest_on_disk(file) for file in files):
         for name in held:

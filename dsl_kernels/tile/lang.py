@@ -475,7 +475,7 @@ class TileProgram:
         bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries after
             rounding up to powers of two, and are the dims that the cost model assumes.
         overhead: (knobs, dims, arch) -> microseconds a CTA spends that the counts of its body do not show.
-        useful: (knobs, arch, sweep level, backend) -> bool; False drops a combination from the sweep without calling it
+        useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it
             a violation.
     """
 
@@ -492,7 +492,7 @@ class TileProgram:
     ) = None
     launch: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], dict[str, int]] | None = None
     overhead: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], float] | None = None
-    useful: Callable[[SimpleNamespace, ArchSpec, int, str], bool] | None = None
+    useful: Callable[[SimpleNamespace, ArchSpec, int], bool] | None = None
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
         """The schedule at `knobs` on `arch`, with its internal references checked.

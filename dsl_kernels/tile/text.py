@@ -592,6 +592,12 @@ class Text:
         """All of it by name: that of the role, "start" and "end"."""
         return {"start": self.start, **self.roles, "end": self.end}
 
+    @property
+    def leaves(self) -> frozenset[str]:
+        """Names of the leaves that it calls."""
+        statements = (s for part in self.parts.values() for s in walk(part))
+        return frozenset(s.leaf.name for s in statements if isinstance(s, Call))
+
 
 class Recorder:
     """What a body is run against: it writes down what the body says.

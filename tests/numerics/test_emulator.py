@@ -47,7 +47,11 @@ def cases():
         tiny, edge = (trial.workloads(variant, tier) for tier in ("tiny", "edge"))
         small = [workload for workload in (*tiny, *edge) if workload.name.startswith(SMALL)] or tiny
         for place, workload in enumerate(small):
-            chosen = SCHEDULES.items() if place == 0 else [list(SCHEDULES.items())[(number + place) % len(SCHEDULES)]]
+            chosen = (
+                SCHEDULES.items()
+                if place == 0
+                else [list(SCHEDULES.items())[(number + place) % len(SCHEDULES)]]
+            )
             found += [
                 pytest.param(variant, workload, schedule, id=f"{variant.id}-{workload.name}-{name}")
                 for name, schedule in chosen

@@ -17,12 +17,11 @@ from typing import Any
 import pytest
 from leaf_probes import CASES, Case, Probe
 
-from codegen.render import leaf_modules
-from codegen.sweep import backends, combinations
+from codegen.sweep import backends, combinations, leaf_modules
 from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.tile.text import Call, Leaf, walk
+from dsl_kernels.tile.text import Leaf
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 FULL = os.environ.get("LEAVES_FULL") == "1"
@@ -57,14 +56,12 @@ def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
     program = programs.get(op)
     for arch, dsl in product(ARCHS.values(), backends()):
         modules = leaf_modules(dsl, op, arch.tag.removesuffix("a"))
-        for knobs in combinations(program, arch, 0, dsl):
-            text = program.text(knobs, arch)
-            for part in (text.start, *text.roles.values()):
-                for call in (s for s in walk(part) if isinstance(s, Call)):
-                    home = next((module for _, module, names in modules if call.leaf.name in names), None)
-                    held = found.setdefault(call.leaf.name, {})
-                    if home is not None:
-                        held.setdefault((dsl, home), arch.name)
+        for knobs in combinations(program, arch, 0):
+            for name in program.text(knobs, arch).leaves:
+                home = next((module for _, module, names in modules if name in names), None)
+                held = found.setdefault(name, {})
+                if home is not None:
+                    held.setdefault((dsl, home), arch.name)
     return found
 
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from codegen.render import leaf_modules, render
-from codegen.sweep import Candidate, frame
+from codegen.render import render
+from codegen.sweep import Candidate, frame, leaf_modules
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.device.torch import fragment

@@ -37,7 +37,7 @@ def declared(tmp_path_factory) -> Path:
     for op in programs.names():
         program = programs.get(op)
         for arch in ARCHS.values():
-            for knobs in combinations(program, arch, 0, "tilelang"):
+            for knobs in combinations(program, arch, 0):
                 candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
                 if check(program, knobs, arch):
                     continue

@@ -32,7 +32,7 @@ def on_cpu(tmp_path, monkeypatch):
     records = []
     for op in programs.names():
         program, arch = programs.get(op), get_arch("sm_90a")
-        for knobs in combinations(program, arch, 0, "tilelang"):
+        for knobs in combinations(program, arch, 0):
             candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
             if not check(program, knobs, arch):
                 records.append(entry(candidate, ""))
@@ -161,7 +161,7 @@ def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
         }
         accepted = [
             knobs
-            for knobs in combinations(program, get_arch("sm_90a"), 0, "tilelang")
+            for knobs in combinations(program, get_arch("sm_90a"), 0)
             if all(guard.refuse(knobs, dims) is None for guard in program.guards)
         ]
         assert accepted, f"no variant of the committed set serves {case}"

@@ -28,7 +28,7 @@ def declared(tmp_path, monkeypatch):
     records = []
     for op in programs.names():
         program, arch = programs.get(op), get_arch("sm_90a")
-        for knobs in combinations(program, arch, 0, "tilelang"):
+        for knobs in combinations(program, arch, 0):
             candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
             if not check_resources(program, knobs, arch):
                 records.append({**entry(candidate, ""), "file": relative_path(candidate)})

@@ -15,6 +15,8 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
 LOG2E = math.log2(math.e)
+# On Hopper: rows that meet through global memory, for which slices stand here.
+UNSPELLED = ("write_partial",)
 TILE = 64
 CONSUMERS = 128
 # The 656-byte token: 512 fp8 values, four scales, 64 bf16 rope values.
