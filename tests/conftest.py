@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -23,6 +25,19 @@ def pytest_configure() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def few_sms() -> Iterator[None]:
+    """GPUs of eight SMs: launches of a CTA for each SM cost an interpreter as much as their work."""
+    from dsl_kernels import ops
+    from dsl_kernels.arch import ARCHS
+
+    small = {name: replace(spec, sms=8) for name, spec in ARCHS.items()}
+    with mock.patch.dict(ARCHS, small):
+        ops.clear()
+        yield
+    ops.clear()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ FULL = os.environ.get("FUZZ_FULL") == "1"
 SEED = 8
 
 
+@pytest.mark.usefixtures("few_sms")
 @pytest.mark.parametrize("name", ATTACKS)
 def test_every_refusal_is_typed(name: str) -> None:
     attack = ATTACKS[name]

@@ -47,6 +47,12 @@ class CountingExecutor(Executor):
         if call.leaf.results:
             super()._call(call)
 
+    def _execute(self, statements):
+        for statement in statements:
+            # Data that nobody computes here decide how often: once.
+            once = isinstance(statement, text_module.Repeat)
+            yield from self._execute(statement.body) if once else super()._execute((statement,))
+
     def _stored(self, box, view):
         return lambda: None
 
@@ -211,7 +217,7 @@ def test_a_variant_without_a_prediction_ranks_last(monkeypatch) -> None:
     assert (
         found.selection is not None
         and found.selection.variant != best
-        and found.selection.rule == "cost model"
+        and found.selection.rule.startswith("cost model")
     )
 
 

@@ -21,6 +21,7 @@ from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_pref
 from dsl_kernels.step_check import check
 from dsl_kernels.tile.interpreter import Executor
 
+pytestmark = pytest.mark.usefixtures("few_sms")
 ARCHS = ("sm_90a", "sm_100a")
 Results = tuple[torch.Tensor, ...]
 
