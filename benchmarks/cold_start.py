@@ -100,7 +100,8 @@ def child(inputs: str, context: int, check: bool) -> dict[str, Any]:
         "torch": torch.__version__,
     }
     if check:
-        from dsl_kernels import step_check, steps
+        from dsl_kernels.dsa import check as step_check
+        from dsl_kernels.dsa import steps
 
         held = steps.StepInputs("decode", tensors, topk=2048, sm_scale=0.135)
         comparisons = step_check.check(held, output, workspace)

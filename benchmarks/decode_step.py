@@ -19,8 +19,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import bench, measure, ops, steps
+from dsl_kernels import ops
+from dsl_kernels.dsa import steps
 from dsl_kernels.errors import DslKernelError
+from dsl_kernels.timing import bench, measure
 
 COLUMNS = (
     "T",

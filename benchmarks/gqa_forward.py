@@ -23,10 +23,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import bench, executors, problems, trial, variants
+from dsl_kernels import executors, problems, variants
 from dsl_kernels.arch import arch_for_capability
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.timing import bench
+from dsl_kernels.verification import trial
 
 OP = "gqa_forward"
 PROBLEM = problems.get(OP)

@@ -172,15 +172,16 @@ def fastest_gather(data: Data, width: int, count: int) -> Callable[[], Any]:
     """Random rows of that width by the way that is fastest on this card."""
     import torch
 
-    from dsl_kernels import ceilings
+    from dsl_kernels.timing import calibrate
 
     held = ROWS // width
     rows, ids = data.large.view(torch.uint8)[: held * width].view(held, width), data.ids(width, count)
     timed = [
-        (_us(lambda s=s: ceilings.gather({"rows": rows}, ids, s)), i) for i, s in enumerate(ceilings.SETTINGS)
+        (_us(lambda s=s: calibrate.gather({"rows": rows}, ids, s)), i)
+        for i, s in enumerate(calibrate.SETTINGS)
     ]
-    best = ceilings.SETTINGS[min(timed)[1]]
-    return lambda: ceilings.gather({"rows": rows}, ids, best)
+    best = calibrate.SETTINGS[min(timed)[1]]
+    return lambda: calibrate.gather({"rows": rows}, ids, best)
 
 
 def tensor_bound(data: Data) -> Callable[[], Any]:
@@ -210,7 +211,7 @@ def _us(call: Callable[[], Any], launches: int = 5) -> float:
 
 def callables() -> list[tuple[Planted, Callable[[], Any], Callable[[], Any] | None]]:
     """Each cause with the call that has it and the call that has not."""
-    from dsl_kernels.profile.cuda import Module
+    from dsl_kernels.timing.cuda import Module
 
     module, data = Module(SOURCE), Data()
 

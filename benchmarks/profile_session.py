@@ -85,8 +85,9 @@ def targets(seen: dict[str, Any], part: int) -> Iterator[Any]:
     """The targets one by one, so that each one's inputs are gone before the next's are drawn."""
     import torch
 
-    from dsl_kernels import grids, registry
+    from dsl_kernels import registry
     from dsl_kernels.profile import targets as made
+    from dsl_kernels.timing import grids
 
     for op, dims, form, wanted in listed(part):
         try:
@@ -168,11 +169,11 @@ def stage_kernels(out: Path, part: int) -> None:
 
 
 def stage_ceilings(out: Path) -> None:
-    from dsl_kernels import ceilings
-    from dsl_kernels.profile.ceilings import path_of
+    from dsl_kernels.timing import calibrate
+    from dsl_kernels.timing.ceilings import path_of
 
     begin = time.perf_counter()
-    found = ceilings.calibrate()
+    found = calibrate.calibrate()
     path_of(found.gpu, out).write_text(found.to_json())
     print(f"ceilings: {time.perf_counter() - begin:.1f} s, dram {found.dram_gbps}, l2 {found.l2_gbps} GB/s")
     for point in found.points:
@@ -183,7 +184,7 @@ def stage_ratios(out: Path, seconds: float) -> None:
     """Every op against the fastest fetch of the same bytes in the same minute."""
     import torch
 
-    from dsl_kernels import grids
+    from dsl_kernels.timing import grids
 
     end = time.monotonic() + seconds
     points = [
@@ -344,8 +345,8 @@ def extract(archive: Path) -> None:
 
     from dsl_kernels import profile
     from dsl_kernels.profile import metrics, recorded
-    from dsl_kernels.profile.ceilings import path_of
     from dsl_kernels.profile.targets import workload
+    from dsl_kernels.timing.ceilings import path_of
 
     wanted = {*metrics.requested("GH100"), metrics.SAMPLES}
 

@@ -22,10 +22,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from dsl_kernels import bench, executors, ops, problems, trial, variants
+from dsl_kernels import executors, ops, problems, variants
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.timing import bench
 from dsl_kernels.variants import Variant
+from dsl_kernels.verification import trial
 
 OP = "resample_trajectories"
 ROWS, TARGETS, WIDTH = 4096, 1024, 32

@@ -290,7 +290,8 @@ def step_rows() -> list[dict[str, Any]]:
 
     if not torch.cuda.is_available():
         return [{"what": "launches of a decode step", "note": "needs a GPU"}]
-    from dsl_kernels import ops, steps
+    from dsl_kernels import ops
+    from dsl_kernels.dsa import steps
 
     given: list[tuple[Any, ...]] = []
     real = launch.LoadedKernel.launch

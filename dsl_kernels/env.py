@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from .arguments import is_path, shown
-from .errors import InvalidArgumentError, UnknownNameError, did_you_mean
+from .errors import CacheError, InvalidArgumentError, UnknownNameError, did_you_mean
 
 T = TypeVar("T")
 
@@ -171,3 +172,28 @@ def table() -> list[dict[str, Any]]:
     for var in (v for v in globals().values() if isinstance(v, EnvVar)):
         rows.append({"name": var.name, "value": var.get(), "set": var.name in os.environ, "doc": var.doc})
     return rows
+
+
+def cache_root() -> Path:
+    """The one folder of all caches: DSL_KERNELS_CACHE_DIR, or the platform's cache folder of the user.
+
+    Raises:
+        CacheError: code CACHE_HOME; neither is there (no home directory and no passwd entry).
+    """
+    configured = CACHE_DIR.get()
+    if configured is not None:
+        return configured.absolute()
+    import platformdirs
+
+    # Without a home directory, newer versions of platformdirs raise RuntimeError and older ones leave the tilde.
+    with contextlib.suppress(RuntimeError):
+        found = platformdirs.user_cache_path("dsl_kernels", appauthor=False)
+        if found.is_absolute():
+            return found
+    raise CacheError(
+        "the cache folder",
+        expected="a home directory, XDG_CACHE_HOME or DSL_KERNELS_CACHE_DIR",
+        got="none of them",
+        fix="set DSL_KERNELS_CACHE_DIR to a folder that can be written",
+        code="CACHE_HOME",
+    )

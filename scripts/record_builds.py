@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from dsl_kernels import runs, variants  # noqa: E402
+from dsl_kernels import variants  # noqa: E402
 from dsl_kernels.runtime import artifact, cache  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
+from dsl_kernels.verification import runs  # noqa: E402
 
 PATH = ROOT / "docs" / "builds.json"
 # An instruction of PTX: an opcode, perhaps behind a guard; directives start with a dot and labels with a dollar sign.

@@ -19,9 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from dsl_kernels import trial, variants  # noqa: E402
+from dsl_kernels import variants  # noqa: E402
 from dsl_kernels.executors import Cuda  # noqa: E402
 from dsl_kernels.ops._base import device_facts  # noqa: E402
+from dsl_kernels.verification import trial  # noqa: E402
 
 
 def main() -> int:

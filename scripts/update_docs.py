@@ -32,7 +32,7 @@ import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
 from codegen.sweep import leaf_modules  # noqa: E402
-from dsl_kernels import backends, cases, env, profile, programs, runs, variants  # noqa: E402
+from dsl_kernels import backends, cases, env, profile, programs, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
@@ -40,6 +40,7 @@ from dsl_kernels.profile import recorded  # noqa: E402
 from dsl_kernels.tile.describe import describe, steps  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
+from dsl_kernels.verification import runs  # noqa: E402
 from tests.fuzz.attacks import ATTACKS  # noqa: E402
 
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

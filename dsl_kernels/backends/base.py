@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Protocol
 
+from dsl_kernels.env import cache_root
 from dsl_kernels.errors import CacheError, CompileError, ToolchainError
 from dsl_kernels.runtime import sources, toolkit
 from dsl_kernels.runtime.artifact import Artifact
@@ -19,6 +21,11 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 # Import statements, found without parsing: keys are computed on every first load.
 _FROM = re.compile(r"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n;]+)", re.MULTILINE)
 _IMPORT = re.compile(r"^[ \t]*import[ \t]+([^\n;]+)", re.MULTILINE)
+
+
+def place_cache(variable: str, folder: str) -> None:
+    """Point a DSL's own cache below our root, unless the user placed it; before the DSL is imported."""
+    os.environ.setdefault(variable, str(cache_root() / folder))
 
 
 class Backend(Protocol):

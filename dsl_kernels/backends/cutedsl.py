@@ -18,10 +18,10 @@ from types import ModuleType
 from typing import Any
 
 from dsl_kernels.errors import CompileError, ToolchainError
-from dsl_kernels.runtime import cache, toolkit
+from dsl_kernels.runtime import toolkit
 from dsl_kernels.runtime.artifact import BUILD, Artifact, Launch, Param, Resources
 
-from .base import imported_helpers, load_module, refused, timed
+from .base import imported_helpers, load_module, place_cache, refused, timed
 
 INSTALL = "`pip install 'dsl-kernels[cutedsl]'`"
 DISTRIBUTION = "nvidia-cutlass-dsl"
@@ -142,7 +142,7 @@ def _without_roots(cubin: bytes, roots: list[Path]) -> bytes:
 
 
 def _import_cute() -> Any:
-    cache.share_root_with_dsls()
+    place_cache("CUTE_DSL_CACHE_DIR", "cute")
     try:
         import cutlass.cute as cute
     except ImportError as error:

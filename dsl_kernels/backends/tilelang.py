@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from dsl_kernels.errors import CompileError, ToolchainError
-from dsl_kernels.runtime import cache, toolkit
+from dsl_kernels.runtime import toolkit
 from dsl_kernels.runtime.artifact import (
     BUILD,
     SCALAR_FORMATS,
@@ -28,7 +28,7 @@ from dsl_kernels.runtime.artifact import (
     TensorMap,
 )
 
-from .base import imported_helpers, load_module, refused, timed
+from .base import imported_helpers, load_module, place_cache, refused, timed
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
 def _import_tilelang() -> ModuleType:
     """TileLang, told not to print and to keep quiet about the absence of a device."""
     os.environ.setdefault("TILELANG_PRINT_ON_COMPILATION", "0")
-    cache.share_root_with_dsls()
+    place_cache("TILELANG_CACHE_DIR", "tilelang")
     try:
         import tilelang
     except ImportError as error:

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import bench
 from ..errors import ArtifactError, UnknownNameError, did_you_mean
 from ..problems.base import Comparison
+from ..timing import bench
 
 SCHEMA = 1
 # Device seconds after which a case starts no further row.

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
-from .. import bench, ceilings, measure, ops, problems, steps
+from .. import ops, problems
+from ..dsa import steps
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.lightning_indexer import PAGE
+from ..timing import bench, calibrate, measure
 from . import _figures
 from .base import Case, Launch, Record, Recorder, rows_of, times
 
@@ -172,7 +174,7 @@ def measure_all(to: Recorder) -> None:
     buffer = torch.empty(2, 1 << 30, dtype=torch.uint8, device=DEVICE)
     to.row(
         "read 1 GiB",
-        partial(times, [partial(ceilings.read, part) for part in buffer], float(1 << 30)),
+        partial(times, [partial(calibrate.read, part) for part in buffer], float(1 << 30)),
         kind="read",
     )
     del buffer

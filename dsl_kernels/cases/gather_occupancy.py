@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from .. import bench, ceilings, ops, problems
+from .. import ops, problems
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.sparse_mla import DATASET_SM_SCALE
+from ..timing import bench, calibrate
 from . import _figures
 from ._cuda import Source, check
 from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
@@ -375,7 +376,7 @@ def _against_sequential(to: Recorder, cache: torch.Tensor, best: Setting) -> Non
         )
     flat = cache.view(torch.uint8).view(-1)
     half = flat.numel() // 2
-    reads = [partial(ceilings.read, flat[start : start + (256 << 20)]) for start in (0, half)]
+    reads = [partial(calibrate.read, flat[start : start + (256 << 20)]) for start in (0, half)]
     to.row("read 256 MB", partial(times, reads, float(256 << 20)), kind="order", engine="bulk, 8 KB a copy")
 
 
@@ -482,7 +483,7 @@ def _persistence(to: Recorder, cache: torch.Tensor, best: Setting) -> None:
     for name, call, check_it in cases:
         to.row(
             f"persisting L2, {name}",
-            partial(_persisting, cache, call, partial(ceilings.read, other)),
+            partial(_persisting, cache, call, partial(calibrate.read, other)),
             check_it,
             kind="persistence",
             what=name,

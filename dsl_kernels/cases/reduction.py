@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .. import bench
 from ..problems.base import Comparison
+from ..timing import bench
 from . import _figures
 from ._cuda import Source
 from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times

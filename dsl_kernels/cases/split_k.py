@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from .. import bench, problems
+from .. import problems
 from ..problems.base import Comparison
 from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.sparse_mla import DATASET_SM_SCALE
+from ..timing import bench
 from . import _figures
 from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
 

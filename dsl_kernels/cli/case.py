@@ -59,9 +59,10 @@ def run_case(
     as_json: out.Json = False,
 ) -> None:
     """Check and time a case on this GPU, and hold its counters against what was expected."""
-    from .. import bench, cases
+    from .. import cases
     from ..cases import base
     from ..cases._counters import launch as launch_for_profiler
+    from ..timing import bench
 
     case = cases.get(name)
     if launch is not None:
@@ -102,8 +103,8 @@ def show_claims(
     as_json: out.Json = False,
 ) -> None:
     """Claims about kernels, each with its verdict, what was measured, and the command that measures it."""
-    from ..bench import checkout
     from ..cases import claims
+    from ..timing.bench import checkout
 
     root = checkout()
     folder = records if records is not None else root / "docs" / "cases" if root is not None else None

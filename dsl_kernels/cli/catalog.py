@@ -40,8 +40,8 @@ TELLING = (
 
 def _record(variant: variants.Variant) -> dict[str, Any]:
     """Everything that is known of a variant."""
-    from .. import runs
     from ..runtime import artifact, store
+    from ..verification import runs
 
     folder, problem = None, ""
     try:

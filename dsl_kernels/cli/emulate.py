@@ -30,9 +30,9 @@ def emulate(
     as_json: out.Json = False,
 ) -> None:
     """Execute a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails."""
-    from .. import trial
     from ..emulator import schedules as sequence
     from ..runtime import bundle, store
+    from ..verification import trial
 
     variant = out.variant(name)
     chosen = _workloads(variant, workload)
@@ -81,8 +81,9 @@ def emulate(
 
 
 def _workloads(variant: Variant, name: str | None) -> list[Workload]:
-    from .. import problems, trial
+    from .. import problems
     from ..errors import InvalidArgumentError
+    from ..verification import trial
 
     if name is None:
         return trial.workloads(variant, "tiny")
@@ -100,9 +101,9 @@ def _workloads(variant: Variant, name: str | None) -> list[Workload]:
 
 def _attempt(variant: Variant, workload: Workload, schedule: Schedule, case: Any) -> dict[str, Any]:
     """One run; findings and wrong results are both failures, and the schedule in the row replays them."""
-    from .. import trial
     from ..emulator import EmulatorError
     from ..executors import Emulator
+    from ..verification import trial
 
     executor = Emulator(schedule)
     row: dict[str, Any] = {

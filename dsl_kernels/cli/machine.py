@@ -128,7 +128,7 @@ def _environment() -> Iterator[dict[str, str]]:
 
 
 def _packages() -> Iterator[dict[str, str]]:
-    from ..bench import version
+    from ..timing.bench import version
 
     for name, needed, purpose, fix in PACKAGES:
         held = version(name)
@@ -182,7 +182,7 @@ def _generated(present: set[str]) -> tuple[str, list[dict[str, str]], int, int]:
 
 def _drift(root: Path) -> list[dict[str, str]]:
     """Whether the declarations and templates of a checkout still give the generated files."""
-    from ..bench import checkout
+    from ..timing.bench import checkout
 
     source = checkout()
     if source is None or root != source / "generated" or importlib.util.find_spec("jinja2") is None:
@@ -225,7 +225,7 @@ def _toolchain(needed: bool) -> Iterator[dict[str, str]]:
 
 
 def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    from ..bench import driver_version, version
+    from ..timing.bench import driver_version, version
 
     if not found:
         yield _row(

@@ -47,7 +47,7 @@ def target(
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
 ) -> None:
     """Run one kernel for a profiler to look at: inputs, warm-up, then its launches between profiler start and stop."""
-    from ..bench import require_gpu
+    from ..timing.bench import require_gpu
 
     require_gpu()
     import torch
@@ -65,7 +65,7 @@ def kernels(
     op: Op, dim: Dims = None, variant: Impl = None, form: Form = None, as_json: out.Json = False
 ) -> None:
     """The kernels that one call launches, with their times, by tracing: needs a GPU but no counters."""
-    from ..bench import require_gpu
+    from ..timing.bench import require_gpu
 
     require_gpu()
     import torch
@@ -222,16 +222,16 @@ def calibrate(
     as_json: out.Json = False,
 ) -> None:
     """Measure what this GPU's memory allows and record it: the ceilings that diagnoses refer to."""
-    from ..bench import require_gpu
+    from ..timing.bench import require_gpu
 
     require_gpu()
-    from .. import ceilings
-    from ..profile.ceilings import path_of
+    from ..timing import calibrate
+    from ..timing.ceilings import path_of
 
     with out.progress(as_json) as bar:
-        total = len(ceilings.ROW_BYTES) * len(ceilings.FOOTPRINTS) * len(ceilings.ORDERS)
+        total = len(calibrate.ROW_BYTES) * len(calibrate.FOOTPRINTS) * len(calibrate.ORDERS)
         task = bar.add_task("calibrate", total=total)
-        found = ceilings.calibrate(on_point=lambda point: bar.update(task, advance=1))
+        found = calibrate.calibrate(on_point=lambda point: bar.update(task, advance=1))
     path = path_of(found.gpu, folder)
     path.write_text(found.to_json())
     if as_json:

@@ -18,9 +18,9 @@ from ..errors import DslKernelError, ExecutorUnavailableError, InvalidArgumentEr
 from . import _output as out
 
 if TYPE_CHECKING:
-    from ..grids import Case
+    from ..dsa.steps import StepInputs, StepSize
     from ..problems.base import Comparison
-    from ..steps import StepInputs, StepSize
+    from ..timing.grids import Case
 
 app = typer.Typer()
 
@@ -71,7 +71,8 @@ def run(
     """
     import torch
 
-    from .. import ops, steps
+    from .. import ops
+    from ..dsa import steps
 
     wanted = _size(
         kind,
@@ -168,7 +169,7 @@ def _count(inputs: StepInputs) -> int:
 
 def _size(kind: str, name: str | None, fields: dict[str, Any], workload: Path | None) -> StepSize:
     """The named size, or plain defaults, with the options that were given over it."""
-    from .. import steps
+    from ..dsa import steps
 
     require_known("kind", kind, steps.KINDS, "kind of step")
     given = {field: value for field, value in fields.items() if value is not None}
@@ -222,7 +223,7 @@ def _device_name(device: str) -> str:
 
 def _timed(inputs: StepInputs, size: StepSize, seed: int, from_file: bool) -> dict[str, Any]:
     """Times under a CUDA graph: over inputs that rotate past the L2, or of the workload file's own."""
-    from .. import measure
+    from ..timing import measure
 
     sets = [inputs] if from_file else measure.step_sets(size, seed)
     return measure.time_step(sets)
@@ -300,15 +301,15 @@ def bench(
     as_json: out.Json = False,
 ) -> None:
     """Time each op over a measuring grid on this GPU: microseconds, rates, and ratios to its ceilings."""
-    from .. import bench as timing
     from .. import problems
+    from ..timing import bench as timing
 
     if op is not None:
         problems.get(op)
     gpu = timing.require_gpu()
     import torch
 
-    from .. import grids
+    from ..timing import grids
 
     points = [case for name in ([op] if op else _generated()) for case in grids.cases(name, grid)]
     records = timing.Records(output)
@@ -363,7 +364,7 @@ def _time_case(
     case: Case, seed: int, tune: bool, baseline: bool, failed: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The record of a point and, when tuning, its tuned entry; the point's tensors are gone on return."""
-    from .. import grids
+    from ..timing import grids
 
     prepared = grids.prepare(case, seed)
     entry = grids.tune_case(case, prepared, failed) if tune else None

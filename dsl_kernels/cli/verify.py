@@ -53,7 +53,10 @@ def verify(
     ] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     record: Annotated[
-        bool, typer.Option("--record", help="Note in dsl_kernels/runs.json where each variant matched.")
+        bool,
+        typer.Option(
+            "--record", help="Note in dsl_kernels/verification/runs.json where each variant matched."
+        ),
     ] = False,
     as_json: out.Json = False,
 ) -> None:
@@ -62,7 +65,7 @@ def verify(
     for part in tiers:
         require_known("--tier", part, TIERS, "tier")
     filters = out.narrowed(op, backend, arch)
-    from .. import runs
+    from ..verification import runs
     from .run import _device_name, _executor, tile_threads
 
     name, device, _ = _executor(executor)
@@ -159,7 +162,8 @@ def _verify(
     variant: variants.Variant, executor: str, device: str, tiers: list[str], repeats: int, seed: int
 ) -> list[Result]:
     """Every workload that the variant takes, compared; with repeats, the same bits demanded every time."""
-    from .. import executors, trial
+    from .. import executors
+    from ..verification import trial
 
     runner: Any = executors.get(executor)
     launcher = runner.prepare(variant)

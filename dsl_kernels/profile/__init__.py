@@ -7,7 +7,7 @@ rules and the calibrated ceilings of the GPU, `diff` sets two beside each other.
 
 from __future__ import annotations
 
-from .ceilings import Ceilings, read_ceilings
+from ..timing.ceilings import Ceilings, read_ceilings
 from .diff import diff
 from .fingerprint import fingerprint
 from .model import (

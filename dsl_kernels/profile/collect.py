@@ -254,8 +254,8 @@ def emulated(variant: Any) -> KernelReport:
     Raises:
         DslKernelError: the variant cannot be compiled, or takes none of the tiny workloads.
     """
-    from .. import trial
     from ..executors import Emulator
+    from ..verification import trial
 
     known = static(variant)
     chosen = trial.workloads(variant, "tiny")

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from .. import variants
 from ..arch import ARCHS
 from ..errors import DslKernelError
-from .ceilings import Ceilings
+from ..timing.ceilings import Ceilings
 from .model import Diagnosis, Evidence, Finding, Fingerprint
 
 Quantities = Mapping[str, float]

@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 
-from .. import grids, measure, registry, variants
+from .. import registry, variants
+from ..dsa.steps import StepSize
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from ..problems.lightning_indexer import PAGE
 from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..programs.sparse_mla import MAX_HEAD_BLOCK
-from ..steps import StepSize
+from ..timing import grids, measure
 from . import metrics
 from .model import KernelReport, Workload
 

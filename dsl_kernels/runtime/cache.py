@@ -19,7 +19,6 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Any, Protocol
 import dsl_kernels
 from dsl_kernels import backends, env
 from dsl_kernels.arguments import checked
+from dsl_kernels.env import cache_root
 from dsl_kernels.errors import ArtifactError, CacheError, CompileError, MissingArtifactError, ToolchainError
 
 from . import bundle, sources, storage, toolkit
@@ -69,38 +69,6 @@ class Key:
     digest: str
     versions: dict[str, str]
     missing: ToolchainError | None = None
-
-
-def cache_root() -> Path:
-    """The one folder of all caches: DSL_KERNELS_CACHE_DIR, or the platform's cache folder of the user.
-
-    Raises:
-        CacheError: code CACHE_HOME; neither is there (no home directory and no passwd entry).
-    """
-    configured = env.CACHE_DIR.get()
-    if configured is not None:
-        return configured.absolute()
-    import platformdirs
-
-    # Without a home directory, newer versions of platformdirs raise RuntimeError and older ones leave the tilde.
-    with contextlib.suppress(RuntimeError):
-        found = platformdirs.user_cache_path("dsl_kernels", appauthor=False)
-        if found.is_absolute():
-            return found
-    raise CacheError(
-        "the cache folder",
-        expected="a home directory, XDG_CACHE_HOME or DSL_KERNELS_CACHE_DIR",
-        got="none of them",
-        fix="set DSL_KERNELS_CACHE_DIR to a folder that can be written",
-        code="CACHE_HOME",
-    )
-
-
-def share_root_with_dsls() -> None:
-    """Point the DSLs' own caches below our root, unless the user placed them; before a DSL is imported."""
-    root = cache_root()
-    os.environ.setdefault("TILELANG_CACHE_DIR", str(root / "tilelang"))
-    os.environ.setdefault("CUTE_DSL_CACHE_DIR", str(root / "cute"))
 
 
 def key_of(module: Module) -> Key:

@@ -405,12 +405,12 @@ class Executor:
         """A product as issued: where its operands lie is settled, what they hold is read when it is carried out."""
         mma = statement.mma
         # Each CTA of a pair holds half of the rows of everything.
-        ctas = self._run.members(self.block) if mma.cta_group == 2 else [self.cta]
-        parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in ctas]
+        pair = self._run.members(self.block) if mma.cta_group == 2 else [self.cta]
+        parts = [tuple(self._view(x, cta) for x in (statement.a, statement.b, statement.acc)) for cta in pair]
         left = [a if mma.a_major == "k" else a.T for a, _, _ in parts]
         right = [b.T if mma.b_major == "k" else b for _, b, _ in parts]
-        a_shape = (left[0].shape[0] * len(ctas), left[0].shape[1])
-        b_shape = (right[0].shape[0], right[0].shape[1] * len(ctas))
+        a_shape = (left[0].shape[0] * len(pair), left[0].shape[1])
+        b_shape = (right[0].shape[0], right[0].shape[1] * len(pair))
         if a_shape != (mma.m, mma.k) or b_shape != (mma.k, mma.n):
             self._fail(
                 f"multiplies {a_shape} by {b_shape} as {mma.name}",
@@ -590,7 +590,7 @@ class Run:
         for axis in self.schedule.group:
             self.group_size *= self.grid[axis]
         self.text = program.text(knobs, arch)
-        self.ctas: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)
+        self.admitted: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)
 
     def group_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
         """The coordinates that a CTA shares with its group."""
@@ -598,7 +598,7 @@ class Run:
 
     def members(self, block: tuple[int, ...]) -> list[Cta]:
         """The CTAs of a block's group in grid order."""
-        group = self.ctas[self.group_of(block)]
+        group = self.admitted[self.group_of(block)]
         return [group[key] for key in sorted(group)]
 
     def cluster_of(self, block: tuple[int, ...]) -> ClusterBarrier:
@@ -640,7 +640,7 @@ class Run:
         """The tasks of one CTA."""
         cta = Cta(self.schedule, block)
         if self.schedule.group:
-            self.ctas[self.group_of(block)][block] = cta
+            self.admitted[self.group_of(block)][block] = cta
         executors = [
             Executor(self, cta, role, replica)
             for role in self.schedule.roles

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dsl_kernels import backends
+from dsl_kernels.backends.base import place_cache
 from dsl_kernels.errors import CacheError, CompileError, MissingArtifactError, ToolchainError
 from dsl_kernels.runtime import cache, store
 from dsl_kernels.runtime.artifact import read
@@ -400,10 +401,10 @@ def test_a_missing_generated_module(make_module):
 def test_one_root_for_every_cache(tmp_path, monkeypatch):
     for name in ("TILELANG_CACHE_DIR", "CUTE_DSL_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
-    cache.share_root_with_dsls()
+    place_cache("TILELANG_CACHE_DIR", "tilelang")
     assert os.environ["TILELANG_CACHE_DIR"] == str(cache.cache_root() / "tilelang")
     monkeypatch.setenv("CUTE_DSL_CACHE_DIR", "/elsewhere")
-    cache.share_root_with_dsls()
+    place_cache("CUTE_DSL_CACHE_DIR", "cute")
     assert os.environ["CUTE_DSL_CACHE_DIR"] == "/elsewhere"
     monkeypatch.delenv("DSL_KERNELS_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))

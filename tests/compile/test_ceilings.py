@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from dsl_kernels import ceilings
 from dsl_kernels.errors import ToolchainError
-from dsl_kernels.profile.ceilings import METHODS
-from dsl_kernels.profile.cuda import SHARED_LIMIT
 from dsl_kernels.runtime import toolkit
+from dsl_kernels.timing import calibrate
+from dsl_kernels.timing.ceilings import METHODS
+from dsl_kernels.timing.cuda import SHARED_LIMIT
 
 np = pytest.importorskip("numpy")
 emulator = pytest.importorskip("dsl_kernels.emulator")
@@ -24,15 +24,15 @@ def ptx(tmp_path_factory) -> str:
     except ToolchainError as error:
         pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("ceilings")
-    (folder / "k.cu").write_bytes(ceilings.SOURCE.read_bytes())
-    defines = [f"-D{name}={value}" for name, value in ceilings.DEFINES.items()]
+    (folder / "k.cu").write_bytes(calibrate.SOURCE.read_bytes())
+    defines = [f"-D{name}={value}" for name, value in calibrate.DEFINES.items()]
     command = [nvcc.path, "-ptx", "-arch=sm_90a", "-std=c++17", *defines, "-o", "k.ptx", "k.cu"]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return (folder / "k.ptx").read_text()
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-@pytest.mark.parametrize("setting", [ceilings.SETTINGS[i] for i in (0, 3, 5, 9)], ids=lambda s: s.method)
+@pytest.mark.parametrize("setting", [calibrate.SETTINGS[i] for i in (0, 3, 5, 9)], ids=lambda s: s.method)
 @pytest.mark.parametrize(
     ("first", "second", "rows", "sms"),
     [(1024, 128, 203, 1), (656, 0, 203, 2), (8448, 0, 40, 1), (16, 0, 203, 1), (1024, 128, 7, 3)],
@@ -68,9 +68,9 @@ def test_every_live_row_is_fetched_once(ptx, setting, first, second, rows, sms, 
 
 
 def test_every_method_is_tried_within_the_shared_memory_of_an_sm():
-    assert {setting.method for setting in ceilings.SETTINGS} == set(METHODS)
-    for setting in ceilings.SETTINGS:
-        for row_bytes in ceilings.ROW_BYTES:
+    assert {setting.method for setting in calibrate.SETTINGS} == set(METHODS)
+    for setting in calibrate.SETTINGS:
+        for row_bytes in calibrate.ROW_BYTES:
             for rows in (100, 1 << 20):
                 _, group, blocks, threads, shared = setting.launch(row_bytes, rows, 132)
                 assert 1 <= group <= 32 and threads <= 1024

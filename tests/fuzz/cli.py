@@ -147,7 +147,8 @@ def judge(argv: Sequence[str]) -> Callable[[Any], bool | None]:
 @contextlib.contextmanager
 def stage() -> Iterator[None]:
     """An isolated folder with a workload file, and the generated set from outside the checkout."""
-    from dsl_kernels import steps, variants
+    from dsl_kernels import variants
+    from dsl_kernels.dsa import steps
 
     generated = variants.generated_root()
     with isolated() as folder:

@@ -65,29 +65,25 @@ def helpers(folder: Path) -> list[Helper]:
     import dsl_kernels
     from dsl_kernels import (
         arch,
-        bench,
-        ceilings,
         dsa,
         emulator,
         env,
         executors,
         expr,
-        grids,
-        measure,
         ops,
         prepare,
         problems,
         programs,
         registry,
-        runs,
-        step_check,
-        steps,
-        trial,
         variants,
-    )  # fmt: skip
+    )
+    from dsl_kernels.dsa import check as step_check  # fmt: skip
+    from dsl_kernels.dsa import steps
     from dsl_kernels.problems import base, layouts
     from dsl_kernels.runtime import artifact, bundle, cache, launch, pool, prune, store
     from dsl_kernels.tile import describe, plan
+    from dsl_kernels.timing import bench, calibrate, grids, measure
+    from dsl_kernels.verification import runs, trial
 
     gpu = torch.cuda.is_available()
     found: list[Helper] = []
@@ -224,14 +220,14 @@ def helpers(folder: Path) -> list[Helper]:
         bytes_ = torch.zeros(4, 64, dtype=torch.uint8)
         add("bench.graph_time", bench.graph_time, REFUSED, calls=[lambda: None], replays=3)
         add(
-            "ceilings.gather",
-            ceilings.gather,
+            "calibrate.gather",
+            calibrate.gather,
             REFUSED,
             cache={"x": bytes_},
             ids=torch.zeros(1, dtype=torch.int32),
-            setting=ceilings.SETTINGS[0],
+            setting=calibrate.SETTINGS[0],
         )
-        add("ceilings.read", ceilings.read, REFUSED, buffer=bytes_, setting=ceilings.SETTINGS[0])
+        add("calibrate.read", calibrate.read, REFUSED, buffer=bytes_, setting=calibrate.SETTINGS[0])
         add("measure.step_sets", measure.step_sets, REFUSED, size=size, seed=0)
         add("measure.time_step", measure.time_step, REFUSED, sets=[drawn], baseline=False, parts=False)
         add("measure.logits", measure.logits, REFUSED, inputs=drawn)
@@ -436,7 +432,8 @@ def isolated() -> Iterator[Path]:
 
     Records of runs and tuned tables that a helper or a command writes go there too.
     """
-    from dsl_kernels import registry, runs
+    from dsl_kernels import registry
+    from dsl_kernels.verification import runs
 
     kept = {key: value for key, value in os.environ.items() if not key.startswith("DSL_KERNELS_")}
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from dsl_kernels import emulator, trial, variants
+from dsl_kernels import emulator, variants
 from dsl_kernels.emulator import InternalError, Schedule
 from dsl_kernels.executors import Emulator
 from dsl_kernels.runtime import cache
+from dsl_kernels.verification import trial
 
 from . import Counts
 

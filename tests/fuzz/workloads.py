@@ -138,7 +138,7 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], None], ...] = (
 
 def fuzz_workloads(count: int, seed: int) -> Counts:
     """Load `count` files that were altered, and run what loads of every twenty-fifth through the interpreter."""
-    from dsl_kernels import steps
+    from dsl_kernels.dsa import steps
 
     generator, counts = random.Random(seed), Counts()
     sizes = {
@@ -198,7 +198,7 @@ def _same(inputs: Any) -> Callable[[Any], bool]:
 
 def _loaded(path: Path, size: Any) -> Any:
     """A step whose sizes can be told."""
-    from dsl_kernels import steps
+    from dsl_kernels.dsa import steps
 
     inputs = steps.load(path, size)
     inputs.size().describe()

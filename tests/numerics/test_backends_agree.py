@@ -10,9 +10,10 @@ import itertools
 import pytest
 import torch
 
-from dsl_kernels import problems, trial, variants
+from dsl_kernels import problems, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.executors import Cuda, Emulator
+from dsl_kernels.verification import trial
 
 WORKLOADS = {
     "lightning_indexer": ("decode_ragged", "prefill_ragged"),

@@ -9,11 +9,12 @@ from functools import cache
 import pytest
 import torch
 
-from dsl_kernels import dsa, problems, trial, variants
+from dsl_kernels import dsa, problems, variants
 from dsl_kernels.errors import InvalidArgumentError, LaunchError
 from dsl_kernels.executors import Cuda
 from dsl_kernels.ops import Workspace, clear, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.verification import trial
 
 VARIANTS = [
     pytest.param(v, id=v.id, marks=getattr(pytest.mark, v.arch.replace("_", "").rstrip("a")))

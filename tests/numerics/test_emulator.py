@@ -7,10 +7,11 @@ import shutil
 import pytest
 import torch
 
-from dsl_kernels import problems, trial, variants
+from dsl_kernels import problems, variants
 from dsl_kernels.emulator import Schedule
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.verification import trial
 
 pytestmark = [
     pytest.mark.emulator,

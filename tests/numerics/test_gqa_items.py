@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dsl_kernels import trial, variants
+from dsl_kernels import variants
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.verification import trial
 
 VARIANTS = [v for v in variants.variants("gqa_forward") if v.knobs["dtype"] == "fp16"]
 

@@ -13,12 +13,13 @@ import pytest
 
 from codegen.render import render
 from codegen.sweep import Candidate, frame
-from dsl_kernels import programs, trial, variants
+from dsl_kernels import programs, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.emulator import Schedule
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
+from dsl_kernels.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 

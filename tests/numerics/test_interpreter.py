@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 
 from codegen.sweep import combinations
-from dsl_kernels import problems, programs, trial
+from dsl_kernels import problems, programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import ScheduleError
 from dsl_kernels.executors import Interpreter
 from dsl_kernels.tile import uses
 from dsl_kernels.tile.text import Recorder
 from dsl_kernels.variants import Variant
+from dsl_kernels.verification import trial
 
 
 def declared(op: str) -> list[Variant]:

@@ -23,7 +23,7 @@ import pytest
 
 from codegen.render import render
 from codegen.sweep import Candidate, frame
-from dsl_kernels import programs, trial, variants
+from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.emulator import EmulatorError, schedules
 from dsl_kernels.errors import DslKernelError
@@ -33,6 +33,7 @@ from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import Engine, Schedule, Space, TileProgram
 from dsl_kernels.tile.uses import check_uses
 from dsl_kernels.variants import Variant
+from dsl_kernels.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")

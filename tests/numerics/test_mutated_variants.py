@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from dsl_kernels import trial, variants
+from dsl_kernels import variants
 from dsl_kernels.emulator import EmulatorError, schedules
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 

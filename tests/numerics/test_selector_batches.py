@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from dsl_kernels import trial, variants
+from dsl_kernels import variants
 from dsl_kernels.emulator import Schedule
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
+from dsl_kernels.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 

@@ -19,12 +19,13 @@ import dsl_kernels
 from codegen.check import check
 from codegen.emit import GENERATED, entry, relative_path
 from codegen.sweep import Candidate, combinations
-from dsl_kernels import env, programs, registry, runs, variants
+from dsl_kernels import env, programs, registry, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app
 from dsl_kernels.errors import CompileError
 from dsl_kernels.runtime import cache, pool
 from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources
+from dsl_kernels.verification import runs
 
 TEXT = "# stands for a generated module\n"
 
@@ -368,7 +369,7 @@ def test_run_takes_sizes_one_by_one():
 
 
 def test_run_fails_when_the_output_is_wrong(monkeypatch):
-    from dsl_kernels import steps
+    from dsl_kernels.dsa import steps
 
     right = steps.StepInputs.run
 
@@ -453,7 +454,7 @@ def test_run_reads_a_workload_file(tmp_path):
 
 
 def test_a_finding_of_the_emulator_is_an_error_without_a_traceback(monkeypatch):
-    from dsl_kernels import steps
+    from dsl_kernels.dsa import steps
     from dsl_kernels.emulator.errors import EmulatorError
 
     def racing(self, **options):

@@ -13,15 +13,17 @@ import torch
 from codegen.check import check
 from codegen.emit import entry, relative_path
 from codegen.sweep import Candidate, combinations
-from dsl_kernels import bench, ceilings, grids, measure, ops, problems, programs, registry, steps, variants
+from dsl_kernels import ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
 from dsl_kernels.arch import get_arch
+from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ExecutorUnavailableError,
     InvalidArgumentError,
     ToolchainError,
     UnknownNameError,
 )
+from dsl_kernels.timing import bench, calibrate, grids, measure
 
 GPU = "NVIDIA H200"
 
@@ -59,14 +61,14 @@ def on_cpu(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "graph_time", clock)
     # One way to fetch, timed once to compare and once for the figure.
-    monkeypatch.setattr(ceilings, "SETTINGS", ceilings.SETTINGS[:1])
+    monkeypatch.setattr(calibrate, "SETTINGS", calibrate.SETTINGS[:1])
     monkeypatch.setattr(
-        ceilings,
+        calibrate,
         "gather",
         lambda cache, ids, setting: timed.gathered.append((sorted(cache), int((ids >= 0).sum()))),
     )
     monkeypatch.setattr(
-        ceilings, "read", lambda buffer, setting: timed.gathered.append((["read"], buffer.numel()))
+        calibrate, "read", lambda buffer, setting: timed.gathered.append((["read"], buffer.numel()))
     )
     ops.clear()
     yield timed
@@ -123,15 +125,15 @@ def test_a_ceiling_is_the_fastest_way_to_fetch(monkeypatch):
         return bench.Timing(us_of, us_of, us_of, 1, replays)
 
     monkeypatch.setattr(bench, "graph_time", clock)
-    assert ceilings.fastest(lambda setting: [setting]) == (3.0, ceilings.Setting("loads", 65536))
-    assert timed.count(bench.REPLAYS) == 2 and len(timed) == len(ceilings.SETTINGS) + 2
+    assert calibrate.fastest(lambda setting: [setting]) == (3.0, calibrate.Setting("loads", 65536))
+    assert timed.count(bench.REPLAYS) == 2 and len(timed) == len(calibrate.SETTINGS) + 2
 
 
 def test_a_ceiling_that_cannot_be_measured_becomes_a_note(on_cpu, monkeypatch):
     def missing(cache, ids, setting):
         raise ToolchainError("NVRTC", expected="a library", got="none", fix="install it")
 
-    monkeypatch.setattr(ceilings, "gather", missing)
+    monkeypatch.setattr(calibrate, "gather", missing)
     figures = measure.time_step(steps.draw(steps.StepSize(batch=1, context=130, topk=64, heads=8, kv="fp8")))
     assert figures["ceilings"] == {"gather": None, "read": None}
     assert sum("NVRTC" in note for note in figures["notes"]) == 2
@@ -142,7 +144,6 @@ def test_a_ceiling_that_cannot_be_measured_becomes_a_note(on_cpu, monkeypatch):
 @pytest.mark.parametrize("grid", grids.GRIDS)
 def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
     for case in grids.cases(op, grid):
-        heads = {"heads": case.params["heads"]} if "heads" in case.params else {}
         form = {"form": case.form, "kv": case.form}
         program = programs.get(op)
         dims = {
@@ -151,12 +152,10 @@ def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
             "k": 2048,
             "topk": 2048,
             "t": 1,
-            "next_n": case.params.get("next_n", 1),
-            "n": case.params.get("n", 64),
-            "d": case.params.get("d", 1),
-            "m": case.params.get("m", 1),
+            "next_n": 1,
+            "n": 64,
             "page_size": 0,
-            **heads,
+            **{name: value for name, value in case.params.items() if isinstance(value, int)},
             **form,
         }
         accepted = [
@@ -281,7 +280,7 @@ def test_timing_refuses_nothing_to_time_and_no_gpu(monkeypatch):
 
 
 def test_the_recorded_command_names_no_folder_of_this_machine():
-    root = Path(bench.__file__).resolve().parents[1]
+    root = Path(bench.__file__).resolve().parents[2]
     assert bench.command(
         [str(root / "dsl_kernels" / "__main__.py"), "bench", "--out", "/tmp/x/rows.jsonl"]
     ) == ("python -m dsl_kernels bench --out rows.jsonl")
@@ -296,7 +295,7 @@ def test_the_decode_step_benchmark_prints_a_table(on_cpu, monkeypatch, capsys, t
     import importlib.util
     import sys
 
-    path = Path(bench.__file__).resolve().parents[1] / "benchmarks" / "decode_step.py"
+    path = Path(bench.__file__).resolve().parents[2] / "benchmarks" / "decode_step.py"
     spec = importlib.util.spec_from_file_location("decode_step", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

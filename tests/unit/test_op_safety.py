@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dsl_kernels.ops.workspace as scratch_memory
-from dsl_kernels import dsa, executors, ops, problems, trial
+from dsl_kernels import dsa, executors, ops, problems
 from dsl_kernels.errors import (
     ArgumentTypeError,
     ExecutorUnavailableError,
@@ -31,6 +31,7 @@ from dsl_kernels.ops import (
 )
 from dsl_kernels.problems.base import UNDEFINED, Workload
 from dsl_kernels.tile.interpreter import Executor
+from dsl_kernels.verification import trial
 
 CPU = {"executor": "interpreter"}
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from dsl_kernels import dsa, problems, trial
+from dsl_kernels import dsa, problems
 from dsl_kernels.errors import (
     ArgumentTypeError,
     DslKernelError,
@@ -19,6 +19,7 @@ from dsl_kernels.errors import (
     UnsupportedArchError,
 )
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from dsl_kernels.verification import trial
 
 CPU = {"executor": "interpreter"}
 

@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 
-from dsl_kernels import problems, trial
+from dsl_kernels import problems
 from dsl_kernels.problems import sparse_mla as mla
 from dsl_kernels.problems.layouts import pack_fp8_tokens, unpack_fp8_tokens
+from dsl_kernels.verification import trial
 
 # Half a unit in the last of bf16's eight significant bits, relative to the value.
 BF16_ROUNDING = 2.0**-9

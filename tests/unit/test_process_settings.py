@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels import dsa, ops, problems, steps, trial, variants
+from dsl_kernels import dsa, ops, problems, variants
+from dsl_kernels.dsa import steps
+from dsl_kernels.dsa.check import check
 from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
-from dsl_kernels.step_check import check
 from dsl_kernels.tile.interpreter import Executor
+from dsl_kernels.verification import trial
 
 pytestmark = pytest.mark.usefixtures("few_sms")
 ARCHS = ("sm_90a", "sm_100a")

@@ -184,14 +184,14 @@ def test_reading_prints_a_page_json_and_what_may_be_kept(tmp_path: Path) -> None
 def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from dsl_kernels import grids, measure
     from dsl_kernels.problems import sparse_mla as problem
+    from dsl_kernels.timing import grids, measure
 
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     drawn = []
     prepare = grids.prepare
     monkeypatch.setattr(grids, "prepare", lambda case, seed: drawn.append(prepare(case, seed)) or drawn[-1])
-    monkeypatch.setattr("dsl_kernels.bench.turns", lambda touched: 1)
+    monkeypatch.setattr("dsl_kernels.timing.bench.turns", lambda touched: 1)
     made = targets.target("sparse_mla", {"t": 2, "pages": 8, "topk": 128}, "torch")
     given = drawn[0].baseline[-1]
     inputs = {name: given[name] for name in ("q_nope", "q_pe", "ckv", "kpe", "indices")}

@@ -23,7 +23,7 @@ from dsl_kernels.profile import (
     recorded,
     rules,
 )
-from dsl_kernels.profile.ceilings import Ceilings, Point, path_of, read_ceilings
+from dsl_kernels.timing.ceilings import Ceilings, Point, path_of, read_ceilings
 
 GATHER = Workload(
     "sparse_mla", "bf16", read_bytes=151e6, row_bytes=1152, footprint_bytes=302e6, order="random"

@@ -245,7 +245,7 @@ def test_every_command_works_or_says_what_to_set_in_the_home_of_another_user(nob
 @pytest.mark.slow
 def test_every_command_works_on_a_cache_that_cannot_be_written(cache_dir, made, nobody):
     for folder in (cache_dir, *cache_dir.parents):
-        if folder.stat().st_mode & 0o011 != 0o011 and folder != Path("/"):
+        if folder.stat().st_mode & 0o055 != 0o055 and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
     found = outcomes(nobody, DSL_KERNELS_CACHE_DIR=str(cache_dir))
     works(found)

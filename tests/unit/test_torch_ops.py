@@ -8,10 +8,12 @@ import inspect
 import pytest
 import torch
 
-from dsl_kernels import dsa, ops, problems, steps, trial
+from dsl_kernels import dsa, ops, problems
+from dsl_kernels.dsa import steps
 from dsl_kernels.errors import ArgumentTypeError, DeclarationError, InvalidArgumentError
 from dsl_kernels.ops import Workspace, _base
 from dsl_kernels.ops._library import torch_op
+from dsl_kernels.verification import trial
 
 NAMES = (
     "lightning_indexer",

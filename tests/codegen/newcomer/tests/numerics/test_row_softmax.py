@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from dsl_kernels import problems, trial
+from dsl_kernels import problems
 from dsl_kernels.problems.base import Workload
+from dsl_kernels.verification import trial
 
 PROBLEM = problems.get("row_softmax")
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from . import dsa, problems
-from .arguments import checked
-from .ops import Workspace
-from .problems.base import Comparison
-from .problems.lightning_indexer import PAGE
+from .. import dsa, problems
+from ..arguments import checked
+from ..ops import Workspace
+from ..problems.base import Comparison
+from ..problems.lightning_indexer import PAGE
 from .steps import StepInputs
 
 SLOT_TOLERANCE = 1e-2

@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 
-from . import bench, ceilings, dsa, ops
-from .arguments import checked, require_device
-from .errors import DslKernelError, InvalidArgumentError
-from .problems.lightning_indexer import PAGE
-from .steps import StepInputs, StepSize, draw
+from .. import dsa, ops
+from ..arguments import checked, require_device
+from ..dsa.steps import StepInputs, StepSize, draw
+from ..errors import DslKernelError, InvalidArgumentError
+from ..problems.lightning_indexer import PAGE
+from . import bench, calibrate
 
 CONTEST_PAGES = 11923
 DEVICE = "cuda"
 
 # The turns of a rotation, for one way of fetching what a kernel must fetch.
-Ceiling = Callable[[ceilings.Setting], Sequence[bench.Call]]
+Ceiling = Callable[[calibrate.Setting], Sequence[bench.Call]]
 
 
 @checked
@@ -100,14 +101,14 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
 def gathers(caches: Sequence[dict[str, torch.Tensor]], ids: Sequence[torch.Tensor]) -> Ceiling:
     """The ceiling that fetches the rows `ids` of each turn's cache."""
     return lambda setting: [
-        partial(ceilings.gather, cache, rows, setting) for cache, rows in zip(caches, ids, strict=True)
+        partial(calibrate.gather, cache, rows, setting) for cache, rows in zip(caches, ids, strict=True)
     ]
 
 
 def time_ceiling(ceiling: Ceiling, figures: dict[str, Any]) -> float | None:
     """Time of a ceiling by its fastest method; one that cannot be measured must not cost the run, but adds a note."""
     try:
-        return ceilings.fastest(ceiling)[0]
+        return calibrate.fastest(ceiling)[0]
     except Exception as error:
         figures["notes"].append(f"no ceiling: {error if isinstance(error, DslKernelError) else repr(error)}")
         return None

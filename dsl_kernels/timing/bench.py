@@ -19,8 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from .arguments import as_json, checked, require_range
-from .errors import CacheError, ExecutorUnavailableError, InvalidArgumentError
+from ..arguments import as_json, checked, require_range
+from ..errors import CacheError, ExecutorUnavailableError, InvalidArgumentError
 
 ROTATION_BYTES = 200 << 20
 MAX_TURNS = 64
@@ -225,7 +225,7 @@ def environment() -> dict[str, Any]:
     """What a figure depends on besides the code: GPU, driver, versions, commit, command and date."""
     import torch
 
-    from . import __version__
+    from .. import __version__
 
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -272,7 +272,7 @@ def version(package: str) -> str | None:
 
 def checkout() -> Path | None:
     """Root of the source tree this package runs from; None when it is installed."""
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     return root if (root / "pyproject.toml").is_file() and (root / "templates").is_dir() else None
 
 

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .arguments import as_json, checked
-from .backends.base import imported_helpers
-from .errors import ArtifactError, CacheError
-from .variants import Variant
+from ..arguments import as_json, checked
+from ..backends.base import imported_helpers
+from ..errors import ArtifactError, CacheError
+from ..variants import Variant
 
 SCHEMA = 2
 PATH = Path(__file__).resolve().parent / "runs.json"

@@ -7,8 +7,9 @@ from functools import partial
 
 import torch
 
-from .. import bench, ceilings, measure, ops
-from ..problems.topk_selector import draw
+from ... import ops
+from ...problems.topk_selector import draw
+from .. import bench, calibrate, measure
 from . import Case, Grid, Prepared, facts
 
 
@@ -38,7 +39,7 @@ def _prepare(case: Case, seed: int) -> Prepared:
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
         return [partial(ops.topk_selector, s, ends, k, out=out, variant=variant) for s in logits]
 
-    return facts(case, calls, dims, lambda setting: [partial(ceilings.read, s, setting) for s in logits])
+    return facts(case, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
 
 
 GRID = Grid(_prepare)

@@ -14,16 +14,11 @@ from typing import Any
 
 import torch
 
-from . import dsa, ops, registry
-from .arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
-from .errors import (
-    ArgumentTypeError,
-    CacheError,
-    InvalidArgumentError,
-    ToolchainError,
-)
-from .problems.base import Comparison
-from .problems.layouts import (
+from .. import dsa, ops, registry
+from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
+from ..errors import ArgumentTypeError, CacheError, InvalidArgumentError, ToolchainError
+from ..problems.base import Comparison
+from ..problems.layouts import (
     BYTE_DTYPES,
     FP8_TOKEN_BYTES,
     INDEX_DIM,
@@ -33,8 +28,8 @@ from .problems.layouts import (
     pack_index_keys,
     unpack_index_keys,
 )
-from .problems.lightning_indexer import PAGE
-from .problems.sparse_mla import DATASET_SM_SCALE, split_cache
+from ..problems.lightning_indexer import PAGE
+from ..problems.sparse_mla import DATASET_SM_SCALE, split_cache
 
 KINDS = ("decode", "prefill")
 HEADS = (8, 16, 32, 64, 128)
@@ -610,7 +605,7 @@ def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
             str(path),
             "a safetensors file",
             str(error),
-            "write it with dsl_kernels.steps.save or safetensors.torch",
+            "write it with dsl_kernels.dsa.steps.save or safetensors.torch",
         ) from None
 
 
@@ -645,7 +640,7 @@ def run_checked(
     Args:
         sample: sequences (or prefill rows) that are compared, spread evenly from the first to the last.
     """
-    from .step_check import check
+    from .check import check
 
     workspace = ops.Workspace()
     output = inputs.run(workspace=workspace, **options)

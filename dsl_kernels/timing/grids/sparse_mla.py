@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from .. import bench, measure, ops
-from ..problems.lightning_indexer import PAGE
-from ..problems.sparse_mla import DATASET_SM_SCALE, draw_indices
-from ..steps import StepSize, draw
+from ... import ops
+from ...dsa.steps import StepSize, draw
+from ...problems.lightning_indexer import PAGE
+from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
+from .. import bench, measure
 from . import Case, Grid, Prepared, facts
 
 # Splits that tuning tries around the launch rule's own choice.

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from .arguments import checked
-from .errors import InvalidArgumentError
-from .profile.ceilings import METHODS, Ceilings, Point
-from .profile.cuda import Module
+from ..arguments import checked
+from ..errors import InvalidArgumentError
+from .ceilings import METHODS, Ceilings, Point
+from .cuda import Module
 
 SOURCE = Path(__file__).with_name("ceilings.cu")
 STAGES = 5

@@ -7,9 +7,10 @@ from functools import partial
 
 import torch
 
-from .. import bench, measure, ops
-from ..problems.lightning_indexer import PAGE
-from ..steps import StepSize, draw
+from ... import ops
+from ...dsa.steps import StepSize, draw
+from ...problems.lightning_indexer import PAGE
+from .. import bench, measure
 from . import Case, Grid, Prepared, facts
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from . import executors, problems, programs, registry
-from .arch import get_arch
-from .arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
-from .errors import ArgumentTypeError, InvalidArgumentError
-from .problems.base import Comparison, Operand, Workload, bind_dims
-from .variants import Variant
+from .. import executors, problems, programs, registry
+from ..arch import get_arch
+from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
+from ..errors import ArgumentTypeError, InvalidArgumentError
+from ..problems.base import Comparison, Operand, Workload, bind_dims
+from ..variants import Variant
 
 
 @dataclass

@@ -15,11 +15,13 @@ from typing import Any
 
 import torch
 
-from .. import bench, measure, ops, problems, registry, trial, variants
-from .._discover import discover, module_names
-from ..arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
-from ..errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
-from ..problems.base import GRIDS, Workload
+from ... import ops, problems, registry, variants
+from ..._discover import discover, module_names
+from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
+from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
+from ...problems.base import GRIDS, Workload
+from ...verification import trial
+from .. import bench, measure
 
 Calls = Callable[[str | None, Mapping[str, int] | None], list[bench.Call]]
 
