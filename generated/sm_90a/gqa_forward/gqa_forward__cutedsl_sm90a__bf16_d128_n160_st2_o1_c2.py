@@ -148,6 +148,7 @@ def attend(
     pv_b = PV.operand_b(v_s, TILE, DIM, STAGES, 128)
     scores = QK.accumulators()
     weights = cute.make_rmem_tensor(128, cutlass.BFloat16)
+    weights.fill(0)
     acc = PV.accumulators()
     rounded = cute.make_rmem_tensor(64, cutlass.BFloat16)
     top = cute.make_rmem_tensor(2, Float32)

@@ -150,6 +150,7 @@ def attend(
     pv_b = PV.operand_b(v_s, TILE, DIM, STAGES, 128)
     scores = QK.accumulators()
     weights = cute.make_rmem_tensor(128, cutlass.Float16)
+    weights.fill(0)
     acc = PV.accumulators()
     rounded = cute.make_rmem_tensor(64, cutlass.Float16)
     top = cute.make_rmem_tensor(2, Float32)
