@@ -115,7 +115,8 @@ LAUNCH = Launch(
             "out_map", "out", "BFLOAT16", global_dims=("64", "sq", "heads", "b"), global_strides=(
                 "heads * 128", "128", "sq * heads * 128"
             ),
-            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
 )

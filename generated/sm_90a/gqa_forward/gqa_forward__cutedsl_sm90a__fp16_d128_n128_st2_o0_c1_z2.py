@@ -114,7 +114,8 @@ LAUNCH = Launch(
             "out_map", "out", "FLOAT16", global_dims=("128", "sq", "heads", "b"), global_strides=(
                 "heads * 256", "256", "sq * heads * 256"
             ),
-            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
 )

@@ -104,19 +104,22 @@ LAUNCH = Launch(
             "k_map", "k", "FLOAT16", global_dims=("128", "skv", "kv_heads", "b"), global_strides=(
                 "k_stride_s * 2", "k_stride_h * 2", "k_stride_b * 2"
             ),
-            box=(PANEL, TILE // CLUSTER, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(PANEL, TILE // CLUSTER, 1, 1), element_strides=(1, 1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
             "v_map", "v", "FLOAT16", global_dims=("128", "skv", "kv_heads", "b"), global_strides=(
                 "v_stride_s * 2", "v_stride_h * 2", "v_stride_b * 2"
             ),
-            box=(PANEL, TILE // CLUSTER, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(PANEL, TILE // CLUSTER, 1, 1), element_strides=(1, 1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
         TensorMap(
             "out_map", "out", "FLOAT16", global_dims=("128", "sq", "heads", "b"), global_strides=(
                 "heads * 256", "256", "sq * heads * 256"
             ),
-            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1),
+            swizzle="128B", l2_promotion="L2_128B",
         ),
     ),
 )
