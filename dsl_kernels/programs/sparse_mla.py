@@ -163,6 +163,42 @@ def _products(tile: int, hb: int, dims: int, rope: int, shared_out: str = "m") -
     )  # fmt: skip
 
 
+def _one_group() -> tuple[Role, ...]:
+    """A warpgroup that attends and one that gathers."""
+    return (
+        Role("attend", 4, doc="queries, both products, softmax, merge, output"),
+        Role("gather", 4, doc="selected rows into the ring"),
+    )
+
+
+def _two_groups(k: SimpleNamespace) -> tuple[Role, ...]:
+    """Two warpgroups that attend. setmaxnreg deals out what the launch took: 384 threads get 168 registers each."""
+    attend, gather = (216, 72) if k.kv == "bf16" else (208, 88)
+    return (
+        Role("attend", 8, attend, "queries, both products, softmax, merge, output"),
+        Role("gather", 4, gather, "selected rows into the ring"),
+    )
+
+
+def _half_tiles(k: SimpleNamespace, batch: int) -> tuple[Buffer, ...]:
+    """Registers for `batch` halves of a tile of fp8 tokens, where a thread unpacks them."""
+    if k.kv == "bf16":
+        return ()
+    shape, doc = (batch, 32, 288), "tokens on their way"
+    return (
+        Buffer("words", Space.REGISTER, shape, "uint32", role="gather", per_thread=44 * batch, private=True, doc=doc),
+    )  # fmt: skip
+
+
+def _ring(k: SimpleNamespace) -> Pipeline:
+    """Tiles of rows: copied asynchronously as they are, or written by the threads that unpack them."""
+    engine = Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+    reader = Reader("attend", Engine.WGMMA)
+    return Pipeline(
+        "kv", ("ckv_s", "kpe_s"), "gather", engine, (reader,), k.stages, doc="live tiles of the split"
+    )
+
+
 def _sliced(k: SimpleNamespace) -> Schedule:
     """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
     hb, slices = k.block or head_block(k.heads), k.slices
@@ -192,10 +228,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
         Pipeline("o", ("o_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), rounds="once"),
     )
     return Schedule(
-        roles=(
-            Role("attend", 4, doc="queries, both products, softmax, merge, output"),
-            Role("gather", 4, doc="selected rows into the ring"),
-        ),
+        roles=_one_group(),
         buffers=(
             Buffer("q_s", shared, (hb, dims), "bfloat16", swizzle=128),
             Buffer("qpe_s", shared, (hb, rope), "bfloat16", swizzle=2 * rope),
@@ -217,10 +250,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             *token_words,
         ),
         pipelines=(
-            Pipeline(
-                "kv", ("ckv_s", "kpe_s"), "gather", Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS,
-                (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split",
-            ),
+            _ring(k),
             Pipeline("x", ("x_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), 2, doc="partial scores"),
             *(merge_pipes if parts > 1 else ()),
         ),
@@ -240,10 +270,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     hb = k.block
     shared, registers = Space.SHARED, Space.REGISTER
     return Schedule(
-        roles=(
-            Role("attend", 8, 216, "queries, both products, softmax, merge, output"),
-            Role("gather", 4, 72, "selected rows into the ring"),
-        ),
+        roles=_two_groups(k),
         buffers=(
             Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
             Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
@@ -256,10 +283,9 @@ def _wide(k: SimpleNamespace) -> Schedule:
             Buffer("acc", registers, (hb, LATENT_DIM), "float32", role="attend"),
             *(Buffer(name, registers, (2, hb), "float32", role="attend", per_thread=2) for name in ("sums", "rows")),
             *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=2) for name in ("peak", "sinks")),
+            *_half_tiles(k, 1),
         ),
-        pipelines=(
-            Pipeline("kv", ("ckv_s", "kpe_s"), "gather", Engine.CP_ASYNC, (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split"),
-        ),
+        pipelines=(_ring(k),),
         mmas=(
             Mma("qk_nope", "wgmma", "attend", hb, k.tile, LATENT_DIM, "bfloat16", a="q_s", b="ckv_s", acc="scores", shared_out="n", doc="S = Q K^T"),
             Mma("qk_pe", "wgmma", "attend", hb, k.tile, ROPE_DIM, "bfloat16", a="qpe_s", b="kpe_s", acc="scores", shared_out="n"),
@@ -271,7 +297,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
         grid=(f"t * {k.heads // hb}", "splits"),
         axes=("bx", "split"),
         named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM, "batch": 1},
     )  # fmt: skip
 
 
@@ -282,27 +308,10 @@ def _hopper(k: SimpleNamespace) -> Schedule:
         return _sliced(k)
     hb = head_block(k.heads)
     groups = 1 if hb <= 32 else 2
-    # setmaxnreg deals out what the launch took: 384 threads get 168 registers each.
-    budgets = (None, None) if groups == 1 else (216, 72) if k.kv == "bf16" else (208, 88)
     batch = 2 if groups == 1 else 1
-    token_words = tuple(
-        Buffer(
-            "words",
-            Space.REGISTER,
-            (batch, 32, 288),
-            "uint32",
-            role="gather",
-            per_thread=44 * batch,
-            private=True,
-            doc="tokens on their way",
-        )
-        for _ in range(k.kv == "fp8")
-    )
-    attend = Role("attend", 4 * groups, budgets[0], "queries, both products, softmax, merge, output")
-    gather = Role("gather", 4, budgets[1], "selected rows into the ring")
     shared, registers = Space.SHARED, Space.REGISTER
     return Schedule(
-        roles=(attend, gather),
+        roles=_one_group() if groups == 1 else _two_groups(k),
         buffers=(
             Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
             Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
@@ -316,14 +325,9 @@ def _hopper(k: SimpleNamespace) -> Schedule:
             Buffer("acc", registers, (LATENT_DIM, hb), "float32", role="attend"),
             Buffer("risen", registers, (4, hb), "float32", role="attend", per_thread=hb // 4),
             *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=hb // 4) for name in ("top", "peak")),
-            *token_words,
+            *_half_tiles(k, batch),
         ),
-        pipelines=(
-            Pipeline(
-                "kv", ("ckv_s", "kpe_s"), "gather", Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS,
-                (Reader("attend", Engine.WGMMA),), k.stages, doc="live tiles of the split",
-            ),
-        ),
+        pipelines=(_ring(k),),
         mmas=_products(k.tile, hb, LATENT_DIM, ROPE_DIM, "m" if groups == 1 else "n"),
         grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
         axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
@@ -1134,7 +1138,7 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     if k.slices == 1 and k.block == 0:
         return k.stages == 2 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
     if k.block == 64:
-        return (k.kv, k.stages, k.slices, k.cluster) == ("bf16", 2, 1, 1) and k.heads >= 64
+        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64
     hb, parts = k.block or head_block(k.heads), k.cluster // k.slices
     if k.slices == 1 or k.cluster % k.slices or hb > k.heads or k.block == k.heads:
         return False

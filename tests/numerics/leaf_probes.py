@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -692,6 +693,7 @@ class Probe:
             text = rendering.render(candidate)
         # The probe's own leaves stand in the module itself, so that the cache's key covers them.
         text = text.replace(f"from dsl_kernels.device.{self.dsl} import own\n", "").replace("own.", "")
+        text = re.sub(r"(from dsl_kernels\.device\.\w+ import .*?)(?:, own\b|\bown, )", r"\1", text, count=1)
         first = "\nLAUNCH" if self.cute else "\nPASS_CONFIGS"
         text = text.replace(first, f"\n\n{''.join(sources)}{first}", 1)
         if self.lands == "tmem":

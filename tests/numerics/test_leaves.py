@@ -10,16 +10,14 @@ import importlib
 import os
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from leaf_probes import CASES, Case, Probe
 
-from codegen.sweep import backends, combinations, leaf_modules
+from codegen.sweep import Filter, leaf_modules, sweep
 from dsl_kernels import programs
-from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.text import Leaf
 
@@ -53,15 +51,13 @@ def declared(op: str) -> dict[str, Leaf]:
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
     """What the committed texts of an operation call: leaf -> {(DSL, module that spells it): an architecture}."""
     found: dict[str, dict[tuple[str, str], str]] = {}
-    program = programs.get(op)
-    for arch, dsl in product(ARCHS.values(), backends()):
-        modules = leaf_modules(dsl, op, arch.tag.removesuffix("a"))
-        for knobs in combinations(program, arch, 0):
-            for name in program.text(knobs, arch).leaves:
-                home = next((module for _, module, names in modules if name in names), None)
-                held = found.setdefault(name, {})
-                if home is not None:
-                    held.setdefault((dsl, home), arch.name)
+    for candidate in sweep(0, Filter(op=op)).kept:
+        modules = leaf_modules(candidate.backend, op, candidate.arch.tag.removesuffix("a"))
+        for name in candidate.program.text(candidate.knobs, candidate.arch).leaves:
+            home = next((module for _, module, names in modules if name in names), None)
+            held = found.setdefault(name, {})
+            if home is not None:
+                held.setdefault((candidate.backend, home), candidate.arch.name)
     return found
 
 

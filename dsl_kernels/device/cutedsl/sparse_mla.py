@@ -12,7 +12,7 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Float32, Int32, Int64, Uint32
 
 LOG2E = math.log2(math.e)
 # On Hopper: rows that meet through global memory, for which slices stand here.
@@ -36,6 +36,16 @@ def read16(address):
         "ld.global.nc.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
         write_only_types=[Int32] * 4,
         read_only_args=[address],
+    )
+
+
+def read16_where(address, wanted):
+    """Four words of read-only global memory, or zeros and nothing is read."""
+    return cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0; mov.b32 {$w1}, 0; mov.b32 {$w2}, 0; mov.b32 {$w3}, 0; "
+        "@p ld.global.nc.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }",
+        write_only_types=[Int32] * 4,
+        read_only_args=[address, Int32(wanted)],
     )
 
 
@@ -421,6 +431,24 @@ def scaled_pair(word, selector, high, low):
     return two_bf16("fma.rn", value, high, two_bf16("mul.rn", value, low))
 
 
+def _factors(bits):
+    """A scale as the sum of two bf16 numbers, a pair of each."""
+    factor = cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[bits])
+    high = pack(factor, factor)
+    top = cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[high & Int32(-0x10000)]
+    )
+    return high, pack(factor - top, factor - top)
+
+
+def _store_sixteen(ckv_s, row, panel, part, four, factors):
+    """Write four words of fp8 values times their scale, part `part` of a panel of a row."""
+    pairs = [scaled_pair(word, selector, *factors) for word in four for selector in (0x1404, 0x3424)]
+    for side in range(2):
+        chunk = panel * 8 + part * 2 + side
+        write16(ckv_s + piece(row, chunk, 128, TILE), pairs[4 * side : 4 * side + 4])
+
+
 def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
     """Write what `load_tokens` read as bf16 rows."""
     ckv_s, kpe_s = ckv.toint(), kpe.toint()
@@ -428,28 +456,50 @@ def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
     for half in range(2):
         row = thread // 4 + 32 * half
         for group in range(dims // 128):
-            bits = words[fp8_words + group * 2 + half]
-            factor = cute.arch.inline_ptx(
-                "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[bits]
-            )
-            high = pack(factor, factor)
-            top = cute.arch.inline_ptx(
-                "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[high & Int32(-0x10000)]
-            )
-            low = pack(factor - top, factor - top)
+            factors = _factors(words[fp8_words + group * 2 + half])
             for panel in (2 * group, 2 * group + 1):
                 four = [words[(panel * 2 + half) * 4 + w] for w in range(4)]
-                pairs = []
-                for word in four:
-                    pairs += [scaled_pair(word, 0x1404, high, low), scaled_pair(word, 0x3424, high, low)]
-                for side in range(2):
-                    chunk = panel * 8 + thread % 4 * 2 + side
-                    write16(ckv_s + piece(row, chunk, 128, TILE), pairs[4 * side : 4 * side + 4])
+                _store_sixteen(ckv_s, row, panel, thread % 4, four, factors)
     per_row = dims // 64
     for i in range(dims // 64 // 2):
         row = thread // per_row + i * (CONSUMERS // per_row)
         at = fp8_words + scale_words + i * 4
         write16(kpe_s + piece(row, thread % per_row, per_row * 16, TILE), [words[at + w] for w in range(4)])
+
+
+HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40
+"""Words of half a tile's tokens that a thread holds, and where those of rope and the scales begin."""
+
+
+def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
+    """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into the registers of place `at`."""
+    token = cute.arch.shuffle_sync(Int32(cutlass.select_(Int32(batch) == 0, low, high)), thread // 4)
+    inside, first = valid(token, n), at * HALF_WORDS
+    base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
+    for u in range(HALF_ROPE // 4):
+        four = read16(base + Int64(u * 64 + thread % 4 * 16))
+        for w in range(4):
+            words[first + u * 4 + w] = Uint32(four[w])
+    for u in range(2):
+        four = read16_where(base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside)
+        for w in range(4):
+            words[first + HALF_ROPE + u * 4 + w] = Uint32(four[w])
+    for group in range(4):
+        scale = read4_where(base + Int64(SCALES_AT + group * 4), inside)
+        words[first + HALF_SCALES + group] = Uint32(scale)
+
+
+def store_half(words: cute.Tensor, at, ckv, kpe, batch, thread):
+    """Write what `load_half` read as bf16 rows of the tile."""
+    ckv_s, kpe_s, row = ckv.toint(), kpe.toint(), Int32(batch) * 32 + thread // 4
+    held = [Int32(words[at * HALF_WORDS + i]) for i in range(HALF_WORDS)]
+    for group in range(4):
+        factors = _factors(held[HALF_SCALES + group])
+        for panel in (2 * group, 2 * group + 1):
+            _store_sixteen(ckv_s, row, panel, thread % 4, held[panel * 4 : panel * 4 + 4], factors)
+    for u in range(2):
+        first = HALF_ROPE + u * 4
+        write16(kpe_s + piece(row, u * 4 + thread % 4, 128, TILE), held[first : first + 4])
 
 
 def pair_of(lses, quad, heads):
