@@ -15,6 +15,7 @@ from typing import Any
 
 from ..errors import ArtifactError, UnknownNameError, did_you_mean
 from ..problems.base import Comparison
+from ..runtime.storage import write_atomically
 from ..timing import bench
 
 SCHEMA = 1
@@ -247,9 +248,7 @@ def write(record: Record, path: Path) -> None:
     """Write a record; a file that is there is replaced whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=1, allow_nan=False, default=float) + "\n"
-    beside = path.with_name(path.name + ".part")
-    beside.write_text(text)
-    beside.replace(path)
+    write_atomically(path, text.encode())
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -161,6 +162,19 @@ def progress(disable: bool = False) -> Any:
         transient=True,
         disable=disable or not where.is_terminal,
     )
+
+
+def pattern(option: str, text: str | None) -> re.Pattern[str]:
+    """A regular expression that a user gave; without one, what matches everything."""
+    try:
+        return re.compile(text or "")
+    except re.error as error:
+        raise InvalidArgumentError(
+            option,
+            expected="a regular expression",
+            got=f"{text!r}: {error}",
+            fix="escape what is meant literally",
+        ) from None
 
 
 def narrowed(op: str | None, backend: str | None, arch: str | None) -> dict[str, str | None]:

@@ -296,12 +296,7 @@ def _looked_at(
 
 def _read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
     """The launches in a file whose kernel or range matches."""
-    try:
-        pattern = re.compile(kernel or "")
-    except re.error as error:
-        raise InvalidArgumentError(
-            "--kernel", expected="a regular expression", got=f"{kernel!r}: {error}", fix="escape it"
-        ) from None
+    pattern = out.pattern("--kernel", kernel)
     held = profile.read(path)
     found = [item for item in held if pattern.search(item.kernel) or pattern.search(item.label)]
     if not found:

@@ -293,6 +293,9 @@ def bench(
     tune: Annotated[
         bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")
     ] = False,
+    point: Annotated[
+        str, typer.Option(help="Only points whose form and sizes match this regular expression.")
+    ] = "",
     output: Annotated[Path | None, typer.Option("--out", help="Append JSON lines here.")] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Time the Triton attention too.")
@@ -312,6 +315,15 @@ def bench(
     from ..timing import grids
 
     points = [case for name in ([op] if op else _generated()) for case in grids.cases(name, grid)]
+    wanted = out.pattern("--point", point)
+    points = [case for case in points if wanted.search(f"{case.form} {case.label}")]
+    if not points:
+        raise InvalidArgumentError(
+            "--point",
+            expected=f"a form or sizes of the grid {grid}",
+            got=repr(point),
+            fix="look at `bench` without it",
+        )
     records = timing.Records(output)
     # Of the points that share a bucket the first is recorded: grids list ordinary data and a bucket's own size first.
     first: dict[tuple[Any, ...], dict[str, Any]] = {}

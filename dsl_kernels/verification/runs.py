@@ -17,6 +17,7 @@ from typing import Any
 from ..arguments import as_json, checked
 from ..backends.base import imported_helpers
 from ..errors import ArtifactError, CacheError
+from ..runtime.storage import write_atomically
 from ..variants import Variant
 
 SCHEMA = 2
@@ -116,7 +117,7 @@ def record(
     content = {"schema": SCHEMA, "runs": {**held, variant.id: mine}}
     text = as_json("counted", content, indent=1, sort_keys=True)
     try:
-        path.write_text(text + "\n")
+        write_atomically(path, f"{text}\n".encode())
     except OSError as error:
         raise CacheError(
             str(path), expected="a file that can be written", got=str(error), fix="correct its permissions"

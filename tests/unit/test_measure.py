@@ -393,3 +393,13 @@ def test_pairs_are_timed_in_turns(monkeypatch):
     }
     with pytest.raises(InvalidArgumentError, match="at least one call"):
         bench.paired([], [print])
+
+
+def test_bench_takes_only_the_points_that_match(on_cpu, monkeypatch):
+    chosen = json.loads(
+        bench_command(monkeypatch, "--no-baseline", "--json", "--point", "^fp8 .*heads=").stdout
+    )
+    assert [row["form"] for row in chosen["records"]] == ["fp8"] * sum(case.form == "fp8" for case in CASES)
+    for text, expected in (("t=12345", "a form or sizes of the grid"), ("(", "a regular expression")):
+        refused = bench_command(monkeypatch, "--point", text)
+        assert refused.exit_code == 2 and expected in " ".join(refused.output.split())

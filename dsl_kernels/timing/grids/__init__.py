@@ -20,6 +20,7 @@ from ..._discover import discover, module_names
 from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
 from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
 from ...problems.base import GRIDS, Workload
+from ...runtime.storage import write_atomically
 from ...verification import trial
 from .. import bench, measure
 
@@ -266,7 +267,7 @@ def write_tuned(
     text = as_json("entries", content, indent=1, sort_keys=True)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
+        write_atomically(path, f"{text}\n".encode())
     except OSError as error:
         raise CacheError(
             str(path), expected="a file that can be written", got=str(error), fix="pass another folder"
