@@ -377,7 +377,7 @@ def _listed(groups: list[Refusals]) -> str:
 
 @checked
 def bucket(call: Call) -> dict[str, int]:
-    """The sizes that decide, rounded up to powers of two."""
+    """The sizes that decide, rounded up to powers of two; 0 stays apart."""
     program = programs.get(call.op)
     program.problem.operands(call.form)
     try:
@@ -389,7 +389,7 @@ def bucket(call: Call) -> dict[str, int]:
             got=f"no {error.args[0]}",
             fix="pass the dims that problems.base.bind_dims returns",
         ) from None
-    return {name: 1 << max(0, value - 1).bit_length() for name, value in sizes.items()}
+    return {name: value and 1 << (value - 1).bit_length() for name, value in sizes.items()}
 
 
 def _assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:

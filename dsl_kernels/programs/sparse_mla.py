@@ -296,7 +296,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
         ),
         grid=(f"t * {k.heads // hb}", "splits"),
         axes=("bx", "split"),
-        named_barriers={"attend": ("attend",)},
+        named_barriers={"attend": ("attend",), **({"gather": ("gather",)} if k.kv == "fp8" else {})},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM, "batch": 1},
     )  # fmt: skip
 
@@ -585,6 +585,8 @@ def _gather_halves(m: Recorder) -> None:
                 m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
                 for which in m.loop("half", 2):
                     leaf.load_half(m, words, 0, cache, which, low, high, n, m.thread)
+                    if "gather" in m.schedule.named_barriers:
+                        m.meet("gather")
                     leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, which, m.thread)
                 m.commit(kv)
                 m.set(it, it + 1)

@@ -40,10 +40,10 @@ def read16(address):
 
 
 def read16_where(address, wanted):
-    """Four words of read-only global memory, or zeros and nothing is read."""
+    """Four words of global memory, or zeros and nothing is read; a barrier behind it stays behind it."""
     return cute.arch.inline_ptx(
         "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0; mov.b32 {$w1}, 0; mov.b32 {$w2}, 0; mov.b32 {$w3}, 0; "
-        "@p ld.global.nc.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }",
+        "@p ld.global.L1::no_allocate.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }",
         write_only_types=[Int32] * 4,
         read_only_args=[address, Int32(wanted)],
     )
@@ -477,16 +477,16 @@ def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
     inside, first = valid(token, n), at * HALF_WORDS
     base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
     for u in range(HALF_ROPE // 4):
-        four = read16(base + Int64(u * 64 + thread % 4 * 16))
+        four = read16_where(base + Int64(u * 64 + thread % 4 * 16), inside)
         for w in range(4):
             words[first + u * 4 + w] = Uint32(four[w])
     for u in range(2):
         four = read16_where(base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside)
         for w in range(4):
             words[first + HALF_ROPE + u * 4 + w] = Uint32(four[w])
+    scales = read16_where(base + Int64(SCALES_AT), inside)
     for group in range(4):
-        scale = read4_where(base + Int64(SCALES_AT + group * 4), inside)
-        words[first + HALF_SCALES + group] = Uint32(scale)
+        words[first + HALF_SCALES + group] = Uint32(scales[group])
 
 
 def store_half(words: cute.Tensor, at, ckv, kpe, batch, thread):

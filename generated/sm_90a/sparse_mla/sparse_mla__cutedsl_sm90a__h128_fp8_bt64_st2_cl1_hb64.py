@@ -32,6 +32,7 @@ pipelines
     empty x256: gather wait empty
       attend: wgmma wait, arrive empty
   named barrier attend: attend
+  named barrier gather: gather
 totals: 384 threads, 229924 of 232448 bytes of shared memory, grid (t * 2, splits)
 """
 import cutlass
@@ -52,6 +53,8 @@ LATENT_DIM = 512
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 256
+GATHER_BARRIER = 2
+GATHER_THREADS = 128
 
 QK_NOPE = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
 QK_PE = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
@@ -213,6 +216,7 @@ def gather(
             for half in cutlass.range(2, unroll=1):
                 # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
                 leaf.load_half(words, 0, kv_cache, half, now_low, now_high, n, worker)
+                cute.arch.barrier(barrier_id=GATHER_BARRIER, number_of_threads=GATHER_THREADS)
                 # Write what `load_half` read as bf16 rows of the tile.
                 leaf.store_half(
                     words, 0, ckv_s + it % STAGES * (TILE * LATENT_DIM),
