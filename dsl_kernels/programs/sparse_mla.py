@@ -585,7 +585,12 @@ def _gather_halves(m: Recorder) -> None:
                 m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
                 for which in m.loop("half", 2):
                     leaf.load_half(m, words, 0, cache, which, low, high, n, m.thread)
-                    if "gather" in m.schedule.named_barriers:
+                    if m.k.block == 64:
+                        m.comment(
+                            "A half comes from memory while the one before is unpacked: fetch the next tile now."
+                        )
+                        with m.when(which.equals(0)):
+                            leaf.fetch_ahead(m, cache, name("low"), name("high"), n, m.thread)
                         m.meet("gather")
                     leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, which, m.thread)
                 m.commit(kv)

@@ -147,6 +147,14 @@ def _pair(p: Probe, first: Leaf, of_first: tuple[Any, ...], second: Leaf, of_sec
         p.call(*of_second)
 
 
+@case(mla.fetch_ahead)
+def fetch_ahead(p: Probe) -> None:
+    # It has no result: the emulator sees that it stays within the cache.
+    p.threads = 128
+    p.var("kept", 7, out=True)
+    p.call(p.operand("kv_cache", _tokens(p, 40)), *_low_high(p, _ids(p, 40)), p.dim("n", 40), p.thread)
+
+
 @case(mla.load_half, half=(0, 1))
 @case(mla.store_half, half=(0, 1))
 def load_and_store_half(p: Probe, half: int) -> None:

@@ -471,6 +471,18 @@ HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40
 """Words of half a tile's tokens that a thread holds, and where those of rope and the scales begin."""
 
 
+def fetch_ahead(kv_cache, low, high, n, thread):
+    """Have the L2 fetch the tokens of a tile: two threads a token, three lines each."""
+    ids = Int32(cutlass.select_(thread < CONSUMERS // 2, low, high))
+    token = cute.arch.shuffle_sync(ids, thread // 2 % 32)
+    first = kv_cache.toint() + Int64(token) * TOKEN_BYTES + Int64(thread % 2 * 384)
+    for line in range(3):
+        cute.arch.inline_ptx(
+            "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; @p prefetch.global.L2 [{$r0}]; }",
+            read_only_args=[first + Int64(line * 128), Int32(valid(token, n))],
+        )
+
+
 def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
     """Read tokens batch * 32 .. + 31 of the tile, four threads a token, into the registers of place `at`."""
     token = cute.arch.shuffle_sync(Int32(cutlass.select_(Int32(batch) == 0, low, high)), thread // 4)

@@ -321,6 +321,11 @@ def store_result(
 
 
 @leaf
+def fetch_ahead(kv_cache: Any, low: Any, high: Any, n: int, thread: Any) -> None:
+    """Have the L2 fetch the 656-byte tokens of a tile; no value follows from it."""
+
+
+@leaf
 def load_half(
     words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:

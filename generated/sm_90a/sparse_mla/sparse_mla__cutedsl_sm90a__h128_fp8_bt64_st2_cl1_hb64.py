@@ -216,6 +216,10 @@ def gather(
             for half in cutlass.range(2, unroll=1):
                 # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
                 leaf.load_half(words, 0, kv_cache, half, now_low, now_high, n, worker)
+                # A half comes from memory while the one before is unpacked: fetch the next tile now.
+                if half == 0:
+                    # Have the L2 fetch the 656-byte tokens of a tile; no value follows from it.
+                    leaf.fetch_ahead(kv_cache, low, high, n, worker)
                 cute.arch.barrier(barrier_id=GATHER_BARRIER, number_of_threads=GATHER_THREADS)
                 # Write what `load_half` read as bf16 rows of the tile.
                 leaf.store_half(
