@@ -584,13 +584,12 @@ def _gather_halves(m: Recorder) -> None:
                 kv = m.acquire("kv", it)
                 m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
                 for which in m.loop("half", 2):
+                    if m.k.block == 64:
+                        with m.when(which.equals(1)):
+                            m.comment("By now the next ids are here, and its own tokens in shared memory.")
+                            leaf.fetch_ahead(m, cache, name("low"), name("high"), n, m.thread)
                     leaf.load_half(m, words, 0, cache, which, low, high, n, m.thread)
                     if m.k.block == 64:
-                        m.comment(
-                            "A half comes from memory while the one before is unpacked: fetch the next tile now."
-                        )
-                        with m.when(which.equals(0)):
-                            leaf.fetch_ahead(m, cache, name("low"), name("high"), n, m.thread)
                         m.meet("gather")
                     leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, which, m.thread)
                 m.commit(kv)

@@ -441,9 +441,24 @@ def _factors(bits):
     return high, pack(factor - top, factor - top)
 
 
-def _store_sixteen(ckv_s, row, panel, part, four, factors):
-    """Write four words of fp8 values times their scale, part `part` of a panel of a row."""
-    pairs = [scaled_pair(word, selector, *factors) for word in four for selector in (0x1404, 0x3424)]
+def scaled_pairs(word, scale):
+    """Four e4m3 values to bf16, times a float32 scale: by way of float16, which has each of them, and of float32."""
+    pairs = []
+    for half in ("low, high", "high, low"):
+        pairs.append(
+            cute.arch.inline_ptx(
+                f"{{ .reg .b16 low, high, a, b; .reg .b32 two; .reg .f32 x, y; mov.b32 {{{half}}}, {{$r0}};"
+                " cvt.rn.f16x2.e4m3x2 two, low; mov.b32 {a, b}, two; cvt.f32.f16 x, a; cvt.f32.f16 y, b;"
+                " mul.f32 x, x, {$r1}; mul.f32 y, y, {$r1}; cvt.rn.bf16x2.f32 {$w0}, y, x; }",
+                write_only_types=[Int32],
+                read_only_args=[word, scale],
+            )
+        )
+    return pairs
+
+
+def _store_sixteen(ckv_s, row, panel, part, pairs):
+    """Write eight pairs of bf16 values, part `part` of a panel of a row."""
     for side in range(2):
         chunk = panel * 8 + part * 2 + side
         write16(ckv_s + piece(row, chunk, 128, TILE), pairs[4 * side : 4 * side + 4])
@@ -459,7 +474,8 @@ def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
             factors = _factors(words[fp8_words + group * 2 + half])
             for panel in (2 * group, 2 * group + 1):
                 four = [words[(panel * 2 + half) * 4 + w] for w in range(4)]
-                _store_sixteen(ckv_s, row, panel, thread % 4, four, factors)
+                pairs = [scaled_pair(word, s, *factors) for word in four for s in (0x1404, 0x3424)]
+                _store_sixteen(ckv_s, row, panel, thread % 4, pairs)
     per_row = dims // 64
     for i in range(dims // 64 // 2):
         row = thread // per_row + i * (CONSUMERS // per_row)
@@ -496,22 +512,26 @@ def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
         four = read16_where(base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside)
         for w in range(4):
             words[first + HALF_ROPE + u * 4 + w] = Uint32(four[w])
-    scales = read16_where(base + Int64(SCALES_AT), inside)
-    for group in range(4):
-        words[first + HALF_SCALES + group] = Uint32(scales[group])
+    # The four threads of a token have a scale each and read the others' from their registers.
+    words[first + HALF_SCALES] = Uint32(read4_where(base + Int64(SCALES_AT + thread % 4 * 4), inside))
 
 
 def store_half(words: cute.Tensor, at, ckv, kpe, batch, thread):
     """Write what `load_half` read as bf16 rows of the tile."""
     ckv_s, kpe_s, row = ckv.toint(), kpe.toint(), Int32(batch) * 32 + thread // 4
     held = [Int32(words[at * HALF_WORDS + i]) for i in range(HALF_WORDS)]
-    for group in range(4):
-        factors = _factors(held[HALF_SCALES + group])
-        for panel in (2 * group, 2 * group + 1):
-            _store_sixteen(ckv_s, row, panel, thread % 4, held[panel * 4 : panel * 4 + 4], factors)
     for u in range(2):
         first = HALF_ROPE + u * 4
         write16(kpe_s + piece(row, u * 4 + thread % 4, 128, TILE), held[first : first + 4])
+    for group in range(4):
+        bits = cute.arch.shuffle_sync(held[HALF_SCALES], thread % 32 // 4 * 4 + group)
+        scale = cute.arch.inline_ptx(
+            "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[bits]
+        )
+        for panel in (2 * group, 2 * group + 1):
+            four = held[panel * 4 : panel * 4 + 4]
+            pairs = [pair for word in four for pair in scaled_pairs(word, scale)]
+            _store_sixteen(ckv_s, row, panel, thread % 4, pairs)
 
 
 def pair_of(lses, quad, heads):

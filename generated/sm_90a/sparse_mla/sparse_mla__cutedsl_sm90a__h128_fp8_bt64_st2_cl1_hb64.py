@@ -214,12 +214,12 @@ def gather(
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             # A loop: unrolled, both halves' tokens would be in registers at once.
             for half in cutlass.range(2, unroll=1):
-                # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-                leaf.load_half(words, 0, kv_cache, half, now_low, now_high, n, worker)
-                # A half comes from memory while the one before is unpacked: fetch the next tile now.
-                if half == 0:
+                if half == 1:
+                    # By now the next ids are here, and its own tokens in shared memory.
                     # Have the L2 fetch the 656-byte tokens of a tile; no value follows from it.
                     leaf.fetch_ahead(kv_cache, low, high, n, worker)
+                # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
+                leaf.load_half(words, 0, kv_cache, half, now_low, now_high, n, worker)
                 cute.arch.barrier(barrier_id=GATHER_BARRIER, number_of_threads=GATHER_THREADS)
                 # Write what `load_half` read as bf16 rows of the tile.
                 leaf.store_half(
