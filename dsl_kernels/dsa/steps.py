@@ -157,9 +157,14 @@ class StepSize:
         """Memory that sets of inputs take, with the caches that they share or without."""
         row = FP8_TOKEN_BYTES if self.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
         decode = self.kind == "decode"
-        tokens = PAGE * (self.pages or self.batch * self.pages_per_sequence + 1) if decode else self.context
+        tokens = PAGE * self.pool if decode else self.context
         query = 2 * self.heads * (LATENT_DIM + ROPE_DIM) + self.index_heads * (INDEX_DIM + 4)
         return tokens * (row * cache + (INDEX_DIM + 4) * index_cache) + sets * self.queries * query
+
+    @property
+    def pool(self) -> int:
+        """Pages of a decode step's caches."""
+        return self.pages or self.batch * self.pages_per_sequence + 1
 
     @property
     def pages_per_sequence(self) -> int:
@@ -339,6 +344,8 @@ def draw(
 ) -> list[StepInputs]:
     """Random inputs of a size: `sets` of them, which share the caches and differ in queries and pages.
 
+    While the cache has pages enough, no two sets share one: a rotation reads as many bytes as it has sets.
+
     Args:
         given: tensors to use as they are instead of drawing them.
 
@@ -360,9 +367,13 @@ def draw(
     make = _decode_caches if size.kind == "decode" else _prefill_caches
     caches = {**make(size, place, generator, held), **held}
     found = []
-    for _ in range(sets):
-        queries = _decode_queries if size.kind == "decode" else _prefill_queries
-        tensors = {**caches, **queries(size, place, generator), **held}
+    order = torch.randperm(size.pool, generator=generator, device=place) if size.kind == "decode" else None
+    for turn in range(sets):
+        if order is None:
+            queries = _prefill_queries(size, place, generator)
+        else:
+            queries = _decode_queries(size, place, generator, order, turn)
+        tensors = {**caches, **queries, **held}
         found.append(
             StepInputs(
                 size.kind,
@@ -376,8 +387,7 @@ def draw(
 def _decode_caches(
     size: StepSize, device: torch.device, generator: torch.Generator, held: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    pages = size.pages or size.batch * size.pages_per_sequence + 1
-    made = {}
+    pages, made = size.pool, {}
     if "k_index_cache" not in held:
         made["k_index_cache"] = _index_cache(pages, device, generator)
     if "kv" not in held:
@@ -435,17 +445,20 @@ def _index_queries(
     }
 
 
+def part_of(order: torch.Tensor, turn: int, count: int) -> torch.Tensor:
+    """The next `count` elements of an order for each turn, [count]; from the front again where it ends."""
+    return order[(turn * count + torch.arange(count, device=order.device)) % len(order)]
+
+
 def _decode_queries(
-    size: StepSize, device: torch.device, generator: torch.Generator
+    size: StepSize, device: torch.device, generator: torch.Generator, order: torch.Tensor, turn: int
 ) -> dict[str, torch.Tensor]:
     b, each = size.batch, size.pages_per_sequence
-    pool = size.pages or b * each + 1
-    if pool >= b * each:
-        table = torch.randperm(pool, generator=generator, device=device)[: b * each].view(b, each)
+    if size.pool >= b * each:
+        table = part_of(order, turn, b * each).view(b, each)
     else:
-        table = torch.stack(
-            [torch.randperm(pool, generator=generator, device=device)[:each] for _ in range(b)]
-        )
+        rows = [torch.randperm(size.pool, generator=generator, device=device)[:each] for _ in range(b)]
+        table = torch.stack(rows)
     longest = torch.full((b,), size.context, dtype=torch.int64, device=device)
     if size.ragged and b > 1:
         longest = longest >> torch.arange(b, device=device).clamp(max=31)

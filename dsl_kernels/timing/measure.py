@@ -33,10 +33,16 @@ def touched_bytes(size: StepSize) -> float:
 
 
 @checked
-def pool(size: StepSize) -> StepSize:
-    """`size` over a cache larger than its sequences need, so that turns of a rotation use other pages."""
-    needed = max(size.pages, size.batch * size.pages_per_sequence, CONTEST_PAGES)
-    return replace(size, pages=needed) if size.kind == "decode" else size
+def pool(size: StepSize, sets: int = 1) -> StepSize:
+    """`size` over caches with pages of its own for each of `sets` turns, as far as half of the free memory holds them."""
+    if size.kind != "decode":
+        return size
+    least = max(size.pages, size.batch * size.pages_per_sequence, CONTEST_PAGES)
+    apart = max(least, sets * size.batch * size.pages_per_sequence)
+    if apart > least and torch.cuda.is_available():
+        page = size.bytes(1, cache=True, index_cache=True) / size.pool
+        apart = max(least, min(apart, int(torch.cuda.mem_get_info()[0] / 2 / page)))
+    return replace(size, pages=apart)
 
 
 @checked
@@ -48,7 +54,7 @@ def step_sets(size: StepSize, seed: int = 0) -> list[StepInputs]:
     """
     require_device("device", DEVICE)
     sets = bench.turns(touched_bytes(size)) if size.kind == "decode" else 1
-    return draw(pool(size), device=DEVICE, seed=seed, sets=sets)
+    return draw(pool(size, sets), device=DEVICE, seed=seed, sets=sets)
 
 
 @checked

@@ -187,3 +187,17 @@ def test_sizes_beyond_the_memory_are_refused_before_they_are_drawn():
         steps.draw(steps.StepSize(batch=1 << 16, context=1 << 24))
     with pytest.raises(InvalidArgumentError, match="seed"):
         steps.draw(SIZE, seed=10**30)
+
+
+def test_sets_of_inputs_share_no_page_while_there_are_others() -> None:
+    size = steps.StepSize(batch=3, context=130, pages=30, topk=64, heads=8)
+    tables = [inputs.tensors["block_table"] for inputs in steps.draw(size, sets=4)]
+    first, later = torch.cat(tables[:3]).flatten(), tables[3].flatten()
+    assert len(first.unique()) == 27 and len(later.unique()) == 9, "nine pages a set, of thirty"
+    assert len(set(later.tolist()) - set(first.tolist())) == 3
+
+
+def test_a_part_of_an_order_begins_again_at_its_end() -> None:
+    order = torch.tensor([5, 1, 4, 2, 3])
+    assert steps.part_of(order, 0, 3).tolist() == [5, 1, 4]
+    assert steps.part_of(order, 1, 3).tolist() == [2, 3, 5]

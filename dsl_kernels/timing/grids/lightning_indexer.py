@@ -31,14 +31,9 @@ def _prepare(case: Case, seed: int) -> Prepared:
         return facts(case, flat, dims)
     next_n = p.get("next_n", 1)
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"], next_n=next_n, heads=8, topk=64)
-    size = measure.pool(size)
-    sets = draw(
-        size,
-        device=measure.DEVICE,
-        seed=seed,
-        sets=bench.turns(p["b"] * p["len"] * 132.0),
-        given=_no_attention_cache(),
-    )
+    turns = bench.turns(p["b"] * p["len"] * 132.0)
+    size = measure.pool(size, turns)
+    sets = draw(size, device=measure.DEVICE, seed=seed, sets=turns, given=_no_attention_cache())
     outs = [measure.logits(inputs) for inputs in sets]
     names = ("q_index", "k_index_cache", "weights", "seq_lens", "block_table")
     dims = {

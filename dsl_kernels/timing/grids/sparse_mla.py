@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ... import ops
-from ...dsa.steps import StepSize, draw
+from ...dsa.steps import StepSize, draw, part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
 from .. import bench, measure
@@ -34,7 +34,7 @@ def _prepare(case: Case, seed: int) -> Prepared:
     )
     index_cache = torch.empty(1, PAGE, 1, 132, dtype=torch.uint8, device=measure.DEVICE)
     drawn = draw(size, device=measure.DEVICE, seed=seed, sets=sets, given={"k_index_cache": index_cache})
-    ids = [_ids(p.get("ids", "random"), t, topk, n, seed + turn) for turn in range(sets)]
+    ids = [_ids(p.get("ids", "random"), t, topk, n, seed, turn) for turn in range(sets)]
     lse = partial(torch.empty, t, heads, dtype=torch.float32, device=measure.DEVICE)
     outs = [(torch.empty_like(s.tensors["q_nope"]), lse()) for s in drawn]
     dims = {"t": t, "heads": heads, "n": n, "topk": topk, "ckv_stride": 512, "kpe_stride": 64}
@@ -67,12 +67,13 @@ def _prepare(case: Case, seed: int) -> Prepared:
     return prepared
 
 
-def _ids(pattern: str, t: int, topk: int, n: int, seed: int) -> torch.Tensor:
-    """Ids on the GPU; the plain random pattern allows the rare repeat, which costs nothing to draw."""
+def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch.Tensor:
+    """Ids on the GPU. At random, no row of the cache is in two turns while there are others."""
     if pattern == "random":
         generator = torch.Generator(measure.DEVICE).manual_seed(seed)
-        return torch.randint(n, (t, topk), generator=generator, device=measure.DEVICE, dtype=torch.int32)
-    return draw_indices(pattern, t, topk, n, torch.Generator().manual_seed(seed)).to(measure.DEVICE)
+        order = torch.randperm(n, generator=generator, device=measure.DEVICE, dtype=torch.int32)
+        return part_of(order, turn, t * topk).view(t, topk)
+    return draw_indices(pattern, t, topk, n, torch.Generator().manual_seed(seed + turn)).to(measure.DEVICE)
 
 
 def _launches(case: Case, default: Mapping[str, int], knobs: Mapping[str, Any]) -> list[dict[str, int]]:

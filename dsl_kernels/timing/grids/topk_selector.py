@@ -1,4 +1,7 @@
-"""Selection on the GPU: rows of scores, of which a few are drawn and the others are shifted copies."""
+"""Selection on the GPU: rows of scores, of which a few are drawn and the others are shifted copies.
+
+As the two steps call it: by way of a block table for the rows of a decode step, positions as they are for more.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,14 @@ from functools import partial
 import torch
 
 from ... import ops
+from ...dsa.steps import part_of
+from ...problems.lightning_indexer import PAGE
 from ...problems.topk_selector import draw
 from .. import bench, calibrate, measure
 from . import Case, Grid, Prepared, facts
+
+DECODE_ROWS = 512
+"""Rows that a decode step selects of at most."""
 
 
 def _prepare(case: Case, seed: int) -> Prepared:
@@ -25,19 +33,29 @@ def _prepare(case: Case, seed: int) -> Prepared:
         logits.append(few[picked].roll(turn * 977 + 1, dims=1).contiguous())
     ends = torch.full((rows,), length, dtype=torch.int32, device=measure.DEVICE)
     out = torch.empty(rows, k, dtype=torch.int32, device=measure.DEVICE)
+    paged = rows <= DECODE_ROWS
+    pages = -(-length // PAGE) if paged else 1
     dims = {
         "rows": rows,
         "stride": length,
-        "b": 1,
-        "max_pages": 1,
+        "b": rows if paged else 1,
+        "max_pages": pages,
         "k": k,
         "next_n": 1,
-        "page_size": 0,
+        "page_size": PAGE if paged else 0,
         "max_len": length,
     }
+    order = torch.randperm(sets * rows * pages, device=measure.DEVICE, dtype=torch.int32)
+    tables = [part_of(order, turn, rows * pages).view(rows, pages) for turn in range(sets)]
 
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
-        return [partial(ops.topk_selector, s, ends, k, out=out, variant=variant) for s in logits]
+        call = partial(ops.topk_selector, row_ends=ends, k=k, out=out, variant=variant)
+        if not paged:
+            return [partial(call, scores) for scores in logits]
+        return [
+            partial(call, scores, block_table=table, page_size=PAGE)
+            for scores, table in zip(logits, tables, strict=True)
+        ]
 
     return facts(case, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
 
