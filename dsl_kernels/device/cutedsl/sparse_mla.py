@@ -407,58 +407,26 @@ def move(to, source):
         to[i] = source[i]
 
 
-def two_bf16(op, *args):
-    """One packed bf16 instruction."""
-    operands = ", ".join(f"{{$r{i}}}" for i in range(len(args)))
-    return cute.arch.inline_ptx(
-        f"{op}.bf16x2 {{$w0}}, {operands};", write_only_types=[Int32], read_only_args=list(args)
-    )
-
-
-def scaled_pair(word, selector, high, low):
-    """Two e4m3 values to bf16, times the scale high + low.
-
-    With its exponent moved into place a value is short of a factor of 2^120. A scale that is no power of two comes as
-    the sum of two bf16 numbers, so that the product is rounded once.
-    """
-    spread = Int32(cute.arch.prmt(word, Int32(0), Int32(selector)))
-    bits = (spread & Int32(-0x7FFF8000)) | ((spread >> 4) & Int32(0x07F007F0))
-    value = cute.arch.inline_ptx(
-        "{ .reg .b32 lift; mov.b32 lift, 0x7B807B80; mul.rn.bf16x2 {$w0}, {$r0}, lift; }",
-        write_only_types=[Int32],
-        read_only_args=[bits],
-    )
-    return two_bf16("fma.rn", value, high, two_bf16("mul.rn", value, low))
-
-
-def _factors(bits):
-    """A scale as the sum of two bf16 numbers, a pair of each."""
-    factor = cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[bits])
-    high = pack(factor, factor)
-    top = cute.arch.inline_ptx(
-        "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[high & Int32(-0x10000)]
-    )
-    return high, pack(factor - top, factor - top)
-
-
 def scaled_pairs(word, scale):
     """Four e4m3 values to bf16, times a float32 scale: by way of float16, which has each of them, and of float32."""
-    pairs = []
-    for half in ("low, high", "high, low"):
-        pairs.append(
-            cute.arch.inline_ptx(
-                f"{{ .reg .b16 low, high, a, b; .reg .b32 two; .reg .f32 x, y; mov.b32 {{{half}}}, {{$r0}};"
-                " cvt.rn.f16x2.e4m3x2 two, low; mov.b32 {a, b}, two; cvt.f32.f16 x, a; cvt.f32.f16 y, b;"
-                " mul.f32 x, x, {$r1}; mul.f32 y, y, {$r1}; cvt.rn.bf16x2.f32 {$w0}, y, x; }",
-                write_only_types=[Int32],
-                read_only_args=[word, scale],
-            )
+    return [
+        cute.arch.inline_ptx(
+            f"{{ .reg .b16 low, high, a, b; .reg .b32 two; .reg .f32 x, y; mov.b32 {{{halves}}}, {{$r0}};"
+            " cvt.rn.f16x2.e4m3x2 two, low; mov.b32 {a, b}, two; cvt.f32.f16 x, a; cvt.f32.f16 y, b;"
+            " mul.f32 x, x, {$r1}; mul.f32 y, y, {$r1}; cvt.rn.bf16x2.f32 {$w0}, y, x; }",
+            write_only_types=[Int32],
+            read_only_args=[word, scale],
         )
-    return pairs
+        for halves in ("low, high", "high, low")
+    ]
 
 
-def _store_sixteen(ckv_s, row, panel, part, pairs):
-    """Write eight pairs of bf16 values, part `part` of a panel of a row."""
+def _store_sixteen(ckv_s, row, panel, part, four, scale_bits):
+    """Write four words of fp8 values times their scale, part `part` of a panel of a row."""
+    scale = cute.arch.inline_ptx(
+        "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[scale_bits]
+    )
+    pairs = [pair for word in four for pair in scaled_pairs(word, scale)]
     for side in range(2):
         chunk = panel * 8 + part * 2 + side
         write16(ckv_s + piece(row, chunk, 128, TILE), pairs[4 * side : 4 * side + 4])
@@ -471,11 +439,10 @@ def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
     for half in range(2):
         row = thread // 4 + 32 * half
         for group in range(dims // 128):
-            factors = _factors(words[fp8_words + group * 2 + half])
+            scale = words[fp8_words + group * 2 + half]
             for panel in (2 * group, 2 * group + 1):
                 four = [words[(panel * 2 + half) * 4 + w] for w in range(4)]
-                pairs = [scaled_pair(word, s, *factors) for word in four for s in (0x1404, 0x3424)]
-                _store_sixteen(ckv_s, row, panel, thread % 4, pairs)
+                _store_sixteen(ckv_s, row, panel, thread % 4, four, scale)
     per_row = dims // 64
     for i in range(dims // 64 // 2):
         row = thread // per_row + i * (CONSUMERS // per_row)
@@ -524,14 +491,10 @@ def store_half(words: cute.Tensor, at, ckv, kpe, batch, thread):
         first = HALF_ROPE + u * 4
         write16(kpe_s + piece(row, u * 4 + thread % 4, 128, TILE), held[first : first + 4])
     for group in range(4):
-        bits = cute.arch.shuffle_sync(held[HALF_SCALES], thread % 32 // 4 * 4 + group)
-        scale = cute.arch.inline_ptx(
-            "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[bits]
-        )
+        scale = cute.arch.shuffle_sync(held[HALF_SCALES], thread % 32 // 4 * 4 + group)
         for panel in (2 * group, 2 * group + 1):
             four = held[panel * 4 : panel * 4 + 4]
-            pairs = [pair for word in four for pair in scaled_pairs(word, scale)]
-            _store_sixteen(ckv_s, row, panel, thread % 4, pairs)
+            _store_sixteen(ckv_s, row, panel, thread % 4, four, scale)
 
 
 def pair_of(lses, quad, heads):
