@@ -860,10 +860,26 @@ def _pytorch(_: Records) -> Finding:
     return found(abs(0.9 * 110 / 20 - 5) < 0.1, f"0.9 x 110 / 20 = {0.9 * 110 / 20:.2f}")
 
 
-_NO_RESAMPLE = "the library has no resampling kernel to change"
-untested("004", "phase-shared", "Times in shared memory gain 20 to 30 %.", _NO_RESAMPLE)
-untested("004", "phase-vector", "Vector loads gain 15 to 25 %.", _NO_RESAMPLE)
-untested("004", "phase-warp-search", "A search by whole warps gains 10 to 15 %.", _NO_RESAMPLE)
+def _gain(records: Records, before: str, after: str, low: float, high: float) -> Finding:
+    """Whether one phase's kernel is faster than the one before by a share between `low` and `high`."""
+    us = {row["phase"]: row["us"] for row in base.rows_of(records["resample"], "phase")}
+    gain = us[before] / us[after] - 1
+    return found(low <= gain <= high, f"{us[before]:.1f} to {us[after]:.1f} µs: {gain:+.0%}")
+
+
+@claim("004", "phase-shared", "Times in shared memory gain 20 to 30 %.", "resample")
+def _phase_shared(records: Records) -> Finding:
+    return _gain(records, "global", "shared", 0.2, 0.3)
+
+
+@claim("004", "phase-vector", "Vector loads gain 15 to 25 %.", "resample")
+def _phase_vector(records: Records) -> Finding:
+    return _gain(records, "shared", "vector", 0.15, 0.25)
+
+
+@claim("004", "phase-warp-search", "A search by whole warps gains 10 to 15 %.", "resample")
+def _phase_warp(records: Records) -> Finding:
+    return _gain(records, "vector", "warp", 0.1, 0.15)
 
 
 def table(records: Records, only: str | None = None) -> list[dict[str, Any]]:

@@ -1,0 +1,124 @@
+"""Trajectories at other times: which of the phases that were proposed for a slow kernel pay, and what each waits for.
+
+The phases are knobs of this library's program: the search in global memory, times in shared memory, rows 16 bytes at a
+time, a search by whole warps, more targets a CTA. The tensor cores have nothing to do (3 FLOP an element).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import ops, problems
+from ..problems.base import Comparison, Workload
+from ..timing import bench
+from . import _figures
+from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
+
+OP = "resample_trajectories"
+DEVICE = "cuda"
+SIZES = {"b": 64, "n": 4096, "m": 1024, "d": 32}
+RUNGS = {
+    "global": "global_n128_v1",
+    "shared": "staged_n128_v1",
+    "vector": "staged_n128_v8",
+    "warp": "warp_n128_v8",
+    "wide": "staged_n512_v8",
+}
+"""Phase -> knobs: the plain kernel, times in shared memory, 16 bytes a load, a warp a search, 512 targets a CTA."""
+
+
+def _variant(phase: str) -> str:
+    return f"{OP}__cutedsl_sm90a__{RUNGS[phase]}"
+
+
+def _draw(seed: int) -> dict[str, Any]:
+    workload = Workload("case", "real", "default", {**SIZES, "targets": "sorted"})
+    drawn = problems.get(OP).make(workload, torch.Generator(DEVICE).manual_seed(seed))
+    out = torch.full((SIZES["b"], SIZES["m"], SIZES["d"]), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    return {**drawn, "out": out}
+
+
+def _resample(inputs: dict[str, Any], phase: str) -> None:
+    named = {name: inputs[name] for name in ("data", "src_times", "tgt_times", "out")}
+    ops.resample_trajectories(**named, variant=_variant(phase))
+
+
+def _checked(inputs: dict[str, Any], phase: str) -> Comparison:
+    inputs["out"].fill_(float("nan"))
+    _resample(inputs, phase)
+    problem = problems.get(OP)
+    return problem.compare("default", inputs, {"out": inputs["out"]}, problem.reference("default", inputs))
+
+
+def by_torch(inputs: dict[str, Any]) -> torch.Tensor:
+    """The same with torch's operators, [b, m, d]."""
+    src, tgt, data = inputs["src_times"], inputs["tgt_times"], inputs["data"]
+    upper = torch.searchsorted(src, tgt, right=True).clamp(1, src.shape[1] - 1)
+    first, last = src.gather(1, upper - 1), src.gather(1, upper)
+    share = torch.where(last > first, ((tgt - first) / (last - first)).clamp(0.0, 1.0), 0.0)
+    rows = upper[..., None].expand(-1, -1, data.shape[2])
+    low, high = data.gather(1, rows - 1).float(), data.gather(1, rows).float()
+    return torch.lerp(low, high, share[..., None]).bfloat16()
+
+
+def measure(to: Recorder) -> None:
+    moved = problems.get(OP).bytes("default", SIZES)
+    sets = [_draw(seed) for seed in range(bench.turns(moved))]
+    halves = [torch.zeros(2, int(moved) // 2, dtype=torch.uint8, device=DEVICE) for _ in sets]
+    to.row(
+        "copy",
+        partial(times, [partial(half[0].copy_, half[1]) for half in halves], moved),
+        kind="torch",
+        phase="a copy of the bytes",
+    )
+    to.row(
+        "eager", partial(times, [partial(by_torch, inputs) for inputs in sets], moved), kind="torch", phase="torch, eager"
+    )  # fmt: skip
+    for phase in RUNGS:
+        calls = [partial(_resample, inputs, phase) for inputs in sets]
+        to.row(
+            phase,
+            partial(times, calls, moved),
+            partial(_checked, sets[0], phase),
+            kind="phase",
+            phase=phase,
+            variant=_variant(phase),
+            trajectories=SIZES["b"],
+        )
+
+
+def _target(phase: str) -> Launch:
+    return Launch(lambda: partial(_resample, _draw(0), phase), OP)
+
+
+def figure(record: Record) -> Any:
+    """Time by phase, and where the warps wait."""
+    drawn, (left, right) = _figures.panels(2, "64 trajectories, 4096 rows at 1024 times", record)
+    rows = [*rows_of(record, "phase"), *rows_of(record, "torch")]
+    _figures.bars(left, [row["phase"] for row in rows], [row["us"] for row in rows], "µs", log=True)
+    _figures.stalls(right, record)
+    return drawn
+
+
+DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+CASE = Case(
+    name="resample",
+    question="Which of the proposed phases makes a resampling kernel faster, and what does it wait for then?",
+    source="004",
+    measure=measure,
+    draw=figure,
+    launches={phase: _target(phase) for phase in ("global", "shared", "vector", "warp", "wide")},
+    expected=(
+        Expectation("global", DRAM, "<", 50.0, "not bound by memory: it waits for one load after the other"),
+        Expectation(
+            "global", "dominant_stall", "in", ("long_scoreboard",), "each step of a search is a load"
+        ),
+        Expectation("warp", DRAM, "<", 50.0, "32 searches one after the other"),
+        Expectation(
+            "wide", "dominant_stall", "in", ("long_scoreboard", "barrier"), "the times first, then the rows"
+        ),
+    ),
+)
