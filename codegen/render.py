@@ -347,7 +347,8 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
             extents = tuple(reversed(tensor_map.global_dims))
             # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
             shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
-            if operands[tensor_map.operand].strides is not None:
+            operand = operands[tensor_map.operand]
+            if operand.strides is not None or len(extents) > 2:
                 steps = [_in_elements(s, DTYPES[dtype].bytes) for s in reversed(tensor_map.global_strides)]
                 strides = f"({', '.join([*steps, '1'])})"
             found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)

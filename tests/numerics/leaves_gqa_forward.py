@@ -23,7 +23,7 @@ def _own_rows() -> torch.Tensor:
 
 
 def _scores(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
-    return p.registers("scores", (ROWS, KEYS), value, places=accumulators(ROWS, KEYS), **kind)
+    return p.registers("scores", (ROWS, KEYS), value, places=accumulators(ROWS, KEYS), by_product=True, **kind)
 
 
 def _rows(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
@@ -39,7 +39,7 @@ def hide_keys(p: Probe, key: int, shift: int) -> None:
     """Tiles that all rows see whole, that the diagonal crosses, and past the last key."""
     p.threads = 128
     scores = _scores(p, p.normal(ROWS, KEYS))
-    p.call(scores, p.dim("row", 100), p.dim("key", key), p.dim("keys", 173), p.dim("shift", shift), p.thread)
+    p.call(scores, p.dim("row", 100), p.dim("key", key), p.dim("skv", 173), p.dim("shift", shift), p.thread)
 
 
 @case(gqa.online_softmax, unseen=(False, True))
@@ -80,14 +80,14 @@ def rescale_rows(p: Probe, changed: bool) -> None:
     factor = torch.ones(ROWS)
     if changed:
         factor[20], factor[50] = 0.25, 0.5
-    acc = p.registers("acc", (ROWS, 128), p.normal(ROWS, 128), places=accumulators(ROWS, 128))
+    acc = p.registers("acc", (ROWS, 128), p.normal(ROWS, 128), places=accumulators(ROWS, 128), by_product=True)
     p.call(acc, _rows(p, "factor", factor, out=False), p.thread)
 
 
 @case(gqa.divide_by_total)
 def divide_by_total(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    acc = p.registers("acc", (ROWS, 128), p.normal(ROWS, 128), places=accumulators(ROWS, 128))
+    acc = p.registers("acc", (ROWS, 128), p.normal(ROWS, 128), places=accumulators(ROWS, 128), by_product=True)
     p.call(acc, _rows(p, "top", p.normal(ROWS)), _total(p, out=False), p.scalar("scale", SCALE), p.thread)
 
 
@@ -97,5 +97,5 @@ def store_lse(p: Probe, row: int) -> None:
     p.threads = 128
     p.call(
         p.operand("lse", torch.zeros(2, 3, 100), out=True), _rows(p, "values", p.normal(ROWS), out=False), p.dim("batch", 1),
-        p.dim("head", 2), p.dim("heads", 3), p.dim("row", row), p.dim("rows", 100), p.thread,
+        p.dim("head", 2), p.dim("heads", 3), p.dim("row", row), p.dim("sq", 100), p.thread,
     )  # fmt: skip
