@@ -42,26 +42,34 @@ SIZES = "# sizes"
 
 
 def wrapped(line: str) -> list[str]:
-    """A line of a module in lines of at most WIDTH columns: a comment by words, a call by its arguments."""
+    """A line of a module in lines of at most WIDTH columns: a comment by words, a call or a slice by its parts."""
     margin = " " * (len(line) - len(line.lstrip()))
     if len(line) <= WIDTH:
         return [line]
     if line.lstrip().startswith("# "):
         text = textwrap.wrap(line.strip()[2:], WIDTH - len(margin) - 2, break_on_hyphens=False)
         return [f"{margin}# {part}" for part in text]
-    for begin in (i for i, c in enumerate(line) if c == "("):
+    for begin in (i for i, c in enumerate(line) if c in "(["):
         pieces, end = _split(line, begin)
-        if end is not None and line[end:] in (")", "):", "),"):
-            break
-    else:
+        if end is not None and line[end:] in (")", "):", "),", "]", "],"):
+            lines = [line[: begin + 1], *_packed(pieces, margin + INDENT), margin + line[end:]]
+            return [part for row in lines for part in wrapped(row)]
+    pieces, _ = _split(f"({line.strip().rstrip(',')})", 0)
+    if len(pieces) == 1:
         return [line]
-    lines, row = [line[: begin + 1]], margin + INDENT
+    *lines, last = _packed(pieces, margin)
+    return [*lines, last + "," * line.endswith(",")]
+
+
+def _packed(pieces: list[str], margin: str) -> list[str]:
+    """Arguments in lines, as many as fit, all but the last line with a comma at its end."""
+    lines, row = [], margin
     for piece in pieces:
         if row.strip() and len(row) + len(piece) + 1 > WIDTH:
             lines.append(row.rstrip())
-            row = margin + INDENT
+            row = margin
         row += piece + ", "
-    return [part for row in (*lines, row.rstrip(" ,"), margin + line[end:]) for part in wrapped(row)]
+    return [*lines, row.rstrip(" ,")]
 
 
 def _split(line: str, begin: int) -> tuple[list[str], int | None]:

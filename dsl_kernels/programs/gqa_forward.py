@@ -228,6 +228,9 @@ def _attend(m: Recorder) -> None:
     for item in m.loop("item", name("items")):
         at = _place(m, item)
         row = m.let("own_row", at.row + first_row)
+        # Its rows see fewer keys than those of the warpgroups behind it: the tiles of the others come first.
+        own: Any = ceildiv(minimum(m.dim("skv"), at.seen + (first_row + GROUP_ROWS)), m.k.tile)
+        first: Any = m.var("others", at.tiles - own)
 
         def score(i: Value) -> Slot:
             slot = m.wait("k", name("done") + i)
@@ -272,13 +275,19 @@ def _attend(m: Recorder) -> None:
         if m.k.lazy:
             m.fill(m.buffer("limit"), -0.0)
         q = m.wait("q", item)
-        m.release(score(0))
-        soften(0, True)
+        for i in m.loop("i", first):
+            if m.k.order:
+                m.take_turn("issue")
+                m.pass_turn("issue")
+            m.release(m.wait("k", name("done") + i))
+            m.release(m.wait("v", name("done") + i))
+        m.release(score(first))
+        soften(first, True)
         fragment.round_to(m, weights, scores)
         # The last tiles come first: those that some row does not see whole.
-        whole: Any = minimum(m.dim("skv"), at.seen + 1)
-        masked = m.var("masked", maximum(1, at.tiles - whole // m.k.tile))
-        for i in m.loop("i", masked, begin=1):
+        whole: Any = minimum(m.dim("skv"), at.seen + (first_row + 1))
+        masked = m.var("masked", maximum(first + 1, at.tiles - whole // m.k.tile))
+        for i in m.loop("i", masked, begin=first + 1):
             step(i, True)
         for i in m.loop("i", at.tiles, begin=masked):
             step(i, False)
@@ -333,7 +342,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     rows, ctas, blocks = _rows(k), dims["ctas"], -(-dims["sq"] // _rows(k))
     shift = dims["skv"] - dims["causal"] * dims["sq"]
     total, bundles, abreast = _items(k, dims), dims["b"] * dims["heads"] // k.cluster, dims["abreast"]
-    items = tiles = stored = 0
+    items = tiles = products = stored = 0
     for turn in range(-(-total // ctas)):
         number = turn * ctas + turn % 2 * (ctas - 1)
         if number >= total:
@@ -341,12 +350,16 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         first, within = divmod(number, abreast * blocks)
         row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * rows
         tiles += -(-min(dims["skv"], row + rows + shift) // k.tile)
+        products += sum(
+            -(-min(dims["skv"], row + end + shift) // k.tile)
+            for end in range(GROUP_ROWS, rows + 1, GROUP_ROWS)
+        )
         stored += min(rows, dims["sq"] - row)
         items += 1
     return Counts(
         loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
         stored=stored * (2.0 * k.dim + 4),
-        flops={DTYPES[k.dtype]: float(k.groups * tiles * sum(mma.flops for mma in schedule.mmas))},
+        flops={DTYPES[k.dtype]: float(products * sum(mma.flops for mma in schedule.mmas))},
         steps=tiles,
     )
 

@@ -115,7 +115,8 @@ LAUNCH = Launch(
             "out_map", "out", "BFLOAT16", global_dims=("64", "sq", "heads", "b"), global_strides=(
                 "heads * 64 * 2", "64 * 2", "sq * heads * 64 * 2"
             ),
-            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B", l2_promotion="L2_128B",
+            box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1), swizzle="128B",
+            l2_promotion="L2_128B",
         ),
     ),
 )
@@ -172,32 +173,53 @@ def attend(
         row = Int32((blocks - 1 - within // width) * ROWS)
         tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
         own_row = row + replica * GROUP_ROWS
+        others = Int32(
+            tiles - leaf.ceildiv(cutlass.min(skv, row + shift + (replica * GROUP_ROWS + GROUP_ROWS)), TILE)
+        )
         acc.fill(0.0)
         top.fill(-Float32.inf)
         total.fill(0.0)
         limit.fill(-0.0)
         cute.arch.mbarrier_wait(q_full, item & 1)
-        cute.arch.mbarrier_wait(k_full + done % STAGES, (done // STAGES) & 1)
+        for i in cutlass.range(others, unroll=1):
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
+            cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(k_empty + (done + i) % STAGES)
+            cute.arch.mbarrier_wait(v_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(v_empty + (done + i) % STAGES)
+        cute.arch.mbarrier_wait(k_full + (done + others) % STAGES, ((done + others) // STAGES) & 1)
         # S = Q K^T
         warpgroup.fence()
         QK.multiply(
-            qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, done % STAGES, 0, 0], scores, False
+            qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, (done + others) % STAGES, 0, 0],
+            scores, False
         )
         warpgroup.commit_group()
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(k_empty + done % STAGES)
+            cute.arch.mbarrier_arrive(k_empty + (done + others) % STAGES)
         # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
         # it.
-        leaf.hide_keys(scores, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        leaf.hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
         # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
         # two.
         leaf.online_softmax_lazily(scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
-        masked = Int32(cutlass.max(1, tiles - cutlass.min(skv, row + shift + 1) // TILE))
-        for i in cutlass.range(1, masked, 1, unroll=1):
+        masked = Int32(
+            cutlass.max(
+                others + 1, tiles - cutlass.min(skv, row + shift + (replica * GROUP_ROWS + 1)) // TILE
+            )
+        )
+        for i in cutlass.range(others + 1, masked, 1, unroll=1):
             cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             # S = Q K^T

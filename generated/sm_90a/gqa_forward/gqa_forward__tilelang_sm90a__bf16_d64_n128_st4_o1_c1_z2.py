@@ -94,32 +94,55 @@ def attend(
         row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
         tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         own_row = row + replica * GROUP_ROWS
+        others = T.alloc_var(
+            "int32",
+            init=tiles - leaf.ceildiv(T.min(skv, row + shift + (replica * GROUP_ROWS + GROUP_ROWS)), TILE)
+        )
         T.fill(acc, 0.0)
         T.fill(top, -T.infinity("float32"))
         T.fill(total, 0.0)
         T.fill(limit, -0.0)
         T.mbarrier_wait_parity(q_full[0], item & 1)
-        T.mbarrier_wait_parity(k_full[done % STAGES], (done // STAGES) & 1)
+        for i in T.serial(others):
+            T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
+            T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
+            T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
+            T.wait_wgmma(0)
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(k_empty[(done + i) % STAGES])
+            T.mbarrier_wait_parity(v_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
+            T.wait_wgmma(0)
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(v_empty[(done + i) % STAGES])
+        T.mbarrier_wait_parity(k_full[(done + others) % STAGES], ((done + others) // STAGES) & 1)
         # S = Q K^T
         T.wgmma_gemm(
-            q_s[0, replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, :], k_s[done % STAGES, :, :],
-            scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+            q_s[0, replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, :],
+            k_s[(done + others) % STAGES, :, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow,
+            clear_accum=True
         )
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(scores, num_regs=64)
         T.sync_warp()
         if T.shuffle_elect(32):
-            T.mbarrier_arrive(k_empty[done % STAGES])
+            T.mbarrier_arrive(k_empty[(done + others) % STAGES])
         # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
         # it.
-        leaf.hide_keys(scores, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        leaf.hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
         # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
         # two.
         leaf.online_softmax_lazily(scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
-        masked = T.alloc_var("int32", init=T.max(1, tiles - T.truncdiv(T.min(skv, row + shift + 1), TILE)))
-        for i in T.serial(1, masked):
+        masked = T.alloc_var(
+            "int32",
+            init=T.max(
+                others + 1, tiles - T.truncdiv(T.min(skv, row + shift + (replica * GROUP_ROWS + 1)), TILE)
+            )
+        )
+        for i in T.serial(others + 1, masked):
             T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
@@ -243,7 +266,10 @@ def load(
         kv_head = T.truncdiv(head * kv_heads, heads)
         T.mbarrier_wait_parity(k_empty[done % STAGES], ((done // STAGES) & 1) ^ 1)
         T.tma_copy(
-            k_map_rows[batch : batch + 1, kv_head : kv_head + 1, (tiles - 1) * TILE : (tiles - 1) * TILE + TILE, 0 : PANEL],
+            k_map_rows[
+                batch : batch + 1, kv_head : kv_head + 1, (tiles - 1) * TILE : (tiles - 1) * TILE + TILE,
+                0 : PANEL
+            ],
             k_s[done % STAGES, :, 0 : PANEL], barrier=k_full[done % STAGES]
         )
         if T.shuffle_elect(32):
@@ -258,14 +284,20 @@ def load(
         for i in T.serial(1, tiles):
             T.mbarrier_wait_parity(k_empty[(done + i) % STAGES], (((done + i) // STAGES) & 1) ^ 1)
             T.tma_copy(
-                k_map_rows[batch : batch + 1, kv_head : kv_head + 1, (tiles - 1 - i) * TILE : (tiles - 1 - i) * TILE + TILE, 0 : PANEL],
+                k_map_rows[
+                    batch : batch + 1, kv_head : kv_head + 1,
+                    (tiles - 1 - i) * TILE : (tiles - 1 - i) * TILE + TILE, 0 : PANEL
+                ],
                 k_s[(done + i) % STAGES, :, 0 : PANEL], barrier=k_full[(done + i) % STAGES]
             )
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(k_full[(done + i) % STAGES])
             T.mbarrier_wait_parity(v_empty[(done + (i - 1)) % STAGES], (((done + (i - 1)) // STAGES) & 1) ^ 1)
             T.tma_copy(
-                v_map_rows[batch : batch + 1, kv_head : kv_head + 1, (tiles - 1 - (i - 1)) * TILE : (tiles - 1 - (i - 1)) * TILE + TILE, 0 : PANEL],
+                v_map_rows[
+                    batch : batch + 1, kv_head : kv_head + 1,
+                    (tiles - 1 - (i - 1)) * TILE : (tiles - 1 - (i - 1)) * TILE + TILE, 0 : PANEL
+                ],
                 v_s[(done + (i - 1)) % STAGES, :, 0 : PANEL], barrier=v_full[(done + (i - 1)) % STAGES]
             )
             if T.shuffle_elect(32):
@@ -274,7 +306,10 @@ def load(
             v_empty[(done + (tiles - 1)) % STAGES], (((done + (tiles - 1)) // STAGES) & 1) ^ 1
         )
         T.tma_copy(
-            v_map_rows[batch : batch + 1, kv_head : kv_head + 1, (tiles - 1 - (tiles - 1)) * TILE : (tiles - 1 - (tiles - 1)) * TILE + TILE, 0 : PANEL],
+            v_map_rows[
+                batch : batch + 1, kv_head : kv_head + 1,
+                (tiles - 1 - (tiles - 1)) * TILE : (tiles - 1 - (tiles - 1)) * TILE + TILE, 0 : PANEL
+            ],
             v_s[(done + (tiles - 1)) % STAGES, :, 0 : PANEL], barrier=v_full[(done + (tiles - 1)) % STAGES]
         )
         if T.shuffle_elect(32):

@@ -92,30 +92,53 @@ def attend(
         row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
         tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         own_row = row + replica * GROUP_ROWS
+        others = T.alloc_var(
+            "int32",
+            init=tiles - leaf.ceildiv(T.min(skv, row + shift + (replica * GROUP_ROWS + GROUP_ROWS)), TILE)
+        )
         T.fill(acc, 0.0)
         T.fill(top, -T.infinity("float32"))
         T.fill(total, 0.0)
         T.mbarrier_wait_parity(q_full[0], item & 1)
-        T.mbarrier_wait_parity(k_full[done % STAGES], (done // STAGES) & 1)
+        for i in T.serial(others):
+            T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
+            T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
+            T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
+            T.wait_wgmma(0)
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                boxes.arrive_in_cluster(k_empty, (done + i) % STAGES, 2)
+            T.mbarrier_wait_parity(v_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
+            T.wait_wgmma(0)
+            T.sync_warp()
+            if T.shuffle_elect(32):
+                boxes.arrive_in_cluster(v_empty, (done + i) % STAGES, 2)
+        T.mbarrier_wait_parity(k_full[(done + others) % STAGES], ((done + others) // STAGES) & 1)
         # S = Q K^T
         T.wgmma_gemm(
-            q_s[0, replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, :], k_s[done % STAGES, :, :],
-            scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+            q_s[0, replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, :],
+            k_s[(done + others) % STAGES, :, :], scores, transpose_B=True, policy=T.GemmWarpPolicy.FullRow,
+            clear_accum=True
         )
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(scores, num_regs=80)
         T.sync_warp()
         if T.shuffle_elect(32):
-            boxes.arrive_in_cluster(k_empty, done % STAGES, 2)
+            boxes.arrive_in_cluster(k_empty, (done + others) % STAGES, 2)
         # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
         # it.
-        leaf.hide_keys(scores, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        leaf.hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
         # Scores to weights, exp2(scale * (score - top)), with the running maximum and sum of each row.
         leaf.online_softmax(scores, top, total, factor, scale, True, worker)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
-        masked = T.alloc_var("int32", init=T.max(1, tiles - T.truncdiv(T.min(skv, row + shift + 1), TILE)))
-        for i in T.serial(1, masked):
+        masked = T.alloc_var(
+            "int32",
+            init=T.max(
+                others + 1, tiles - T.truncdiv(T.min(skv, row + shift + (replica * GROUP_ROWS + 1)), TILE)
+            )
+        )
+        for i in T.serial(others + 1, masked):
             T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
@@ -212,7 +235,9 @@ def attend(
             )
             T.tma_copy(
                 o_s[replica * GROUP_ROWS : replica * GROUP_ROWS + GROUP_ROWS, 64 : 64 + PANEL],
-                out_map_rows[batch : batch + 1, head : head + 1, own_row : own_row + GROUP_ROWS, 64 : 64 + PANEL],
+                out_map_rows[
+                    batch : batch + 1, head : head + 1, own_row : own_row + GROUP_ROWS, 64 : 64 + PANEL
+                ],
                 leader_scope_threads=32
             )
         done = done + tiles
