@@ -345,7 +345,12 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
     operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
     found = {}
     copies = [
-        (s.source, s.target) for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Rows)
+        (s.source, s.target)
+        for s in statements
+        # A tensor map of boxes for several CTAs is made from the operand itself.
+        if isinstance(s, Bulk)
+        and not isinstance(s.source, Rows)
+        and not (s.slot.pipeline.multicast or s.slot.pipeline.pair)
     ]
     copies += [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     for source, view in copies:

@@ -175,6 +175,7 @@ BY_HAND = {
     ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
     ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v2.f32"): "st.async: a store that signals",
     ("device/cutedsl/sparse_mla_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
+    ("device/cutedsl/gqa_forward_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/sparse_mla_wide.py", "sync_warp"): "a warp turns its own rows around",
     ("device/cutedsl/topk_selector.py", "sync_warp"): "a warp reads back its own word",
     ("device/cutedsl/grid.py", "acq_rel"): "the atomic of a ticket",

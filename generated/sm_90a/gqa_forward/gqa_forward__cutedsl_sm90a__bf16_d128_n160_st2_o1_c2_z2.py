@@ -171,11 +171,11 @@ def attend(
         first = Int32(number // (abreast * blocks) * abreast)
         within = Int32(number - first * blocks)
         width = Int32(cutlass.min(abreast, bundles - first))
+        row = Int32((blocks - 1 - within // width) * ROWS)
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
         pair = Int32((first + within % width) * CLUSTER + rank)
         batch = pair // heads
         head = pair - batch * heads
-        row = Int32((blocks - 1 - within // width) * ROWS)
-        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
         own_row = row + replica * GROUP_ROWS
         others = Int32(
             tiles - leaf.ceildiv(cutlass.min(skv, row + shift + (replica * GROUP_ROWS + GROUP_ROWS)), TILE)
@@ -338,11 +338,11 @@ def load(
         first = Int32(number // (abreast * blocks) * abreast)
         within = Int32(number - first * blocks)
         width = Int32(cutlass.min(abreast, bundles - first))
+        row = Int32((blocks - 1 - within // width) * ROWS)
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
         pair = Int32((first + within % width) * CLUSTER + rank)
         batch = pair // heads
         head = pair - batch * heads
-        row = Int32((blocks - 1 - within // width) * ROWS)
-        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
         kv_head = head * kv_heads // heads
         cute.arch.mbarrier_wait(k_empty + done % STAGES, ((done // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():

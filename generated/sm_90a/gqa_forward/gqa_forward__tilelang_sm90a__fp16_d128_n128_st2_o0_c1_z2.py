@@ -84,11 +84,11 @@ def attend(
         first = T.alloc_var("int32", init=T.truncdiv(number, abreast * blocks) * abreast)
         within = T.alloc_var("int32", init=number - first * blocks)
         width = T.alloc_var("int32", init=T.min(abreast, bundles - first))
+        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
+        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         pair = T.alloc_var("int32", init=first + T.truncmod(within, width))
         batch = T.truncdiv(pair, heads)
         head = pair - batch * heads
-        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
-        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         own_row = row + replica * GROUP_ROWS
         others = T.alloc_var(
             "int32",
@@ -255,11 +255,11 @@ def load(
         first = T.alloc_var("int32", init=T.truncdiv(number, abreast * blocks) * abreast)
         within = T.alloc_var("int32", init=number - first * blocks)
         width = T.alloc_var("int32", init=T.min(abreast, bundles - first))
+        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
+        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         pair = T.alloc_var("int32", init=first + T.truncmod(within, width))
         batch = T.truncdiv(pair, heads)
         head = pair - batch * heads
-        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
-        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         kv_head = T.truncdiv(head * kv_heads, heads)
         T.mbarrier_wait_parity(k_empty[done % STAGES], ((done // STAGES) & 1) ^ 1)
         T.tma_copy(

@@ -46,8 +46,7 @@ totals: 512 threads, 180304 of 232448 bytes of shared memory, grid (ctas, 2)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import boxes, sync
-from dsl_kernels.device.tilelang import fragment
+from dsl_kernels.device.tilelang import boxes, fragment, sync
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -86,11 +85,11 @@ def attend(
         first = T.alloc_var("int32", init=T.truncdiv(number, abreast * blocks) * abreast)
         within = T.alloc_var("int32", init=number - first * blocks)
         width = T.alloc_var("int32", init=T.min(abreast, bundles - first))
+        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
+        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         pair = T.alloc_var("int32", init=(first + T.truncmod(within, width)) * CLUSTER + rank)
         batch = T.truncdiv(pair, heads)
         head = pair - batch * heads
-        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
-        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         own_row = row + replica * GROUP_ROWS
         others = T.alloc_var(
             "int32",
@@ -258,11 +257,11 @@ def load(
         first = T.alloc_var("int32", init=T.truncdiv(number, abreast * blocks) * abreast)
         within = T.alloc_var("int32", init=number - first * blocks)
         width = T.alloc_var("int32", init=T.min(abreast, bundles - first))
+        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
+        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         pair = T.alloc_var("int32", init=(first + T.truncmod(within, width)) * CLUSTER + rank)
         batch = T.truncdiv(pair, heads)
         head = pair - batch * heads
-        row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
-        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
         kv_head = T.truncdiv(head * kv_heads, heads)
         T.mbarrier_wait_parity(k_empty[done % STAGES], ((done // STAGES) & 1) ^ 1)
         if T.shuffle_elect(32):
@@ -394,14 +393,8 @@ def program():
         abreast: T.int32,
     ):
         with T.Kernel(ctas, 2, threads=512, cluster_dims=(1, 2, 1)) as (cta, rank):
-            k_map_rows = T.view(
-                k, (b, kv_heads, skv, 128), "float16", strides=(k_stride_b, k_stride_h, k_stride_s, 1)
-            )
             q_map_rows = T.view(
                 q, (b, heads, sq, 128), "float16", strides=(q_stride_b, q_stride_h, q_stride_s, 1)
-            )
-            v_map_rows = T.view(
-                v, (b, kv_heads, skv, 128), "float16", strides=(v_stride_b, v_stride_h, v_stride_s, 1)
             )
             out_map_rows = T.view(
                 out, (b, heads, sq, 128), "float16", strides=(sq * heads * 128, 128, heads * 128, 1)
