@@ -262,6 +262,7 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
         "homes": {name: home(name, own or modules) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
+        "padded": padded(schedule),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
@@ -310,6 +311,16 @@ def box_kinds(statements: list[Any]) -> dict[str, str]:
                 fix="declare a map for each",
             )
     return kinds
+
+
+def padded(schedule: Schedule) -> str | None:
+    """The buffer in tensor memory that takes the columns that nobody declared: one that is a power of two with them."""
+    spare = schedule.tmem_allocation() - schedule.tmem_columns()
+    buffers = [b for b in schedule.buffers if b.space is Space.TENSOR]
+    fitting = [
+        b.name for b in buffers if spare % b.columns == 0 and (b.stages * b.columns + spare).bit_count() == 1
+    ]
+    return fitting[-1] if spare and fitting else None
 
 
 def extent(printer: Printer, buffer: Buffer) -> str:

@@ -419,9 +419,13 @@ class Probe:
                 copy = f"T.copy({part}, to)" if way == "take" else f"T.copy(to, {part})"
                 if by_row and way == "take":
                     copy = f"for r in T.Parallel({shape[0]}):\n    for c in T.serial({shape[1]}):\n        to[r, c] = {operand}[rank, r, c]"
-                if by_product and way == "take":
-                    places_of = "i // 16 * 32 + i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 % 2 * 2 + j % 2"
-                    layout = f"T.Fragment({shape}, forward_fn=lambda i, j: ({places_of}))"
+                dealt = (
+                    "i, j"
+                    if by_row
+                    else "i // 16 * 32 + i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 % 2 * 2 + j % 2"
+                )
+                if (by_row or by_product) and way == "take":
+                    layout = f"T.Fragment({shape}, forward_fn=lambda i, j: ({dealt}))"
                     copy = f"T.annotate_layout({{to: {layout}}})\n{copy}"
                 return copy, "pass"
             at = f"{operand}[(rank * {self.threads} + thread) * {per_thread} + i]"

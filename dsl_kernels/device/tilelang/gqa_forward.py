@@ -12,8 +12,6 @@ import math
 import tilelang.language as T
 
 LN2 = math.log(2)
-# Those of Blackwell: nobody has written them for TileLang yet.
-UNSPELLED = ("rescale_output", "finish_rows", "stage_output")
 
 # Barriers are the declared ones: TileLang adds none of its own.
 PASS_CONFIGS = {
@@ -25,27 +23,40 @@ PASS_CONFIGS = {
 
 SOURCE = r"""
 namespace gqa {
-// Over a thread's N / 2 elements of its row `r`; four independent chains hide the latency of each step.
+// Over N of a thread's values; four independent chains hide the latency of each step.
 template <int N, typename T, typename Get, typename Combine>
-__device__ __forceinline__ T of_row(const float* values, int r, Get get, Combine combine) {
+__device__ __forceinline__ T reduced(Get get, Combine combine) {
   T part[4];
 #pragma unroll
-  for (int i = 0; i < N / 2; ++i) {
-    T value = get(values[i / 2 * 4 + 2 * r + i % 2]);
-    part[i % 4] = i < 4 ? value : combine(part[i % 4], value);
-  }
+  for (int i = 0; i < N; ++i) part[i % 4] = i < 4 ? T(get(i)) : combine(part[i % 4], T(get(i)));
   return combine(combine(part[0], part[1]), combine(part[2], part[3]));
 }
-template <int N> __device__ __forceinline__ float row_sum(const float* values, int r) {
-  return of_row<N, float>(values, r, [](float x) { return x; }, [](float a, float b) { return a + b; });
+template <int N, typename Get> __device__ __forceinline__ float sum(Get get) {
+  return reduced<N, float>(get, [](float a, float b) { return a + b; });
 }
-template <int N> __device__ __forceinline__ float row_max(const float* values, int r) {
-  return of_row<N, float>(values, r, [](float x) { return x; }, [](float a, float b) { return fmaxf(a, b); });
+template <int N, typename Get> __device__ __forceinline__ float most(Get get) {
+  return reduced<N, float>(get, [](float a, float b) { return fmaxf(a, b); });
 }
 // The largest as integers, of which three are compared at once.
-template <int N> __device__ __forceinline__ int row_max_bits(const float* values, int r) {
-  return of_row<N, int>(values, r, [](float x) { return __float_as_int(x); }, [](int a, int b) { return max(a, b); });
+template <int N, typename Get> __device__ __forceinline__ int most_bits(Get get) {
+  return reduced<N, int>([&](int i) { return __float_as_int(get(i)); }, [](int a, int b) { return max(a, b); });
 }
+// Of a thread's N elements those in its row `r`, and all of them where it has one row.
+struct Row {
+  const float* values;
+  int r;
+  __device__ __forceinline__ float operator()(int i) const { return values[i / 2 * 4 + 2 * r + i % 2]; }
+};
+struct All {
+  const float* values;
+  __device__ __forceinline__ float operator()(int i) const { return values[i]; }
+};
+template <int N> __device__ __forceinline__ float row_sum(const float* values, int r) { return sum<N / 2>(Row{values, r}); }
+template <int N> __device__ __forceinline__ float row_max(const float* values, int r) { return most<N / 2>(Row{values, r}); }
+template <int N> __device__ __forceinline__ int row_max_bits(const float* values, int r) { return most_bits<N / 2>(Row{values, r}); }
+template <int N> __device__ __forceinline__ float all_sum(const float* values) { return sum<N>(All{values}); }
+template <int N> __device__ __forceinline__ float all_max(const float* values) { return most<N>(All{values}); }
+template <int N> __device__ __forceinline__ int all_max_bits(const float* values) { return most_bits<N>(All{values}); }
 // 64 rows of N * 4 16-bit elements into panels of `rows` rows with the 128-byte swizzle. `thread` is new to the compiler
 // each time: else it keeps all places in registers through the loops in front.
 template <int N> __device__ __forceinline__ void stage_rows(void* target, int rows, const void* source, int thread) {
@@ -81,7 +92,7 @@ def _own(rows, i):
     return T.if_then_else(i // 8 % 2 == 0, rows[0], rows[1])
 
 
-def _finite(risen):
+def finite(risen):
     """What scores are compared with; any number for a row that has seen no key."""
     return T.if_then_else(risen == -T.infinity("float32"), 0.0, risen)
 
@@ -101,7 +112,7 @@ def _weigh(scores, top, total, scale, unseen):
     """Scores to weights, and these to each thread's sums."""
     shift = T.alloc_local((2,), "float32")
     for r in T.unroll(2):
-        shift[r] = (_finite(top[r]) if unseen else top[r]) * scale
+        shift[r] = (finite(top[r]) if unseen else top[r]) * scale
     for i, j in T.Parallel(scores.shape[0], scores.shape[1]):
         scores[i, j] = T.exp2(scores[i, j] * scale - _own(shift, i))
     for r in T.unroll(2):
@@ -123,7 +134,7 @@ def online_softmax(scores, top, total, factor, scale, unseen, thread):
     risen = T.alloc_local((2,), "float32")
     _risen(risen, scores, top)
     for r in T.unroll(2):
-        factor[r] = T.exp2((top[r] - (_finite(risen[r]) if unseen else risen[r])) * scale)
+        factor[r] = T.exp2((top[r] - (finite(risen[r]) if unseen else risen[r])) * scale)
         total[r] = total[r] * factor[r]
         top[r] = risen[r]
     _weigh(scores, top, total, scale, unseen)
@@ -154,7 +165,7 @@ def online_softmax_lazily(scores, top, total, factor, limit, scale, rise, unseen
         risen = T.alloc_local((2,), "float32")
         _risen(risen, scores, top)
         for r in T.unroll(2):
-            factor[r] = T.exp2((top[r] - _finite(risen[r])) * scale)
+            factor[r] = T.exp2((top[r] - finite(risen[r])) * scale)
             total[r] = total[r] * factor[r]
             top[r] = risen[r]
             limit[r] = risen[r] + rise / scale
