@@ -290,8 +290,8 @@ def _turned(m: Recorder, item: Any) -> Any:
     return m.block(0) + item % 2 * (m.dim("ctas") - 1 - 2 * m.block(0))
 
 
-def _place(m: Recorder, item: Any) -> SimpleNamespace:
-    """Where the item lies, and its tiles of keys; its first row sees the keys up to `seen`.
+def _place(m: Recorder, item: Any, rows: int | None = None) -> SimpleNamespace:
+    """Where the item lies, and the tiles of keys that its first `rows` rows see, or all; the first sees those up to `seen`.
 
     `abreast` heads (one a CTA of the cluster) are worked on side by side, the last block of rows of each first.
     """
@@ -303,7 +303,7 @@ def _place(m: Recorder, item: Any) -> SimpleNamespace:
     bundle: Any = first + within % width
     row = m.var("row", (blocks - 1 - within // width) * _rows(m.k))
     seen = row + name("shift")
-    tiles = m.var("tiles", ceildiv(minimum(m.dim("skv"), seen + _rows(m.k)), m.k.tile))
+    tiles = m.var("tiles", ceildiv(minimum(m.dim("skv"), seen + (rows or _rows(m.k))), m.k.tile))
     return SimpleNamespace(bundle=bundle, row=row, tiles=tiles, seen=seen)
 
 
@@ -452,33 +452,44 @@ def _attend(m: Recorder) -> None:
 
 
 def _issue(m: Recorder) -> None:
-    """Scores of the next tile before the second product of this one, of one side after the other."""
-    done, groups = m.var("done", 0), len(SIDES)
+    """Scores of the next tile before the second product of this one, of one side after the other.
+
+    The first side leaves out the tiles whose keys none of its rows sees: they come first.
+    """
+    done, own_done, groups = m.var("done", 0), m.var("own_done", 0), len(SIDES)
     for item in m.loop("item", name("items")):
         at = _place(m, item)
+        others = m.var("others", at.tiles - ceildiv(minimum(m.dim("skv"), at.seen + LANES), m.k.tile))
+
+        def use(side: int, i: Value) -> Value:
+            return name("own_done") + (i - name("others")) if side == 0 else name("done") + i
 
         def score(side: int, i: Value, keys: Slot, item: Value = item) -> None:
-            s = m.acquire(f"s_{side}", name("done") + i)
+            s = m.acquire(f"s_{side}", use(side, i))
             m.multiply(f"qk_{side}", s.view(), m.slot("q", item * groups + side).q_s, keys.k_s)
             m.commit(s)
 
         def weigh(side: int, i: Value, values: Slot) -> None:
-            p = m.wait(f"p_{side}", name("done") + i)
-            o = m.acquire(f"o_{side}", name("done") + i)
-            m.multiply(f"pv_{side}", o.view(), p.view(), values.v_s, accumulate=i > 0)
+            p, o = m.wait(f"p_{side}", use(side, i)), m.acquire(f"o_{side}", use(side, i))
+            later = i > (name("others") if side == 0 else 0)
+            m.multiply(f"pv_{side}", o.view(), p.view(), values.v_s, accumulate=later)
             m.release(p)
             m.commit(o)
 
         keys = m.wait("k", done)
         for side in SIDES:
             m.wait("q", item * groups + side)
-            score(side, 0, keys)
+        with m.when(others.equals(0)):
+            score(0, 0, keys)
+        score(1, 0, keys)
         m.release(keys)
         for i in m.loop("i", at.tiles, begin=1):
             keys = m.wait("k", done + i)
-            score(0, i, keys)
+            with m.when(i >= others):
+                score(0, i, keys)
             values = m.wait("v", done + (i - 1))
-            weigh(0, i - 1, values)
+            with m.when(i > others):
+                weigh(0, i - 1, values)
             score(1, i, keys)
             m.release(keys)
             weigh(1, i - 1, values)
@@ -490,12 +501,13 @@ def _issue(m: Recorder) -> None:
             weigh(side, at.tiles - 1, values)
         m.release(values)
         m.set(done, done + at.tiles)
+        m.set(own_done, own_done + (at.tiles - others))
 
 
 def _soften(m: Recorder, side: int) -> None:
     """The weights of a tile while the scores of the next one are on their way; the result stays in tensor memory.
 
-    Where a maximum rises it is rescaled, before the weights are handed on.
+    Tiles are those that its rows see. Where a maximum rises it is rescaled, before the weights are handed on.
     """
     scores, weights, part, rounded, top, total, factor, limit = (
         m.buffer(f"{text}_{side}")
@@ -504,7 +516,7 @@ def _soften(m: Recorder, side: int) -> None:
     scale = m.let("scale", m.scalar("sm_scale") * LOG2E)
     done, first_row = m.var("done", 0), side * LANES
     for item in m.loop("item", name("items")):
-        at = _place(m, item)
+        at = _place(m, item, first_row + LANES)
         _head(m, at)
         row = m.let("own_row", at.row + first_row)
 
@@ -587,13 +599,6 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[
     return {"ctas": min(items, arch.sms // k.cluster), "abreast": abreast}
 
 
-def _ends(k: SimpleNamespace) -> tuple[int, ...]:
-    """Rows of a CTA up to the last of those whose tiles each warpgroup multiplies: on Blackwell both take all."""
-    if not hasattr(k, "groups"):
-        return (_rows(k),) * len(SIDES)
-    return tuple(range(GROUP_ROWS, _rows(k) + 1, GROUP_ROWS))
-
-
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
     """The first CTA has the first items, those of the last rows of each head."""
     rows, ctas, blocks = _rows(k), dims["ctas"], -(-dims["sq"] // _rows(k))
@@ -607,7 +612,10 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         first, within = divmod(number, abreast * blocks)
         row = (blocks - 1 - within // min(abreast, bundles - first * abreast)) * rows
         tiles += -(-min(dims["skv"], row + rows + shift) // k.tile)
-        products += sum(-(-min(dims["skv"], row + end + shift) // k.tile) for end in _ends(k))
+        products += sum(
+            -(-min(dims["skv"], row + end + shift) // k.tile)
+            for end in range(_group_rows(k), rows + 1, _group_rows(k))
+        )
         stored += min(rows, dims["sq"] - row)
         items += 1
     return Counts(

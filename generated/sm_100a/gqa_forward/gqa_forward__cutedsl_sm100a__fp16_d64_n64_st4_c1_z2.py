@@ -229,7 +229,7 @@ def soften_0(
         within = Int32(number - first * blocks)
         width = Int32(cutlass.min(abreast, bundles - first))
         row = Int32((blocks - 1 - within // width) * ROWS)
-        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + GROUP_ROWS), TILE))
         pair = Int32(first + within % width)
         batch = pair // heads
         head = pair - batch * heads
@@ -375,7 +375,7 @@ def soften_1(
         within = Int32(number - first * blocks)
         width = Int32(cutlass.min(abreast, bundles - first))
         row = Int32((blocks - 1 - within // width) * ROWS)
-        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + (GROUP_ROWS + GROUP_ROWS)), TILE))
         pair = Int32(first + within % width)
         batch = pair // heads
         head = pair - batch * heads
@@ -600,6 +600,7 @@ def mma(
     qk_1_b = QK_1.operand_b(k_s, TILE, DIM, STAGES, 128)
     pv_1_b = PV_1.operand_b(v_s, TILE, DIM, STAGES, 128)
     done = Int32(0)
+    own_done = Int32(0)
     for item in cutlass.range(items, unroll=1):
         number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
         first = Int32(number // (abreast * blocks) * abreast)
@@ -607,20 +608,22 @@ def mma(
         width = Int32(cutlass.min(abreast, bundles - first))
         row = Int32((blocks - 1 - within // width) * ROWS)
         tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
+        others = Int32(tiles - leaf.ceildiv(cutlass.min(skv, row + shift + GROUP_ROWS), TILE))
         cute.arch.mbarrier_wait(k_full + done % STAGES, (done // STAGES) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
         cute.arch.mbarrier_wait(q_full + item * 2 % 2, (item * 2 // 2) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-        cute.arch.mbarrier_wait(s_0_empty, (done & 1) ^ 1)
-        nvvm.tcgen05_fence("after_thread_sync")
-        # S = Q K^T
-        QK_0.multiply(
-            qk_0_a[None, None, None, item * 2 % 2], qk_0_b[None, None, None, done % STAGES], tmem, False
-        )
-        with cute.arch.elect_one():
-            tcgen05.commit(s_0_full)
         cute.arch.mbarrier_wait(q_full + (item * 2 + 1) % 2, ((item * 2 + 1) // 2) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
+        if others == 0:
+            cute.arch.mbarrier_wait(s_0_empty, ((own_done + (0 - others)) & 1) ^ 1)
+            nvvm.tcgen05_fence("after_thread_sync")
+            # S = Q K^T
+            QK_0.multiply(
+                qk_0_a[None, None, None, item * 2 % 2], qk_0_b[None, None, None, done % STAGES], tmem, False
+            )
+            with cute.arch.elect_one():
+                tcgen05.commit(s_0_full)
         cute.arch.mbarrier_wait(s_1_empty, (done & 1) ^ 1)
         nvvm.tcgen05_fence("after_thread_sync")
         # S = Q K^T
@@ -635,29 +638,31 @@ def mma(
         for i in cutlass.range(1, tiles, 1, unroll=1):
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            cute.arch.mbarrier_wait(s_0_empty, ((done + i) & 1) ^ 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            # S = Q K^T
-            QK_0.multiply(
-                qk_0_a[None, None, None, item * 2 % 2], qk_0_b[None, None, None, (done + i) % STAGES], tmem,
-                False
-            )
-            with cute.arch.elect_one():
-                tcgen05.commit(s_0_full)
+            if i >= others:
+                cute.arch.mbarrier_wait(s_0_empty, ((own_done + (i - others)) & 1) ^ 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                # S = Q K^T
+                QK_0.multiply(
+                    qk_0_a[None, None, None, item * 2 % 2], qk_0_b[None, None, None, (done + i) % STAGES],
+                    tmem, False
+                )
+                with cute.arch.elect_one():
+                    tcgen05.commit(s_0_full)
             cute.arch.mbarrier_wait(v_full + (done + (i - 1)) % STAGES, ((done + (i - 1)) // STAGES) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
-            cute.arch.mbarrier_wait(p_0_full, (done + (i - 1)) & 1)
-            nvvm.tcgen05_fence("after_thread_sync")
-            # o_0: p_0 also gives its slot back
-            # O += P V
-            PV_0.multiply(
-                tmem + TILE * 4 // 4, pv_0_b[None, None, None, (done + (i - 1)) % STAGES],
-                tmem + (TILE * 4 // 4 + TILE * 2 // 4), i - 1 > 0
-            )
-            with cute.arch.elect_one():
-                tcgen05.commit(p_0_empty)
-            with cute.arch.elect_one():
-                tcgen05.commit(o_0_full)
+            if i > others:
+                cute.arch.mbarrier_wait(p_0_full, (own_done + (i - 1 - others)) & 1)
+                nvvm.tcgen05_fence("after_thread_sync")
+                # o_0: p_0 also gives its slot back
+                # O += P V
+                PV_0.multiply(
+                    tmem + TILE * 4 // 4, pv_0_b[None, None, None, (done + (i - 1)) % STAGES],
+                    tmem + (TILE * 4 // 4 + TILE * 2 // 4), i - 1 > others
+                )
+                with cute.arch.elect_one():
+                    tcgen05.commit(p_0_empty)
+                with cute.arch.elect_one():
+                    tcgen05.commit(o_0_full)
             cute.arch.mbarrier_wait(s_1_empty, ((done + i) & 1) ^ 1)
             nvvm.tcgen05_fence("after_thread_sync")
             # S = Q K^T
@@ -691,13 +696,13 @@ def mma(
             tcgen05.commit(q_empty + (item * 2 + 1) % 2)
         cute.arch.mbarrier_wait(v_full + (done + (tiles - 1)) % STAGES, ((done + (tiles - 1)) // STAGES) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-        cute.arch.mbarrier_wait(p_0_full, (done + (tiles - 1)) & 1)
+        cute.arch.mbarrier_wait(p_0_full, (own_done + (tiles - 1 - others)) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
         # o_0: p_0 also gives its slot back
         # O += P V
         PV_0.multiply(
             tmem + TILE * 4 // 4, pv_0_b[None, None, None, (done + (tiles - 1)) % STAGES],
-            tmem + (TILE * 4 // 4 + TILE * 2 // 4), tiles - 1 > 0
+            tmem + (TILE * 4 // 4 + TILE * 2 // 4), tiles - 1 > others
         )
         with cute.arch.elect_one():
             tcgen05.commit(p_0_empty)
@@ -720,6 +725,7 @@ def mma(
         with cute.arch.elect_one():
             tcgen05.commit(v_empty + (done + (tiles - 1)) % STAGES)
         done = done + tiles
+        own_done = own_done + (tiles - others)
 
 
 @cute.kernel

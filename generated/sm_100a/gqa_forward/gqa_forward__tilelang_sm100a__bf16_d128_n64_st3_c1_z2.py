@@ -138,7 +138,7 @@ def soften_0(
         within = T.alloc_var("int32", init=number - first * blocks)
         width = T.alloc_var("int32", init=T.min(abreast, bundles - first))
         row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
-        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
+        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + GROUP_ROWS), TILE))
         pair = T.alloc_var("int32", init=first + T.truncmod(within, width))
         batch = T.truncdiv(pair, heads)
         head = pair - batch * heads
@@ -287,7 +287,9 @@ def soften_1(
         within = T.alloc_var("int32", init=number - first * blocks)
         width = T.alloc_var("int32", init=T.min(abreast, bundles - first))
         row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
-        tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
+        tiles = T.alloc_var(
+            "int32", init=leaf.ceildiv(T.min(skv, row + shift + (GROUP_ROWS + GROUP_ROWS)), TILE)
+        )
         pair = T.alloc_var("int32", init=first + T.truncmod(within, width))
         batch = T.truncdiv(pair, heads)
         head = pair - batch * heads
@@ -544,6 +546,7 @@ def mma(
 ):
     """Issues every tcgen05.mma and commit."""
     done = T.alloc_var("int32", init=0)
+    own_done = T.alloc_var("int32", init=0)
     for item in T.serial(items):
         number = T.alloc_var("int32", init=cta + T.truncmod(item, 2) * (ctas - 1 - 2 * cta) + item * ctas)
         first = T.alloc_var("int32", init=T.truncdiv(number, abreast * blocks) * abreast)
@@ -551,20 +554,22 @@ def mma(
         width = T.alloc_var("int32", init=T.min(abreast, bundles - first))
         row = T.alloc_var("int32", init=(blocks - 1 - T.truncdiv(within, width)) * ROWS)
         tiles = T.alloc_var("int32", init=leaf.ceildiv(T.min(skv, row + shift + ROWS), TILE))
+        others = T.alloc_var("int32", init=tiles - leaf.ceildiv(T.min(skv, row + shift + GROUP_ROWS), TILE))
         T.mbarrier_wait_parity(k_full[done % STAGES], (done // STAGES) & 1)
         T.tcgen05_after_thread_sync()
         T.mbarrier_wait_parity(q_full[item * 2 % 2], (item * 2 // 2) & 1)
         T.tcgen05_after_thread_sync()
-        T.mbarrier_wait_parity(s_0_empty[0], (done & 1) ^ 1)
-        T.tcgen05_after_thread_sync()
-        # S = Q K^T
-        T.tcgen05_gemm(
-            q_s[item * 2 % 2, :, :], k_s[done % STAGES, :, :], s_t_0[0, :, :], transpose_B=True,
-            clear_accum=True, mbar=None
-        )
-        T.tcgen05_mma_arrive(s_0_full[0])
         T.mbarrier_wait_parity(q_full[(item * 2 + 1) % 2], ((item * 2 + 1) // 2) & 1)
         T.tcgen05_after_thread_sync()
+        if others == 0:
+            T.mbarrier_wait_parity(s_0_empty[0], ((own_done + (0 - others)) & 1) ^ 1)
+            T.tcgen05_after_thread_sync()
+            # S = Q K^T
+            T.tcgen05_gemm(
+                q_s[item * 2 % 2, :, :], k_s[done % STAGES, :, :], s_t_0[0, :, :], transpose_B=True,
+                clear_accum=True, mbar=None
+            )
+            T.tcgen05_mma_arrive(s_0_full[0])
         T.mbarrier_wait_parity(s_1_empty[0], (done & 1) ^ 1)
         T.tcgen05_after_thread_sync()
         # S = Q K^T
@@ -577,26 +582,28 @@ def mma(
         for i in T.serial(1, tiles):
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             T.tcgen05_after_thread_sync()
-            T.mbarrier_wait_parity(s_0_empty[0], ((done + i) & 1) ^ 1)
-            T.tcgen05_after_thread_sync()
-            # S = Q K^T
-            T.tcgen05_gemm(
-                q_s[item * 2 % 2, :, :], k_s[(done + i) % STAGES, :, :], s_t_0[0, :, :], transpose_B=True,
-                clear_accum=True, mbar=None
-            )
-            T.tcgen05_mma_arrive(s_0_full[0])
+            if i >= others:
+                T.mbarrier_wait_parity(s_0_empty[0], ((own_done + (i - others)) & 1) ^ 1)
+                T.tcgen05_after_thread_sync()
+                # S = Q K^T
+                T.tcgen05_gemm(
+                    q_s[item * 2 % 2, :, :], k_s[(done + i) % STAGES, :, :], s_t_0[0, :, :], transpose_B=True,
+                    clear_accum=True, mbar=None
+                )
+                T.tcgen05_mma_arrive(s_0_full[0])
             T.mbarrier_wait_parity(v_full[(done + (i - 1)) % STAGES], ((done + (i - 1)) // STAGES) & 1)
             T.tcgen05_after_thread_sync()
-            T.mbarrier_wait_parity(p_0_full[0], (done + (i - 1)) & 1)
-            T.tcgen05_after_thread_sync()
-            # o_0: p_0 also gives its slot back
-            # O += P V
-            T.tcgen05_gemm(
-                p_t_0[0, :, :], v_s[(done + (i - 1)) % STAGES, :, :], o_t_0[0, :, :],
-                clear_accum=(i - 1 > 0) == False, mbar=None
-            )
-            T.tcgen05_mma_arrive(p_0_empty[0])
-            T.tcgen05_mma_arrive(o_0_full[0])
+            if i > others:
+                T.mbarrier_wait_parity(p_0_full[0], (own_done + (i - 1 - others)) & 1)
+                T.tcgen05_after_thread_sync()
+                # o_0: p_0 also gives its slot back
+                # O += P V
+                T.tcgen05_gemm(
+                    p_t_0[0, :, :], v_s[(done + (i - 1)) % STAGES, :, :], o_t_0[0, :, :],
+                    clear_accum=(i - 1 > others) == False, mbar=None
+                )
+                T.tcgen05_mma_arrive(p_0_empty[0])
+                T.tcgen05_mma_arrive(o_0_full[0])
             T.mbarrier_wait_parity(s_1_empty[0], ((done + i) & 1) ^ 1)
             T.tcgen05_after_thread_sync()
             # S = Q K^T
@@ -621,13 +628,13 @@ def mma(
         T.tcgen05_mma_arrive(q_empty[(item * 2 + 1) % 2])
         T.mbarrier_wait_parity(v_full[(done + (tiles - 1)) % STAGES], ((done + (tiles - 1)) // STAGES) & 1)
         T.tcgen05_after_thread_sync()
-        T.mbarrier_wait_parity(p_0_full[0], (done + (tiles - 1)) & 1)
+        T.mbarrier_wait_parity(p_0_full[0], (own_done + (tiles - 1 - others)) & 1)
         T.tcgen05_after_thread_sync()
         # o_0: p_0 also gives its slot back
         # O += P V
         T.tcgen05_gemm(
             p_t_0[0, :, :], v_s[(done + (tiles - 1)) % STAGES, :, :], o_t_0[0, :, :],
-            clear_accum=(tiles - 1 > 0) == False, mbar=None
+            clear_accum=(tiles - 1 > others) == False, mbar=None
         )
         T.tcgen05_mma_arrive(p_0_empty[0])
         T.tcgen05_mma_arrive(o_0_full[0])
@@ -643,6 +650,7 @@ def mma(
         T.tcgen05_mma_arrive(o_1_full[0])
         T.tcgen05_mma_arrive(v_empty[(done + (tiles - 1)) % STAGES])
         done = done + tiles
+        own_done = own_done + (tiles - others)
 
 
 def program():
