@@ -1,11 +1,17 @@
-"""Grouped-query attention, forward, as a tile program: query rows on M, keys on N, softmax in registers.
+"""Grouped-query attention, forward, as a tile program: query rows on M, keys on N.
 
     S[rows, keys] = Q K^T;   P = exp2(scale * (S - top)) in 16 bits;   O[rows, dim] += P V
 
-A CTA takes 128 query rows of one head. One warp copies: the queries once, keys and values through a ring each. Two
-warpgroups have 64 rows each and run one text. Each issues the scores of the next tile, then the second product of this
-one, and works out the next weights while that runs; with `order` they take turns at issuing, so that one multiplies
-while the other is at its softmax. Tiles go from the last key to the first, so that those with a mask come first.
+A CTA takes a block of query rows of one head. One warp copies: the queries once, keys and values through a ring each.
+Tiles go from the last key to the first, so that those with a mask come first, and in front of them those that only the
+later rows of the block see: who has no such row leaves them out.
+
+On Hopper two or three warpgroups have 64 rows each and run one text, with scores and result in registers. Each issues
+the scores of the next tile, then the second product of this one, and works out the next weights while that runs; with
+`order` they take turns at issuing, so that one multiplies while the other is at its softmax.
+
+On Blackwell a block has two sides of 128 rows, each with a warpgroup for its softmax; scores, weights and result lie in
+tensor memory. One warp issues all products: while a side is at its softmax, those of the other run.
 
 Work items are (head, block of rows). Heads that share keys lie next to each other, and blocks of a causal call come
 heaviest first. A CTA takes one of each `ctas`, to and fro, and copies the next one's tiles under its epilogue. The CTAs
@@ -49,9 +55,10 @@ from ..tile.text import Box, Recorder, Slot, Value, ceildiv, maximum, minimum, n
 
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
 GROUP_ROWS = Size(64, "GROUP_ROWS")
-# On Blackwell: a row a lane of tensor memory, two warpgroups, and as much of the result in registers at once.
+# On Blackwell a warpgroup has a row a lane of tensor memory.
 LANES = Size(128, "GROUP_ROWS")
 SIDES = (0, 1)
+# Columns of the result that it has in registers at once.
 HELD = Size(32, "HELD")
 # Registers of a thread by the number of warpgroups that attend: of those, and of the one that loads.
 REGISTERS = {2: (232, 40), 3: (160, 32)}

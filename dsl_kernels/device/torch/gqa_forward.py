@@ -9,6 +9,7 @@ import torch
 
 from ...tile.text import Writes, leaf
 
+# Warps that share out the rows.
 WARPS = 4
 
 
