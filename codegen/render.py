@@ -42,26 +42,34 @@ SIZES = "# sizes"
 
 
 def wrapped(line: str) -> list[str]:
-    """A line of a module in lines of at most WIDTH columns: a comment by words, a call by its arguments."""
+    """A line of a module in lines of at most WIDTH columns: a comment by words, a call or a slice by its parts."""
     margin = " " * (len(line) - len(line.lstrip()))
     if len(line) <= WIDTH:
         return [line]
     if line.lstrip().startswith("# "):
         text = textwrap.wrap(line.strip()[2:], WIDTH - len(margin) - 2, break_on_hyphens=False)
         return [f"{margin}# {part}" for part in text]
-    for begin in (i for i, c in enumerate(line) if c == "("):
+    for begin in (i for i, c in enumerate(line) if c in "(["):
         pieces, end = _split(line, begin)
-        if end is not None and line[end:] in (")", "):", "),"):
-            break
-    else:
+        if end is not None and line[end:] in (")", "):", "),", "]", "],"):
+            lines = [line[: begin + 1], *_packed(pieces, margin + INDENT), margin + line[end:]]
+            return [part for row in lines for part in wrapped(row)]
+    pieces, _ = _split(f"({line.strip().rstrip(',')})", 0)
+    if len(pieces) == 1:
         return [line]
-    lines, row = [line[: begin + 1]], margin + INDENT
+    *lines, last = _packed(pieces, margin)
+    return [*lines, last + "," * line.endswith(",")]
+
+
+def _packed(pieces: list[str], margin: str) -> list[str]:
+    """Arguments in lines, as many as fit, all but the last line with a comma at its end."""
+    lines, row = [], margin
     for piece in pieces:
         if row.strip() and len(row) + len(piece) + 1 > WIDTH:
             lines.append(row.rstrip())
-            row = margin + INDENT
+            row = margin
         row += piece + ", "
-    return [part for row in (*lines, row.rstrip(" ,"), margin + line[end:]) for part in wrapped(row)]
+    return [*lines, row.rstrip(" ,")]
 
 
 def _split(line: str, begin: int) -> tuple[list[str], int | None]:
@@ -254,6 +262,7 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
         "homes": {name: home(name, own or modules) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
+        "padded": padded(schedule),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
@@ -304,6 +313,16 @@ def box_kinds(statements: list[Any]) -> dict[str, str]:
     return kinds
 
 
+def padded(schedule: Schedule) -> str | None:
+    """The buffer in tensor memory that takes the columns that nobody declared: one that is a power of two with them."""
+    spare = schedule.tmem_allocation() - schedule.tmem_columns()
+    buffers = [b for b in schedule.buffers if b.space is Space.TENSOR]
+    fitting = [
+        b.name for b in buffers if spare % b.columns == 0 and (b.stages * b.columns + spare).bit_count() == 1
+    ]
+    return fitting[-1] if spare and fitting else None
+
+
 def extent(printer: Printer, buffer: Buffer) -> str:
     """Elements of a buffer, over all stages, as a product."""
     first, *others = (buffer.stages,) * (buffer.stages > 1) + buffer.shape
@@ -337,7 +356,12 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
     operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
     found = {}
     copies = [
-        (s.source, s.target) for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Rows)
+        (s.source, s.target)
+        for s in statements
+        # A tensor map of boxes for several CTAs is made from the operand itself.
+        if isinstance(s, Bulk)
+        and not isinstance(s.source, Rows)
+        and not (s.slot.pipeline.multicast or s.slot.pipeline.pair)
     ]
     copies += [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     for source, view in copies:
@@ -347,7 +371,8 @@ def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any
             extents = tuple(reversed(tensor_map.global_dims))
             # A vector is seen as a matrix of one row, whose stride is never used but must be a multiple of 16 bytes.
             shape, strides = (extents, None) if len(extents) > 1 else (("1", *extents), "(4, 1)")
-            if operands[tensor_map.operand].strides is not None:
+            operand = operands[tensor_map.operand]
+            if operand.strides is not None or len(extents) > 2:
                 steps = [_in_elements(s, DTYPES[dtype].bytes) for s in reversed(tensor_map.global_strides)]
                 strides = f"({', '.join([*steps, '1'])})"
             found[f"{tensor_map.name}_rows"] = (tensor_map.operand, shape, dtype, strides)

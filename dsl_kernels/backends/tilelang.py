@@ -302,6 +302,14 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
             fix="report it: TileLang's host code changed",
         )
 
+    stored: set[Any] = set()
+
+    def visit_store(node: Any) -> None:
+        """Tensor maps through which the copy engine writes; TileLang counts every map as read only."""
+        if isinstance(node, tirx.Call) and str(getattr(node.op, "name", "")).startswith("tl.tma_store"):
+            stored.update(arg for arg in node.args if isinstance(arg, tirx.Var))
+
+    post_order_visit(device.body, visit_store)
     read_only = {int(i) for i in attrs.get("tl.readonly_param_indices", ())}
     params: list[Param] = []
     written: set[str] = set()
@@ -323,7 +331,7 @@ def _launch_description(program: Any, lowered: Any, variant: str) -> dict[str, A
                 got=f"{param.name}: {param.dtype}",
                 fix="change it",
             )
-        if index not in read_only:
+        if index not in read_only or param in stored:
             written.add(touched)
 
     extents = {str(k): v for k, v in attrs["thread_extent"].items()}

@@ -191,13 +191,14 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
     if pipe.fill is Engine.TCGEN05:
         return (Action.COMMIT_FULL,), 1
     steps: list[Action] = []
+    # Whether this arrival also hands tensor memory back that the same threads have read and rescaled.
+    returns = any(back.returned_by == pipe.name for back in schedule.pipelines)
     if pipe.fill is Engine.TMEM:
-        steps += [Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
+        steps += [Action.WAIT_TMEM_LOAD] * returns + [Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
     elif pipe.fill is Engine.THREADS:
         if async_reader and not _tmem(schedule, pipe):
             steps.append(Action.FENCE_PROXY)
-        if any(back.returned_by == pipe.name for back in schedule.pipelines):
-            # This arrival also hands tensor memory back that the same threads have read and rescaled.
+        if returns:
             steps += [Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
     else:
         raise DeclarationError(

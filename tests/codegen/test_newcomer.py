@@ -176,7 +176,8 @@ BENCH_ON_CPU = """
 import json, os
 os.environ["DSL_KERNELS_EXECUTOR"] = "interpreter"
 import torch
-from dsl_kernels import bench, grids, measure, ops, problems
+from dsl_kernels import ops, problems
+from dsl_kernels.timing import bench, grids, measure
 measure.DEVICE, bench.turns = "cpu", lambda touched: 2
 torch.cuda.current_device, ops._base.device_facts = lambda: 0, lambda index: ("sm_90a", "")
 timed = []

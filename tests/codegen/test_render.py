@@ -114,6 +114,7 @@ def test_lines_fit_and_comments_come_from_the_declaration(candidate) -> None:
         + ", ".join(f"argument_{i}[{i}, :]" for i in range(12))
         + ")",
         "def score(" + ", ".join(f"parameter_{i}: Int32" for i in range(12)) + "):\n    pass",
+        "x = rows[" + ", ".join(f"first_{i} : first_{i} + 64" for i in range(12)) + "]",
         "x = f(g(" + ", ".join("1234567" for _ in range(12)) + "), 'a', \"b, (c\", " + "d" * 60 + ")",
     ],
 )

@@ -356,6 +356,7 @@ class Probe:
         bits: torch.dtype | None = None,
         partial: str = "",
         by_row: bool = False,
+        by_product: bool = False,
     ) -> Callable[[Recorder], Any]:
         """A register buffer.
 
@@ -367,6 +368,7 @@ class Probe:
             partial: "sum" or "amax": each thread has a part of its elements, and `value` is [threads, per_thread]. The
                 elements are what the parts make together.
             by_row: a fragment of TileLang of which each thread has a row, as it has of tensor memory.
+            by_product: a fragment of TileLang that lies as a product of 64 rows leaves it, for a leaf that counts on it.
         """
         whole = not self.cute and not private
         per_thread = None if places is None else places.shape[1]
@@ -418,6 +420,14 @@ class Probe:
                 copy = f"T.copy({part}, to)" if way == "take" else f"T.copy(to, {part})"
                 if by_row and way == "take":
                     copy = f"for r in T.Parallel({shape[0]}):\n    for c in T.serial({shape[1]}):\n        to[r, c] = {operand}[rank, r, c]"
+                dealt = (
+                    "i, j"
+                    if by_row
+                    else "i // 16 * 32 + i % 8 * 4 + j % 8 // 2, j // 8 * 4 + i // 8 % 2 * 2 + j % 2"
+                )
+                if (by_row or by_product) and way == "take":
+                    layout = f"T.Fragment({shape}, forward_fn=lambda i, j: ({dealt}))"
+                    copy = f"T.annotate_layout({{to: {layout}}})\n{copy}"
                 return copy, "pass"
             at = f"{operand}[(rank * {self.threads} + thread) * {per_thread} + i]"
             if way == "take":

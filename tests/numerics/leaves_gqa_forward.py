@@ -1,36 +1,55 @@
-"""Cases of the leaves of grouped-query attention: the scores of 64 rows in the registers of a warpgroup."""
+"""Cases of the leaves of grouped-query attention: the scores of a warpgroup's rows, 64 on Hopper and 128 on Blackwell."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from leaf_probes import Probe, accumulators, case, warps_and_lanes
+from leaf_probes import Probe, accumulators, case, straight, warps_and_lanes
 
 from dsl_kernels.device.torch import gqa_forward as gqa
+from dsl_kernels.device.torch import gqa_forward_sm100 as gqa_sm100
 
-ROWS, KEYS = 64, 32
+KEYS = 32
 INF = float("inf")
 SCALE = 0.125 * 1.4427
 # An approximate instruction errs by a few units in the last place, and a sum of some dozen terms by as many more.
 APPROXIMATE = 4e-6
 
 
-def _own_rows() -> torch.Tensor:
-    """The two rows of which a thread has elements."""
+def _count(p: Probe) -> int:
+    """Rows of a warpgroup."""
+    return 128 if p.blackwell else 64
+
+
+def _own_rows(p: Probe) -> torch.Tensor:
+    """The rows of which a thread has elements: the one of its lane of tensor memory, or two."""
+    if p.blackwell:
+        return straight(128, 1)
     warp, lane = warps_and_lanes()
     return 16 * warp + lane // 4 + 8 * torch.arange(2)
 
 
+def _tile(p: Probe, title: str, value: torch.Tensor | None, columns: int, **kind: Any) -> Any:
+    """A tile of a warpgroup's rows, as tensor memory or a product leaves it."""
+    rows = _count(p)
+    places = straight(rows, columns) if p.blackwell else accumulators(rows, columns)
+    dealt = {"by_row": True} if p.blackwell else {"by_product": True}
+    return p.registers(title, (rows, columns), value, places=places, **dealt, **kind)
+
+
 def _scores(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
-    return p.registers("scores", (ROWS, KEYS), value, places=accumulators(ROWS, KEYS), **kind)
+    return _tile(p, "scores", value, KEYS, **kind)
 
 
 def _rows(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
-    return p.registers(title, (ROWS,), value, places=_own_rows(), private=True, **kind)
+    return p.registers(title, (_count(p),), value, places=_own_rows(p), private=True, **kind)
 
 
 def _total(p: Probe, **kind: Any) -> Any:
+    """Sums of rows; on Hopper each thread has that of its own columns."""
+    if p.blackwell:
+        return _rows(p, "total", p.uniform(128), **kind)
     return _rows(p, "total", p.uniform(128, 2), partial="sum", **kind)
 
 
@@ -38,14 +57,14 @@ def _total(p: Probe, **kind: Any) -> Any:
 def hide_keys(p: Probe, key: int, shift: int) -> None:
     """Tiles that all rows see whole, that the diagonal crosses, and past the last key."""
     p.threads = 128
-    scores = _scores(p, p.normal(ROWS, KEYS))
-    p.call(scores, p.dim("row", 100), p.dim("key", key), p.dim("keys", 173), p.dim("shift", shift), p.thread)
+    scores = _scores(p, p.normal(_count(p), KEYS))
+    p.call(scores, p.dim("row", 100), p.dim("key", key), p.dim("skv", 173), p.dim("shift", shift), p.thread)
 
 
 @case(gqa.online_softmax, unseen=(False, True))
 def online_softmax(p: Probe, unseen: bool) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    scores, top = p.normal(ROWS, KEYS), p.normal(ROWS)
+    scores, top = p.normal(_count(p), KEYS), p.normal(_count(p))
     top[::3] = -INF
     if unseen:
         scores[::2] = -INF
@@ -58,7 +77,7 @@ def online_softmax(p: Probe, unseen: bool) -> None:
 def online_softmax_lazily(p: Probe, bits: bool, tops: str) -> None:
     """No row rises; those of two warps rise; limits below zero, at which all rise; rows that have seen no key."""
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    scores, top = 8 * p.normal(ROWS, KEYS), 8 * p.uniform(ROWS)
+    scores, top = 8 * p.normal(_count(p), KEYS), 8 * p.uniform(_count(p))
     if tops == "low":
         scores[5, 3], scores[63, 31] = 70.0, 90.0
     elif tops == "negative":
@@ -77,18 +96,20 @@ def online_softmax_lazily(p: Probe, bits: bool, tops: str) -> None:
 @case(gqa.rescale_rows, changed=(False, True))
 def rescale_rows(p: Probe, changed: bool) -> None:
     p.threads = 128
-    factor = torch.ones(ROWS)
+    factor = torch.ones(_count(p))
     if changed:
         factor[20], factor[50] = 0.25, 0.5
-    acc = p.registers("acc", (ROWS, 128), p.normal(ROWS, 128), places=accumulators(ROWS, 128))
+    acc = _tile(p, "acc", p.normal(_count(p), 128), 128)
     p.call(acc, _rows(p, "factor", factor, out=False), p.thread)
 
 
 @case(gqa.divide_by_total)
 def divide_by_total(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    acc = p.registers("acc", (ROWS, 128), p.normal(ROWS, 128), places=accumulators(ROWS, 128))
-    p.call(acc, _rows(p, "top", p.normal(ROWS)), _total(p, out=False), p.scalar("scale", SCALE), p.thread)
+    acc = _tile(p, "acc", p.normal(_count(p), 128), 128)
+    p.call(
+        acc, _rows(p, "top", p.normal(_count(p))), _total(p, out=False), p.scalar("scale", SCALE), p.thread
+    )
 
 
 @case(gqa.store_lse, row=(0, 64, 128))
@@ -96,6 +117,34 @@ def store_lse(p: Probe, row: int) -> None:
     """Whole, in part and past the last row."""
     p.threads = 128
     p.call(
-        p.operand("lse", torch.zeros(2, 3, 100), out=True), _rows(p, "values", p.normal(ROWS), out=False), p.dim("batch", 1),
-        p.dim("head", 2), p.dim("heads", 3), p.dim("row", row), p.dim("rows", 100), p.thread,
+        p.operand("lse", torch.zeros(2, 3, 100), out=True), _rows(p, "values", p.normal(_count(p)), out=False), p.dim("batch", 1),
+        p.dim("head", 2), p.dim("heads", 3), p.dim("row", row), p.dim("sq", 100), p.thread,
+    )  # fmt: skip
+
+
+@case(gqa_sm100.rescale_output, changed=(False, True), columns=(64, 128))
+def rescale_output(p: Probe, changed: bool, columns: int) -> None:
+    p.threads = 128
+    factor = torch.ones(128)
+    if changed:
+        factor[20], factor[50] = 0.25, 0.5
+    acc = p.tensor("acc", (128, columns), p.normal(128, columns), out=True)
+    p.call(
+        acc, columns, _rows(p, "factor", factor, out=False), _tile(p, "part", None, 32, out=False), p.thread
+    )
+
+
+@case(gqa_sm100.finish_rows)
+def finish_rows(p: Probe) -> None:
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    p.call(_rows(p, "top", p.normal(128)), _total(p), p.scalar("scale", SCALE), p.thread)
+
+
+@case(gqa_sm100.stage_output, columns=(64, 128))
+def stage_output(p: Probe, columns: int) -> None:
+    p.threads = 128
+    p.call(
+        p.shared("target", (128, columns), dtype="bfloat16", swizzle=128, out=True), p.tensor("acc", (128, columns), p.normal(128, columns)),
+        columns, _rows(p, "inverse", p.uniform(128), out=False), _tile(p, "part", None, 32, out=False),
+        _tile(p, "rounded", None, 32, dtype="bfloat16", out=False), p.thread,
     )  # fmt: skip

@@ -19,6 +19,7 @@ WORKLOADS = {
     "lightning_indexer": ("decode_ragged", "prefill_ragged"),
     "topk_selector": ("tiny_paged", "starts", "scores_ties"),
     "sparse_mla": ("tiny_h16", "ids_mixed"),
+    "gqa_forward": ("tiny_causal_fp16",),
 }
 
 

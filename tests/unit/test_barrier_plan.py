@@ -163,6 +163,21 @@ def test_an_accumulator_returned_by_another_pipeline_is_fenced_there():
     )  # fmt: skip
 
 
+def test_weights_in_tensor_memory_may_return_an_accumulator_that_was_read():
+    """Its loads have arrived before the weights are handed on, and with them the accumulator."""
+    arch, program = ARCHS["sm_100a"], programs.get("gqa_forward")
+    knobs = {"dtype": "fp16", "dim": 64, "tile": 64, "stages": 3, "cluster": 1, "lazy": 2}
+    plan = barrier_plan(program.schedule(knobs, arch))
+    assert plan.pipelines["o_0"].empty is None
+    assert plan.pipelines["p_0"].commit == (
+        Action.WAIT_TMEM_LOAD,
+        Action.WAIT_TMEM_STORE,
+        Action.FENCE_BEFORE,
+        Action.ELECT,
+        Action.ARRIVE_FULL,
+    )
+
+
 # Words that order threads or engines. The plan and the text say them, `_actions.j2` and `_spelling.j2` spell them.
 SYNCHRONISATION = re.compile(
     r"mbarrier[\w.:]*|\w*fence\w*|\w*sync_?threads\w*|\w*sync_?warp\w*|bar(?:rier)?\.(?:sync|arrive|cluster)[\w.]*"
@@ -175,6 +190,7 @@ BY_HAND = {
     ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
     ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v2.f32"): "st.async: a store that signals",
     ("device/cutedsl/sparse_mla_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
+    ("device/cutedsl/gqa_forward_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/sparse_mla_wide.py", "sync_warp"): "a warp turns its own rows around",
     ("device/cutedsl/topk_selector.py", "sync_warp"): "a warp reads back its own word",
     ("device/cutedsl/grid.py", "acq_rel"): "the atomic of a ticket",

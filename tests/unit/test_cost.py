@@ -122,8 +122,8 @@ CASES = [
     *(mla(t, h, topk=k, form=f, arch=a) for (t, k), h, f, a in product(((1, 2048), (40, 192), (500, 128)), (8, 16, 32, 64, 128), ("bf16", "fp8"), ARCHS)),
     *(resample(b, n, m, d, a) for (b, n, m, d), a in product(((1, 2, 5, 8), (2, 300, 131, 5), (3, 20000, 70, 16)), ARCHS)),
     *(
-        gqa(b, sq, skv, 8, 4, dim, causal, form)
-        for (b, sq, skv), dim, causal, form in product(((1, 1, 129), (2, 700, 700), (40, 300, 513)), (128, 64), (0, 1), ("fp16", "bf16"))
+        gqa(b, sq, skv, 8, 4, dim, causal, form, a)
+        for (b, sq, skv), dim, causal, form, a in product(((1, 1, 129), (2, 700, 700), (40, 300, 513)), (128, 64), (0, 1), ("fp16", "bf16"), ARCHS)
     ),
 ]  # fmt: skip
 

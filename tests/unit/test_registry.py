@@ -64,10 +64,10 @@ def resample(b=64, n=4096, m=1024, d=32, arch="sm_90a", **kwargs) -> registry.Ca
 
 
 def gqa(
-    b=4, sq=4096, skv=4096, heads=64, kv_heads=8, dim=128, causal=0, form="fp16", **kwargs
+    b=4, sq=4096, skv=4096, heads=64, kv_heads=8, dim=128, causal=0, form="fp16", arch="sm_90a", **kwargs
 ) -> registry.Call:
     dims = {"b": b, "sq": sq, "skv": skv, "heads": heads, "kv_heads": kv_heads, "dim": dim, "causal": causal}
-    return registry.Call("gqa_forward", form, "sm_90a", dims, **kwargs)
+    return registry.Call("gqa_forward", form, arch, dims, **kwargs)
 
 
 GRID = [

@@ -33,7 +33,11 @@ def read_tensor(target, source, thread):
 
 def write_tensor(target, source, thread):
     """A 16-bit fragment, a row a thread, into tensor memory; its arrival is waited for at the commit."""
-    words = cute.recast_tensor(flat(source), Float32)
+    write_words(target, cute.recast_tensor(flat(source), Float32), thread)
+
+
+def write_words(target, words, thread):
+    """A vector of this thread's words, a row a thread, into tensor memory."""
     count = cute.size(words)
     atom = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(count)), Float32)
     copy = tcgen05.make_tmem_copy(atom, _columns(target, count)).get_slice(thread)

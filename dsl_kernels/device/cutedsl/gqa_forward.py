@@ -26,13 +26,18 @@ def exp2(x):
     return cute.math.exp2(x, fastmath=True)
 
 
-def _reduce(values, r, combine):
-    """Over this thread's elements of its row `r`."""
-    mine = [values[i] for i in range(cute.size(values)) if i // 2 % 2 == r]
+def reduced(values, combine):
+    """Over some values of this thread."""
+    mine = [values[i] for i in range(len(values) if isinstance(values, list) else cute.size(values))]
     while len(mine) > 1:
         width = min(CHAINS, len(mine) // 2)
         mine = [combine(mine[i], mine[i + width]) for i in range(width)] + mine[2 * width :]
     return mine[0]
+
+
+def _reduce(values, r, combine):
+    """Over this thread's elements of its row `r`."""
+    return reduced([values[i] for i in range(cute.size(values)) if i // 2 % 2 == r], combine)
 
 
 def hide_keys(scores, row, key, keys, shift, thread):
@@ -64,17 +69,17 @@ def online_softmax(scores, top, total, factor, scale, unseen, thread):
 def _grown(values, limit, bits):
     """Whether a score of this thread reaches the limit of its row; by their bits, three integers are compared at once."""
     if bits:
-        most = [_reduce(values, r, _higher) for r in range(2)]
+        most = [_reduce(values, r, higher) for r in range(2)]
         return (most[0] >= limit[0].bitcast(Int32)) | (most[1] >= limit[1].bitcast(Int32))
     most = [_reduce(values, r, cute.arch.fmax) for r in range(2)]
     return (most[0] >= limit[0]) | (most[1] >= limit[1]) | (limit[0] <= 0.0) | (limit[1] <= 0.0)
 
 
-def _higher(a, b):
-    return cutlass.max(_bits(a), _bits(b))
+def higher(a, b):
+    return cutlass.max(bits_of(a), bits_of(b))
 
 
-def _bits(x):
+def bits_of(x):
     return x if x.dtype is Int32 else x.bitcast(Int32)
 
 

@@ -27,13 +27,13 @@ def _copy(tensor_map, to, barrier, ctas, pair, at):
 
 
 @T.macro
-def load_box(tensor_map, target, slot, row, full, full_slot, ctas, pair, at):
-    """Copy the box at coordinates `at` (outermost first) to rows `row` on, in each of `ctas` CTAs; completes on full[full_slot].
+def load_box(tensor_map, target, slot, row, column, full, full_slot, ctas, pair, at):
+    """Copy the box at coordinates `at` (outermost first) to `row` and `column` on, in each of `ctas` CTAs.
 
-    That is the barrier of each of those CTAs, or with `pair` the one of the first of two.
+    It completes on full[full_slot] of each of those CTAs, or with `pair` of the first of two.
     """
     if T.shuffle_elect(32):
-        _copy(tensor_map, T.access_ptr(target[slot, row, 0], "w", 64), full[full_slot], ctas, pair, at)
+        _copy(tensor_map, T.access_ptr(target[slot, row, column], "w", 64), full[full_slot], ctas, pair, at)
 
 
 @T.macro

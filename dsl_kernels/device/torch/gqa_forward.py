@@ -9,8 +9,8 @@ import torch
 
 from ...tile.text import Writes, leaf
 
-# Rows of a warpgroup's fragment that a warp holds.
-WARP_ROWS = 16
+# Warps that share out the rows.
+WARPS = 4
 
 
 @leaf
@@ -51,7 +51,7 @@ def online_softmax_lazily(
     negative: then it always does. A device finds out by the scores' `bits` as integers, if so asked.
     """
     grown = (scores >= limit[:, None]).any(dim=1) | (limit <= 0)
-    grown = grown.view(-1, WARP_ROWS).any(dim=1).repeat_interleave(WARP_ROWS)
+    grown = grown.view(WARPS, -1).any(dim=1).repeat_interleave(len(grown) // WARPS)
     risen = torch.where(grown, torch.maximum(top, scores.amax(dim=1)), top)
     base = torch.where(risen == -math.inf, 0.0, risen)
     factor.copy_(torch.where(grown, torch.exp2((top - base) * scale), 1.0))

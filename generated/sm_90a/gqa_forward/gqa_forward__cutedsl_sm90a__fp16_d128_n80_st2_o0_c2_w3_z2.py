@@ -11,7 +11,7 @@ edit those, not this file. Knobs: dtype=fp16, dim=128, tile=80, stages=2, order=
 
 roles
   attend     threads 0..383, 160 registers  64 rows each: products, softmax, epilogue
-  load       threads 384..511, 24 registers  queries, keys and values
+  load       threads 384..511, 32 registers  queries, keys and values
 buffers
   q_s        192x128 float16, shared, 128-byte swizzle
   k_s        2 stages of 80x128 float16, shared, 128-byte swizzle
@@ -115,7 +115,7 @@ LAUNCH = Launch(
         ),
         TensorMap(
             "out_map", "out", "FLOAT16", global_dims=("128", "sq", "heads", "b"), global_strides=(
-                "heads * 256", "256", "sq * heads * 256"
+                "heads * 128 * 2", "128 * 2", "sq * heads * 128 * 2"
             ),
             box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1),
             swizzle="128B", l2_promotion="L2_128B",
@@ -144,7 +144,7 @@ def attend(
     abreast: Int32, sq: Int32, heads: Int32, skv: Int32, q_s: cute.Pointer, k_s: cute.Pointer,
     v_s: cute.Pointer, o_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, k_full: cute.Pointer,
     k_empty: cute.Pointer, v_full: cute.Pointer, v_empty: cute.Pointer, cta: Int32, rank: Int32,
-    blocks: Int32, bundles: Int32, total: Int32, items: Int32, shift: Int32, thread: Int32, warp: Int32
+    blocks: Int32, bundles: Int32, items: Int32, shift: Int32, thread: Int32, warp: Int32
 ):
     """64 rows each: products, softmax, epilogue."""
     qk_a = QK.operand_a(q_s, ROWS, DIM, 1, 128)
@@ -164,43 +164,61 @@ def attend(
     scale = sm_scale * 1.4426950408889634
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
-        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
-        first = number // (abreast * blocks) * abreast
-        within = number - first * blocks
-        width = cutlass.min(abreast, bundles - first)
-        bundle = first + within % width
-        pair = bundle * CLUSTER + rank
+        number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
+        first = Int32(number // (abreast * blocks) * abreast)
+        within = Int32(number - first * blocks)
+        width = Int32(cutlass.min(abreast, bundles - first))
+        row = Int32((blocks - 1 - within // width) * ROWS)
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
+        pair = Int32((first + within % width) * CLUSTER + rank)
         batch = pair // heads
         head = pair - batch * heads
-        row = (blocks - 1 - within // width) * ROWS
-        tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
         own_row = row + replica * GROUP_ROWS
+        others = Int32(
+            tiles - leaf.ceildiv(cutlass.min(skv, row + shift + (replica * GROUP_ROWS + GROUP_ROWS)), TILE)
+        )
         acc.fill(0.0)
         top.fill(-Float32.inf)
         total.fill(0.0)
         limit.fill(-0.0)
         cute.arch.mbarrier_wait(q_full, item & 1)
-        cute.arch.mbarrier_wait(k_full + done % STAGES, (done // STAGES) & 1)
+        for i in cutlass.range(others, unroll=1):
+            cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                boxes.arrive_in_cluster(k_empty + (done + i) % STAGES, 2)
+            cute.arch.mbarrier_wait(v_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                boxes.arrive_in_cluster(v_empty + (done + i) % STAGES, 2)
+        cute.arch.mbarrier_wait(k_full + (done + others) % STAGES, ((done + others) // STAGES) & 1)
         # S = Q K^T
         warpgroup.fence()
         QK.multiply(
-            qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, done % STAGES, 0, 0], scores, False
+            qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, (done + others) % STAGES, 0, 0],
+            scores, False
         )
         warpgroup.commit_group()
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
-            boxes.arrive_in_cluster(k_empty + done % STAGES, 2)
+            boxes.arrive_in_cluster(k_empty + (done + others) % STAGES, 2)
         # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
         # it.
-        leaf.hide_keys(scores, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        leaf.hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
         # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
         # two.
         leaf.online_softmax_lazily(scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
-        masked = cutlass.max(1, tiles - cutlass.min(skv, row + shift + 1) // TILE)
-        for i in cutlass.range(1, masked, 1, unroll=1):
+        masked = Int32(
+            cutlass.max(
+                others + 1, tiles - cutlass.min(skv, row + shift + (replica * GROUP_ROWS + 1)) // TILE
+            )
+        )
+        for i in cutlass.range(others + 1, masked, 1, unroll=1):
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             # S = Q K^T
             warpgroup.fence()
@@ -307,16 +325,15 @@ def load(
     """Queries, keys and values."""
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
-        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
-        first = number // (abreast * blocks) * abreast
-        within = number - first * blocks
-        width = cutlass.min(abreast, bundles - first)
-        bundle = first + within % width
-        pair = bundle * CLUSTER + rank
+        number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
+        first = Int32(number // (abreast * blocks) * abreast)
+        within = Int32(number - first * blocks)
+        width = Int32(cutlass.min(abreast, bundles - first))
+        row = Int32((blocks - 1 - within // width) * ROWS)
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
+        pair = Int32((first + within % width) * CLUSTER + rank)
         batch = pair // heads
         head = pair - batch * heads
-        row = (blocks - 1 - within // width) * ROWS
-        tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
         kv_head = head * kv_heads // heads
         cute.arch.mbarrier_wait(k_empty + done % STAGES, ((done // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
@@ -421,9 +438,9 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n80_st2_o0_c2_w3_z2(
     cta, rank, _ = cute.arch.block_idx()
     blocks = leaf.ceildiv(sq, ROWS)
     bundles = b * heads // CLUSTER
-    total = blocks * bundles
-    items = leaf.ceildiv(total - (cta + total // ctas % 2 * (ctas - 1 - 2 * cta)), ctas)
-    shift = skv - causal * sq
+    all_items = blocks * bundles
+    items = Int32(leaf.ceildiv(all_items - (cta + all_items // ctas % 2 * (ctas - 1 - 2 * cta)), ctas))
+    shift = Int32(skv - causal * sq)
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):
@@ -450,11 +467,10 @@ def gqa_forward__cutedsl_sm90a__fp16_d128_n80_st2_o0_c2_w3_z2(
         cute.arch.setmaxregister_increase(160)
         attend(
             out_map, out_map_coords, lse, sm_scale, ctas, abreast, sq, heads, skv, q_s, k_s, v_s, o_s, q_full,
-            q_empty, k_full, k_empty, v_full, v_empty, cta, rank, blocks, bundles, total, items, shift,
-            thread, warp
+            q_empty, k_full, k_empty, v_full, v_empty, cta, rank, blocks, bundles, items, shift, thread, warp
         )
     else:
-        cute.arch.setmaxregister_decrease(24)
+        cute.arch.setmaxregister_decrease(32)
         if warp == 12:
             load(
                 q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, ctas, abreast, heads, skv,

@@ -10,8 +10,8 @@ edit those, not this file. Knobs: dtype=fp16, dim=64, tile=128, stages=4, order=
   |===== v ====>|   v_s, ring of 4; bulk -> wgmma
 
 roles
-  attend     threads 0..255, 240 registers  64 rows each: products, softmax, epilogue
-  load       threads 256..383, 24 registers  queries, keys and values
+  attend     threads 0..255, 232 registers  64 rows each: products, softmax, epilogue
+  load       threads 256..383, 40 registers  queries, keys and values
 buffers
   q_s        128x64 float16, shared, 128-byte swizzle
   k_s        4 stages of 128x64 float16, shared, 128-byte swizzle
@@ -113,7 +113,7 @@ LAUNCH = Launch(
         ),
         TensorMap(
             "out_map", "out", "FLOAT16", global_dims=("64", "sq", "heads", "b"), global_strides=(
-                "heads * 128", "128", "sq * heads * 128"
+                "heads * 64 * 2", "64 * 2", "sq * heads * 64 * 2"
             ),
             box=(PANEL, GROUP_ROWS, 1, 1), element_strides=(1, 1, 1, 1),
             swizzle="128B", l2_promotion="L2_128B",
@@ -142,7 +142,7 @@ def attend(
     abreast: Int32, sq: Int32, heads: Int32, skv: Int32, q_s: cute.Pointer, k_s: cute.Pointer,
     v_s: cute.Pointer, o_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, k_full: cute.Pointer,
     k_empty: cute.Pointer, v_full: cute.Pointer, v_empty: cute.Pointer, cta: Int32, blocks: Int32,
-    bundles: Int32, total: Int32, items: Int32, shift: Int32, thread: Int32, warp: Int32
+    bundles: Int32, items: Int32, shift: Int32, thread: Int32, warp: Int32
 ):
     """64 rows each: products, softmax, epilogue."""
     qk_a = QK.operand_a(q_s, ROWS, DIM, 1, 128)
@@ -163,43 +163,63 @@ def attend(
     scale = sm_scale * 1.4426950408889634
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
-        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
-        first = number // (abreast * blocks) * abreast
-        within = number - first * blocks
-        width = cutlass.min(abreast, bundles - first)
-        bundle = first + within % width
-        pair = bundle
+        number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
+        first = Int32(number // (abreast * blocks) * abreast)
+        within = Int32(number - first * blocks)
+        width = Int32(cutlass.min(abreast, bundles - first))
+        row = Int32((blocks - 1 - within // width) * ROWS)
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
+        pair = Int32(first + within % width)
         batch = pair // heads
         head = pair - batch * heads
-        row = (blocks - 1 - within // width) * ROWS
-        tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
         own_row = row + replica * GROUP_ROWS
+        others = Int32(
+            tiles - leaf.ceildiv(cutlass.min(skv, row + shift + (replica * GROUP_ROWS + GROUP_ROWS)), TILE)
+        )
         acc.fill(0.0)
         top.fill(-Float32.inf)
         total.fill(0.0)
         limit.fill(-0.0)
         cute.arch.mbarrier_wait(q_full, item & 1)
-        cute.arch.mbarrier_wait(k_full + done % STAGES, (done // STAGES) & 1)
+        for i in cutlass.range(others, unroll=1):
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
+            cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(k_empty + (done + i) % STAGES)
+            cute.arch.mbarrier_wait(v_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(v_empty + (done + i) % STAGES)
+        cute.arch.mbarrier_wait(k_full + (done + others) % STAGES, ((done + others) // STAGES) & 1)
         # S = Q K^T
         warpgroup.fence()
         QK.multiply(
-            qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, done % STAGES, 0, 0], scores, False
+            qk_a[None, None, None, 0, replica, 0], qk_b[None, None, None, (done + others) % STAGES, 0, 0],
+            scores, False
         )
         warpgroup.commit_group()
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(k_empty + done % STAGES)
+            cute.arch.mbarrier_arrive(k_empty + (done + others) % STAGES)
         # Scores of row `row` + i and key `key` + j: -inf where there is no such key, or the row does not see
         # it.
-        leaf.hide_keys(scores, own_row, (tiles - 1) * TILE, skv, shift, worker)
+        leaf.hide_keys(scores, own_row, (tiles - 1 - others) * TILE, skv, shift, worker)
         # As `online_softmax`, but `top` stays where no score of a warp's rows exceeds it by `rise` powers of
         # two.
         leaf.online_softmax_lazily(scores, top, total, factor, limit, scale, RESCALE_LOG2, True, True, worker)
         # Every element in the dtype of the target, which the next product may take as its A.
         fragment.round_to(weights, scores)
-        masked = cutlass.max(1, tiles - cutlass.min(skv, row + shift + 1) // TILE)
-        for i in cutlass.range(1, masked, 1, unroll=1):
+        masked = Int32(
+            cutlass.max(
+                others + 1, tiles - cutlass.min(skv, row + shift + (replica * GROUP_ROWS + 1)) // TILE
+            )
+        )
+        for i in cutlass.range(others + 1, masked, 1, unroll=1):
             cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             # S = Q K^T
@@ -306,16 +326,15 @@ def load(
     """Queries, keys and values."""
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
-        number = cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas
-        first = number // (abreast * blocks) * abreast
-        within = number - first * blocks
-        width = cutlass.min(abreast, bundles - first)
-        bundle = first + within % width
-        pair = bundle
+        number = Int32(cta + item % 2 * (ctas - 1 - 2 * cta) + item * ctas)
+        first = Int32(number // (abreast * blocks) * abreast)
+        within = Int32(number - first * blocks)
+        width = Int32(cutlass.min(abreast, bundles - first))
+        row = Int32((blocks - 1 - within // width) * ROWS)
+        tiles = Int32(leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE))
+        pair = Int32(first + within % width)
         batch = pair // heads
         head = pair - batch * heads
-        row = (blocks - 1 - within // width) * ROWS
-        tiles = leaf.ceildiv(cutlass.min(skv, row + shift + ROWS), TILE)
         kv_head = head * kv_heads // heads
         cute.arch.mbarrier_wait(k_empty + done % STAGES, ((done // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
@@ -382,9 +401,9 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st4_o1_c1_z2(
     cta, rank, _ = cute.arch.block_idx()
     blocks = leaf.ceildiv(sq, ROWS)
     bundles = b * heads
-    total = blocks * bundles
-    items = leaf.ceildiv(total - (cta + total // ctas % 2 * (ctas - 1 - 2 * cta)), ctas)
-    shift = skv - causal * sq
+    all_items = blocks * bundles
+    items = Int32(leaf.ceildiv(all_items - (cta + all_items // ctas % 2 * (ctas - 1 - 2 * cta)), ctas))
+    shift = Int32(skv - causal * sq)
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):
@@ -406,14 +425,13 @@ def gqa_forward__cutedsl_sm90a__fp16_d64_n128_st4_o1_c1_z2(
         cpasync.prefetch_descriptor(out_map)
     cute.arch.sync_threads()
     if warp < 8:
-        cute.arch.setmaxregister_increase(240)
+        cute.arch.setmaxregister_increase(232)
         attend(
             out_map, out_map_coords, lse, sm_scale, ctas, abreast, sq, heads, skv, q_s, k_s, v_s, o_s, q_full,
-            q_empty, k_full, k_empty, v_full, v_empty, cta, blocks, bundles, total, items, shift, thread,
-            warp
+            q_empty, k_full, k_empty, v_full, v_empty, cta, blocks, bundles, items, shift, thread, warp
         )
     else:
-        cute.arch.setmaxregister_decrease(24)
+        cute.arch.setmaxregister_decrease(40)
         if warp == 8:
             load(
                 q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, ctas, abreast, heads, skv,

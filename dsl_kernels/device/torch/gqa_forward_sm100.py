@@ -1,0 +1,32 @@
+"""Leaves of grouped-query attention on Blackwell, where the result stays in tensor memory, a row a lane."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ...tile.text import leaf
+
+
+@leaf
+def rescale_output(acc: Any, columns: int, factor: Any, part: Any, thread: Any) -> None:
+    """Each row of the result times its factor, some columns at a time; left alone where a warp's factors are 1."""
+    if (factor != 1).any():
+        acc.mul_(factor[:, None])
+
+
+@leaf
+def finish_rows(top: Any, total: Any, scale: Any, thread: Any) -> None:
+    """`top` becomes the natural logarithm of sum exp, `total` its own inverse."""
+    top.copy_((top * scale + torch.log2(total)) * math.log(2))
+    total.copy_(1 / total)
+
+
+@leaf
+def stage_output(
+    target: Any, acc: Any, columns: int, inverse: Any, part: Any, rounded: Any, thread: Any
+) -> None:
+    """The result's rows times `inverse`, in 16 bits, into a shared tile with the 128-byte swizzle, some columns at a time."""
+    target.copy_(acc * inverse[:, None])
