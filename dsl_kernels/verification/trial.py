@@ -160,9 +160,10 @@ def allocate(
         require_known("launch", name, computed, "launch dim")
         require_range(name, value, 1, 2**31 - 1)
     dims.update({**computed, **(launch or {})})
+    dims.update(program.workspace_dims(variant.knobs, arch, dims))
     device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     operands = dict(inputs)
-    for spec in program.problem.operands(workload.form):
+    for spec in (*program.problem.operands(workload.form), *program.workspaces(variant.knobs)):
         if spec.kind == "scalar":
             operands.setdefault(spec.name, dims.get(spec.name))
         elif spec.kind != "in":

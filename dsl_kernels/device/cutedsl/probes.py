@@ -1,0 +1,94 @@
+"""Leaves of probes in CuTe DSL: reading the clock, and what each warp keeps of it."""
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64
+from cutlass._mlir.dialects import llvm
+from cutlass.cutlass_dsl import T, dsl_user_op
+
+
+@dsl_user_op
+def read_clock(*, loc=None, ip=None):
+    """The low word of this SM's clock; nothing moves across. (`inline_ptx` takes no special register.)"""
+    read = llvm.inline_asm(
+        T.i32(), [], "mov.u32 $0, %clock;", "=r,~{memory}", has_side_effects=True, loc=loc, ip=ip
+    )
+    return Int32(read)
+
+
+def mark_region(spent, then, lane, region):
+    """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps."""
+    now = read_clock()
+    return spent + Int32(cutlass.select_(lane == region % 32, now - then, Int32(0))), now
+
+
+@cute.jit
+def place(probe: cute.Pointer, words: cutlass.Constexpr):
+    """This warp's words."""
+    thread, _, _ = cute.arch.thread_idx()
+    threads, _, _ = cute.arch.block_dim()
+    x, y, z = cute.arch.block_idx()
+    columns, rows, _ = cute.arch.grid_dim()
+    warp = (x + columns * (y + rows * z)) * (threads // 32) + thread // 32
+    return probe + Int64(warp) * words
+
+
+@cute.jit
+def put(probe: cute.Pointer, words: cutlass.Constexpr, at: Int32, value: Int32, mine: cutlass.Boolean):
+    """One word of this warp's."""
+    if mine:
+        to = place(probe, words) + at
+        to.store(value)
+
+
+@cute.jit
+def note_region(
+    probe: cute.Pointer,
+    words: cutlass.Constexpr,
+    first: cutlass.Constexpr,
+    ring: cutlass.Constexpr,
+    count: Int32,
+    then: Int32,
+    lane: Int32,
+    region: cutlass.Constexpr,
+):
+    """Note that `region` ends now, in the next place of this warp's ring."""
+    now = read_clock()
+    if lane == 0:
+        cute.arch.inline_ptx(
+            "st.global.v2.b32 [{$r0}], {{$r1}, {$r2}};",
+            read_only_args=[place(probe, words) + (first + count % ring * 2), Int32(region), now],
+        )
+    return count + 1, now
+
+
+@cute.jit
+def enter_role(probe: cute.Pointer, words: cutlass.Constexpr, then: Int32, lane: Int32):
+    """Note when this warp's kernel began, and where."""
+    put(probe, words, 0, then, lane == 0)
+    put(probe, words, 2, cute.arch.smid(), lane == 0)
+
+
+@cute.jit
+def leave_role(probe: cute.Pointer, words: cutlass.Constexpr, then: Int32, lane: Int32):
+    """Note when this warp's last region ended."""
+    put(probe, words, 1, then, lane == 0)
+
+
+@cute.jit
+def keep_sums(
+    probe: cute.Pointer,
+    words: cutlass.Constexpr,
+    first: cutlass.Constexpr,
+    count: cutlass.Constexpr,
+    spent: Int32,
+    lane: Int32,
+):
+    """Store the sums that this warp's lanes hold."""
+    put(probe, words, first + lane, spent, lane < count)
+
+
+@cute.jit
+def keep_count(probe: cute.Pointer, words: cutlass.Constexpr, count: Int32, lane: Int32):
+    """Store how many marks this warp has noted."""
+    put(probe, words, 3, count, lane == 0)

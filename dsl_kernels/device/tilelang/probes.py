@@ -1,0 +1,78 @@
+"""Leaves of probes in TileLang: reading the clock, and what each warp keeps of it."""
+
+import tilelang.language as T
+
+# Nothing moves across a reading of the clock, and clocks wrap.
+SOURCE = r"""
+namespace probes {
+__device__ __forceinline__ int clock() { int now; asm volatile("mov.u32 %0, %%clock;" : "=r"(now) :: "memory"); return now; }
+__device__ __forceinline__ int sum(int spent, int now, int then, bool mine) {
+  return int(unsigned(spent) + (mine ? unsigned(now) - unsigned(then) : 0u));
+}
+__device__ __forceinline__ int* place(int* probe, int words) {
+  unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  return probe + (size_t(cta) * (blockDim.x / 32) + threadIdx.x / 32) * words;
+}
+__device__ __forceinline__ void put(int* probe, int words, int at, int value, bool mine) {
+  if (mine) place(probe, words)[at] = value;
+}
+__device__ __forceinline__ void put_sm(int* probe, int words, int at, bool mine) {
+  int sm;
+  asm("mov.u32 %0, %%smid;" : "=r"(sm));
+  put(probe, words, at, sm, mine);
+}
+__device__ __forceinline__ void note(int* probe, int words, int at, int region, int now, bool mine) {
+  if (mine) *reinterpret_cast<int2*>(place(probe, words) + at) = make_int2(region, now);
+}
+}  // namespace probes
+"""
+
+
+# Assigning a T.Ref parameter stores into the caller's variable.
+@T.macro
+def read_clock(now: T.Ref):
+    """The low word of this SM's clock."""
+    now = T.call_extern("int32", "probes::clock")  # noqa: F841
+
+
+@T.macro
+def mark_region(spent: T.Ref, then: T.Ref, lane, region):
+    """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps."""
+    now = T.alloc_var("int32", init=0)
+    now = T.call_extern("int32", "probes::clock")
+    spent = T.call_extern("int32", "probes::sum", spent, now, then, lane == region % 32)
+    then = now
+
+
+@T.macro
+def note_region(probe, words, first, ring, count: T.Ref, then: T.Ref, lane, region):
+    """Note that `region` ends now, in the next place of this warp's ring."""
+    then = T.call_extern("int32", "probes::clock")
+    at = first + count % ring * 2
+    T.call_extern("handle", "probes::note", T.address_of(probe[0]), words, at, region, then, lane == 0)
+    count = count + 1
+
+
+@T.macro
+def enter_role(probe, words, then, lane):
+    """Note when this warp's kernel began, and where."""
+    T.call_extern("handle", "probes::put", T.address_of(probe[0]), words, 0, then, lane == 0)
+    T.call_extern("handle", "probes::put_sm", T.address_of(probe[0]), words, 2, lane == 0)
+
+
+@T.macro
+def leave_role(probe, words, then, lane):
+    """Note when this warp's last region ended."""
+    T.call_extern("handle", "probes::put", T.address_of(probe[0]), words, 1, then, lane == 0)
+
+
+@T.macro
+def keep_sums(probe, words, first, count, spent, lane):
+    """Store the sums that this warp's lanes hold."""
+    T.call_extern("handle", "probes::put", T.address_of(probe[0]), words, first + lane, spent, lane < count)
+
+
+@T.macro
+def keep_count(probe, words, count, lane):
+    """Store how many marks this warp has noted."""
+    T.call_extern("handle", "probes::put", T.address_of(probe[0]), words, 3, count, lane == 0)

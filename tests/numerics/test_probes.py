@@ -1,0 +1,156 @@
+"""Probes: absent at 0; with them each program computes the same bits, and every cycle of a warp is in one region."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from codegen.emit import emit
+from codegen.render import render
+from codegen.sweep import candidate_of
+from dsl_kernels import backends, programs, variants
+from dsl_kernels.arch import ARCHS, get_arch
+from dsl_kernels.errors import DeclarationError
+from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.tile import probes
+from dsl_kernels.tile import text as t
+from dsl_kernels.variants import Variant
+from dsl_kernels.verification import trial
+
+# The variant of each program, DSL and architecture that compiles in the least time.
+CHEAP = {
+    ("gqa_forward", "sm_90a"): "bf16_d64",
+    ("lightning_indexer", "sm_90a"): "decode_h32_q1",
+    ("lightning_indexer", "sm_100a"): "decode_h32_q1",
+    ("resample_trajectories", "sm_90a"): "global",
+    ("resample_trajectories", "sm_100a"): "global",
+    ("sparse_mla", "sm_90a"): "h8_bf16",
+    ("sparse_mla", "sm_100a"): "h8_bf16",
+    ("topk_selector", "sm_90a"): "g1_t512_r8",
+    ("topk_selector", "sm_100a"): "g1_t512_r8",
+}
+
+# Left to a run with PROBES_FULL=1.
+SLOW = {
+    ("lightning_indexer", "tilelang", "sm_90a"),
+    ("sparse_mla", "tilelang", "sm_90a"),
+    ("sparse_mla", "tilelang", "sm_100a"),
+    ("topk_selector", "tilelang", "sm_90a"),
+}
+FULL = os.environ.get("PROBES_FULL") == "1"
+
+
+def cheap(op: str, backend: str, arch: str) -> Variant | None:
+    found = variants.variants(op, backend, arch)
+    wanted = CHEAP.get((op, arch), "")
+    return next((v for v in found if v.id.split("__")[2].startswith(wanted)), found[0] if found else None)
+
+
+def chosen(full: bool = True) -> list[Variant]:
+    """A variant of each program, DSL and architecture; or without those that take long to compile."""
+    every = product(programs.names(), backends.names(), ARCHS)
+    return [v for key in every if (full or key not in SLOW) and (v := cheap(*key)) is not None]
+
+
+def marks(statements: t.Statement) -> list[str]:
+    """Names of the regions that end with a mark, in the order of the text."""
+    return [s.arguments[3].spelled for s in t.walk(statements) if isinstance(s, t.Call) and s.leaf.name == "mark_region"]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", chosen(), ids=lambda variant: variant.id)
+def test_nothing_shows_of_probes_that_are_off(variant: Variant) -> None:
+    off = candidate_of(variant)
+    off.knobs["probe"] = 0
+    assert off.id == variant.id
+    assert render(off) == variant.source
+    assert not off.program.workspaces(off.knobs)
+
+
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.skipif(
+    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
+)
+@pytest.mark.parametrize("variant", chosen(FULL), ids=lambda variant: variant.id)
+def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path) -> None:
+    emit([candidate_of(variant, probes.SUMS)], tmp_path)
+    (probed,) = variants.in_folder(tmp_path)
+    workload = min(trial.workloads(variant, "tiny"), key=lambda w: str(w.params))
+    case = trial.cached_case(variant.op, workload)
+    plain, counted = (trial.run(v, workload, Emulator(), case=case) for v in (variant, probed))
+    assert counted.comparison.ok, counted.comparison.failures
+    program = programs.get(variant.op)
+    for spec in program.problem.operands(workload.form):
+        if spec.kind == "out":
+            bits = [run.operands[spec.name].contiguous().view(torch.uint8) for run in (plain, counted)]
+            assert torch.equal(*bits), spec.name
+    layout = program.probes(probed.knobs, get_arch(variant.arch))
+    assert layout.text.leaves >= {"read_clock", "mark_region", "keep_sums"}
+    for role in layout.regions:
+        held = layout.read(counted.operands["probe"], role)
+        assert held.spent.sum(-1).eq(held.elapsed).all()
+        assert held.elapsed.gt(0).all()
+        assert held.spent[..., 0].gt(0).all()
+
+
+def test_every_region_ends_with_its_mark() -> None:
+    variant = cheap("sparse_mla", "cutedsl", "sm_90a")
+    assert variant is not None
+    program, knobs = programs.get(variant.op), {**variant.knobs, "probe": probes.SUMS}
+    found = program.probes(knobs, get_arch(variant.arch))
+    gather = [name.removeprefix("GATHER_") for name in marks(found.text.roles["gather"])]
+    assert gather == ["START", "VOTE", "READ_IDS", "ACQUIRE_KV", "COPY_ROWS", "COMMIT_KV", "WAIT_CLUSTER"]
+    assert found.regions["gather"][3] == "acquire kv"
+
+
+def test_a_body_names_a_region_and_neighbours_of_one_name_are_one() -> None:
+    @t.leaf
+    def first(x: object) -> None:
+        """One."""
+
+    @t.leaf
+    def second(x: object) -> None:
+        """Two."""
+
+    arch = get_arch("sm_90a")
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    schedule = programs.get(variant.op).schedule(variant.knobs, arch)
+    (role,) = schedule.roles
+    m = t.Recorder(SimpleNamespace(), schedule, arch, role.name)
+    first(m, 1)
+    for _ in m.loop("i", m.dim("n")):
+        first(m, 1)
+        m.let("twice", m.dim("n") * 2)
+        first(m, 2)
+        with m.region("both"):
+            first(m, 3)
+            second(m, 3)
+    second(m, 4)
+    found = probes.probed(t.Text((), {role.name: tuple(m.statements)}), schedule, probes.SUMS)
+    assert found.regions == {role.name: ("start", "first", "both", "second")}
+    names = [name.split("_")[-1] for name in marks(found.text.roles[role.name])]
+    assert names == ["START", "FIRST", "FIRST", "BOTH", "SECOND"]
+
+
+def test_the_interpreter_runs_a_probed_text() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    probed = Variant("probed", variant.op, variant.backend, variant.arch, {**variant.knobs, "probe": 1}, variant.path)  # fmt: skip
+    workload = trial.workloads(variant, "tiny")[0]
+    assert trial.run(
+        probed, workload, Interpreter(), case=trial.cached_case(variant.op, workload)
+    ).comparison.ok
+
+
+def test_a_mode_that_there_is_not() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    with pytest.raises(DeclarationError, match="knob probe: expected 0, 1"):
+        programs.get(variant.op).text({**variant.knobs, "probe": 3}, get_arch(variant.arch))
