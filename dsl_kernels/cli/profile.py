@@ -1,4 +1,4 @@
-"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, calibrate, schema."""
+"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, regions, calibrate, schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Impl = Annotated[
 ]
 Form = Annotated[str | None, typer.Option(help="Form of the problem (decode, bf16, fp8, default).")]
 Kernel = Annotated[str | None, typer.Option(help="Regular expression searched in the kernel's name.")]
-RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff}  # fmt: skip
+RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff, "regions": profile.Regions}  # fmt: skip
 
 
 @profile_app.command()
@@ -214,6 +214,43 @@ def static(
     _not_read(found)
 
 
+@profile_app.command("regions")
+def regions(
+    what: Annotated[str, typer.Argument(help="Operation, whose selected variant is run, or variant id.")],
+    dim: Dims = None,
+    form: Form = None,
+    workload: Annotated[
+        str | None, typer.Option(help="Workload to begin with; by default the first one that fits.")
+    ] = None,
+    executor: Annotated[
+        str | None, typer.Option(help="cuda or emulator; by default cuda where there is a GPU.")
+    ] = None,
+    arch: Annotated[str, typer.Option(help="Architecture to select for, off the GPU.")] = "sm_90a",
+    as_json: out.Json = False,
+) -> None:
+    """Where the time inside a kernel goes, by role and region: waits, products, leaves.
+
+    The variant is rendered with probes in it, which read the clock where a region ends, and compiled. In the emulator
+    the clock counts instructions.
+    """
+    from ..profile import regions as probed
+
+    with out.error_console().status("running"):
+        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch))
+    if as_json:
+        typer.echo(profile.dump(found), nl=False)
+        return
+    title = f"{found.variant} on {found.workload}, {found.ctas} CTAs"
+    columns = ("role", "region", "for", "median", "min", "max", "share")
+    rows: list[tuple[Any, ...]] = [("", "kernel", "", *_ticks(found.cta), "")]
+    for role in found.roles:
+        rows.append((f"{role.role} x{role.warps}", "all", "", *_ticks(role.ticks), f"{1 - role.lost:.1%}"))
+        rows += [("", r.region, r.of, *_ticks(r.ticks), f"{r.share:.1%}") for r in role.regions]
+    out.show(out.table(title, columns, rows, right=columns[3:]))
+    for line in (f"In {found.clock}.", f"{found.pace}."):
+        out.console().print(line, markup=False, soft_wrap=True)
+
+
 @profile_app.command()
 def calibrate(
     folder: Annotated[
@@ -251,7 +288,9 @@ def calibrate(
 
 @profile_app.command("schema")
 def schema(
-    record: Annotated[str, typer.Argument(help="report, fingerprint, diagnosis or diff.")] = "diagnosis",
+    record: Annotated[
+        str, typer.Argument(help="report, fingerprint, diagnosis, diff or regions.")
+    ] = "diagnosis",
 ) -> None:
     """The JSON schema of a record."""
     if record not in RECORDS:
@@ -259,6 +298,35 @@ def schema(
             "record", expected="a record", got=repr(record), fix=did_you_mean(record, list(RECORDS))
         )
     out.print_json(profile.schema(RECORDS[record]))
+
+
+def _run_with_probes(
+    what: str, dim: list[str] | None, form: str | None, workload: str | None, executor: str | None, arch: str
+) -> Any:
+    """A launch of an operation's selected variant, or of a variant, with its probes on."""
+    import torch
+
+    from .. import problems
+    from ..arch import get_arch
+    from ..ops._base import device_facts
+    from ..profile import regions as probed
+    from ..verification import trial
+
+    executor = executor or ("cuda" if torch.cuda.is_available() else "emulator")
+    tier = "real" if executor == "cuda" else "tiny"
+    named = None if what in problems.names() else out.variant(what)
+    op = named.op if named else what
+    chosen = probed.workload_of(
+        op, out.dims_of(dim or []), variant=named, form=form, tier=tier, name=workload
+    )
+    inputs = trial.draw(op, chosen, 0)
+    here, gpu = device_facts(0) if executor == "cuda" else (get_arch(arch).name, "")
+    variant = named or probed.selected(op, chosen, inputs, here, gpu)
+    return probed.run(variant, chosen, executor, inputs=inputs)
+
+
+def _ticks(ticks: profile.Ticks) -> tuple[str, ...]:
+    return tuple(f"{value:.0f}" for value in (ticks.median, ticks.least, ticks.most))
 
 
 def _chip() -> str:

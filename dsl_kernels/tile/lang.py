@@ -448,6 +448,7 @@ class Knob:
         return f"{self.key}{value}" if not isinstance(value, str) else value
 
 
+SUMS, TRACE = 1, 2
 PROBE = Knob(
     "probe", "probe", (), "1: cycles of each warp by region; 2: the last regions of each warp, with their times", plain=0
 )  # fmt: skip

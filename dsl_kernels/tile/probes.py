@@ -23,10 +23,8 @@ from ..errors import DeclarationError
 from ..expr import evaluate
 from ..problems.base import Operand
 from . import text as t
-from .lang import Role, Schedule, Size
+from .lang import SUMS, TRACE, Role, Schedule, Size
 
-SUMS, TRACE = 1, 2
-"""Values of the knob: what a warp keeps, its cycles by region or its last regions one by one."""
 WORKSPACE = Operand(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
 )

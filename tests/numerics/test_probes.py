@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from itertools import product
@@ -10,14 +11,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import candidate_of
 from dsl_kernels import backends, programs, variants
 from dsl_kernels.arch import ARCHS, get_arch
-from dsl_kernels.errors import DeclarationError
+from dsl_kernels.cli import app
+from dsl_kernels.errors import DeclarationError, ToolchainError
 from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.profile import regions
 from dsl_kernels.tile import probes
 from dsl_kernels.tile import text as t
 from dsl_kernels.variants import Variant
@@ -147,6 +151,47 @@ def test_the_interpreter_runs_a_probed_text() -> None:
     assert trial.run(
         probed, workload, Interpreter(), case=trial.cached_case(variant.op, workload)
     ).comparison.ok
+
+
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.skipif(
+    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
+)
+def test_the_command_prints_regions_by_role() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    argv = ["profile", "regions", variant.id, "--executor", "emulator", "--dim", "b=3", "--json"]
+    done = CliRunner().invoke(app, argv)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["variant"], found["dims"]["b"]) == (variant.id, 3)
+    assert "emulator" in found["clock"]
+    (role,) = found["roles"]
+    assert sum(region["share"] for region in role["regions"]) == pytest.approx(1, abs=0.01)
+    assert role["lost"] == pytest.approx(0, abs=0.01)
+    assert 0 < role["ticks"]["most"] <= found["cta"]["most"]
+    assert {region["region"] for region in role["regions"]} >= {"start"}
+
+
+def test_what_the_command_refuses() -> None:
+    for argv, message in (
+        (["topk_selector", "--executor", "interpreter"], "no clock"),
+        (["topk_selector", "--executor", "emulator", "--dim", "nothing=1"], "--dim"),
+        (["topk_selector", "--executor", "emulator", "--workload", "nothing"], "--workload"),
+        (["nothing"], "variant"),
+    ):
+        done = CliRunner().invoke(app, ["profile", "regions", *argv])
+        assert done.exit_code == 2
+        assert message in done.stderr
+
+
+def test_without_a_generator_the_error_says_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    monkeypatch.setattr(regions, "checkout", lambda: None)
+    with pytest.raises(ToolchainError, match="python -m codegen probe"):
+        regions.probed(variant)
 
 
 def test_a_mode_that_there_is_not() -> None:
