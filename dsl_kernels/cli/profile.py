@@ -242,7 +242,10 @@ def regions(
         return
     title = f"{found.variant} on {found.workload}, {found.ctas} CTAs"
     columns = ("role", "region", "for", "median", "min", "max", "share")
-    rows: list[tuple[Any, ...]] = [("", "kernel", "", *_ticks(found.cta), "")]
+    rows: list[tuple[Any, ...]] = [
+        ("SM", "all", "", *_ticks(found.sm), ""),
+        ("CTA", "all", "", *_ticks(found.cta), ""),
+    ]
     for role in found.roles:
         rows.append((f"{role.role} x{role.warps}", "all", "", *_ticks(role.ticks), f"{1 - role.lost:.1%}"))
         rows += [("", r.region, r.of, *_ticks(r.ticks), f"{r.share:.1%}") for r in role.regions]

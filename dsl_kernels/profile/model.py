@@ -281,6 +281,7 @@ class Regions:
     Attributes:
         clock: what a tick is.
         cta: a CTA, from the start of its first warp to the end of its last one's.
+        sm: an SM, from the start of its first CTA to the end of its last one.
         pace: which role waits least, and what it does: nothing is faster before that is.
     """
 
@@ -291,6 +292,7 @@ class Regions:
     dims: Mapping[str, int]
     ctas: int
     cta: Ticks
+    sm: Ticks
     roles: tuple[RoleTime, ...]
     pace: str
     schema: int = SCHEMA

@@ -173,11 +173,11 @@ def table(found: Run) -> Regions:
     """The times of a launch by role and region."""
     probes = found.probes
     held = {role: probes.read(found.workspace, role) for role in probes.regions}
-    began = torch.cat([spent.began for spent in held.values()], dim=1)
-    # Clocks wrap: all times of a CTA are taken from that of its first warp.
-    first = began[:, :1]
-    begins = torch.stack([(spent.began - first).int().amin(1) for spent in held.values()]).amin(0)
-    ends = torch.stack([(spent.ended - first).int().amax(1) for spent in held.values()]).amax(0)
+    began, ended = (
+        torch.cat(parts, dim=1) for parts in zip(*((s.began, s.ended) for s in held.values()), strict=True)
+    )
+    sms = next(iter(held.values())).sm
+    each = [sms == sm for sm in sms.unique()]
     roles = tuple(_role(probes, role, spent) for role, spent in held.items())
     return Regions(
         variant=found.variant.id,
@@ -185,8 +185,9 @@ def table(found: Run) -> Regions:
         executor=found.executor,
         clock=CLOCKS[found.executor],
         dims={name: int(value) for name, value in found.dims.items() if name != "probe_words"},
-        ctas=len(ends),
-        cta=_spread((ends - begins).long()),
+        ctas=len(began),
+        cta=_spread(torch.stack([_length(*times) for times in zip(began, ended, strict=True)])),
+        sm=_spread(torch.stack([_length(began[mine], ended[mine]) for mine in each])),
         roles=roles,
         pace=_pace(roles),
     )
@@ -204,6 +205,13 @@ def _role(probes: Probed, role: str, spent: Any) -> RoleTime:
     waits = sum(row.share for row in rows if row.region.startswith(_WAITS))
     ordered = tuple(sorted(rows, key=lambda row: -row.share))
     return RoleTime(role, len(probes.warps(role)), _spread(spent.elapsed), lost, waits, ordered)
+
+
+def _length(began: torch.Tensor, ended: torch.Tensor) -> torch.Tensor:
+    """From the first of `began` to the last of `ended`, by one clock that wraps."""
+    zero = began.flatten()[0]
+    begins, ends = ((times - zero).int() for times in (began, ended))
+    return (ends.max() - begins.min()).long()
 
 
 def _spread(ticks: torch.Tensor) -> Ticks:

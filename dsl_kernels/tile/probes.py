@@ -28,14 +28,16 @@ from .lang import SUMS, TRACE, Role, Schedule, Size
 WORKSPACE = Operand(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
 )
-HEADER = 4
-"""Words of a warp before its sums: its clock when the kernel began and when its last region ended, its SM, its marks."""
+HEADER = 8
+"""Words of a warp before its sums or marks: its clock when the kernel began and when its last region ended, its SM; of a
+trace also how many marks, and the global timer and the clock at one time when the role began, and when it ended."""
 RING = 512
 """Regions of which a warp's trace holds the begin and end."""
 BEGIN = "start"
 """The region of what every thread does first."""
 TRACE_WORDS = Size(HEADER + 2 * RING, "PROBE_WORDS")
 LANES = 32
+_TIMES = 4
 _THEN, _SPENT, _COUNT = "probe_then", "probe_spent", "probe_count"
 # What only names a value, or says nothing to the machine.
 _SILENT = (t.Let, t.Variable, t.Assign, t.Comment, t.BarriersStand, t.TearDown)
@@ -73,6 +75,7 @@ class Probed:
         """The sums that a launch left in its workspace for one role."""
         every = unsigned(workspace.cpu()).view(-1, int(self.schedule.threads) // 32, self.words)
         held = every[:, self.warps(role)]
+        # A trace has no sums.
         sums = held[..., HEADER : HEADER + len(self.regions[role])]
         return Spent(held[..., 0], held[..., 1], sums, held[:, 0, 2])
 
@@ -155,12 +158,15 @@ class _Marker:
 
     def head(self, words: int) -> Iterator[t.Statement]:
         yield t.Call(leaf.enter_role, (self._workspace, words, t.name(_THEN), self._lane))
+        if self._mode == TRACE:
+            yield t.Call(leaf.note_time, (self._workspace, words, _TIMES, self._lane))
         yield self._mark(BEGIN)
 
     def tail(self, words: int) -> Iterator[t.Statement]:
         yield t.Call(leaf.leave_role, (self._workspace, words, t.name(_THEN), self._lane))
         if self._mode == TRACE:
             yield t.Call(leaf.keep_count, (self._workspace, words, t.name(_COUNT), self._lane))
+            yield t.Call(leaf.note_time, (self._workspace, words, _TIMES + 2, self._lane))
             return
         for register in range(_registers([tuple(self.numbers)])):
             first, left = register * LANES, len(self.numbers) - register * LANES

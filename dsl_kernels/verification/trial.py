@@ -101,7 +101,8 @@ def accepts(
 ) -> str | None:
     """Why a variant cannot run a workload (with these launch dims fixed); None where it can."""
     call = call_of(variant, workload, inputs)
-    return registry.refusal(replace(call, dims={**call.dims, **(launch or {})}), variant)
+    sizes = {**call.dims, **(launch or {})}
+    return registry.refusal(replace(call, dims=sizes), variant, named=variant.id)
 
 
 @checked

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import candidate_of
-from dsl_kernels import backends, programs, variants
+from dsl_kernels import backends, ops, problems, programs, registry, variants
 from dsl_kernels.arch import ARCHS, get_arch
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DeclarationError, ToolchainError
@@ -172,6 +172,40 @@ def test_the_command_prints_regions_by_role() -> None:
     assert role["lost"] == pytest.approx(0, abs=0.01)
     assert 0 < role["ticks"]["most"] <= found["cta"]["most"]
     assert {region["region"] for region in role["regions"]} >= {"start"}
+
+
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.skipif(
+    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
+)
+@pytest.mark.parametrize("mode", [probes.SUMS, probes.TRACE])
+def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    emit([candidate_of(variant, mode)], tmp_path)
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path))
+    (probed,) = variants.variants()
+    workload = trial.workloads(variant, "tiny")[0]
+    case = trial.cached_case(variant.op, workload)
+    call = trial.call_of(probed, workload, case.inputs)
+    assert "has probes" in (registry.refusal(call, probed) or "")
+    workspace = ops.Workspace()
+    operands = {spec.name: None for spec in problems.get(variant.op).operands(workload.form)} | case.inputs
+    ops.clear()
+    try:
+        ops._base.run(variant.op, workload.form, operands, "emulator", probed.id, workspace=workspace)
+    finally:
+        ops.clear()
+    layout = programs.get(variant.op).probes(probed.knobs, get_arch(variant.arch))
+    (role,) = layout.regions
+    held = layout.read(operands["probe"], role)
+    assert held.elapsed.gt(0).all()
+    assert (
+        operands["probe"].numel()
+        == layout.ctas(trial.dims_of(variant.op, workload, case.inputs)) * 4 * layout.words
+    )
+    assert workspace.bytes >= operands["probe"].numel() * 4
 
 
 def test_what_the_command_refuses() -> None:

@@ -8,12 +8,17 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 
 
 @dsl_user_op
-def read_clock(*, loc=None, ip=None):
-    """The low word of this SM's clock; nothing moves across. (`inline_ptx` takes no special register.)"""
+def special(register, *, loc=None, ip=None):
+    """A special register; nothing moves across. (`inline_ptx` takes none.)"""
     read = llvm.inline_asm(
-        T.i32(), [], "mov.u32 $0, %clock;", "=r,~{memory}", has_side_effects=True, loc=loc, ip=ip
+        T.i32(), [], f"mov.u32 $0, %{register};", "=r,~{memory}", has_side_effects=True, loc=loc, ip=ip
     )
     return Int32(read)
+
+
+def read_clock():
+    """The low word of this SM's clock."""
+    return special("clock")
 
 
 def mark_region(spent, then, lane, region):
@@ -86,6 +91,15 @@ def keep_sums(
 ):
     """Store the sums that this warp's lanes hold."""
     put(probe, words, first + lane, spent, lane < count)
+
+
+@cute.jit
+def note_time(probe: cute.Pointer, words: cutlass.Constexpr, at: cutlass.Constexpr, lane: Int32):
+    """Store the global timer and the clock, read at one time."""
+    timer = special("globaltimer_lo")
+    now = read_clock()
+    put(probe, words, at, timer, lane == 0)
+    put(probe, words, at + 1, now, lane == 0)
 
 
 @cute.jit

@@ -24,6 +24,13 @@ __device__ __forceinline__ void put_sm(int* probe, int words, int at, bool mine)
 __device__ __forceinline__ void note(int* probe, int words, int at, int region, int now, bool mine) {
   if (mine) *reinterpret_cast<int2*>(place(probe, words) + at) = make_int2(region, now);
 }
+__device__ __forceinline__ void put_time(int* probe, int words, int at, bool mine) {
+  int timer;
+  asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(timer) :: "memory");
+  int now = clock();
+  put(probe, words, at, timer, mine);
+  put(probe, words, at + 1, now, mine);
+}
 }  // namespace probes
 """
 
@@ -70,6 +77,12 @@ def leave_role(probe, words, then, lane):
 def keep_sums(probe, words, first, count, spent, lane):
     """Store the sums that this warp's lanes hold."""
     T.call_extern("handle", "probes::put", T.address_of(probe[0]), words, first + lane, spent, lane < count)
+
+
+@T.macro
+def note_time(probe, words, at, lane):
+    """Store the global timer and the clock, read at one time."""
+    T.call_extern("handle", "probes::put_time", T.address_of(probe[0]), words, at, lane == 0)
 
 
 @T.macro

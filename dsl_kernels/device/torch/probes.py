@@ -1,7 +1,6 @@
 """Leaves of probes, which read the clock and keep what it said; in torch no time passes and nothing is written.
 
-`probe` holds `words` words a warp: a header (clock when the kernel began and when the last region ended, SM, marks), then sums
-or a ring of marks.
+`probe` holds `words` words a warp: a header (see `tile.probes.HEADER`), then sums or a ring of marks.
 """
 
 from __future__ import annotations
@@ -51,6 +50,11 @@ def leave_role(probe: Writes, words: Any, then: Any, lane: Any) -> None:
 @leaf
 def keep_sums(probe: Writes, words: Any, first: Any, count: Any, spent: Any, lane: Any) -> None:
     """Store the sums that this warp's lanes hold."""
+
+
+@leaf
+def note_time(probe: Writes, words: Any, at: Any, lane: Any) -> None:
+    """Store the global timer and the clock, read at one time."""
 
 
 @leaf
