@@ -140,20 +140,6 @@ def regions_of(case: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]:
     return layout, regions.Run(probed, workload, dims, "cuda", layout, workspace)
 
 
-def clock_rate(run: Any) -> float:
-    """Cycles a nanosecond, from the two readings of both clocks that each warp of a trace keeps."""
-    import torch
-
-    from dsl_kernels.tile.probes import unsigned
-
-    every = unsigned(run.workspace).view(-1, int(run.probes.schedule.threads) // 32, run.probes.words)
-    warp = run.probes.warps(next(iter(run.probes.regions)))[0]
-    head = every[:, warp, :8]
-    length = unsigned(head[:, 6] - head[:, 4]).double()
-    longest = int(torch.argmax(length))
-    return float(unsigned(head[:, 7] - head[:, 5])[longest] / length[longest].clamp(min=1))
-
-
 def look(call: dict[str, Any]) -> dict[str, Any]:
     """One call: its time with and without probes in turns, its outputs, its regions."""
     import torch
@@ -182,7 +168,7 @@ def look(call: dict[str, Any]) -> dict[str, Any]:
         if name == "sums":
             record["regions"] = model.plain(regions.table(run))
         else:
-            record["cycles_per_ns"] = clock_rate(run)
+            record["cycles_per_ns"] = regions.cycles_per_ns(run)
         timed = bench.paired(plain, calls)
         record |= {"us": timed.a_us, f"us_{name}": timed.b_us, f"ratio_{name}": timed.ratio, f"noise_{name}": timed.noise, f"same_{name}": same}  # fmt: skip
     cycles = record["us"] * 1e3 * record["cycles_per_ns"]

@@ -1,7 +1,8 @@
-"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, regions, calibrate, schema."""
+"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, regions, timeline, calibrate, schema."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -34,6 +35,11 @@ Impl = Annotated[
 ]
 Form = Annotated[str | None, typer.Option(help="Form of the problem (decode, bf16, fp8, default).")]
 Kernel = Annotated[str | None, typer.Option(help="Regular expression searched in the kernel's name.")]
+Workload = Annotated[
+    str | None, typer.Option(help="Workload to begin with; by default the first one that fits.")
+]
+Executor = Annotated[str | None, typer.Option(help="cuda or emulator; by default cuda where there is a GPU.")]
+Arch = Annotated[str, typer.Option(help="Architecture to select for, off the GPU.")]
 RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff, "regions": profile.Regions}  # fmt: skip
 
 
@@ -183,10 +189,16 @@ def diff(
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Two kernels side by side: units, stalls, bytes, registers, waves."""
-    names = (kernel or [None])[:2]  # type: ignore[list-item]
-    one, other = (profile.fingerprint(_read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1])))
-    found = profile.diff(one, other)
+    """Two kernels side by side: units, stalls, bytes, registers, waves; of two files by `regions --json`, regions."""
+    held = [_regions(path) for path in (a, b)]
+    if held[0] is not None and held[1] is not None:
+        found = profile.diff_regions(held[0], held[1])
+    else:
+        names = (kernel or [None])[:2]  # type: ignore[list-item]
+        one, other = (
+            profile.fingerprint(_read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1]))
+        )
+        found = profile.diff(one, other)
     if as_json:
         typer.echo(profile.dump(found), nl=False)
         return
@@ -219,13 +231,9 @@ def regions(
     what: Annotated[str, typer.Argument(help="Operation, whose selected variant is run, or variant id.")],
     dim: Dims = None,
     form: Form = None,
-    workload: Annotated[
-        str | None, typer.Option(help="Workload to begin with; by default the first one that fits.")
-    ] = None,
-    executor: Annotated[
-        str | None, typer.Option(help="cuda or emulator; by default cuda where there is a GPU.")
-    ] = None,
-    arch: Annotated[str, typer.Option(help="Architecture to select for, off the GPU.")] = "sm_90a",
+    workload: Workload = None,
+    executor: Executor = None,
+    arch: Arch = "sm_90a",
     as_json: out.Json = False,
 ) -> None:
     """Where the time inside a kernel goes, by role and region: waits, products, leaves.
@@ -234,9 +242,10 @@ def regions(
     the clock counts instructions.
     """
     from ..profile import regions as probed
+    from ..tile.lang import SUMS
 
     with out.error_console().status("running"):
-        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch))
+        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, SUMS))
     if as_json:
         typer.echo(profile.dump(found), nl=False)
         return
@@ -252,6 +261,39 @@ def regions(
     out.show(out.table(title, columns, rows, right=columns[3:]))
     for line in (f"In {found.clock}.", f"{found.pace}."):
         out.console().print(line, markup=False, soft_wrap=True)
+
+
+@profile_app.command("timeline")
+def timeline(
+    what: Annotated[str, typer.Argument(help="Operation, whose selected variant is run, or variant id.")],
+    path: Annotated[Path, typer.Option("--out", help="Chrome's trace as JSON, which Perfetto loads.")],
+    png: Annotated[Path | None, typer.Option(help="A picture of one CTA as well.")] = None,
+    dim: Dims = None,
+    form: Form = None,
+    workload: Workload = None,
+    executor: Executor = None,
+    arch: Arch = "sm_90a",
+    ctas: Annotated[int, typer.Option(min=1, help="How many CTAs the trace shows.")] = 8,
+    cta: Annotated[int, typer.Option(min=0, help="The CTA of the picture.")] = 0,
+) -> None:
+    """What each warp did when: the last regions of each, as a trace for Perfetto and as a picture.
+
+    Products run beside the warps: the row of the tensor core is derived, from their issue until a warp knows that they
+    are done.
+    """
+    from ..profile import timeline as lines
+    from ..tile.lang import TRACE
+
+    with out.error_console().status("running"):
+        found = lines.timeline(
+            _run_with_probes(what, dim, form, workload, executor, arch, TRACE), max(ctas, cta + 1)
+        )
+    path.write_text(json.dumps(lines.chrome(found)))
+    if png is not None:
+        lines.draw(found, png, cta)
+    dropped = sum(row.dropped for row in found.rows)
+    lost = f"; {dropped} marks before what the rings hold are lost" if dropped else ""
+    out.console().print(f"wrote {path}, in {found.clock}{lost}", markup=False, soft_wrap=True)
 
 
 @profile_app.command()
@@ -304,7 +346,13 @@ def schema(
 
 
 def _run_with_probes(
-    what: str, dim: list[str] | None, form: str | None, workload: str | None, executor: str | None, arch: str
+    what: str,
+    dim: list[str] | None,
+    form: str | None,
+    workload: str | None,
+    executor: str | None,
+    arch: str,
+    mode: int,
 ) -> Any:
     """A launch of an operation's selected variant, or of a variant, with its probes on."""
     import torch
@@ -325,7 +373,7 @@ def _run_with_probes(
     inputs = trial.draw(op, chosen, 0)
     here, gpu = device_facts(0) if executor == "cuda" else (get_arch(arch).name, "")
     variant = named or probed.selected(op, chosen, inputs, here, gpu)
-    return probed.run(variant, chosen, executor, inputs=inputs)
+    return probed.run(variant, chosen, executor, mode=mode, inputs=inputs)
 
 
 def _ticks(ticks: profile.Ticks) -> tuple[str, ...]:
@@ -383,6 +431,17 @@ def _read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
             fix="correct --kernel",
         )
     return found
+
+
+def _regions(path: Path) -> profile.Regions | None:
+    """What a file by `profile regions --json` holds; None where it is none."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return (
+        profile.load(profile.Regions, data, str(path)) if isinstance(data, dict) and "roles" in data else None
+    )
 
 
 def _workload(op: str, dim: list[str] | None, variant: str | None, form: str | None) -> profile.Workload:

@@ -22,7 +22,7 @@ from ..arch import get_arch
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from ..problems.base import Workload
 from ..tile.lang import PROBE, SUMS, TRACE
-from ..tile.probes import Probed
+from ..tile.probes import Probed, unsigned
 from ..timing.bench import checkout
 from ..variants import Variant
 from ..verification import trial
@@ -34,7 +34,7 @@ CLOCKS = {
 }
 WARM_UPS = 2
 # What a region is called that waits for another role.
-_WAITS = ("wait ", "acquire ", "meet ", "take ")
+WAITS = ("wait ", "acquire ", "meet ", "take ")
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,14 @@ def run(
     return Run(variant, workload, dims, executor, layout, operands["probe"].cpu())
 
 
+def cycles_per_ns(found: Run) -> float:
+    """The rate of an SM's clock, from the longest of the warps that a trace holds the two clocks of, twice each."""
+    times = torch.cat([found.probes.times(found.workspace, role) for role in found.probes.regions])
+    ns, ticks = (unsigned(times[:, 2 + i] - times[:, i]) for i in (0, 1))
+    longest = int(ns.argmax())
+    return float(ticks[longest]) / float(ns[longest]) if ns[longest] else 1.0
+
+
 def table(found: Run) -> Regions:
     """The times of a launch by role and region."""
     probes = found.probes
@@ -202,7 +210,7 @@ def _role(probes: Probed, role: str, spent: Any) -> RoleTime:
             RegionTime(region, _spread(ticks), int(ticks.sum()) / total, _other_side(probes, role, region))
         )
     lost = 1 - int(spent.spent.sum()) / total
-    waits = sum(row.share for row in rows if row.region.startswith(_WAITS))
+    waits = sum(row.share for row in rows if row.region.startswith(WAITS))
     ordered = tuple(sorted(rows, key=lambda row: -row.share))
     return RoleTime(role, len(probes.warps(role)), _spread(spent.elapsed), lost, waits, ordered)
 
@@ -242,7 +250,7 @@ def _other_side(probes: Probed, role: str, region: str) -> str:
 def _pace(roles: tuple[RoleTime, ...]) -> str:
     """Which role waits least for others, and what it spends most on: nothing gets faster before that does."""
     busiest = min(roles, key=lambda role: role.waits)
-    work = next((row for row in busiest.regions if not row.region.startswith(_WAITS)), busiest.regions[0])
+    work = next((row for row in busiest.regions if not row.region.startswith(WAITS)), busiest.regions[0])
     return (
         f"{busiest.role} waits least ({busiest.waits:.0%} of its time) and spends most on {work.region} ({work.share:.0%})"
     )  # fmt: skip

@@ -79,6 +79,31 @@ class Probed:
         sums = held[..., HEADER : HEADER + len(self.regions[role])]
         return Spent(held[..., 0], held[..., 1], sums, held[:, 0, 2])
 
+    def times(self, workspace: torch.Tensor, role: str) -> torch.Tensor:
+        """The global timer in ns and the clock when each warp's role began, and when it ended: of a trace, [warps, 4]."""
+        every = unsigned(workspace.cpu()).view(-1, int(self.schedule.threads) // 32, self.words)
+        return every[:, self.warps(role), _TIMES:HEADER].flatten(0, 1)
+
+    def trace(self, workspace: torch.Tensor, role: str, ctas: Iterable[int]) -> list[WarpTrace]:
+        """What the rings of a role's warps hold, for some CTAs."""
+        every = unsigned(workspace.cpu()).view(-1, int(self.schedule.threads) // 32, self.words)
+        found = []
+        for cta, warp in ((cta, warp) for cta in ctas for warp in self.warps(role)):
+            zero, words = int(every[cta, 0, 0]), every[cta, warp].tolist()
+            began, _, sm, count, *times = words[:HEADER]
+            first = max(0, count - RING)
+            marks = [
+                (words[HEADER + i % RING * 2], words[HEADER + i % RING * 2 + 1]) for i in range(first, count)
+            ]
+            ends = [began if not first else marks[0][1], *(at for _, at in marks)]
+            names = self.regions[role]
+            passages = [
+                Passage(names[number], _since(zero, begin), _since(zero, end))
+                for (number, _), begin, end in zip(marks, ends, ends[1:], strict=False)
+            ][1 if first else 0 :]
+            found.append(WarpTrace(cta, warp, sm, began, tuple(times), first, tuple(passages)))
+        return found
+
     def warps(self, role: str) -> list[int]:
         """The warps of a CTA that do the work of a role."""
         found = self.schedule.role(role)
@@ -108,9 +133,44 @@ class Spent:
         return unsigned(self.ended - self.began)
 
 
+@dataclass(frozen=True)
+class Passage:
+    """One passage of a warp through a region, in ticks since the first warp of its CTA began."""
+
+    region: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class WarpTrace:
+    """What one warp's ring holds.
+
+    Attributes:
+        began: its clock when the kernel began.
+        times: the global timer, in ns, and the clock at one time when its role began, and when it ended.
+        dropped: marks that the ring had no room for, the oldest ones.
+        passages: in order; the first one of a ring that overflowed is lost, as nothing says when it began.
+    """
+
+    cta: int
+    warp: int
+    sm: int
+    began: int
+    times: tuple[int, int, int, int]
+    dropped: int
+    passages: tuple[Passage, ...]
+
+
 def unsigned(words: torch.Tensor) -> torch.Tensor:
     """Differences and readings of a clock that wraps, as numbers of 64 bits."""
     return words.long() & 0xFFFFFFFF
+
+
+def _since(zero: int, now: int) -> int:
+    """Ticks from one reading of a clock that wraps to another, which may be a little earlier."""
+    passed = (now - zero) & 0xFFFFFFFF
+    return passed - (1 << 32) if passed >> 31 else passed
 
 
 def words_of(regions: Mapping[str, tuple[str, ...]], mode: int) -> Size:
@@ -128,7 +188,7 @@ def probed(text: t.Text, schedule: Schedule, mode: int) -> Probed:
         raise DeclarationError(
             "knob probe", expected=f"0, {SUMS} (sums) or {TRACE} (trace)", got=repr(mode), fix="choose one of them"
         )  # fmt: skip
-    markers = {role.name: _Marker(role, mode) for role in schedule.roles}
+    markers = {role.name: _Marker(role, int(schedule.threads) // 32, mode) for role in schedule.roles}
     bodies = {name: tuple(marker.block(text.roles[name])) for name, marker in markers.items()}
     regions = {name: tuple(marker.numbers) for name, marker in markers.items()}
     words = words_of(regions, mode)
@@ -151,29 +211,29 @@ def _registers(regions: Iterable[tuple[str, ...]]) -> int:
 class _Marker:
     """Marks of one role."""
 
-    def __init__(self, role: Role, mode: int) -> None:
+    def __init__(self, role: Role, warps: int, mode: int) -> None:
         self._role, self._mode = role.name, mode
-        self._workspace, self._lane = t.Global(WORKSPACE.name), t.name("lane")
+        self._place, self._lane = (t.Global(WORKSPACE.name), warps), t.name("lane")
         self.numbers: dict[str, int] = {BEGIN: 0}
 
     def head(self, words: int) -> Iterator[t.Statement]:
-        yield t.Call(leaf.enter_role, (self._workspace, words, t.name(_THEN), self._lane))
+        yield t.Call(leaf.enter_role, (*self._place, words, t.name(_THEN), self._lane))
         if self._mode == TRACE:
-            yield t.Call(leaf.note_time, (self._workspace, words, _TIMES, self._lane))
+            yield t.Call(leaf.note_time, (*self._place, words, _TIMES, self._lane))
         yield self._mark(BEGIN)
 
     def tail(self, words: int) -> Iterator[t.Statement]:
-        yield t.Call(leaf.leave_role, (self._workspace, words, t.name(_THEN), self._lane))
+        yield t.Call(leaf.leave_role, (*self._place, words, t.name(_THEN), self._lane))
         if self._mode == TRACE:
-            yield t.Call(leaf.keep_count, (self._workspace, words, t.name(_COUNT), self._lane))
-            yield t.Call(leaf.note_time, (self._workspace, words, _TIMES + 2, self._lane))
+            yield t.Call(leaf.keep_marks, (*self._place, words, t.name(_COUNT), self._lane))
+            yield t.Call(leaf.note_time, (*self._place, words, _TIMES + 2, self._lane))
             return
         for register in range(_registers([tuple(self.numbers)])):
             first, left = register * LANES, len(self.numbers) - register * LANES
             yield t.Call(
                 leaf.keep_sums,
                 (
-                    self._workspace,
+                    *self._place,
                     words,
                     HEADER + first,
                     min(left, LANES),
@@ -206,7 +266,7 @@ class _Marker:
         number = self.numbers.setdefault(region, len(self.numbers))
         spelled = Size(number, f"{self._role}_{region}".upper().translate(_IN_NAMES))
         if self._mode == TRACE:
-            ring = (self._workspace, TRACE_WORDS, HEADER, RING)
+            ring = (*self._place, TRACE_WORDS, HEADER, RING)
             return t.Call(leaf.note_region, (*ring, t.name(_COUNT), t.name(_THEN), self._lane, spelled))
         register = t.name(_spent(number // LANES))
         return t.Call(leaf.mark_region, (register, t.name(_THEN), self._lane, spelled))

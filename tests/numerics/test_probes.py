@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -15,13 +16,14 @@ from typer.testing import CliRunner
 
 from codegen.emit import emit
 from codegen.render import render
-from codegen.sweep import candidate_of
-from dsl_kernels import backends, ops, problems, programs, registry, variants
+from codegen.sweep import candidate_of, leaf_modules
+from dsl_kernels import backends, ops, problems, profile, programs, registry, variants
 from dsl_kernels.arch import ARCHS, get_arch
 from dsl_kernels.cli import app
+from dsl_kernels.device.torch import probes as leaf
 from dsl_kernels.errors import DeclarationError, ToolchainError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.profile import regions
+from dsl_kernels.profile import regions, timeline
 from dsl_kernels.tile import probes
 from dsl_kernels.tile import text as t
 from dsl_kernels.variants import Variant
@@ -208,6 +210,79 @@ def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch
     assert workspace.bytes >= operands["probe"].numel() * 4
 
 
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.skipif(
+    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
+)
+def test_a_timeline_has_every_passage_in_order(tmp_path: Path) -> None:
+    variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
+    assert variant is not None
+    trace, picture = tmp_path / "trace.json", tmp_path / "trace.png"
+    argv = ["profile", "timeline", variant.id, "--executor", "emulator", "--ctas", "2", "--out", str(trace)]
+    drawn = ["--png", str(picture)] if importlib.util.find_spec("matplotlib") else []
+    done = CliRunner().invoke(app, [*argv, *drawn])
+    assert done.exit_code == 0, done.output
+    assert not drawn or picture.read_bytes().startswith(b"\x89PNG")
+    found = json.loads(trace.read_text())
+    assert found["otherData"]["clock"].startswith("ticks of the emulator")
+    events = found["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"CTA 0 on SM 0", "CTA 1 on SM 1"}  # fmt: skip
+    lines = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    names = {name for (cta, _), name in lines.items() if cta == 0}
+    assert {"score, warp 0", "load, warp 4", timeline.TENSOR_CORE} <= names
+    for place, name in lines.items():
+        spans = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == place]
+        ends = [e["ts"] + e["dur"] for e in spans]
+        # One region begins where the one before ends.
+        apart = [b["ts"] - end for b, end in zip(spans[1:], ends, strict=False)]
+        assert all(abs(x) < 1e-3 for x in apart) or name == timeline.TENSOR_CORE
+        assert spans[0]["name"] == "start" or name == timeline.TENSOR_CORE
+        assert all(e["dur"] >= 0 for e in spans)
+    waits = {e["name"] for e in events if e.get("cat") == "wait"}
+    assert {name.split()[0] for name in waits} >= {"wait", "acquire"}
+
+
+def test_a_ring_that_overflowed_keeps_the_last_marks() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    program = programs.get(variant.op)
+    layout = program.probes({**variant.knobs, "probe": probes.TRACE}, get_arch(variant.arch))
+    warps, marks = int(layout.schedule.threads) // 32, probes.RING + 3
+    words = torch.zeros(1, warps, layout.words, dtype=torch.int32)
+    # The clock wraps in between.
+    zero = -(1 << 31)
+    words[..., 0], words[..., 3] = zero + 1, marks
+    for i in range(marks):
+        at = probes.HEADER + i % probes.RING * 2
+        words[..., at], words[..., at + 1] = i % 3, zero + 1 + 10 * (i + 1)
+    (role,) = layout.regions
+    found = layout.trace(words, role, [0])[0]
+    assert found.dropped == 3
+    assert [p.end - p.begin for p in found.passages] == [10] * (probes.RING - 1)
+    assert found.passages[-1] == probes.Passage(
+        layout.regions[role][(marks - 1) % 3], 10 * (marks - 1), 10 * marks
+    )
+
+
+def test_two_launches_are_set_side_by_side(tmp_path: Path) -> None:
+    def launch(name: str, ticks: int) -> profile.Regions:
+        spent = profile.Ticks(ticks, ticks, ticks)
+        rows = (profile.RegionTime("wait kv", spent, 0.5, "load"), profile.RegionTime(name, spent, 0.5))
+        role = profile.RoleTime("attend", 4, spent, 0.0, 0.5, rows)
+        return profile.Regions("v", "w", "cuda", "cycles", {"t": 1}, 1, spent, spent, (role,), "")
+
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, found in zip(paths, (launch("first", 100), launch("second", 50)), strict=True):
+        path.write_text(profile.dump(found))
+    done = CliRunner().invoke(app, ["profile", "diff", *map(str, paths), "--json"])
+    assert done.exit_code == 0, done.output
+    rows = {row["figure"]: (row["a"], row["b"], row["ratio"]) for row in json.loads(done.stdout)["rows"]}
+    assert rows["attend: wait kv"] == (100, 50, 0.5)
+    assert rows["attend: first"] == (100, None, None)
+    assert rows["attend: second"] == (None, 50, None)
+
+
 def test_what_the_command_refuses() -> None:
     for argv, message in (
         (["topk_selector", "--executor", "interpreter"], "no clock"),
@@ -226,6 +301,14 @@ def test_without_a_generator_the_error_says_where_there_is_one(monkeypatch: pyte
     monkeypatch.setattr(regions, "checkout", lambda: None)
     with pytest.raises(ToolchainError, match="python -m codegen probe"):
         regions.probed(variant)
+
+
+@pytest.mark.parametrize("dsl", backends.names())
+def test_leaves_of_probes_have_names_of_their_own(dsl: str) -> None:
+    mine = {name for name, value in vars(leaf).items() if isinstance(value, t.Leaf)}
+    for op, arch in product(programs.names(), ARCHS.values()):
+        for alias, _, names in leaf_modules(dsl, op, arch.tag.removesuffix("a")):
+            assert names >= mine if alias == "probes" else not names & mine
 
 
 def test_a_mode_that_there_is_not() -> None:

@@ -28,27 +28,35 @@ def mark_region(spent, then, lane, region):
 
 
 @cute.jit
-def place(probe: cute.Pointer, words: cutlass.Constexpr):
+def place(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
     """This warp's words."""
     thread, _, _ = cute.arch.thread_idx()
-    threads, _, _ = cute.arch.block_dim()
     x, y, z = cute.arch.block_idx()
     columns, rows, _ = cute.arch.grid_dim()
-    warp = (x + columns * (y + rows * z)) * (threads // 32) + thread // 32
+    warp = (x + columns * (y + rows * z)) * warps + thread // 32
     return probe + Int64(warp) * words
 
 
 @cute.jit
-def put(probe: cute.Pointer, words: cutlass.Constexpr, at: Int32, value: Int32, mine: cutlass.Boolean):
-    """One word of this warp's."""
-    if mine:
-        to = place(probe, words) + at
-        to.store(value)
+def put(
+    probe: cute.Pointer,
+    warps: cutlass.Constexpr,
+    words: cutlass.Constexpr,
+    at: Int32,
+    value: Int32,
+    mine: cutlass.Boolean,
+):
+    """One word of this warp's. No branch: accumulators of products in flight would be copied around it."""
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r2}, 0; @p st.global.b32 [{$r0}], {$r1}; }",
+        read_only_args=[place(probe, warps, words) + at, value, Int32(mine)],
+    )
 
 
 @cute.jit
 def note_region(
     probe: cute.Pointer,
+    warps: cutlass.Constexpr,
     words: cutlass.Constexpr,
     first: cutlass.Constexpr,
     ring: cutlass.Constexpr,
@@ -59,30 +67,34 @@ def note_region(
 ):
     """Note that `region` ends now, in the next place of this warp's ring."""
     now = read_clock()
-    if lane == 0:
-        cute.arch.inline_ptx(
-            "st.global.v2.b32 [{$r0}], {{$r1}, {$r2}};",
-            read_only_args=[place(probe, words) + (first + count % ring * 2), Int32(region), now],
-        )
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.eq.b32 p, {$r3}, 0; @p st.global.v2.b32 [{$r0}], {{$r1}, {$r2}}; }",
+        read_only_args=[place(probe, warps, words) + (first + count % ring * 2), Int32(region), now, lane],
+    )
     return count + 1, now
 
 
 @cute.jit
-def enter_role(probe: cute.Pointer, words: cutlass.Constexpr, then: Int32, lane: Int32):
+def enter_role(
+    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, then: Int32, lane: Int32
+):
     """Note when this warp's kernel began, and where."""
-    put(probe, words, 0, then, lane == 0)
-    put(probe, words, 2, cute.arch.smid(), lane == 0)
+    put(probe, warps, words, 0, then, lane == 0)
+    put(probe, warps, words, 2, cute.arch.smid(), lane == 0)
 
 
 @cute.jit
-def leave_role(probe: cute.Pointer, words: cutlass.Constexpr, then: Int32, lane: Int32):
+def leave_role(
+    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, then: Int32, lane: Int32
+):
     """Note when this warp's last region ended."""
-    put(probe, words, 1, then, lane == 0)
+    put(probe, warps, words, 1, then, lane == 0)
 
 
 @cute.jit
 def keep_sums(
     probe: cute.Pointer,
+    warps: cutlass.Constexpr,
     words: cutlass.Constexpr,
     first: cutlass.Constexpr,
     count: cutlass.Constexpr,
@@ -90,19 +102,27 @@ def keep_sums(
     lane: Int32,
 ):
     """Store the sums that this warp's lanes hold."""
-    put(probe, words, first + lane, spent, lane < count)
+    put(probe, warps, words, first + lane, spent, lane < count)
 
 
 @cute.jit
-def note_time(probe: cute.Pointer, words: cutlass.Constexpr, at: cutlass.Constexpr, lane: Int32):
+def note_time(
+    probe: cute.Pointer,
+    warps: cutlass.Constexpr,
+    words: cutlass.Constexpr,
+    at: cutlass.Constexpr,
+    lane: Int32,
+):
     """Store the global timer and the clock, read at one time."""
     timer = special("globaltimer_lo")
     now = read_clock()
-    put(probe, words, at, timer, lane == 0)
-    put(probe, words, at + 1, now, lane == 0)
+    put(probe, warps, words, at, timer, lane == 0)
+    put(probe, warps, words, at + 1, now, lane == 0)
 
 
 @cute.jit
-def keep_count(probe: cute.Pointer, words: cutlass.Constexpr, count: Int32, lane: Int32):
+def keep_marks(
+    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, count: Int32, lane: Int32
+):
     """Store how many marks this warp has noted."""
-    put(probe, words, 3, count, lane == 0)
+    put(probe, warps, words, 3, count, lane == 0)

@@ -1,6 +1,6 @@
 """Leaves of probes, which read the clock and keep what it said; in torch no time passes and nothing is written.
 
-`probe` holds `words` words a warp: a header (see `tile.probes.HEADER`), then sums or a ring of marks.
+`probe` holds `words` words for each of the `warps` of a CTA: a header (see `tile.probes.HEADER`), then sums or a ring of marks.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ def mark_region(spent: Changes, then: Changes, lane: Any, region: Any) -> Any:
 @leaf
 def note_region(
     probe: Writes,
+    warps: Any,
     words: Any,
     first: Any,
     ring: Any,
@@ -38,25 +39,25 @@ def note_region(
 
 
 @leaf
-def enter_role(probe: Writes, words: Any, then: Any, lane: Any) -> None:
+def enter_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
     """Note when this warp's kernel began, and where."""
 
 
 @leaf
-def leave_role(probe: Writes, words: Any, then: Any, lane: Any) -> None:
+def leave_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
     """Note when this warp's last region ended."""
 
 
 @leaf
-def keep_sums(probe: Writes, words: Any, first: Any, count: Any, spent: Any, lane: Any) -> None:
+def keep_sums(probe: Writes, warps: Any, words: Any, first: Any, count: Any, spent: Any, lane: Any) -> None:
     """Store the sums that this warp's lanes hold."""
 
 
 @leaf
-def note_time(probe: Writes, words: Any, at: Any, lane: Any) -> None:
+def note_time(probe: Writes, warps: Any, words: Any, at: Any, lane: Any) -> None:
     """Store the global timer and the clock, read at one time."""
 
 
 @leaf
-def keep_count(probe: Writes, words: Any, count: Any, lane: Any) -> None:
+def keep_marks(probe: Writes, warps: Any, words: Any, count: Any, lane: Any) -> None:
     """Store how many marks this warp has noted."""
