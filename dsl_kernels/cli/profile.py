@@ -372,8 +372,10 @@ def _run_with_probes(
     )
     inputs = trial.draw(op, chosen, 0)
     here, gpu = device_facts(0) if executor == "cuda" else (get_arch(arch).name, "")
-    variant = named or probed.selected(op, chosen, inputs, here, gpu)
-    return probed.run(variant, chosen, executor, mode=mode, inputs=inputs)
+    if named is not None:
+        return probed.run(named, chosen, executor, mode=mode, inputs=inputs)
+    found = probed.selected(op, chosen, inputs, here, gpu)
+    return probed.run(found.variant, chosen, executor, mode=mode, inputs=inputs, launch=found.launch)
 
 
 def _ticks(ticks: profile.Ticks) -> tuple[str, ...]:

@@ -98,22 +98,19 @@ def workload_of(
         UnknownNameError, InvalidArgumentError: no such workload or parameter, or one that is no number.
     """
     every = problems.get(op).workloads
-    if name is not None:
-        known = [w for w in every if w.name == name]
-        if not known:
-            raise UnknownNameError(
-                "--workload", expected=f"a workload of {op}", got=repr(name), fix=did_you_mean(name, [w.name for w in every])
-            )  # fmt: skip
-        fitted = trial.workloads(variant, known[0].tier) if variant else known
-        found = [w for w in fitted if w.name.startswith(name)]
-    else:
-        found = trial.workloads(variant, tier) if variant else [w for w in every if w.tier == tier]
-    found = [w for w in found if form in (None, w.form)]
-    if not found:
-        raise InvalidArgumentError(
-            "what to run", expected=f"a {tier} workload of {op}", got=f"none of form {form}" if form else "none", fix="name one with --workload"
+    if name is not None and all(w.name != name for w in every):
+        raise UnknownNameError(
+            "--workload", expected=f"a workload of {op}", got=repr(name), fix=did_you_mean(name, [w.name for w in every])
         )  # fmt: skip
-    first = found[0]
+    known = (w for w in every if (w.tier == tier if name is None else w.name == name))
+    found = (trial.fitted(variant, w) if variant else w for w in known)
+    # The first that fits: inputs of every one would take long to draw.
+    first = next((w for w in found if form in (None, w.form) and _fits(variant, w)), None)
+    if first is None:
+        raise InvalidArgumentError(
+            "what to run", expected=f"a workload of {op}" + (f" that {variant.id} takes" if variant else ""),
+            got=f"none, {name or tier}, {form or 'any form'}", fix="name one with --workload",
+        )  # fmt: skip
     numbers = [k for k, value in first.params.items() if isinstance(value, int)]
     if unknown := [name for name in dims if name not in numbers]:
         raise InvalidArgumentError(
@@ -126,10 +123,15 @@ def workload_of(
     return replace(first, name=f"{first.name} {sizes}", params={**first.params, **dims})
 
 
-def selected(op: str, workload: Workload, inputs: Mapping[str, Any], arch: str, gpu: str = "") -> Variant:
-    """The variant that the registry selects for a workload."""
-    call = registry.Call(op, workload.form, arch, trial.dims_of(op, workload, inputs), gpu)
-    return registry.select(call).variant
+def _fits(variant: Variant | None, workload: Workload) -> bool:
+    return variant is None or trial.accepts(variant, workload, trial.draw(variant.op, workload, 0)) is None
+
+
+def selected(
+    op: str, workload: Workload, inputs: Mapping[str, Any], arch: str, gpu: str = ""
+) -> registry.Selection:
+    """What the registry selects for a workload."""
+    return registry.select(registry.Call(op, workload.form, arch, trial.dims_of(op, workload, inputs), gpu))
 
 
 def run(
@@ -233,6 +235,8 @@ def _other_side(probes: Probed, role: str, region: str) -> str:
     """The roles that a wait is for."""
     kind, _, name = region.partition(" ")
     schedule = probes.schedule
+    if kind == "take" and any(turn.name == name for turn in schedule.turns):
+        return ", ".join(schedule.turn(name).roles)
     if kind == "meet":
         return ", ".join(schedule.named_barriers.get(name, ()))
     pipe = next((p for p in schedule.pipelines if p.name == name), None)

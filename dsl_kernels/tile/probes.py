@@ -73,23 +73,20 @@ class Probed:
 
     def read(self, workspace: torch.Tensor, role: str) -> Spent:
         """The sums that a launch left in its workspace for one role."""
-        every = unsigned(workspace.cpu()).view(-1, int(self.schedule.threads) // 32, self.words)
-        held = every[:, self.warps(role)]
-        # A trace has no sums.
+        held = unsigned(self._words(workspace)[:, self.warps(role)])
         sums = held[..., HEADER : HEADER + len(self.regions[role])]
         return Spent(held[..., 0], held[..., 1], sums, held[:, 0, 2])
 
     def times(self, workspace: torch.Tensor, role: str) -> torch.Tensor:
         """The global timer in ns and the clock when each warp's role began, and when it ended: of a trace, [warps, 4]."""
-        every = unsigned(workspace.cpu()).view(-1, int(self.schedule.threads) // 32, self.words)
-        return every[:, self.warps(role), _TIMES:HEADER].flatten(0, 1)
+        return unsigned(self._words(workspace)[:, self.warps(role), _TIMES:HEADER]).flatten(0, 1)
 
     def trace(self, workspace: torch.Tensor, role: str, ctas: Iterable[int]) -> list[WarpTrace]:
         """What the rings of a role's warps hold, for some CTAs."""
-        every = unsigned(workspace.cpu()).view(-1, int(self.schedule.threads) // 32, self.words)
+        every = self._words(workspace)
         found = []
         for cta, warp in ((cta, warp) for cta in ctas for warp in self.warps(role)):
-            zero, words = int(every[cta, 0, 0]), every[cta, warp].tolist()
+            zero, words = int(unsigned(every[cta, 0, 0])), unsigned(every[cta, warp]).tolist()
             began, _, sm, count, *times = words[:HEADER]
             first = max(0, count - RING)
             marks = [
@@ -103,6 +100,10 @@ class Probed:
             ][1 if first else 0 :]
             found.append(WarpTrace(cta, warp, sm, began, tuple(times), first, tuple(passages)))
         return found
+
+    def _words(self, workspace: torch.Tensor) -> torch.Tensor:
+        """[CTAs, warps, words]."""
+        return workspace.cpu().view(-1, int(self.schedule.threads) // 32, self.words)
 
     def warps(self, role: str) -> list[int]:
         """The warps of a CTA that do the work of a role."""

@@ -41,14 +41,16 @@ def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]
     for workload in problems.get(variant.op).workloads:
         if workload.tier not in tiers:
             continue
-        fitted = _fitted(variant, workload) if fit else workload
-        key = (fitted.form, repr(sorted(fitted.params.items())))
-        if key not in found and accepts(variant, fitted, _cached_inputs(variant.op, fitted)) is None:
-            found[key] = fitted
+        wanted = fitted(variant, workload) if fit else workload
+        key = (wanted.form, repr(sorted(wanted.params.items())))
+        if key not in found and accepts(variant, wanted, _cached_inputs(variant.op, wanted)) is None:
+            found[key] = wanted
     return list(found.values())
 
 
-def _fitted(variant: Variant, workload: Workload) -> Workload:
+@checked
+def fitted(variant: Variant, workload: Workload) -> Workload:
+    """A workload with the form and the extents that a variant's knobs fix, which its name then carries."""
     program = programs.get(variant.op)
     params, form, name = dict(workload.params), workload.form, workload.name
     if program.problem.forms_share_workloads:

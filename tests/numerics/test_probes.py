@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,8 @@ SLOW = {
     ("topk_selector", "tilelang", "sm_90a"),
 }
 FULL = os.environ.get("PROBES_FULL") == "1"
+# Traced too without it: products in flight by wgmma, and tcgen05.
+TRACED = {("sparse_mla", "cutedsl", "sm_90a"), ("lightning_indexer", "cutedsl", "sm_100a")}
 
 
 def cheap(op: str, backend: str, arch: str) -> Variant | None:
@@ -78,15 +81,21 @@ def test_nothing_shows_of_probes_that_are_off(variant: Variant) -> None:
     assert not off.program.workspaces(off.knobs)
 
 
-@pytest.mark.emulator
-@pytest.mark.compile
-@pytest.mark.skipif(
-    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
-)
-@pytest.mark.parametrize("variant", chosen(FULL), ids=lambda variant: variant.id)
-def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path) -> None:
-    emit([candidate_of(variant, probes.SUMS)], tmp_path)
-    (probed,) = variants.in_folder(tmp_path)
+def emulated(test: Callable[..., None]) -> Callable[..., None]:
+    compilers = shutil.which("c++") or shutil.which("g++")
+    for mark in (
+        pytest.mark.emulator,
+        pytest.mark.compile,
+        pytest.mark.skipif(not compilers, reason="needs a C++ compiler"),
+    ):
+        test = mark(test)
+    return test
+
+
+def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed, torch.Tensor]:
+    """Hold a variant with probes to the one without; what its probes left."""
+    emit([candidate_of(variant, mode)], folder)
+    (probed,) = variants.in_folder(folder)
     workload = min(trial.workloads(variant, "tiny"), key=lambda w: str(w.params))
     case = trial.cached_case(variant.op, workload)
     plain, counted = (trial.run(v, workload, Emulator(), case=case) for v in (variant, probed))
@@ -96,13 +105,35 @@ def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path
         if spec.kind == "out":
             bits = [run.operands[spec.name].contiguous().view(torch.uint8) for run in (plain, counted)]
             assert torch.equal(*bits), spec.name
-    layout = program.probes(probed.knobs, get_arch(variant.arch))
+    return program.probes(probed.knobs, get_arch(variant.arch)), counted.operands["probe"]
+
+
+@emulated
+@pytest.mark.parametrize("variant", chosen(FULL), ids=lambda variant: variant.id)
+def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path) -> None:
+    layout, workspace = same_bits(variant, probes.SUMS, tmp_path)
     assert layout.text.leaves >= {"read_clock", "mark_region", "keep_sums"}
     for role in layout.regions:
-        held = layout.read(counted.operands["probe"], role)
+        held = layout.read(workspace, role)
         assert held.spent.sum(-1).eq(held.elapsed).all()
         assert held.elapsed.gt(0).all()
         assert held.spent[..., 0].gt(0).all()
+
+
+@emulated
+@pytest.mark.parametrize(
+    "variant",
+    [v for v in chosen() if FULL or (v.op, v.backend, v.arch) in TRACED],
+    ids=lambda variant: variant.id,
+)
+def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path) -> None:
+    layout, workspace = same_bits(variant, probes.TRACE, tmp_path)
+    for role in layout.regions:
+        for warp in layout.trace(workspace, role, [0]):
+            assert warp.dropped == 0 and warp.passages[0].region == probes.BEGIN
+            ends = [passage.end for passage in warp.passages]
+            assert [passage.begin for passage in warp.passages[1:]] == ends[:-1]
+            assert all(passage.begin < passage.end for passage in warp.passages)
 
 
 def test_every_region_ends_with_its_mark() -> None:
@@ -155,11 +186,7 @@ def test_the_interpreter_runs_a_probed_text() -> None:
     ).comparison.ok
 
 
-@pytest.mark.emulator
-@pytest.mark.compile
-@pytest.mark.skipif(
-    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
-)
+@emulated
 def test_the_command_prints_regions_by_role() -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
@@ -176,11 +203,7 @@ def test_the_command_prints_regions_by_role() -> None:
     assert {region["region"] for region in role["regions"]} >= {"start"}
 
 
-@pytest.mark.emulator
-@pytest.mark.compile
-@pytest.mark.skipif(
-    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
-)
+@emulated
 @pytest.mark.parametrize("mode", [probes.SUMS, probes.TRACE])
 def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
@@ -210,11 +233,7 @@ def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch
     assert workspace.bytes >= operands["probe"].numel() * 4
 
 
-@pytest.mark.emulator
-@pytest.mark.compile
-@pytest.mark.skipif(
-    shutil.which("c++") is None and shutil.which("g++") is None, reason="needs a C++ compiler"
-)
+@emulated
 def test_a_timeline_has_every_passage_in_order(tmp_path: Path) -> None:
     variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
     assert variant is not None
