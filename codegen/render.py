@@ -16,7 +16,7 @@ from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
-from dsl_kernels.tile.lang import Buffer, Schedule, Space, named
+from dsl_kernels.tile.lang import PROBE, Buffer, Schedule, Space, named
 from dsl_kernels.tile.plan import barrier_plan
 from dsl_kernels.tile.text import (
     Box,
@@ -166,7 +166,8 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
             fix="rename one of them",
         )
     spelling: Any = environment().get_template(f"{candidate.backend}/_spelling.j2").module
-    modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
+    tag, probed = candidate.arch.tag.removesuffix("a"), bool(candidate.knobs.get(PROBE.name))
+    modules = leaf_modules(candidate.backend, candidate.program.op, tag, probed)
 
     used = {"leaf"}
 
@@ -260,7 +261,7 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
-        "probed": PROBE_LEAVES in used,
+        "probed": probed,
         "lane": "lane" in said,
         "warp": "warp" in said,
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}

@@ -114,14 +114,16 @@ def leaf_files(backend: str, op: str) -> list[Path]:
 
 
 @lru_cache(maxsize=64)
-def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
+def leaf_modules(
+    backend: str, op: str, tag: str, probed: bool = False
+) -> tuple[tuple[str, str, frozenset[str]], ...]:
     """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
 
-    Behind them the leaves that all operations share.
+    Behind them the leaves that all operations share; those of probes where there are any.
     """
     paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
     paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
-    paths += (DEVICE / backend).glob(f"{PROBE_LEAVES}.py")
+    paths += (DEVICE / backend).glob(f"{PROBE_LEAVES}.py") if probed else ()
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
