@@ -6,25 +6,41 @@ from cutlass import Int32, Int64
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
+# Of the clock all 64 bits are asked for: its low word alone may come through a slow path (S2UR), and a warp waits for it.
+CLOCK = "{ .reg .b64 c; mov.u64 c, %clock64; cvt.u32.u64 $0, c; }"
+
 
 @dsl_user_op
-def special(register, *, loc=None, ip=None):
-    """A special register; nothing moves across. (`inline_ptx` takes none.)"""
-    read = llvm.inline_asm(
-        T.i32(), [], f"mov.u32 $0, %{register};", "=r,~{memory}", has_side_effects=True, loc=loc, ip=ip
-    )
-    return Int32(read)
+def read(text, *, loc=None, ip=None):
+    """What special registers say; nothing moves across. (`inline_ptx` takes none.)"""
+    found = llvm.inline_asm(T.i32(), [], text, "=r,~{memory}", has_side_effects=True, loc=loc, ip=ip)
+    return Int32(found)
 
 
 def read_clock():
     """The low word of this SM's clock."""
-    return special("clock")
+    return read(CLOCK)
 
 
-def mark_region(spent, then, lane, region):
-    """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps."""
-    now = read_clock()
-    return spent + Int32(cutlass.select_(lane == region % 32, now - then, Int32(0))), now
+@dsl_user_op
+def mark_region(spent, then, lane, region, *, loc=None, ip=None):
+    """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps.
+
+    Written out: the compiler would keep the readings of several marks and add them up later.
+    """
+    values = [Int32(value).ir_value(loc=loc, ip=ip) for value in (spent, then, lane)]
+    add = f"setp.eq.s32 p, $4, {region % 32}; sub.s32 d, $0, $3; mov.b32 $1, $2; @p add.s32 $1, $1, d;"
+    both = llvm.inline_asm(
+        llvm.StructType.get_literal([T.i32(), T.i32()]),
+        values,
+        f"{{ .reg .pred p; .reg .b32 d; {CLOCK} {add} }}",
+        "=&r,=&r,r,r,r,~{memory}",
+        has_side_effects=True,
+        loc=loc,
+        ip=ip,
+    )
+    now, sum = (Int32(llvm.extractvalue(T.i32(), both, [i], loc=loc, ip=ip)) for i in (0, 1))
+    return sum, now
 
 
 @cute.jit
@@ -114,7 +130,7 @@ def note_time(
     lane: Int32,
 ):
     """Store the global timer and the clock, read at one time."""
-    timer = special("globaltimer_lo")
+    timer = read("mov.u32 $0, %globaltimer_lo;")
     now = read_clock()
     put(probe, warps, words, at, timer, lane == 0)
     put(probe, warps, words, at + 1, now, lane == 0)

@@ -6,9 +6,13 @@ import tilelang.language as T
 # would be copied around them.
 SOURCE = r"""
 namespace probes {
-__device__ __forceinline__ int clock() { int now; asm volatile("mov.u32 %0, %%clock;" : "=r"(now) :: "memory"); return now; }
-__device__ __forceinline__ int sum(int spent, int now, int then, bool mine) {
-  return int(unsigned(spent) + (mine ? unsigned(now) - unsigned(then) : 0u));
+// Of all 64 bits: the low word alone may come through a slow path (S2UR), and a warp waits for it.
+__device__ __forceinline__ int clock() { long long now; asm volatile("mov.u64 %0, %%clock64;" : "=l"(now) :: "memory"); return int(now); }
+// Written out: the compiler would keep the readings of several marks and add them up later.
+__device__ __forceinline__ int sum(int spent, int now, int then, int lane, int region) {
+  asm volatile("{ .reg .pred p; .reg .b32 d; setp.eq.s32 p, %3, %4; sub.s32 d, %1, %2; @p add.s32 %0, %0, d; }"
+               : "+r"(spent) : "r"(now), "r"(then), "r"(lane), "r"(region));
+  return spent;
 }
 __device__ __forceinline__ int* place(int* probe, int warps, int words) {
   unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
@@ -50,7 +54,7 @@ def mark_region(spent: T.Ref, then: T.Ref, lane, region):
     """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps."""
     now = T.alloc_var("int32", init=0)
     now = T.call_extern("int32", "probes::clock")
-    spent = T.call_extern("int32", "probes::sum", spent, now, then, lane == region % 32)
+    spent = T.call_extern("int32", "probes::sum", spent, now, then, lane, region % 32)
     then = now
 
 
