@@ -186,6 +186,7 @@ def session(out: Path, only: str, budget: float) -> None:
     calls = json.loads((Path(os.environ["DSL_KERNELS_BUNDLE_DIR"]).parent / "calls.json").read_text())
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
+    summary: dict[str, Any] = {"calls": 0, "failed": failed}
     begin = time.monotonic()
     for call in calls:
         label = f"{call['op']} {call['form']} {call['params']}"
@@ -205,7 +206,7 @@ def session(out: Path, only: str, budget: float) -> None:
             failed.append(f"{label}: {error!r}")
             print(failed[-1], flush=True)
         torch.cuda.empty_cache()
-        summary: dict[str, Any] = {"calls": len(rows), "failed": failed}
+        summary["calls"] = len(rows)
         for name, limit in LIMITS.items():
             ratios = [row[f"ratio_{name}"] for row in rows]
             summary[name] = {"median": statistics.median(ratios) if ratios else None, "most": max(ratios, default=None), "limit": limit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -19,7 +20,7 @@ from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import candidate_of, leaf_modules
 from dsl_kernels import backends, ops, problems, profile, programs, registry, variants
-from dsl_kernels.arch import ARCHS, get_arch
+from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
 from dsl_kernels.cli import app
 from dsl_kernels.device.torch import probes as leaf
 from dsl_kernels.errors import DeclarationError, ToolchainError
@@ -27,6 +28,7 @@ from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.profile import regions, timeline
 from dsl_kernels.tile import probes
 from dsl_kernels.tile import text as t
+from dsl_kernels.tile.lang import START, Body
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
@@ -174,6 +176,28 @@ def test_a_body_names_a_region_and_neighbours_of_one_name_are_one() -> None:
     assert found.regions == {role.name: ("start", "first", "both", "second")}
     names = [name.split("_")[-1] for name in marks(found.text.roles[role.name])]
     assert names == ["START", "FIRST", "FIRST", "BOTH", "SECOND"]
+
+
+def test_a_region_that_a_body_names_changes_nothing_else() -> None:
+    variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
+    assert variant is not None
+    program, arch = programs.get(variant.op), get_arch(variant.arch)
+
+    def named(body: Body) -> Body:
+        def whole(m: t.Recorder) -> None:
+            with m.region("all of it"):
+                body(m)
+
+        return whole
+
+    def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+        held = program.bodies(k, arch)
+        return {part: body if part == START else named(body) for part, body in held.items()}
+
+    changed = dataclasses.replace(program, bodies=bodies)
+    assert render(dataclasses.replace(candidate_of(variant), program=changed)) == variant.source
+    found = changed.probes({**variant.knobs, "probe": probes.SUMS}, arch)
+    assert set(found.regions.values()) == {("start", "all of it")}
 
 
 def test_the_interpreter_runs_a_probed_text() -> None:
