@@ -32,7 +32,7 @@ HEADER = 8
 """Words of a warp before its sums or marks: its clock when the kernel began and when its last region ended, its SM; of a
 trace also how many marks, and the global timer and the clock at one time when the role began, and when it ended."""
 RING = 512
-"""Regions of which a warp's trace holds the begin and end."""
+"""Marks that a warp's trace holds, a power of two."""
 BEGIN = "start"
 """The region of what every thread does first."""
 TRACE_WORDS = Size(HEADER + 2 * RING, "PROBE_WORDS")

@@ -85,7 +85,12 @@ def note_region(
     now = read_clock()
     cute.arch.inline_ptx(
         "{ .reg .pred p; setp.eq.b32 p, {$r3}, 0; @p st.global.v2.b32 [{$r0}], {{$r1}, {$r2}}; }",
-        read_only_args=[place(probe, warps, words) + (first + count % ring * 2), Int32(region), now, lane],
+        read_only_args=[
+            place(probe, warps, words) + (first + (count & (ring - 1)) * 2),
+            Int32(region),
+            now,
+            lane,
+        ],
     )
     return count + 1, now
 

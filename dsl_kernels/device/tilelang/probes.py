@@ -62,7 +62,7 @@ def mark_region(spent: T.Ref, then: T.Ref, lane, region):
 def note_region(probe, warps, words, first, ring, count: T.Ref, then: T.Ref, lane, region):
     """Note that `region` ends now, in the next place of this warp's ring."""
     then = T.call_extern("int32", "probes::clock")
-    at = first + count % ring * 2
+    at = first + (count & (ring - 1)) * 2
     T.call_extern("handle", "probes::note", T.address_of(probe[0]), warps, words, at, region, then, lane == 0)
     count = count + 1
 
