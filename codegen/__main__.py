@@ -21,9 +21,10 @@ from rich.progress import (
 
 from dsl_kernels.cli import _output
 from dsl_kernels.errors import DslKernelError
+from dsl_kernels.tile.lang import SUMS, TRACE
 
 from .emit import GENERATED, emit
-from .sweep import Filter, Sweep, sweep
+from .sweep import Filter, Sweep, candidate_of, sweep
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -223,6 +224,28 @@ def list_candidates(
         cells += [[candidate.id, v.code, v.figure, v.limit, v.fix] for v in violations]
     columns = ("variant", "verdict", "figure", "limit", "fix")
     _output.show(_output.table("", columns, cells, fold=("figure", "limit", "fix")))
+
+
+@app.command()
+def probe(
+    name: Annotated[str, typer.Argument(metavar="VARIANT", help="Variant id.")],
+    trace: Annotated[bool, typer.Option("--trace", help="The last regions one by one, not sums.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Add it to a generated set here, instead of one of its own in the cache."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Render a variant with probes in it, as `python -m dsl_kernels profile regions` runs it."""
+    from dsl_kernels.runtime.cache import cache_root
+
+    candidate = candidate_of(_output.variant(name), TRACE if trace else SUMS)
+    root = out or cache_root() / "generated" / "probes" / candidate.id
+    emit([candidate], root, only=Filter(name=f"^{candidate.id}$"))
+    if as_json:
+        typer.echo(json.dumps({"folder": str(root), "variant": candidate.id}))
+    else:
+        Console().print(f"{root}: {candidate.id}", soft_wrap=True, markup=False)
 
 
 @app.command()

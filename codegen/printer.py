@@ -215,6 +215,9 @@ class Printer:
             yield "else:"
             yield from self._inner(s.orelse)
 
+    def _region(self, s: t.Region) -> Iterator[str]:
+        yield from self._block(s.body)
+
     def _call(self, s: t.Call) -> Iterator[str]:
         if s.leaf.doc and s.leaf.name not in self._explained:
             self._explained.add(s.leaf.name)

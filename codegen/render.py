@@ -16,7 +16,7 @@ from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.runtime.artifact import dims_of
 from dsl_kernels.tile.describe import describe
-from dsl_kernels.tile.lang import Buffer, Schedule, Space, named
+from dsl_kernels.tile.lang import PROBE, Buffer, Schedule, Space, named
 from dsl_kernels.tile.plan import barrier_plan
 from dsl_kernels.tile.text import (
     Box,
@@ -34,7 +34,7 @@ from dsl_kernels.tile.text import (
 )
 
 from .printer import INDENT, Printer, mma_facts, role_facts
-from .sweep import SHARED_LEAVES, TEMPLATES, Candidate, leaf_modules
+from .sweep import PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Candidate, leaf_modules
 
 WIDTH = 110
 # Where a frame wants the module's named sizes; which they are is known when everything is printed.
@@ -174,11 +174,12 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
             fix="rename one of them",
         )
     spelling: Any = environment().get_template(f"{candidate.backend}/_spelling.j2").module
-    modules = leaf_modules(candidate.backend, candidate.program.op, candidate.arch.tag.removesuffix("a"))
+    tag, probed = candidate.arch.tag.removesuffix("a"), bool(candidate.knobs.get(PROBE.name))
+    modules = leaf_modules(candidate.backend, candidate.program.op, tag, probed)
 
     used = {"leaf"}
 
-    own = tuple(module for module in modules if not module[0].startswith(SHARED_LEAVES))
+    own = tuple(module for module in modules if not module[0].startswith((SHARED_LEAVES, PROBE_LEAVES)))
 
     def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
         for alias, _, names in among:
@@ -260,7 +261,7 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name, own or modules) for name in getattr(spelling, "leaf_constants", ())},
+        "homes": {name: home(name, own or tuple(m for m in modules if m[0] != PROBE_LEAVES)) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
@@ -269,6 +270,7 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
         "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
         "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
+        "probed": probed,
         "lane": "lane" in said,
         "warp": "warp" in said,
         "map_dtypes": {s.source.map: schedule.buffer(s.target.buffer).dtype for s in statements if isinstance(s, Bulk) and not isinstance(s.source, Span)}

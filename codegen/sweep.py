@@ -13,9 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from dsl_kernels import programs
-from dsl_kernels.arch import ARCHS, ArchSpec
+from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
 from dsl_kernels.errors import InvalidArgumentError, UnknownNameError, did_you_mean
-from dsl_kernels.tile.lang import TileProgram
+from dsl_kernels.tile.lang import PROBE, TileProgram
+from dsl_kernels.variants import Variant
 
 from .check import Violation, check
 
@@ -25,6 +26,8 @@ DEVICE = ROOT / "dsl_kernels" / "device"
 FRAME = "_frame.py.j2"
 SHARED_LEAVES = "fragment"
 """The module of a DSL whose leaves are for every operation."""
+PROBE_LEAVES = "probes"
+"""The module of a DSL with the leaves that read the clock."""
 UNSPELLED = "UNSPELLED"
 """In a file of leaves, the names of those that its DSL does without: schedules that call one are another DSL's."""
 
@@ -111,13 +114,16 @@ def leaf_files(backend: str, op: str) -> list[Path]:
 
 
 @lru_cache(maxsize=64)
-def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, frozenset[str]], ...]:
+def leaf_modules(
+    backend: str, op: str, tag: str, probed: bool = False
+) -> tuple[tuple[str, str, frozenset[str]], ...]:
     """(alias, module, names) of the modules that spell an operation's leaves in a DSL, those of one architecture first.
 
-    Behind them the leaves that all operations share.
+    Behind them the leaves that all operations share; those of probes where there are any.
     """
     paths = sorted(leaf_files(backend, op), key=lambda path: (not path.stem.endswith(tag), path.stem))
     paths += sorted((DEVICE / backend).glob(f"{SHARED_LEAVES}*.py"), reverse=True)
+    paths += (DEVICE / backend).glob(f"{PROBE_LEAVES}.py") if probed else ()
     found = []
     for path in paths:
         if re.search(r"_sm\d+$", path.stem) and not path.stem.endswith(tag):
@@ -127,7 +133,7 @@ def leaf_modules(backend: str, op: str, tag: str) -> tuple[tuple[str, str, froze
         names |= {
             t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)
         }
-        shared = path.stem.startswith(SHARED_LEAVES)
+        shared = path.stem.startswith((SHARED_LEAVES, PROBE_LEAVES))
         alias = path.stem if shared else f"leaf{path.stem.removeprefix(op)}"
         found.append((alias, path.stem, frozenset(names)))
     if any(alias.startswith(f"{SHARED_LEAVES}_") for alias, _, _ in found):
@@ -162,6 +168,15 @@ def _can_spell(backend: str, program: TileProgram, arch: ArchSpec, knobs: Mappin
 def frame(backend: str) -> Path:
     """The template around the text of a kernel in a DSL."""
     return TEMPLATES / backend / FRAME
+
+
+def candidate_of(variant: Variant, probe: int = 0) -> Candidate:
+    """A generated variant as what it was rendered from, with its probe knob at a value."""
+    program = programs.get(variant.op)
+    knobs = {knob.name: variant.knobs[knob.name] for knob in program.knobs if knob.name in variant.knobs}
+    if probe:
+        knobs[PROBE.name] = probe
+    return Candidate(program, variant.backend, get_arch(variant.arch), knobs, frame(variant.backend))
 
 
 def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[dict[str, Any]]:

@@ -110,16 +110,19 @@ def _read(root: Path, stamp: int) -> tuple[Variant, ...]:
         ) from error
 
 
+def in_folder(root: Path) -> tuple[Variant, ...]:
+    """The variants that the manifest of a folder lists."""
+    return _read(root, (root / MANIFEST).stat().st_mtime_ns)
+
+
 @checked
 def variants(
     op: str | None = None, backend: str | None = None, arch: str | None = None
 ) -> tuple[Variant, ...]:
     """Generated variants, in the manifest's order, narrowed by any of the arguments."""
-    root = generated_root()
-    everything = _read(root, (root / MANIFEST).stat().st_mtime_ns)
     return tuple(
         v
-        for v in everything
+        for v in in_folder(generated_root())
         if op in (None, v.op) and backend in (None, v.backend) and arch in (None, v.arch)
     )
 

@@ -1,7 +1,8 @@
-"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, calibrate, schema."""
+"""Commands that say why a kernel is slow: profile target, collect, read, diff, kernels, static, regions, timeline, calibrate, schema."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -34,7 +35,12 @@ Impl = Annotated[
 ]
 Form = Annotated[str | None, typer.Option(help="Form of the problem (decode, bf16, fp8, default).")]
 Kernel = Annotated[str | None, typer.Option(help="Regular expression searched in the kernel's name.")]
-RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff}  # fmt: skip
+Workload = Annotated[
+    str | None, typer.Option(help="Workload to begin with; by default the first one that fits.")
+]
+Executor = Annotated[str | None, typer.Option(help="cuda or emulator; by default cuda where there is a GPU.")]
+Arch = Annotated[str, typer.Option(help="Architecture to select for, off the GPU.")]
+RECORDS = {"report": profile.KernelReport, "fingerprint": profile.Fingerprint, "diagnosis": profile.Diagnosis, "diff": profile.Diff, "regions": profile.Regions}  # fmt: skip
 
 
 @profile_app.command()
@@ -183,10 +189,16 @@ def diff(
     ] = None,
     as_json: out.Json = False,
 ) -> None:
-    """Two kernels side by side: units, stalls, bytes, registers, waves."""
-    names = (kernel or [None])[:2]  # type: ignore[list-item]
-    one, other = (profile.fingerprint(_read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1])))
-    found = profile.diff(one, other)
+    """Two kernels side by side: units, stalls, bytes, registers, waves; of two files by `regions --json`, regions."""
+    held = [_regions(path) for path in (a, b)]
+    if held[0] is not None and held[1] is not None:
+        found = profile.diff_regions(held[0], held[1])
+    else:
+        names = (kernel or [None])[:2]  # type: ignore[list-item]
+        one, other = (
+            profile.fingerprint(_read(path, name)[0]) for path, name in ((a, names[0]), (b, names[-1]))
+        )
+        found = profile.diff(one, other)
     if as_json:
         typer.echo(profile.dump(found), nl=False)
         return
@@ -212,6 +224,76 @@ def static(
         return
     out.show(out.table(found.kernel, ("figure", "value"), sorted(found.metrics.items()), right=("value",)))
     _not_read(found)
+
+
+@profile_app.command("regions")
+def regions(
+    what: Annotated[str, typer.Argument(help="Operation, whose selected variant is run, or variant id.")],
+    dim: Dims = None,
+    form: Form = None,
+    workload: Workload = None,
+    executor: Executor = None,
+    arch: Arch = "sm_90a",
+    as_json: out.Json = False,
+) -> None:
+    """Where the time inside a kernel goes, by role and region: waits, products, leaves.
+
+    The variant is rendered with probes in it, which read the clock where a region ends, and compiled. In the emulator
+    the clock counts instructions.
+    """
+    from ..profile import regions as probed
+    from ..tile.lang import SUMS
+
+    with out.error_console().status("running"):
+        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, SUMS))
+    if as_json:
+        typer.echo(profile.dump(found), nl=False)
+        return
+    title = f"{found.variant} on {found.workload}, {found.ctas} CTAs"
+    columns = ("role", "region", "for", "median", "min", "max", "share")
+    rows: list[tuple[Any, ...]] = [
+        ("SM", "all", "", *_ticks(found.sm), ""),
+        ("CTA", "all", "", *_ticks(found.cta), ""),
+    ]
+    for role in found.roles:
+        rows.append((f"{role.role} x{role.warps}", "all", "", *_ticks(role.ticks), f"{1 - role.lost:.1%}"))
+        rows += [("", r.region, r.of, *_ticks(r.ticks), f"{r.share:.1%}") for r in role.regions]
+    out.show(out.table(title, columns, rows, right=columns[3:]))
+    for line in (f"In {found.clock}.", f"{found.pace}."):
+        out.console().print(line, markup=False, soft_wrap=True)
+
+
+@profile_app.command("timeline")
+def timeline(
+    what: Annotated[str, typer.Argument(help="Operation, whose selected variant is run, or variant id.")],
+    path: Annotated[Path, typer.Option("--out", help="Chrome's trace as JSON, which Perfetto loads.")],
+    png: Annotated[Path | None, typer.Option(help="A picture of one CTA as well.")] = None,
+    dim: Dims = None,
+    form: Form = None,
+    workload: Workload = None,
+    executor: Executor = None,
+    arch: Arch = "sm_90a",
+    ctas: Annotated[int, typer.Option(min=1, help="How many CTAs the trace shows.")] = 8,
+    cta: Annotated[int, typer.Option(min=0, help="The CTA of the picture.")] = 0,
+) -> None:
+    """What each warp did when: the last regions of each, as a trace for Perfetto and as a picture.
+
+    Products run beside the warps: the row of the tensor core is derived, from their issue until a warp knows that they
+    are done.
+    """
+    from ..profile import timeline as lines
+    from ..tile.lang import TRACE
+
+    with out.error_console().status("running"):
+        found = lines.timeline(
+            _run_with_probes(what, dim, form, workload, executor, arch, TRACE), max(ctas, cta + 1)
+        )
+    path.write_text(json.dumps(lines.chrome(found)))
+    if png is not None:
+        lines.draw(found, png, cta)
+    dropped = sum(row.dropped for row in found.rows)
+    lost = f"; {dropped} marks before what the rings hold are lost" if dropped else ""
+    out.console().print(f"wrote {path}, in {found.clock}{lost}", markup=False, soft_wrap=True)
 
 
 @profile_app.command()
@@ -251,7 +333,9 @@ def calibrate(
 
 @profile_app.command("schema")
 def schema(
-    record: Annotated[str, typer.Argument(help="report, fingerprint, diagnosis or diff.")] = "diagnosis",
+    record: Annotated[
+        str, typer.Argument(help="report, fingerprint, diagnosis, diff or regions.")
+    ] = "diagnosis",
 ) -> None:
     """The JSON schema of a record."""
     if record not in RECORDS:
@@ -259,6 +343,43 @@ def schema(
             "record", expected="a record", got=repr(record), fix=did_you_mean(record, list(RECORDS))
         )
     out.print_json(profile.schema(RECORDS[record]))
+
+
+def _run_with_probes(
+    what: str,
+    dim: list[str] | None,
+    form: str | None,
+    workload: str | None,
+    executor: str | None,
+    arch: str,
+    mode: int,
+) -> Any:
+    """A launch of an operation's selected variant, or of a variant, with its probes on."""
+    import torch
+
+    from .. import problems
+    from ..arch import get_arch
+    from ..ops._base import device_facts
+    from ..profile import regions as probed
+    from ..verification import trial
+
+    executor = executor or ("cuda" if torch.cuda.is_available() else "emulator")
+    tier = "real" if executor == "cuda" else "tiny"
+    named = None if what in problems.names() else out.variant(what)
+    op = named.op if named else what
+    chosen = probed.workload_of(
+        op, out.dims_of(dim or []), variant=named, form=form, tier=tier, name=workload
+    )
+    inputs = trial.draw(op, chosen, 0)
+    here, gpu = device_facts(0) if executor == "cuda" else (get_arch(arch).name, "")
+    if named is not None:
+        return probed.run(named, chosen, executor, mode=mode, inputs=inputs)
+    found = probed.selected(op, chosen, inputs, here, gpu)
+    return probed.run(found.variant, chosen, executor, mode=mode, inputs=inputs, launch=found.launch)
+
+
+def _ticks(ticks: profile.Ticks) -> tuple[str, ...]:
+    return tuple(f"{value:.0f}" for value in (ticks.median, ticks.least, ticks.most))
 
 
 def _chip() -> str:
@@ -307,6 +428,17 @@ def _read(path: Path, kernel: str | None) -> list[profile.KernelReport]:
             fix="correct --kernel",
         )
     return found
+
+
+def _regions(path: Path) -> profile.Regions | None:
+    """What a file by `profile regions --json` holds; None where it is none."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return (
+        profile.load(profile.Regions, data, str(path)) if isinstance(data, dict) and "roles" in data else None
+    )
 
 
 def _workload(op: str, dim: list[str] | None, variant: str | None, form: str | None) -> profile.Workload:

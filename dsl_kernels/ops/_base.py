@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .. import env, executors, problems, registry
+from .. import env, executors, problems, programs, registry
 from ..arch import arch_for_capability, get_arch
 from ..errors import LaunchError
 from ..problems.base import Operand, bind_dims, check_values
@@ -213,11 +213,13 @@ def _prepare(
     call = registry.Call(op, form, arch_name, {**dims, **launch}, gpu)
     selection = registry.select(call, variant)
     dims = {**dims, **selection.launch, **launch}
+    program, knobs = programs.get(op), selection.variant.knobs
+    dims |= program.workspace_dims(knobs, get_arch(arch_name), dims)
     launcher = _launcher(name, selection, device)
     missing = [s for s in specs if s.kind in ("in", "out") and operands[s.name] is None]
     buffers = tuple(
         (spec.name, _extents(spec, dims), spec.torch_dtype, spec.zeroed)
-        for spec in specs
+        for spec in (*specs, *program.workspaces(knobs))
         if spec.kind == "workspace"
     )
     outputs = tuple(

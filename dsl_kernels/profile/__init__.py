@@ -8,7 +8,7 @@ rules and the calibrated ceilings of the GPU, `diff` sets two beside each other.
 from __future__ import annotations
 
 from ..timing.ceilings import Ceilings, read_ceilings
-from .diff import diff
+from .diff import diff, diff_regions
 from .fingerprint import fingerprint
 from .model import (
     Diagnosis,
@@ -21,8 +21,12 @@ from .model import (
     KernelReport,
     NcuRule,
     Occupancy,
+    Regions,
+    RegionTime,
+    RoleTime,
     Spills,
     Stall,
+    Ticks,
     Traffic,
     Workload,
     dump,
@@ -36,6 +40,6 @@ from .rules import diagnose
 
 __all__ = [
     "Ceilings", "Diagnosis", "Diff", "DiffRow", "Evidence", "Finding", "Fingerprint", "Issue", "KernelReport", "NcuRule", "Occupancy",
-    "Spills", "Stall", "Traffic", "Workload", "diagnose", "diff", "dump", "fingerprint", "load", "markdown", "plain", "read", "read_ceilings",
+    "RegionTime", "Regions", "RoleTime", "Spills", "Stall", "Ticks", "Traffic", "Workload", "diagnose", "diff", "diff_regions", "dump", "fingerprint", "load", "markdown", "plain", "read", "read_ceilings",
     "schema", "text",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .model import Diff, DiffRow, Fingerprint
+from .model import Diff, DiffRow, Fingerprint, Regions
 
 # Stalls below this share of both are left out.
 LEAST_STALL = 0.02
@@ -58,6 +58,24 @@ def diff(a: Fingerprint, b: Fingerprint) -> Diff:
         tuple(row for row in rows if row.a is not None or row.b is not None),
         tuple(notes),
     )
+
+
+def diff_regions(a: Regions, b: Regions) -> Diff:
+    """Two launches region by region: medians of what CTAs, roles and regions spent; `ratio` is b over a."""
+    rows = [_row("SM", a.sm.most, b.sm.most), _row("CTA", a.cta.median, b.cta.median)]
+    ones, others = ({role.role: role for role in found.roles} for found in (a, b))
+    for name in _names(ones, others):
+        one, other = ones.get(name), others.get(name)
+        rows.append(_row(name, *(role.ticks.median if role else None for role in (one, other))))
+        rows.append(_row(f"{name} in waits", *(role.waits if role else None for role in (one, other))))
+        regions = [{r.region: r.ticks.median for r in role.regions} if role else {} for role in (one, other)]
+        rows += [
+            _row(f"{name}: {region}", *(held.get(region) for held in regions)) for region in _names(*regions)
+        ]
+    notes = [f"{a.clock} beside {b.clock}"] if a.clock != b.clock else []
+    if a.workload != b.workload or a.dims != b.dims:
+        notes.append(f"{a.workload} beside {b.workload}: the sizes differ")
+    return Diff(a.variant, b.variant, tuple(rows), tuple(notes))
 
 
 def _names(one: Iterable[str], other: Iterable[str]) -> list[str]:

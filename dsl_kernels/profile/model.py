@@ -233,6 +233,71 @@ class Diff:
     schema: int = SCHEMA
 
 
+@dataclass(frozen=True)
+class Ticks:
+    """What several CTAs or warps spent, in ticks of a clock."""
+
+    median: float
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class RegionTime:
+    """A region of a role, over its CTAs and warps.
+
+    Attributes:
+        share: of all that the warps of the role spent.
+        of: the roles that a wait is for.
+    """
+
+    region: str
+    ticks: Ticks
+    share: float
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class RoleTime:
+    """A role from the start of the kernel to the end of its last region, and its regions, the longest first.
+
+    Attributes:
+        lost: the share of that time which is in no region.
+        waits: the share of it in waits for others.
+    """
+
+    role: str
+    warps: int
+    ticks: Ticks
+    lost: float
+    waits: float
+    regions: tuple[RegionTime, ...]
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Where the time of one launch went, as probes in the kernel counted it.
+
+    Attributes:
+        clock: what a tick is.
+        cta: a CTA, from the start of its first warp to the end of its last one's.
+        sm: an SM, from the start of its first CTA to the end of its last one.
+        pace: which role waits least, and what it does: nothing is faster before that is.
+    """
+
+    variant: str
+    workload: str
+    executor: str
+    clock: str
+    dims: Mapping[str, int]
+    ctas: int
+    cta: Ticks
+    sm: Ticks
+    roles: tuple[RoleTime, ...]
+    pace: str
+    schema: int = SCHEMA
+
+
 def plain(record: Any) -> Any:
     """The record as JSON types; a number that JSON cannot spell becomes None."""
     return _finite(asdict(record))

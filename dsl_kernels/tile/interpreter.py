@@ -154,6 +154,8 @@ class Executor:
             elif isinstance(statement, t.Repeat):
                 while bool(self._value(statement.condition)):
                     yield from self._execute(statement.body)
+            elif isinstance(statement, t.Region):
+                yield from self._execute(statement.body)
             elif isinstance(statement, t.Meet):
                 yield from self._meet(statement.name)
             elif isinstance(statement, t.BarriersStand):

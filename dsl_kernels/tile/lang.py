@@ -20,7 +20,9 @@ from ..runtime.artifact import Operand, TensorMap
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
+    from ..problems.base import Operand as ProblemOperand
     from ..problems.base import Problem
+    from .probes import Probed
     from .text import Recorder, Text
 
 
@@ -446,6 +448,13 @@ class Knob:
         return f"{self.key}{value}" if not isinstance(value, str) else value
 
 
+SUMS, TRACE = 1, 2
+PROBE = Knob(
+    "probe", "probe", (), "1: cycles of each warp by region; 2: the last regions of each warp, with their times", plain=0
+)  # fmt: skip
+"""A knob of every program, which no sweep turns: what a variant measures of itself (`tile.probes`)."""
+
+
 @dataclass(frozen=True)
 class Guard:
     """A condition on a call that a variant needs; `refuse` returns the reason, or None where it accepts."""
@@ -511,6 +520,7 @@ class TileProgram:
             DeclarationError: a role has no body, a body says what the schedule does not declare, or something that is
                 declared is used by no body.
         """
+        from .probes import probed
         from .text import Recorder, TearDown, Text
         from .uses import check_uses
 
@@ -540,7 +550,26 @@ class TileProgram:
         end = (TearDown(),) if schedule.tmem_columns() else ()
         text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
         check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
-        return text
+        return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
+
+    def probes(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Probed:
+        """The regions that a variant with these knobs counts, and where they lie in its workspace."""
+        from .probes import probed
+
+        plain = {name: value for name, value in knobs.items() if name != PROBE.name}
+        return probed(self.text(plain, arch), self.schedule(plain, arch), knobs[PROBE.name])
+
+    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[ProblemOperand, ...]:
+        """Operands that a variant has beside its problem's: what its probes write into."""
+        from .probes import WORKSPACE
+
+        return (WORKSPACE,) if knobs.get(PROBE.name) else ()
+
+    def workspace_dims(
+        self, knobs: Mapping[str, Any], arch: ArchSpec, dims: Mapping[str, int]
+    ) -> dict[str, int]:
+        """The extents of `workspaces` in a launch of these `dims`."""
+        return self.probes(knobs, arch).dims(dims) if knobs.get(PROBE.name) else {}
 
     def form(self, knobs: Mapping[str, Any], otherwise: str = "") -> str:
         """The form of the problem that a variant takes: the one that a knob's value names, else `otherwise`, else the first."""
@@ -564,18 +593,18 @@ class TileProgram:
                 strides=o.layout,
                 written=o.kind != "in",
             )
-            for o in self.problem.operands(self.form(knobs))
+            for o in (*self.problem.operands(self.form(knobs)), *self.workspaces(knobs))
         )
 
     def spelled(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """The knobs that tell variants apart: those that are not at their plain value."""
-        plain = {knob.name: knob.plain for knob in self.knobs}
+        plain = {knob.name: knob.plain for knob in (*self.knobs, PROBE)}
         return {name: value for name, value in knobs.items() if value != plain[name]}
 
     def variant_id(self, backend: str, arch: ArchSpec, knobs: Mapping[str, Any]) -> str:
         """`<op>__<backend>_<arch>__<knobs>`: file name, kernel symbol, cache folder, test id and tuned value."""
         spelled = "_".join(
-            knob.spell(knobs[knob.name]) for knob in self.knobs if knob.name in self.spelled(knobs)
+            knob.spell(knobs[knob.name]) for knob in (*self.knobs, PROBE) if knob.name in self.spelled(knobs)
         )
         return f"{self.op}__{backend}_{arch.tag}__{spelled}"
 

@@ -402,6 +402,14 @@ class If:
 
 
 @dataclass(frozen=True, eq=False)
+class Region:
+    """Statements that a probe counts together, under a name."""
+
+    name: str
+    body: list[Statement]
+
+
+@dataclass(frozen=True, eq=False)
 class Call:
     leaf: Leaf
     arguments: tuple[Any, ...]
@@ -573,7 +581,7 @@ class PassTurn:
 
 
 Statement = (
-    Let | Variable | Assign | Loop | Repeat | If | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
+    Let | Variable | Assign | Loop | Repeat | If | Region | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
@@ -703,6 +711,15 @@ class Recorder:
                 fix="write the branch first",
             )
         self._blocks.append(last.orelse)
+        yield
+        self._blocks.pop()
+
+    @contextmanager
+    def region(self, name: str) -> Iterator[None]:
+        """`with m.region("softmax"):` has probes count what is said in it as one region of that name."""
+        inner: list[Statement] = []
+        self._say(Region(name, inner))
+        self._blocks.append(inner)
         yield
         self._blocks.pop()
 
@@ -915,7 +932,7 @@ def walk(statements: Any) -> Iterator[Statement]:
     """Every statement, inner ones behind the one that holds them."""
     for statement in statements:
         yield statement
-        if isinstance(statement, (Loop, Repeat)):
+        if isinstance(statement, (Loop, Repeat, Region)):
             yield from walk(statement.body)
         elif isinstance(statement, If):
             yield from walk(statement.body)

@@ -41,14 +41,16 @@ def workloads(variant: Variant, *tiers: str, fit: bool = True) -> list[Workload]
     for workload in problems.get(variant.op).workloads:
         if workload.tier not in tiers:
             continue
-        fitted = _fitted(variant, workload) if fit else workload
-        key = (fitted.form, repr(sorted(fitted.params.items())))
-        if key not in found and accepts(variant, fitted, _cached_inputs(variant.op, fitted)) is None:
-            found[key] = fitted
+        wanted = fitted(variant, workload) if fit else workload
+        key = (wanted.form, repr(sorted(wanted.params.items())))
+        if key not in found and accepts(variant, wanted, _cached_inputs(variant.op, wanted)) is None:
+            found[key] = wanted
     return list(found.values())
 
 
-def _fitted(variant: Variant, workload: Workload) -> Workload:
+@checked
+def fitted(variant: Variant, workload: Workload) -> Workload:
+    """A workload with the form and the extents that a variant's knobs fix, which its name then carries."""
     program = programs.get(variant.op)
     params, form, name = dict(workload.params), workload.form, workload.name
     if program.problem.forms_share_workloads:
@@ -101,7 +103,8 @@ def accepts(
 ) -> str | None:
     """Why a variant cannot run a workload (with these launch dims fixed); None where it can."""
     call = call_of(variant, workload, inputs)
-    return registry.refusal(replace(call, dims={**call.dims, **(launch or {})}), variant)
+    sizes = {**call.dims, **(launch or {})}
+    return registry.refusal(replace(call, dims=sizes), variant, named=variant.id)
 
 
 @checked
@@ -160,9 +163,10 @@ def allocate(
         require_known("launch", name, computed, "launch dim")
         require_range(name, value, 1, 2**31 - 1)
     dims.update({**computed, **(launch or {})})
+    dims.update(program.workspace_dims(variant.knobs, arch, dims))
     device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     operands = dict(inputs)
-    for spec in program.problem.operands(workload.form):
+    for spec in (*program.problem.operands(workload.form), *program.workspaces(variant.knobs)):
         if spec.kind == "scalar":
             operands.setdefault(spec.name, dims.get(spec.name))
         elif spec.kind != "in":

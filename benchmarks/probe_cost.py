@@ -1,0 +1,242 @@
+"""What probes cost on a GPU, whether they change a bit, and where the time of each kernel goes.
+
+    python benchmarks/probe_cost.py --precompile build/probes          # here: no GPU; variants with and without probes
+    python benchmarks/probe_cost.py --bundle build/probes --out FOLDER # on the GPU: no compiler
+
+The first writes a generated set of its own with what the registry selects for a list of calls, with probes off, counting
+sums and keeping a trace, a bundle of it, and the calls. The second times each call with and without probes in turns,
+compares outputs bit for bit, and writes probe_cost.json: the ratios with their noise, the regions of each kernel, how
+much of the kernel's time they cover, and the medians over the calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+GPU, ARCH = "NVIDIA H200", "sm_90a"
+MODES = {"sums": 1, "trace": 2}
+LIMITS = {"sums": 1.03, "trace": 1.10}
+# Op, form and sizes.
+CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("sparse_mla", "bf16", {"t": 1, "heads": 16, "pages": 4096, "topk": 2048}),
+    ("sparse_mla", "bf16", {"t": 16, "heads": 16, "pages": 4096, "topk": 2048}),
+    ("sparse_mla", "bf16", {"t": 64, "heads": 16, "pages": 4096, "topk": 2048}),
+    ("sparse_mla", "fp8", {"t": 64, "heads": 16, "pages": 4096, "topk": 2048}),
+    ("sparse_mla", "bf16", {"t": 128, "heads": 128, "pages": 4096, "topk": 2048}),
+    ("lightning_indexer", "decode", {"b": 1, "len": 131072, "heads": 64, "next_n": 1}),
+    ("lightning_indexer", "decode", {"b": 16, "len": 32768, "heads": 64, "next_n": 1}),
+    ("lightning_indexer", "decode", {"b": 64, "len": 131072, "heads": 64, "next_n": 1}),
+    ("lightning_indexer", "prefill", {"s": 4096, "skv": 32768, "heads": 64}),
+    ("topk_selector", "default", {"rows": 1, "len": 131072, "k": 2048}),
+    ("topk_selector", "default", {"rows": 64, "len": 131072, "k": 2048}),
+    ("topk_selector", "default", {"rows": 16, "len": 4096, "k": 2048}),
+    ("gqa_forward", "", {"name": "s4096_fp16_d128"}),
+    ("gqa_forward", "", {"name": "s4096_causal_fp16_d128"}),
+    ("resample_trajectories", "", {"name": "real_b512"}),
+)
+
+
+def case_of(op: str, form: str, sizes: dict[str, Any]) -> Any:
+    """A point of a grid; of an operation without one, the real workload of that name."""
+    from dsl_kernels import problems
+    from dsl_kernels.timing import grids
+
+    if "name" not in sizes:
+        return grids.Case(op, form, sizes)
+    found = next(w for w in problems.get(op).workloads if w.name == sizes["name"])
+    return grids.Case(op, found.form, dict(found.params))
+
+
+def dims_of(case: Any) -> dict[str, int]:
+    """What the registry needs of a case, without a GPU."""
+    from profile_session import dims_of as of_grid
+
+    from dsl_kernels.problems.base import Workload
+    from dsl_kernels.verification import trial
+
+    p = case.params
+    if case.form == "prefill":
+        return {"s": p["s"], "heads": p["heads"], "skv": p["skv"], "stride": p["skv"]}
+    if case.op in ("sparse_mla", "lightning_indexer", "topk_selector"):
+        return of_grid(case)
+    workload = Workload(case.label, "real", case.form, case.params)
+    return trial.dims_of(case.op, workload, trial.draw(case.op, workload, 0))
+
+
+def precompile(folder: Path) -> None:
+    """Write generated/, bundle/ and calls.json below a folder."""
+    from codegen.emit import emit
+    from codegen.sweep import candidate_of
+    from dsl_kernels import registry, variants
+    from dsl_kernels.runtime import bundle
+    from dsl_kernels.runtime.pool import compile_all
+
+    calls, chosen = [], {}
+    for op, form, sizes in CALLS:
+        case = case_of(op, form, sizes)
+        found = registry.select(registry.Call(op, case.form, ARCH, dims_of(case), GPU))
+        chosen[found.variant.id] = found.variant
+        calls.append({"op": op, "form": case.form, "params": dict(case.params), "variant": found.variant.id, "launch": found.launch})  # fmt: skip
+        print(f"{op} {case.form} {case.label}: {found.variant.id}", flush=True)
+    candidates = [candidate_of(v, mode) for v in chosen.values() for mode in (0, *MODES.values())]
+    emit(candidates, folder / "generated")
+    every = variants.in_folder(folder / "generated")
+    folders = {}
+    for outcome in compile_all(every):
+        if outcome.error is not None or outcome.folder is None:
+            raise SystemExit(f"{outcome.variant}: {outcome.error}")
+        folders[outcome.variant] = outcome.folder
+        print(f"{len(folders)} of {len(every)}: {outcome.variant} {outcome.seconds:.1f} s", flush=True)
+    bundle.write(folder / "bundle", every, folders, replace=True)
+    (folder / "calls.json").write_text(json.dumps(calls, indent=1) + "\n")
+
+
+def outputs(case: Any, call: Any) -> list[Any]:
+    """What a call writes, with nothing of a call before it."""
+    import torch
+
+    from dsl_kernels import problems
+
+    def held() -> list[Any]:
+        result = call()
+        if result is not None:
+            return [result] if isinstance(result, torch.Tensor) else list(result)
+        specs = problems.get(case.op).operands(case.form)
+        return [call.args[0][spec.name] for spec in specs if spec.kind == "out"]
+
+    for tensor in held():
+        tensor.view(torch.uint8).fill_(0x55)
+    found = [tensor.contiguous().view(torch.uint8).clone() for tensor in held()]
+    torch.cuda.synchronize()
+    return found
+
+
+def regions_of(case: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]:
+    """What the last eager call's probes left, and how to read it."""
+    import torch
+
+    from dsl_kernels import programs
+    from dsl_kernels.arch import get_arch
+    from dsl_kernels.ops.workspace import own_workspace
+    from dsl_kernels.problems.base import Workload
+    from dsl_kernels.profile import regions
+
+    layout = programs.get(case.op).probes(probed.knobs, get_arch(ARCH))
+    device = torch.device("cuda", torch.cuda.current_device())
+    words = layout.dims(dims)["probe_words"]
+    workspace = own_workspace(device).get("probe", (words,), torch.int32, device, False).cpu()
+    workload = Workload(case.label, "real", case.form, case.params)
+    return layout, regions.Run(probed, workload, dims, "cuda", layout, workspace)
+
+
+def look(call: dict[str, Any]) -> dict[str, Any]:
+    """One call: its time with and without probes in turns, its outputs, its regions."""
+    import torch
+
+    from dsl_kernels import variants
+    from dsl_kernels.profile import model, regions
+    from dsl_kernels.timing import bench, grids
+
+    case = grids.Case(call["op"], call["form"], call["params"])
+    prepared = grids.prepare(case)
+    plain = prepared.calls(call["variant"], call["launch"])
+    record: dict[str, Any] = {"op": case.op, "form": case.form, **case.params, "variant": call["variant"]}
+    expected = outputs(case, plain[-1])
+    again = outputs(case, plain[-1])
+    record["repeats"] = all(torch.equal(a, b) for a, b in zip(expected, again, strict=True))
+    for name, mode in MODES.items():
+        probed = variants.get(f"{call['variant']}_probe{mode}")
+        calls = prepared.calls(probed.id, call["launch"])
+        found = outputs(case, calls[-1])
+        same = all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+        # Warm, and the last call's own sums.
+        for _ in range(2):
+            calls[-1]()
+        torch.cuda.synchronize()
+        _, run = regions_of(case, probed, {**prepared.dims, **call["launch"]})
+        if name == "sums":
+            record["regions"] = model.plain(regions.table(run))
+        else:
+            record["cycles_per_ns"] = regions.cycles_per_ns(run)
+        timed = bench.paired(plain, calls)
+        record |= {"us": timed.a_us, f"us_{name}": timed.b_us, f"ratio_{name}": timed.ratio, f"noise_{name}": timed.noise, f"same_{name}": same}  # fmt: skip
+    cycles = record["us"] * 1e3 * record["cycles_per_ns"]
+    record["covered"] = record["regions"]["sm"]["most"] / cycles if cycles else math.nan
+    record["lost"] = max(role["lost"] for role in record["regions"]["roles"])
+    return record
+
+
+def session(out: Path, only: str, budget: float) -> None:
+    """Every call, written after each."""
+    import torch
+
+    from dsl_kernels.timing import bench
+
+    calls = json.loads((Path(os.environ["DSL_KERNELS_BUNDLE_DIR"]).parent / "calls.json").read_text())
+    rows: list[dict[str, Any]] = []
+    failed: list[str] = []
+    summary: dict[str, Any] = {"calls": 0, "failed": failed}
+    begin = time.monotonic()
+    for call in calls:
+        label = f"{call['op']} {call['form']} {call['params']}"
+        if only not in label or time.monotonic() - begin > budget:
+            continue
+        try:
+            with torch.inference_mode():
+                rows.append(look(call))
+            row = rows[-1]
+            print(
+                f"{row['us']:9.2f} us  sums {row['ratio_sums'] - 1:+.1%} (noise {row['noise_sums']:.1%})  "
+                f"trace {row['ratio_trace'] - 1:+.1%} (noise {row['noise_trace']:.1%})  "
+                f"same {row['same_sums']} {row['same_trace']}  lost {row['lost']:.2%}  covered {row['covered']:.1%}  {label}",
+                flush=True,
+            )
+        except Exception as error:
+            failed.append(f"{label}: {error!r}")
+            print(failed[-1], flush=True)
+        torch.cuda.empty_cache()
+        summary["calls"] = len(rows)
+        for name, limit in LIMITS.items():
+            ratios = [row[f"ratio_{name}"] for row in rows]
+            summary[name] = {"median": statistics.median(ratios) if ratios else None, "most": max(ratios, default=None), "limit": limit,
+                             "same": all(row[f"same_{name}"] for row in rows)}  # fmt: skip
+        record = {"environment": bench.environment(), "summary": summary, "rows": rows}
+        (out / "probe_cost.json").write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(summary, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--precompile", type=Path, help="folder to write the generated set and its bundle to")
+    parser.add_argument(
+        "--bundle", type=Path, default=ROOT / "build" / "probes", help="what --precompile wrote"
+    )
+    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "profile_out")))
+    parser.add_argument("--only", default="", help="calls whose label holds this text")
+    parser.add_argument("--seconds", type=float, default=400.0, help="begin no call after so many")
+    options = parser.parse_args()
+    if options.precompile:
+        precompile(options.precompile.absolute())
+        return
+    folder = options.bundle.absolute()
+    os.environ["DSL_KERNELS_GENERATED_DIR"] = str(folder / "generated")
+    os.environ["DSL_KERNELS_BUNDLE_DIR"] = str(folder / "bundle")
+    os.environ["DSL_KERNELS_DISABLE_JIT"] = "1"
+    os.environ.setdefault("DSL_KERNELS_CACHE_DIR", "/tmp/dsl_kernels_cache")
+    options.out.mkdir(parents=True, exist_ok=True)
+    session(options.out.absolute(), options.only, options.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Leaves of probes, which read the clock and keep what it said; in torch no time passes and nothing is written.
+
+`probe` holds `words` words for each of the `warps` of a CTA: a header (see `tile.probes.HEADER`), then sums or a ring of marks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...tile.text import Changes, Sets, Writes, leaf
+
+
+@leaf
+def read_clock(now: Sets) -> Any:
+    """The low word of this SM's clock."""
+    return 0
+
+
+@leaf
+def mark_region(spent: Changes, then: Changes, lane: Any, region: Any) -> Any:
+    """Count the cycles since the mark before to `region`, whose sum lane `region % 32` keeps."""
+    return spent, then
+
+
+@leaf
+def note_region(
+    probe: Writes,
+    warps: Any,
+    words: Any,
+    first: Any,
+    ring: Any,
+    count: Changes,
+    then: Changes,
+    lane: Any,
+    region: Any,
+) -> Any:
+    """Note that `region` ends now, in the next place of this warp's ring."""
+    return count + 1, then
+
+
+@leaf
+def enter_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
+    """Note when this warp's kernel began, and where."""
+
+
+@leaf
+def leave_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
+    """Note when this warp's last region ended."""
+
+
+@leaf
+def keep_sums(probe: Writes, warps: Any, words: Any, first: Any, count: Any, spent: Any, lane: Any) -> None:
+    """Store the sums that this warp's lanes hold."""
+
+
+@leaf
+def note_time(probe: Writes, warps: Any, words: Any, at: Any, lane: Any) -> None:
+    """Store the global timer and the clock, read at one time."""
+
+
+@leaf
+def keep_marks(probe: Writes, warps: Any, words: Any, count: Any, lane: Any) -> None:
+    """Store how many marks this warp has noted."""

@@ -1,0 +1,303 @@
+"""Probes: a text that counts where the time of each warp goes, by region, beside what it computes.
+
+A region is a step of a pipeline, a barrier, a group of products, a wait for them, a copy or a call of a leaf, under the
+name of what it is (`wait kv`, `multiply qk`, `online_softmax`); `m.region(name)` makes one of all that is said in it.
+Neighbours of one name are one region, and so is what a role says of that name anywhere. `probed` writes a mark behind
+each: it counts the cycles since the mark before to that region, so every cycle of a warp is counted once. What lies
+between two regions, and has no mark of its own, belongs to the one before; the head of a loop to the first in it.
+
+A warp keeps its sums in its lanes' registers, lane i those of region i, and stores them once, when its role ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..device.torch import probes as leaf
+from ..errors import DeclarationError
+from ..expr import evaluate
+from ..problems.base import Operand
+from . import text as t
+from .lang import SUMS, TRACE, Role, Schedule, Size
+
+WORKSPACE = Operand(
+    "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
+)
+HEADER = 8
+"""Words of a warp before its sums or marks: its clock when the kernel began and when its last region ended, its SM; of a
+trace also how many marks, and the global timer and the clock at one time when the role began, and when it ended."""
+RING = 512
+"""Marks that a warp's trace holds, a power of two."""
+BEGIN = "start"
+"""The region of what every thread does first."""
+TRACE_WORDS = Size(HEADER + 2 * RING, "PROBE_WORDS")
+LANES = 32
+_TIMES = 4
+_THEN, _SPENT, _COUNT = "probe_then", "probe_spent", "probe_count"
+# What only names a value, or says nothing to the machine.
+_SILENT = (t.Let, t.Variable, t.Assign, t.Comment, t.BarriersStand, t.TearDown)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A text with its marks.
+
+    Attributes:
+        regions: of each role, in the order of their numbers.
+        mode: SUMS or TRACE.
+    """
+
+    text: t.Text
+    schedule: Schedule
+    regions: Mapping[str, tuple[str, ...]]
+    mode: int
+
+    @property
+    def words(self) -> int:
+        """Words of a warp in the workspace."""
+        return words_of(self.regions, self.mode)
+
+    def ctas(self, dims: Mapping[str, int]) -> int:
+        """CTAs of a launch."""
+        return math.prod(evaluate(extent, dims) for extent in self.schedule.grid)
+
+    def dims(self, dims: Mapping[str, int]) -> dict[str, int]:
+        """The extent of the workspace in a launch of these `dims`: [CTAs, warps, words] lie one behind the other."""
+        (extent,) = WORKSPACE.shape
+        return {str(extent): self.ctas(dims) * (int(self.schedule.threads) // 32) * self.words}
+
+    def read(self, workspace: torch.Tensor, role: str) -> Spent:
+        """The sums that a launch left in its workspace for one role."""
+        held = unsigned(self._words(workspace)[:, self.warps(role)])
+        sums = held[..., HEADER : HEADER + len(self.regions[role])]
+        return Spent(held[..., 0], held[..., 1], sums, held[:, 0, 2])
+
+    def times(self, workspace: torch.Tensor, role: str) -> torch.Tensor:
+        """The global timer in ns and the clock when each warp's role began, and when it ended: of a trace, [warps, 4]."""
+        return unsigned(self._words(workspace)[:, self.warps(role), _TIMES:HEADER]).flatten(0, 1)
+
+    def trace(self, workspace: torch.Tensor, role: str, ctas: Iterable[int]) -> list[WarpTrace]:
+        """What the rings of a role's warps hold, for some CTAs."""
+        every = self._words(workspace)
+        found = []
+        for cta, warp in ((cta, warp) for cta in ctas for warp in self.warps(role)):
+            zero, words = int(unsigned(every[cta, 0, 0])), unsigned(every[cta, warp]).tolist()
+            began, _, sm, count, *times = words[:HEADER]
+            first = max(0, count - RING)
+            marks = [
+                (words[HEADER + i % RING * 2], words[HEADER + i % RING * 2 + 1]) for i in range(first, count)
+            ]
+            ends = [began if not first else marks[0][1], *(at for _, at in marks)]
+            names = self.regions[role]
+            passages = [
+                Passage(names[number], _since(zero, begin), _since(zero, end))
+                for (number, _), begin, end in zip(marks, ends, ends[1:], strict=False)
+            ][1 if first else 0 :]
+            found.append(WarpTrace(cta, warp, sm, began, tuple(times), first, tuple(passages)))
+        return found
+
+    def _words(self, workspace: torch.Tensor) -> torch.Tensor:
+        """[CTAs, warps, words]."""
+        return workspace.cpu().view(-1, int(self.schedule.threads) // 32, self.words)
+
+    def warps(self, role: str) -> list[int]:
+        """The warps of a CTA that do the work of a role."""
+        found = self.schedule.role(role)
+        first = int(self.schedule.first_thread(role)) // 32
+        active = found.active or found.warps
+        return [first + r * found.warps + i for r in range(found.replicas) for i in range(active)]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the warps of a role spent, in ticks of the clock.
+
+    Attributes:
+        began, ended: the clock at the start of the kernel and behind the last region, [CTAs, warps].
+        spent: by region, [CTAs, warps, regions].
+        sm: where it was, [CTAs].
+    """
+
+    began: torch.Tensor
+    ended: torch.Tensor
+    spent: torch.Tensor
+    sm: torch.Tensor
+
+    @property
+    def elapsed(self) -> torch.Tensor:
+        """From the start of the kernel to the end of the last region, [CTAs, warps]."""
+        return unsigned(self.ended - self.began)
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One passage of a warp through a region, in ticks since the first warp of its CTA began."""
+
+    region: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class WarpTrace:
+    """What one warp's ring holds.
+
+    Attributes:
+        began: its clock when the kernel began.
+        times: the global timer, in ns, and the clock at one time when its role began, and when it ended.
+        dropped: marks that the ring had no room for, the oldest ones.
+        passages: in order; the first one of a ring that overflowed is lost, as nothing says when it began.
+    """
+
+    cta: int
+    warp: int
+    sm: int
+    began: int
+    times: tuple[int, int, int, int]
+    dropped: int
+    passages: tuple[Passage, ...]
+
+
+def unsigned(words: torch.Tensor) -> torch.Tensor:
+    """Differences and readings of a clock that wraps, as numbers of 64 bits."""
+    return words.long() & 0xFFFFFFFF
+
+
+def _since(zero: int, now: int) -> int:
+    """Ticks from one reading of a clock that wraps to another, which may be a little earlier."""
+    passed = (now - zero) & 0xFFFFFFFF
+    return passed - (1 << 32) if passed >> 31 else passed
+
+
+def words_of(regions: Mapping[str, tuple[str, ...]], mode: int) -> Size:
+    """Words of a warp."""
+    return TRACE_WORDS if mode == TRACE else Size(HEADER + max(map(len, regions.values())), "PROBE_WORDS")
+
+
+def probed(text: t.Text, schedule: Schedule, mode: int) -> Probed:
+    """The text with marks behind its regions.
+
+    Raises:
+        DeclarationError: there is no such mode.
+    """
+    if mode not in (SUMS, TRACE):
+        raise DeclarationError(
+            "knob probe", expected=f"0, {SUMS} (sums) or {TRACE} (trace)", got=repr(mode), fix="choose one of them"
+        )  # fmt: skip
+    markers = {role.name: _Marker(role, int(schedule.threads) // 32, mode) for role in schedule.roles}
+    bodies = {name: tuple(marker.block(text.roles[name])) for name, marker in markers.items()}
+    regions = {name: tuple(marker.numbers) for name, marker in markers.items()}
+    words = words_of(regions, mode)
+    kept = [_COUNT] if mode == TRACE else [_spent(i) for i in range(_registers(regions.values()))]
+    start: list[t.Statement] = [t.Variable(name, "int32", 0) for name in (_THEN, *kept)]
+    start.append(t.Call(leaf.read_clock, (t.name(_THEN),)))
+    roles = {name: (*marker.head(words), *bodies[name], *marker.tail(words)) for name, marker in markers.items()}  # fmt: skip
+    return Probed(t.Text((*start, *text.start), roles, text.end), schedule, regions, mode)
+
+
+def _spent(register: int) -> str:
+    return f"{_SPENT}_{register}" if register else _SPENT
+
+
+def _registers(regions: Iterable[tuple[str, ...]]) -> int:
+    """Registers of a thread that hold the sums."""
+    return max(-(-len(names) // LANES) for names in regions)
+
+
+class _Marker:
+    """Marks of one role."""
+
+    def __init__(self, role: Role, warps: int, mode: int) -> None:
+        self._role, self._mode = role.name, mode
+        self._place, self._lane = (t.Global(WORKSPACE.name), warps), t.name("lane")
+        self.numbers: dict[str, int] = {BEGIN: 0}
+
+    def head(self, words: int) -> Iterator[t.Statement]:
+        yield t.Call(leaf.enter_role, (*self._place, words, t.name(_THEN), self._lane))
+        if self._mode == TRACE:
+            yield t.Call(leaf.note_time, (*self._place, words, _TIMES, self._lane))
+        yield self._mark(BEGIN)
+
+    def tail(self, words: int) -> Iterator[t.Statement]:
+        yield t.Call(leaf.leave_role, (*self._place, words, t.name(_THEN), self._lane))
+        if self._mode == TRACE:
+            yield t.Call(leaf.keep_marks, (*self._place, words, t.name(_COUNT), self._lane))
+            yield t.Call(leaf.note_time, (*self._place, words, _TIMES + 2, self._lane))
+            return
+        for register in range(_registers([tuple(self.numbers)])):
+            first, left = register * LANES, len(self.numbers) - register * LANES
+            yield t.Call(
+                leaf.keep_sums,
+                (
+                    *self._place,
+                    words,
+                    HEADER + first,
+                    min(left, LANES),
+                    t.name(_spent(register)),
+                    self._lane,
+                ),
+            )
+
+    def block(self, statements: Iterable[t.Statement]) -> list[t.Statement]:
+        """Statements with a mark where a region ends; none is open at either end, so that all ways into a block agree."""
+        found: list[t.Statement] = []
+        region: str | None = None
+        for s in statements:
+            inside = isinstance(s, (t.Loop, t.Repeat, t.If)) and any(map(_region, t.walk([s])))
+            name = None if inside else _region(s)
+            if region is not None and (inside or name not in (None, region)):
+                found.append(self._mark(region))
+                region = None
+            if isinstance(s, (t.Loop, t.Repeat)) and inside:
+                s = replace(s, body=self.block(s.body))
+            elif isinstance(s, t.If) and inside:
+                s = replace(s, body=self.block(s.body), orelse=self.block(s.orelse))
+            region = name or region
+            found.append(s)
+        if region is not None:
+            found.append(self._mark(region))
+        return found
+
+    def _mark(self, region: str) -> t.Statement:
+        number = self.numbers.setdefault(region, len(self.numbers))
+        spelled = Size(number, f"{self._role}_{region}".upper().translate(_IN_NAMES))
+        if self._mode == TRACE:
+            ring = (*self._place, TRACE_WORDS, HEADER, RING)
+            return t.Call(leaf.note_region, (*ring, t.name(_COUNT), t.name(_THEN), self._lane, spelled))
+        register = t.name(_spent(number // LANES))
+        return t.Call(leaf.mark_region, (register, t.name(_THEN), self._lane, spelled))
+
+
+_IN_NAMES = str.maketrans(dict.fromkeys(" ,.-+", "_"))
+
+
+def _region(s: t.Statement) -> str | None:
+    """The name of the region that a statement is; None where it is none of its own."""
+    if isinstance(s, t.Region):
+        return s.name
+    if isinstance(s, t.Call):
+        return s.leaf.name
+    if isinstance(s, t.Step):
+        return f"{s.kind} {s.slot.pipeline.name}"
+    if isinstance(s, t.Multiply):
+        return "multiply " + " ".join(dict.fromkeys(p.mma.name for p in s.products))
+    if isinstance(s, t.Bulk):
+        return f"copy {s.target.buffer}"
+    if isinstance(s, t.Fill):
+        return "fill"
+    if isinstance(s, (t.Meet, t.Publish)):
+        return f"meet {s.name or 'all'}"
+    if isinstance(s, (t.TakeTurn, t.PassTurn)):
+        return f"{'take' if isinstance(s, t.TakeTurn) else 'pass'} {s.name}"
+    if isinstance(s, t.Store):
+        return f"store {' '.join(dict.fromkeys(view.buffer for _, view in s.copies))}"
+    named: Any = {
+        t.AwaitProducts: "await products", t.AwaitStores: "await stores", t.ClusterArrive: "arrive cluster",
+        t.ClusterWait: "wait cluster", t.TakeTicket: "take ticket", t.Depend: "depend",
+    }  # fmt: skip
+    return named.get(type(s))

@@ -1,0 +1,361 @@
+"""Probes: absent at 0; with them each program computes the same bits, and every cycle of a warp is in one region."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from codegen.emit import emit
+from codegen.render import render
+from codegen.sweep import candidate_of, leaf_modules
+from dsl_kernels import backends, ops, problems, profile, programs, registry, variants
+from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
+from dsl_kernels.cli import app
+from dsl_kernels.device.torch import probes as leaf
+from dsl_kernels.errors import DeclarationError, ToolchainError
+from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.profile import regions, timeline
+from dsl_kernels.tile import probes
+from dsl_kernels.tile import text as t
+from dsl_kernels.tile.lang import START, Body
+from dsl_kernels.variants import Variant
+from dsl_kernels.verification import trial
+
+# The variant of each program, DSL and architecture that compiles in the least time.
+CHEAP = {
+    ("gqa_forward", "sm_90a"): "bf16_d64",
+    ("lightning_indexer", "sm_90a"): "decode_h32_q1",
+    ("lightning_indexer", "sm_100a"): "decode_h32_q1",
+    ("resample_trajectories", "sm_90a"): "global",
+    ("resample_trajectories", "sm_100a"): "global",
+    ("sparse_mla", "sm_90a"): "h8_bf16",
+    ("sparse_mla", "sm_100a"): "h8_bf16",
+    ("topk_selector", "sm_90a"): "g1_t512_r8",
+    ("topk_selector", "sm_100a"): "g1_t512_r8",
+}
+
+# Left to a run with PROBES_FULL=1.
+SLOW = {
+    ("lightning_indexer", "tilelang", "sm_90a"),
+    ("sparse_mla", "tilelang", "sm_90a"),
+    ("sparse_mla", "tilelang", "sm_100a"),
+    ("topk_selector", "tilelang", "sm_90a"),
+}
+FULL = os.environ.get("PROBES_FULL") == "1"
+# Traced too without it: products in flight by wgmma, and tcgen05.
+TRACED = {("sparse_mla", "cutedsl", "sm_90a"), ("lightning_indexer", "cutedsl", "sm_100a")}
+
+
+def cheap(op: str, backend: str, arch: str) -> Variant | None:
+    found = variants.variants(op, backend, arch)
+    wanted = CHEAP.get((op, arch), "")
+    return next((v for v in found if v.id.split("__")[2].startswith(wanted)), found[0] if found else None)
+
+
+def chosen(full: bool = True) -> list[Variant]:
+    """A variant of each program, DSL and architecture; or without those that take long to compile."""
+    every = product(programs.names(), backends.names(), ARCHS)
+    return [v for key in every if (full or key not in SLOW) and (v := cheap(*key)) is not None]
+
+
+def marks(statements: t.Statement) -> list[str]:
+    """Names of the regions that end with a mark, in the order of the text."""
+    return [s.arguments[3].spelled for s in t.walk(statements) if isinstance(s, t.Call) and s.leaf.name == "mark_region"]  # fmt: skip
+
+
+@pytest.mark.parametrize("variant", chosen(), ids=lambda variant: variant.id)
+def test_nothing_shows_of_probes_that_are_off(variant: Variant) -> None:
+    off = candidate_of(variant)
+    off.knobs["probe"] = 0
+    assert off.id == variant.id
+    assert render(off) == variant.source
+    assert not off.program.workspaces(off.knobs)
+
+
+def emulated(test: Callable[..., None]) -> Callable[..., None]:
+    compilers = shutil.which("c++") or shutil.which("g++")
+    for mark in (
+        pytest.mark.emulator,
+        pytest.mark.compile,
+        pytest.mark.skipif(not compilers, reason="needs a C++ compiler"),
+    ):
+        test = mark(test)
+    return test
+
+
+def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed, torch.Tensor]:
+    """Hold a variant with probes to the one without; what its probes left."""
+    emit([candidate_of(variant, mode)], folder)
+    (probed,) = variants.in_folder(folder)
+    workload = min(trial.workloads(variant, "tiny"), key=lambda w: str(w.params))
+    case = trial.cached_case(variant.op, workload)
+    plain, counted = (trial.run(v, workload, Emulator(), case=case) for v in (variant, probed))
+    assert counted.comparison.ok, counted.comparison.failures
+    program = programs.get(variant.op)
+    for spec in program.problem.operands(workload.form):
+        if spec.kind == "out":
+            bits = [run.operands[spec.name].contiguous().view(torch.uint8) for run in (plain, counted)]
+            assert torch.equal(*bits), spec.name
+    return program.probes(probed.knobs, get_arch(variant.arch)), counted.operands["probe"]
+
+
+@emulated
+@pytest.mark.parametrize("variant", chosen(FULL), ids=lambda variant: variant.id)
+def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path) -> None:
+    layout, workspace = same_bits(variant, probes.SUMS, tmp_path)
+    assert layout.text.leaves >= {"read_clock", "mark_region", "keep_sums"}
+    for role in layout.regions:
+        held = layout.read(workspace, role)
+        assert held.spent.sum(-1).eq(held.elapsed).all()
+        assert held.elapsed.gt(0).all()
+        assert held.spent[..., 0].gt(0).all()
+
+
+@emulated
+@pytest.mark.parametrize(
+    "variant",
+    [v for v in chosen() if FULL or (v.op, v.backend, v.arch) in TRACED],
+    ids=lambda variant: variant.id,
+)
+def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path) -> None:
+    layout, workspace = same_bits(variant, probes.TRACE, tmp_path)
+    for role in layout.regions:
+        for warp in layout.trace(workspace, role, [0]):
+            assert warp.dropped == 0 and warp.passages[0].region == probes.BEGIN
+            ends = [passage.end for passage in warp.passages]
+            assert [passage.begin for passage in warp.passages[1:]] == ends[:-1]
+            assert all(passage.begin < passage.end for passage in warp.passages)
+
+
+def test_every_region_ends_with_its_mark() -> None:
+    variant = cheap("sparse_mla", "cutedsl", "sm_90a")
+    assert variant is not None
+    program, knobs = programs.get(variant.op), {**variant.knobs, "probe": probes.SUMS}
+    found = program.probes(knobs, get_arch(variant.arch))
+    gather = [name.removeprefix("GATHER_") for name in marks(found.text.roles["gather"])]
+    assert gather == ["START", "VOTE", "READ_IDS", "ACQUIRE_KV", "COPY_ROWS", "COMMIT_KV", "WAIT_CLUSTER"]
+    assert found.regions["gather"][3] == "acquire kv"
+
+
+def test_a_body_names_a_region_and_neighbours_of_one_name_are_one() -> None:
+    @t.leaf
+    def first(x: object) -> None:
+        """One."""
+
+    @t.leaf
+    def second(x: object) -> None:
+        """Two."""
+
+    arch = get_arch("sm_90a")
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    schedule = programs.get(variant.op).schedule(variant.knobs, arch)
+    (role,) = schedule.roles
+    m = t.Recorder(SimpleNamespace(), schedule, arch, role.name)
+    first(m, 1)
+    for _ in m.loop("i", m.dim("n")):
+        first(m, 1)
+        m.let("twice", m.dim("n") * 2)
+        first(m, 2)
+        with m.region("both"):
+            first(m, 3)
+            second(m, 3)
+    second(m, 4)
+    found = probes.probed(t.Text((), {role.name: tuple(m.statements)}), schedule, probes.SUMS)
+    assert found.regions == {role.name: ("start", "first", "both", "second")}
+    names = [name.split("_")[-1] for name in marks(found.text.roles[role.name])]
+    assert names == ["START", "FIRST", "FIRST", "BOTH", "SECOND"]
+
+
+def test_a_region_that_a_body_names_changes_nothing_else() -> None:
+    variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
+    assert variant is not None
+    program, arch = programs.get(variant.op), get_arch(variant.arch)
+
+    def named(body: Body) -> Body:
+        def whole(m: t.Recorder) -> None:
+            with m.region("all of it"):
+                body(m)
+
+        return whole
+
+    def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+        held = program.bodies(k, arch)
+        return {part: body if part == START else named(body) for part, body in held.items()}
+
+    changed = dataclasses.replace(program, bodies=bodies)
+    assert render(dataclasses.replace(candidate_of(variant), program=changed)) == variant.source
+    found = changed.probes({**variant.knobs, "probe": probes.SUMS}, arch)
+    assert set(found.regions.values()) == {("start", "all of it")}
+
+
+def test_the_interpreter_runs_a_probed_text() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    probed = Variant("probed", variant.op, variant.backend, variant.arch, {**variant.knobs, "probe": 1}, variant.path)  # fmt: skip
+    workload = trial.workloads(variant, "tiny")[0]
+    assert trial.run(
+        probed, workload, Interpreter(), case=trial.cached_case(variant.op, workload)
+    ).comparison.ok
+
+
+@emulated
+def test_the_command_prints_regions_by_role() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    argv = ["profile", "regions", variant.id, "--executor", "emulator", "--dim", "b=3", "--json"]
+    done = CliRunner().invoke(app, argv)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["variant"], found["dims"]["b"]) == (variant.id, 3)
+    assert "emulator" in found["clock"]
+    (role,) = found["roles"]
+    assert sum(region["share"] for region in role["regions"]) == pytest.approx(1, abs=0.01)
+    assert role["lost"] == pytest.approx(0, abs=0.01)
+    assert 0 < role["ticks"]["most"] <= found["cta"]["most"]
+    assert {region["region"] for region in role["regions"]} >= {"start"}
+
+
+@emulated
+@pytest.mark.parametrize("mode", [probes.SUMS, probes.TRACE])
+def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    emit([candidate_of(variant, mode)], tmp_path)
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path))
+    (probed,) = variants.variants()
+    workload = trial.workloads(variant, "tiny")[0]
+    case = trial.cached_case(variant.op, workload)
+    call = trial.call_of(probed, workload, case.inputs)
+    assert "has probes" in (registry.refusal(call, probed) or "")
+    workspace = ops.Workspace()
+    operands = {spec.name: None for spec in problems.get(variant.op).operands(workload.form)} | case.inputs
+    ops.clear()
+    try:
+        ops._base.run(variant.op, workload.form, operands, "emulator", probed.id, workspace=workspace)
+    finally:
+        ops.clear()
+    layout = programs.get(variant.op).probes(probed.knobs, get_arch(variant.arch))
+    (role,) = layout.regions
+    held = layout.read(operands["probe"], role)
+    assert held.elapsed.gt(0).all()
+    assert (
+        operands["probe"].numel()
+        == layout.ctas(trial.dims_of(variant.op, workload, case.inputs)) * 4 * layout.words
+    )
+    assert workspace.bytes >= operands["probe"].numel() * 4
+
+
+@emulated
+def test_a_timeline_has_every_passage_in_order(tmp_path: Path) -> None:
+    variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
+    assert variant is not None
+    trace, picture = tmp_path / "trace.json", tmp_path / "trace.png"
+    argv = ["profile", "timeline", variant.id, "--executor", "emulator", "--ctas", "2", "--out", str(trace)]
+    drawn = ["--png", str(picture)] if importlib.util.find_spec("matplotlib") else []
+    done = CliRunner().invoke(app, [*argv, *drawn])
+    assert done.exit_code == 0, done.output
+    assert not drawn or picture.read_bytes().startswith(b"\x89PNG")
+    found = json.loads(trace.read_text())
+    assert found["otherData"]["clock"].startswith("ticks of the emulator")
+    events = found["traceEvents"]
+    assert {event["args"]["name"] for event in events if event["name"] == "process_name"} == {"CTA 0 on SM 0", "CTA 1 on SM 1"}  # fmt: skip
+    lines = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    names = {name for (cta, _), name in lines.items() if cta == 0}
+    assert {"score, warp 0", "load, warp 4", timeline.TENSOR_CORE} <= names
+    for place, name in lines.items():
+        spans = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == place]
+        ends = [e["ts"] + e["dur"] for e in spans]
+        # One region begins where the one before ends.
+        apart = [b["ts"] - end for b, end in zip(spans[1:], ends, strict=False)]
+        assert all(abs(x) < 1e-3 for x in apart) or name == timeline.TENSOR_CORE
+        assert spans[0]["name"] == "start" or name == timeline.TENSOR_CORE
+        assert all(e["dur"] >= 0 for e in spans)
+    waits = {e["name"] for e in events if e.get("cat") == "wait"}
+    assert {name.split()[0] for name in waits} >= {"wait", "acquire"}
+
+
+def test_a_ring_that_overflowed_keeps_the_last_marks() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    program = programs.get(variant.op)
+    layout = program.probes({**variant.knobs, "probe": probes.TRACE}, get_arch(variant.arch))
+    warps, marks = int(layout.schedule.threads) // 32, probes.RING + 3
+    words = torch.zeros(1, warps, layout.words, dtype=torch.int32)
+    # The clock wraps in between.
+    zero = -(1 << 31)
+    words[..., 0], words[..., 3] = zero + 1, marks
+    for i in range(marks):
+        at = probes.HEADER + i % probes.RING * 2
+        words[..., at], words[..., at + 1] = i % 3, zero + 1 + 10 * (i + 1)
+    (role,) = layout.regions
+    found = layout.trace(words, role, [0])[0]
+    assert found.dropped == 3
+    assert [p.end - p.begin for p in found.passages] == [10] * (probes.RING - 1)
+    assert found.passages[-1] == probes.Passage(
+        layout.regions[role][(marks - 1) % 3], 10 * (marks - 1), 10 * marks
+    )
+
+
+def test_two_launches_are_set_side_by_side(tmp_path: Path) -> None:
+    def launch(name: str, ticks: int) -> profile.Regions:
+        spent = profile.Ticks(ticks, ticks, ticks)
+        rows = (profile.RegionTime("wait kv", spent, 0.5, "load"), profile.RegionTime(name, spent, 0.5))
+        role = profile.RoleTime("attend", 4, spent, 0.0, 0.5, rows)
+        return profile.Regions("v", "w", "cuda", "cycles", {"t": 1}, 1, spent, spent, (role,), "")
+
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, found in zip(paths, (launch("first", 100), launch("second", 50)), strict=True):
+        path.write_text(profile.dump(found))
+    done = CliRunner().invoke(app, ["profile", "diff", *map(str, paths), "--json"])
+    assert done.exit_code == 0, done.output
+    rows = {row["figure"]: (row["a"], row["b"], row["ratio"]) for row in json.loads(done.stdout)["rows"]}
+    assert rows["attend: wait kv"] == (100, 50, 0.5)
+    assert rows["attend: first"] == (100, None, None)
+    assert rows["attend: second"] == (None, 50, None)
+
+
+def test_what_the_command_refuses() -> None:
+    for argv, message in (
+        (["topk_selector", "--executor", "interpreter"], "no clock"),
+        (["topk_selector", "--executor", "emulator", "--dim", "nothing=1"], "--dim"),
+        (["topk_selector", "--executor", "emulator", "--workload", "nothing"], "--workload"),
+        (["nothing"], "variant"),
+    ):
+        done = CliRunner().invoke(app, ["profile", "regions", *argv])
+        assert done.exit_code == 2
+        assert message in done.stderr
+
+
+def test_without_a_generator_the_error_says_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    monkeypatch.setattr(regions, "checkout", lambda: None)
+    with pytest.raises(ToolchainError, match="python -m codegen probe"):
+        regions.probed(variant)
+
+
+@pytest.mark.parametrize("dsl", backends.names())
+def test_leaves_of_probes_have_names_of_their_own(dsl: str) -> None:
+    mine = {name for name, value in vars(leaf).items() if isinstance(value, t.Leaf)}
+    for op, arch in product(programs.names(), ARCHS.values()):
+        for alias, _, names in leaf_modules(dsl, op, arch.tag.removesuffix("a"), True):
+            assert names >= mine if alias == "probes" else not names & mine
+
+
+def test_a_mode_that_there_is_not() -> None:
+    variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
+    assert variant is not None
+    with pytest.raises(DeclarationError, match="knob probe: expected 0, 1"):
+        programs.get(variant.op).text({**variant.knobs, "probe": 3}, get_arch(variant.arch))
