@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # Seconds of device time a case may take; the sum leaves room for the counters.
 ORDER = {
     "reduction": 25,
+    "resample": 25,
     "transfers": 30,
     "triton_attention": 45,
     "split_k": 50,

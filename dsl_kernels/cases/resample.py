@@ -103,7 +103,7 @@ def figure(record: Record) -> Any:
     return drawn
 
 
-DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+DRAM = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 CASE = Case(
     name="resample",
     question="Which of the proposed phases makes a resampling kernel faster, and what does it wait for then?",
