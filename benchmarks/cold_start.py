@@ -221,7 +221,7 @@ def write_inputs(path: Path, options: argparse.Namespace) -> None:
     """Inputs of a decode step, drawn in a process of its own so that this one holds no GPU memory."""
     code = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from dsl_kernels import steps\n"
+        "from dsl_kernels.dsa import steps\n"
         f"size = steps.StepSize(batch={options.queries}, context={options.context}, heads={options.heads})\n"
         f"steps.save(steps.draw(size, device='cuda')[0], {str(path)!r})\n"
     )

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import UnknownNameError, did_you_mean
+from ..arguments import is_path, shown
+from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
 from . import base, get, names
 from .base import Record
 
@@ -99,7 +100,15 @@ def by_name(name: str) -> Claim:
 
 
 def records_in(folder: Path) -> dict[str, Record]:
-    """The records of cases that a folder holds."""
+    """The records of cases that a folder holds.
+
+    Raises:
+        InvalidArgumentError: a path that no file system can hold.
+    """
+    if not is_path(str(folder / f"{max(names(), key=len)}.json")):
+        raise InvalidArgumentError(
+            "records", expected="a folder", got=shown(str(folder)), fix="pass the folder of case records"
+        )
     paths = {name: folder / f"{name}.json" for name in names()}
     return {name: base.read(path) for name, path in paths.items() if path.exists()}
 

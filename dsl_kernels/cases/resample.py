@@ -112,13 +112,21 @@ CASE = Case(
     draw=figure,
     launches={phase: _target(phase) for phase in ("global", "shared", "vector", "warp", "wide")},
     expected=(
-        Expectation("global", DRAM, "<", 50.0, "not bound by memory: it waits for one load after the other"),
+        Expectation("global", DRAM, "<", 20.0, "not bound by memory"),
         Expectation(
-            "global", "dominant_stall", "in", ("long_scoreboard",), "each step of a search is a load"
+            "global", "dominant_stall", "in", ("wait",), "few warps, each behind its own last instruction"
         ),
-        Expectation("warp", DRAM, "<", 50.0, "32 searches one after the other"),
+        Expectation("warp", DRAM, "<", 20.0, "32 searches one after the other"),
         Expectation(
-            "wide", "dominant_stall", "in", ("long_scoreboard", "barrier"), "the times first, then the rows"
+            "warp",
+            "dominant_stall",
+            "in",
+            ("wait", "short_scoreboard"),
+            "shuffles and votes of one search a time",
+        ),
+        Expectation("wide", DRAM, "<", 50.0, "at 64 trajectories latency is left, not bytes"),
+        Expectation(
+            "wide", "dominant_stall", "in", ("wait", "long_scoreboard"), "the times first, then the rows"
         ),
     ),
 )

@@ -73,8 +73,10 @@ class Probed:
 
     def read(self, workspace: torch.Tensor, role: str) -> Spent:
         """The sums that a launch left in its workspace for one role."""
-        held = unsigned(self._words(workspace)[:, self.warps(role)])
-        sums = held[..., HEADER : HEADER + len(self.regions[role])]
+        words = self._words(workspace)[:, self.warps(role)]
+        held = unsigned(words)
+        # Two readings of a clock may change places: a region of a few cycles can come out below 0.
+        sums = words[..., HEADER : HEADER + len(self.regions[role])].long()
         return Spent(held[..., 0], held[..., 1], sums, held[:, 0, 2])
 
     def times(self, workspace: torch.Tensor, role: str) -> torch.Tensor:

@@ -211,7 +211,8 @@ def test_bench_draws_times_and_tunes_it(finished) -> None:
 
 COMPARE_TOY = """
 import json
-from dsl_kernels import backends, trial, variants
+from dsl_kernels import backends, variants
+from dsl_kernels.verification import trial
 from dsl_kernels.executors import Interpreter
 found = []
 for variant in variants.variants(backend="toy"):

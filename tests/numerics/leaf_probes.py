@@ -695,8 +695,8 @@ class Probe:
             names.add("land")
         real = rendering.leaf_modules
 
-        def with_own(backend: str, op: str, tag: str) -> tuple[Any, ...]:
-            return (*real(backend, op, tag), ("own", "own", frozenset(names)))
+        def with_own(*which: Any) -> tuple[Any, ...]:
+            return (*real(*which), ("own", "own", frozenset(names)))
 
         candidate = Candidate(self.program(), self.dsl, get_arch(self.arch), {}, frame(self.dsl))
         with mock.patch.object(rendering, "leaf_modules", with_own):
