@@ -23,15 +23,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dsl_kernels import executors, ops, problems, variants
+from dsl_kernels.cases.resample import DEVICE, OP, SIZES, by_torch, draw
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.problems.base import Workload
 from dsl_kernels.timing import bench
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
-OP = "resample_trajectories"
-ROWS, TARGETS, WIDTH = 4096, 1024, 32
-DEVICE = "cuda"
 RUNGS = ("global_n128_v1", "staged_n128_v1", "staged_n128_v8", "staged_n512_v8", "warp_n128_v8", "window_n128_v8", "window_n512_v8")  # fmt: skip
 COLUMNS = ("version", "DSL", "b", "us", "10 to 90 %", "GB/s", "of copy", "million trajectories/s")
 
@@ -42,30 +39,10 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def draw(b: int, seed: int) -> Set:
-    """One set of operands on the GPU, its output poisoned."""
-    workload = Workload(
-        "ladder", "real", "default", {"b": b, "n": ROWS, "m": TARGETS, "d": WIDTH, "targets": "sorted"}
-    )
-    drawn = problems.get(OP).make(workload, torch.Generator(DEVICE).manual_seed(seed))
-    out = torch.full((b, TARGETS, WIDTH), float("nan"), dtype=torch.bfloat16, device=DEVICE)
-    return {**drawn, "out": out}
-
-
 def launch(inputs: Set, variant: str) -> torch.Tensor:
     return ops.resample_trajectories(
         inputs["data"], inputs["src_times"], inputs["tgt_times"], out=inputs["out"], variant=variant
     )
-
-
-def by_torch(data: torch.Tensor, src_times: torch.Tensor, tgt_times: torch.Tensor) -> torch.Tensor:
-    """The same with torch's operators."""
-    upper = torch.searchsorted(src_times, tgt_times, right=True).clamp(1, src_times.shape[1] - 1)
-    first, last = src_times.gather(1, upper - 1), src_times.gather(1, upper)
-    share = torch.where(last > first, ((tgt_times - first) / (last - first)).clamp(0.0, 1.0), 0.0)
-    rows = upper[..., None].expand(-1, -1, data.shape[2])
-    low, high = data.gather(1, rows - 1).float(), data.gather(1, rows).float()
-    return torch.lerp(low, high, share[..., None]).bfloat16()
 
 
 def failures(variant: Variant, batches: list[int]) -> list[str]:
@@ -110,7 +87,7 @@ def row(version: str, dsl: str, b: int, timing: bench.Timing, size: float, copy_
 
 
 def ladder(b: int, found: list[Variant], compile_torch: bool, notes: list[str]) -> list[dict[str, Any]]:
-    dims = {"b": b, "n": ROWS, "m": TARGETS, "d": WIDTH}
+    dims = {**SIZES, "b": b}
     size = problems.get(OP).bytes("default", dims)
     sets = [draw(b, seed) for seed in range(bench.turns(size))]
     copy = time_copy(size, len(sets))
