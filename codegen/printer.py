@@ -376,7 +376,7 @@ class Printer:
     def _taketicket(self, s: t.TakeTicket) -> Iterator[str]:
         yield from self._spell(
             "take_ticket", last=s.last, buffer=s.buffer, counter=s.counter, index=self.value(s.index, 4), total=self.value(s.total),
-            **self._named(s.name),
+            counts=self._role is not None and self._role.name == self._schedule.named_barriers[s.name][0], **self._named(s.name),
         )  # fmt: skip
 
     def _taketurn(self, s: t.TakeTurn) -> Iterator[str]:
@@ -479,6 +479,18 @@ def _divided(value: t.Value, by: int) -> t.Value:
     )  # fmt: skip
 
 
+# ptxas wants the accumulators of an instruction, its A and its addresses within what a thread has at launch, whatever
+# setmaxnreg gives it later.
+LAUNCH_REGISTERS, BESIDE_ACCUMULATORS = 65536, 32
+
+
+def _issued_n(schedule: Schedule, n: int) -> int:
+    """Columns of one wgmma, of those of a product."""
+    while n // 2 + BESIDE_ACCUMULATORS > LAUNCH_REGISTERS // schedule.threads and n % 16 == 0:
+        n //= 2
+    return n
+
+
 def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     """What templates and macros see of a tensor-core operation: it, and what one warpgroup takes of it."""
     role = schedule.role(mma.role)
@@ -491,7 +503,7 @@ def mma_facts(schedule: Schedule, mma: Mma) -> SimpleNamespace:
     if role.replicas > 1:
         which += f" % {groups}"
     return SimpleNamespace(
-        **{**vars(mma), "m": m, "n": n}, whole=mma, groups=groups, which=which if groups > 1 else None,
+        **{**vars(mma), "m": m, "n": n}, issued_n=_issued_n(schedule, n) if mma.unit == "wgmma" else n, whole=mma, groups=groups, which=which if groups > 1 else None,
         a_groups=mma.shared_out == "m" and groups > 1, b_groups=mma.shared_out == "n" and groups > 1,
         rows_a=own_m if mma.a_major == "k" else mma.k, rows_b=own_n if mma.b_major == "k" else mma.k,
         columns_a=mma.k if mma.a_major == "k" else own_m, columns_b=mma.k if mma.b_major == "k" else own_n,

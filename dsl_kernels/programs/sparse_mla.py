@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ from ..tile.lang import (
     Space,
     TileProgram,
 )
-from ..tile.text import Expr, Recorder, Rows, Value, name
+from ..tile.text import Expr, Recorder, Rows, Slot, Value, View, name
 
 LOG2E = math.log2(math.e)
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
@@ -83,6 +84,8 @@ UNITS = Size(LATENT_DIM // UNIT, "UNITS")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 SLICES = (1, 2, 4)
+# The two warpgroups that attend where heads lie on M.
+SIDES = ("left", "right")
 
 KNOBS = (
     Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
@@ -190,12 +193,16 @@ def _half_tiles(k: SimpleNamespace, batch: int) -> tuple[Buffer, ...]:
     )  # fmt: skip
 
 
+def _filled(k: SimpleNamespace) -> Engine:
+    """Rows are copied asynchronously as they are, or written by the threads that unpack them."""
+    return Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+
+
 def _ring(k: SimpleNamespace) -> Pipeline:
-    """Tiles of rows: copied asynchronously as they are, or written by the threads that unpack them."""
-    engine = Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+    """Tiles of rows."""
     reader = Reader("attend", Engine.WGMMA)
     return Pipeline(
-        "kv", ("ckv_s", "kpe_s"), "gather", engine, (reader,), k.stages, doc="live tiles of the split"
+        "kv", ("ckv_s", "kpe_s"), "gather", _filled(k), (reader,), k.stages, doc="live tiles of the split"
     )
 
 
@@ -266,38 +273,83 @@ def _sliced(k: SimpleNamespace) -> Schedule:
 
 
 def _wide(k: SimpleNamespace) -> Schedule:
-    """Hopper, 64 heads on M: two warpgroups take half of the tokens each for S, and half of the dims each for O."""
-    hb = k.block
+    """Hopper, 64 heads on M: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
+
+    fp8 tokens are unpacked by a warpgroup a half: one alone would take longer than both products.
+    """
+    hb, tokens, half = k.block, k.tile // 2, Size(LATENT_DIM // 2, "HALF")
     shared, registers = Space.SHARED, Space.REGISTER
+    readers = tuple(Reader(side, Engine.WGMMA, "warp") for side in SIDES)
+    fp8 = k.kv == "fp8"
+    attend, gather = (184, 72) if fp8 else (216, 72)
+
+    def gatherer(side: str) -> str:
+        return f"gather_{side}" if fp8 else "gather"
+
+    def of_side(side: str) -> tuple[Buffer, ...]:
+        def held(text: str, columns: int, doc: str = "") -> Buffer:
+            return Buffer(f"{text}_{side}", registers, (hb, columns), "float32", role=side, doc=doc)
+
+        def rows(text: str, doc: str = "") -> Buffer:
+            return Buffer(f"{text}_{side}", registers, (hb,), "float32", role=side, per_thread=2, doc=doc)
+
+        words = Buffer(
+            f"words_{side}", registers, (1, tokens, 288), "uint32", role=gatherer(side), per_thread=44, private=True, doc="tokens on their way"
+        )
+        return (
+            Buffer(f"ckv_s_{side}", shared, (tokens, LATENT_DIM), "bfloat16", k.stages, swizzle=128, doc="half a tile; read K-major for scores, MN-major for values"),
+            Buffer(f"kpe_s_{side}", shared, (tokens, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
+            Buffer(f"p_s_{side}", shared, (hb, tokens), "bfloat16", swizzle=64),
+            Buffer(f"peak_s_{side}", shared, (hb,), "float32", doc="the maxima that P is below"),
+            held("scores", tokens),
+            held("acc", half),
+            rows("sums", "of its own tokens"),
+            rows("peak"),
+            rows("factor", "what earlier weights shrink by"),
+            rows("sinks"),
+            *((words,) if fp8 else ()),
+        )
+
+    def products(side: str, other: str) -> tuple[Mma, ...]:
+        own = {"unit": "wgmma", "role": side, "m": hb, "dtype": "bfloat16"}
+        values = {"n": half, "k": tokens, "b_major": "mn", "acc": f"acc_{side}"}
+        scores = {"n": tokens, "acc": f"scores_{side}"}
+        return (
+            Mma(f"qk_nope_{side}", k=LATENT_DIM, a="q_s", b=f"ckv_s_{side}", doc="S = Q K^T", **scores, **own),
+            Mma(f"qk_pe_{side}", k=ROPE_DIM, a="qpe_s", b=f"kpe_s_{side}", **scores, **own),
+            Mma(f"pv_{side}", a=f"p_s_{side}", b=f"ckv_s_{side}", doc="O += P K, of its own tokens", **values, **own),
+            Mma(f"pv_other_{side}", a=f"p_s_{other}", b=f"ckv_s_{other}", doc="O += P K, of the other's tokens", **values, **own),
+        )
+
+    def pipelines(side: str) -> tuple[Pipeline, ...]:
+        rows, weights = (f"ckv_s_{side}", f"kpe_s_{side}"), (f"p_s_{side}", f"peak_s_{side}")
+        return (
+            Pipeline(f"kv_{side}", rows, gatherer(side), _filled(k), readers, k.stages, doc="its halves of live tiles of the split"),
+            Pipeline(f"p_{side}", weights, side, Engine.THREADS, readers, fill_arrive="warp"),
+        )
+
+    sided = tuple(zip(SIDES, reversed(SIDES), strict=True))
     return Schedule(
-        roles=_two_groups(k),
+        roles=(
+            *(Role(side, 4, attend, f"scores of the {text} half of each tile, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
+            *(Role(role, 4, gather, "selected rows into the rings") for role in dict.fromkeys(map(gatherer, SIDES))),
+        ),
         buffers=(
             Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
             Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
-            Buffer("ckv_s", shared, (k.tile, LATENT_DIM), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
-            Buffer("kpe_s", shared, (k.tile, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
-            Buffer("p_s", shared, (hb, k.tile), "bfloat16", swizzle=128),
-            Buffer("red_s", shared, (2, hb), "float32", doc="maxima, then sums, across warpgroups"),
+            Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
             Buffer("last_s", shared, (1,), "int32"),
-            Buffer("scores", registers, (hb, k.tile), "float32", role="attend"),
-            Buffer("acc", registers, (hb, LATENT_DIM), "float32", role="attend"),
-            *(Buffer(name, registers, (2, hb), "float32", role="attend", per_thread=2) for name in ("sums", "rows")),
-            *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=2) for name in ("peak", "sinks")),
-            *_half_tiles(k, 1),
+            *(buffer for side in SIDES for buffer in of_side(side)),
         ),
-        pipelines=(_ring(k),),
-        mmas=(
-            Mma("qk_nope", "wgmma", "attend", hb, k.tile, LATENT_DIM, "bfloat16", a="q_s", b="ckv_s", acc="scores", shared_out="n", doc="S = Q K^T"),
-            Mma("qk_pe", "wgmma", "attend", hb, k.tile, ROPE_DIM, "bfloat16", a="qpe_s", b="kpe_s", acc="scores", shared_out="n"),
-            Mma(
-                "pv", "wgmma", "attend", hb, LATENT_DIM, k.tile, "bfloat16", b_major="mn", a="p_s", b="ckv_s", acc="acc", shared_out="n",
-                doc="O += P K",
-            ),
+        pipelines=(
+            Pipeline("q", ("q_s", "qpe_s"), gatherer(SIDES[0]), Engine.CP_ASYNC, readers, rounds="once"),
+            *(pipeline for side in SIDES for pipeline in pipelines(side)),
         ),
+        mmas=tuple(product for side, other in sided for product in products(side, other)),
         grid=(f"t * {k.heads // hb}", "splits"),
         axes=("bx", "split"),
-        named_barriers={"attend": ("attend",), **({"gather": ("gather",)} if k.kv == "fp8" else {})},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM, "batch": 1},
+        named_barriers={"attend": SIDES},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half},
     )  # fmt: skip
 
 
@@ -503,7 +555,7 @@ def _live_tiles(m: Recorder, *, more: int = 0) -> Iterator[Expr]:
     walk, low, high = _Walk.named(m), name("low"), name("high")
     for turn in m.loop("turn", walk.turns + more):
         leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high, m.dim("n"))
-        if m.role in ("gather", "producer") and not m.schedule.maps:
+        if str(m.role).startswith(("gather", "producer")) and not m.schedule.maps:
             m.let("now_low", low)
             m.let("now_high", high)
         leaf.read_ids(
@@ -584,13 +636,7 @@ def _gather_halves(m: Recorder) -> None:
                 kv = m.acquire("kv", it)
                 m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
                 for which in m.loop("half", 2):
-                    if m.k.block == 64:
-                        with m.when(which.equals(1)):
-                            m.comment("By now the next ids are here, and its own tokens in shared memory.")
-                            leaf.fetch_ahead(m, cache, name("low"), name("high"), n, m.thread)
                     leaf.load_half(m, words, 0, cache, which, low, high, n, m.thread)
-                    if m.k.block == 64:
-                        m.meet("gather")
                     leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, which, m.thread)
                 m.commit(kv)
                 m.set(it, it + 1)
@@ -609,6 +655,47 @@ def _gather_halves(m: Recorder) -> None:
                 m.commit(kv)
                 m.set(it, it + 1)
             m.set(holds, live)
+
+
+def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
+    """Heads on M: the queries, then half a tile into the ring of each of `sides`."""
+    it, ids, n, thread = name("it"), (name("now_low"), name("now_high")), m.dim("n"), m.thread
+    walk = _Walk.named(m)
+    if 0 in sides:
+        q = m.acquire("q", 0)
+        for target, operand, columns in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
+            leaf.copy_query_rows(
+                m, target, m.operand(operand), walk.row, walk.head0, m.k.heads, columns, thread
+            )
+        m.commit(q)
+
+    def unpack(side: int) -> None:
+        words, cache = m.buffer(f"words_{SIDES[side]}"), m.operand("kv_cache")
+        leaf.load_half(m, words, 0, cache, side, *ids, n, thread)
+        kv = m.acquire(f"kv_{SIDES[side]}", it)
+        m.comment("By now the next ids are here.")
+        leaf.fetch_half(m, cache, (name("low"), name("high"))[side], n, thread)
+        leaf.store_slot(m, words, *_rows_of(kv, side), thread)
+        m.commit(kv)
+
+    def copy(side: int) -> None:
+        kv = m.acquire(f"kv_{SIDES[side]}", it)
+        for target, cache in zip(_rows_of(kv, side), ("ckv", "kpe"), strict=True):
+            columns = LATENT_DIM if cache == "ckv" else ROPE_DIM
+            rows = m.operand(cache, f"{cache}_stride")
+            leaf.copy_half(m, target, rows, columns, ids[side], n, thread)
+        m.commit(kv)
+
+    for _ in _live_tiles(m):
+        with m.when(name("live", "bool")):
+            for side in sides:
+                (copy if m.k.kv == "bf16" else unpack)(side)
+            m.set(it, it + 1)
+
+
+def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
+    """The latent and the rope dims of a half tile."""
+    return getattr(kv, f"ckv_s_{SIDES[side]}"), getattr(kv, f"kpe_s_{SIDES[side]}")
 
 
 def _attend_whole(m: Recorder) -> None:
@@ -830,62 +917,106 @@ def _attend(m: Recorder) -> None:
         )
 
 
-def _attend_wide(m: Recorder) -> None:
-    """Heads on M: each of two warpgroups multiplies half of the tokens, then half of the dims."""
-    k, walk, it, thread = m.k, _Walk.named(m), name("it"), m.thread
-    scores, acc, sums, rows, peak, sinks, red = (
-        m.buffer(text) for text in ("scores", "acc", "sums", "rows", "peak", "sinks", "red_s")
+def _attend_half(m: Recorder, side: int) -> None:
+    """Heads on M: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
+    k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
+    own, other = SIDES[side], SIDES[1 - side]
+    scores, acc, sums, peak, factor, sinks = (
+        m.buffer(f"{text}_{own}") for text in ("scores", "acc", "sums", "peak", "factor", "sinks")
     )
-    leaf.load_query_rows(
-        m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, k.heads, LATENT_DIM, thread
-    )
-    leaf.load_query_rows(
-        m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, k.heads, ROPE_DIM, thread
-    )
+    red, low, high, live = m.buffer("red_s"), name("low"), name("high"), name("live", "bool")
     leaf.load_row_sinks(m, sinks, m.operand("attn_sink"), walk.head0, thread)
-    m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
-    for _ in _live_tiles(m):
-        with m.when(name("live", "bool")):
-            kv = m.wait("kv", it)
-            nope = m.multiply("qk_nope", scores, m.buffer("q_s"), kv.ckv_s)
-            m.multiply("qk_pe", scores, m.buffer("qpe_s"), kv.kpe_s, accumulate=True, before=nope)
-            m.await_products()
-            leaf.mask_columns(m, scores, name("in_low"), name("in_high"), m.scalar("sm_scale"), thread)
-            leaf.row_maxima(m, rows, scores)
-            leaf.share_maxima(m, rows, red, thread)
-            m.meet("attend")
-            leaf.softmax_rows(m, scores, sums, acc, peak, rows, red, thread)
-            leaf.store_rows(m, m.buffer("p_s"), scores, thread)
-            m.publish("attend", "p_s")
-            m.multiply("pv", acc, m.buffer("p_s"), kv.ckv_s, accumulate=True)
-            m.release(kv)
-            m.set(it, it + 1)
-    leaf.share_sums(m, rows, sums, red, thread)
+    turn = m.var("turn", -1)
+
+    def walk_on() -> None:
+        """To the next tile with a valid id; `live` says whether there is one."""
+        m.set(live, False)
+        for _ in m.repeat(live.equals(False) & (turn + 1 < walk.turns)):
+            m.set(turn, turn + 1)
+            leaf.vote(m, name("in_low"), name("in_high"), live, low, high, m.dim("n"))
+            ids = (m.operand("indices"), m.dim("topk"), walk.row)
+            leaf.read_ids(m, low, high, *ids, turn + 1, walk.turns, walk.split, walk.splits, m.lane)
+
+    def add(product: str, weights: View, values: View) -> None:
+        m.multiply(product, acc, weights, values.columns(side * c.half, c.half), accumulate=True)
+
+    def join(tile: Value) -> tuple[Slot, Slot]:
+        """Add the other's half of a tile."""
+        kv, p = m.wait(f"kv_{other}", tile), m.wait(f"p_{other}", tile)
+        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"), thread)
+        add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
+        return p, kv
+
+    def let_go(*slots: Slot) -> None:
+        for slot in slots:
+            m.release(slot)
+
+    def score(first: bool) -> None:
+        """This side's half. The other's before it is added while the scores are on their way, or the softmax works on them."""
+        kv = m.wait(f"kv_{own}", it)
+        ckv, kpe = _rows_of(kv, side)
+        nope = m.multiply(f"qk_nope_{own}", scores, q.q_s, ckv)
+        m.multiply(f"qk_pe_{own}", scores, q.qpe_s, kpe, accumulate=True, before=nope)
+        joined = () if first else join(it - 1 if side == 0 else it)
+        m.await_products(0 if first else 1)
+        valid = name(("in_low", "in_high")[side])
+        leaf.mask_columns(m, scores, valid, m.scalar("sm_scale"), thread)
+        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2, thread)
+        p = m.acquire(f"p_{own}", it)
+        weights = getattr(p, f"p_s_{own}")
+        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak, thread)
+        leaf.store_rows(m, weights, scores, thread)
+        m.commit(p)
+        let_go(*joined)
+        leaf.rescale_rows(m, acc, factor, thread)
+        m.wait(f"p_{own}", it)
+        add(f"pv_{own}", weights, ckv)
+        walk_on()
+        let_go(p, kv)
+        m.set(it, it + 1)
+
+    walk_on()
+    q = m.wait("q", 0)
+    if side == 0:
+        with m.when(live):
+            score(first=True)
+    for _ in m.repeat(live):
+        score(first=False)
+    if side == 0:
+        with m.when(it > 0):
+            let_go(*join(it - 1))
+    leaf.share_sums(m, sums, red, side, thread)
     m.meet("attend")
-    leaf.normalise_rows(m, acc, sums, peak, rows, red, thread)
+    leaf.total_rows(m, sums, peak, factor, red, side, thread)
     last, splits = m.var("last", True, "bool"), m.dim("splits")
     scratch = (m.operand("o_partial"), m.operand("lse_partial"))
     with m.when(splits > 1):
-        leaf.leave_rows(m, acc, sums, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, thread)
+        leaf.leave_rows(
+            m, acc, factor, sums, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, side, thread
+        )
         m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
     with m.when(last):
         with m.when(splits > 1):
-            leaf.merge_rows(m, acc, sums, *scratch, walk.row, splits, walk.head0, k.heads, thread)
+            leaf.merge_rows(
+                m, acc, factor, sums, *scratch, walk.row, splits, walk.head0, k.heads, side, thread
+            )
         leaf.store_result_rows(
             m,
             m.operand("out"),
             m.operand("lse"),
             acc,
+            factor,
             sums,
             sinks,
             walk.row,
             walk.head0,
             k.heads,
-            m.buffer("ckv_s", 0),
+            m.buffer(f"ckv_s_{own}", 0),
             m.scalar("lse_scale"),
+            side,
             thread,
         )
 
@@ -1105,8 +1236,11 @@ def _softmax(m: Recorder) -> None:
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if arch.tmem_columns == 0:
-        attend = _attend_wide if k.block == 64 else _attend if k.slices > 1 else _attend_whole
-        return {START: _start, "gather": _gather, "attend": attend}
+        if k.block == 64:
+            attend = {role: partial(_attend_half, side=side) for side, role in enumerate(SIDES)}
+            apart = {f"gather_{role}": partial(_gather_sides, sides=(side,)) for side, role in enumerate(SIDES)}
+            return {START: _start, **attend, **(apart if k.kv == "fp8" else {"gather": partial(_gather_sides, sides=(0, 1))})}
+        return {START: _start, "gather": _gather, "attend": _attend if k.slices > 1 else _attend_whole}
     producer = _gather_rows if k.gather == "gather4" else _gather_units if k.kv == "bf16" else _gather_tokens
     return {START: _start, "softmax": _softmax, "producer": producer, "mma": _issue}
 
@@ -1119,9 +1253,10 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     # On Blackwell a product takes a quarter of the latent dims.
     units = schedule.constants.get("units", 1)
     flops = sum(mma.flops * (1 if mma.name == "qk_pe" else units) for mma in schedule.mmas)
+    weights = k.tile * schedule.constants.get("n", hb) * 2
     return Counts(
         loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
-        stored=tiles * schedule.buffer("p_s").stage_bytes + _written(k, schedule, dims),
+        stored=tiles * weights + _written(k, schedule, dims),
         flops={"bfloat16": tiles * flops},
         steps=max(1, tiles * units),
         group_syncs=int(k.cluster > 1 and slices == 1),

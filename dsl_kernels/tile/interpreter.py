@@ -156,7 +156,7 @@ class Executor:
                     yield from self._execute(statement.body)
             elif isinstance(statement, t.Region):
                 yield from self._execute(statement.body)
-            elif isinstance(statement, t.Meet):
+            elif isinstance(statement, (t.Meet, t.Publish)):
                 yield from self._meet(statement.name)
             elif isinstance(statement, t.BarriersStand):
                 yield from self._meet_cluster()
@@ -165,6 +165,13 @@ class Executor:
             elif isinstance(statement, t.Store):
                 yield from self._meet(statement.name)
                 self._stores.append([self._stored(box, view) for box, view in statement.copies])
+            elif isinstance(statement, t.TakeTicket):
+                yield from self._meet(statement.name)
+                if self.role == self._run.schedule.named_barriers[statement.name][0]:
+                    self._take_ticket(statement)
+                yield from self._meet(statement.name)
+                count = self.cta.storage[statement.buffer].view(-1)[0]
+                self._scope[statement.last] = int(count) == self._value(statement.total) - 1
             elif isinstance(statement, t.TakeTurn):
                 yield from self._take_turn(statement)
             elif isinstance(statement, t.ClusterWait):
@@ -197,8 +204,6 @@ class Executor:
         elif isinstance(statement, t.ClusterArrive):
             if not self._run.cluster_of(self.block).arrive(self):
                 self._fail("arrives at its cluster's barrier twice", "wait between two arrivals")
-        elif isinstance(statement, t.TakeTicket):
-            self._take_ticket(statement)
         elif isinstance(statement, t.PassTurn):
             self._pass_turn(statement.name)
         elif isinstance(statement, t.AwaitStores):
@@ -213,12 +218,11 @@ class Executor:
             cta.rings[bulk.slot.pipeline.name].received[use] += target.numel() * itemsize
 
     def _take_ticket(self, statement: t.TakeTicket) -> None:
+        """Leave how many CTAs came before; the last one resets the counter."""
         counter, index = self._run.operands[statement.counter], self._value(statement.index)
-        counter[index] += 1
-        last = int(counter[index]) == self._value(statement.total)
-        if last:
-            counter[index] = 0
-        self._scope[statement.last] = last
+        before = int(counter[index])
+        counter[index] = 0 if before == self._value(statement.total) - 1 else before + 1
+        self.cta.storage[statement.buffer].fill_(before)
 
     def _value(self, value: Any) -> Any:
         return t.evaluate(value, self._scope)

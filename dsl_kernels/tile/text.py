@@ -547,7 +547,8 @@ class ClusterWait:
 class TakeTicket:
     """Count this CTA in at `counter[index]`, behind what it has written; `last` tells whether it was the last of `total`.
 
-    The last one resets the counter. Threads of the role meet at barrier `name` and learn it through `buffer`.
+    The last one resets the counter. Threads of the roles of barrier `name` meet there and learn it through `buffer`: each of
+    these roles says this, and the first one counts.
     """
 
     last: str

@@ -421,7 +421,7 @@ def scaled_pairs(word, scale):
     ]
 
 
-def _store_sixteen(ckv_s, row, panel, part, four, scale_bits):
+def _store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
     """Write four words of fp8 values times their scale, part `part` of a panel of a row."""
     scale = cute.arch.inline_ptx(
         "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[scale_bits]
@@ -429,7 +429,7 @@ def _store_sixteen(ckv_s, row, panel, part, four, scale_bits):
     pairs = [pair for word in four for pair in scaled_pairs(word, scale)]
     for side in range(2):
         chunk = panel * 8 + part * 2 + side
-        write16(ckv_s + piece(row, chunk, 128, TILE), pairs[4 * side : 4 * side + 4])
+        write16(ckv_s + piece(row, chunk, 128, rows), pairs[4 * side : 4 * side + 4])
 
 
 def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
@@ -442,7 +442,7 @@ def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
             scale = words[fp8_words + group * 2 + half]
             for panel in (2 * group, 2 * group + 1):
                 four = [words[(panel * 2 + half) * 4 + w] for w in range(4)]
-                _store_sixteen(ckv_s, row, panel, thread % 4, four, scale)
+                _store_sixteen(ckv_s, row, TILE, panel, thread % 4, four, scale)
     per_row = dims // 64
     for i in range(dims // 64 // 2):
         row = thread // per_row + i * (CONSUMERS // per_row)
@@ -452,18 +452,6 @@ def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
 
 HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40
 """Words of half a tile's tokens that a thread holds, and where those of rope and the scales begin."""
-
-
-def fetch_ahead(kv_cache, low, high, n, thread):
-    """Have the L2 fetch the tokens of a tile: two threads a token, three lines each."""
-    ids = Int32(cutlass.select_(thread < CONSUMERS // 2, low, high))
-    token = cute.arch.shuffle_sync(ids, thread // 2 % 32)
-    first = kv_cache.toint() + Int64(token) * TOKEN_BYTES + Int64(thread % 2 * 384)
-    for line in range(3):
-        cute.arch.inline_ptx(
-            "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; @p prefetch.global.L2 [{$r0}]; }",
-            read_only_args=[first + Int64(line * 128), Int32(valid(token, n))],
-        )
 
 
 def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
@@ -485,16 +473,21 @@ def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
 
 def store_half(words: cute.Tensor, at, ckv, kpe, batch, thread):
     """Write what `load_half` read as bf16 rows of the tile."""
-    ckv_s, kpe_s, row = ckv.toint(), kpe.toint(), Int32(batch) * 32 + thread // 4
+    store_token(words, at, ckv, kpe, Int32(batch) * 32 + thread // 4, TILE, thread)
+
+
+def store_token(words: cute.Tensor, at, ckv, kpe, row, rows, thread):
+    """Write a quarter of a token from the registers of place `at` into its row of `rows`."""
+    ckv_s, kpe_s = ckv.toint(), kpe.toint()
     held = [Int32(words[at * HALF_WORDS + i]) for i in range(HALF_WORDS)]
     for u in range(2):
         first = HALF_ROPE + u * 4
-        write16(kpe_s + piece(row, u * 4 + thread % 4, 128, TILE), held[first : first + 4])
+        write16(kpe_s + piece(row, u * 4 + thread % 4, 128, rows), held[first : first + 4])
     for group in range(4):
         scale = cute.arch.shuffle_sync(held[HALF_SCALES], thread % 32 // 4 * 4 + group)
         for panel in (2 * group, 2 * group + 1):
             four = held[panel * 4 : panel * 4 + 4]
-            _store_sixteen(ckv_s, row, panel, thread % 4, four, scale)
+            _store_sixteen(ckv_s, row, rows, panel, thread % 4, four, scale)
 
 
 def pair_of(lses, quad, heads):

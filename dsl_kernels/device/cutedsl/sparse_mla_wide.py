@@ -1,135 +1,155 @@
-"""Leaf pieces of sparse attention with 64 heads a CTA on Hopper in CuTe DSL: heads on M, two warpgroups.
+"""Leaf pieces of sparse attention with 64 heads a CTA on Hopper in CuTe DSL: heads on M, a warpgroup a side.
 
-S is heads by tokens, each warpgroup with half of the tokens, and O is heads by dims, each with half of the dims. A row of
-either lies in the four lanes of a quad, so that only the maximum of a head crosses between the warpgroups.
+A side scores half of a tile, heads by tokens, and has half of the dims of O. A row of either lies in the four lanes of a
+quad, so that only the maximum of a head crosses between the warpgroups.
 """
 
 import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 
+from . import gqa_forward
 from . import sparse_mla as leaf
+from .fragment import across_quad, flat, row_of
+from .gqa_forward import exp2, reduced
 
 HEADS = 64
-HALF_TOKENS = leaf.TILE // 2
+TOKENS = leaf.TILE // 2
 HALF_DIMS = 256
-THREADS = 256
+THREADS = 128
+
+rescale_rows = gqa_forward.rescale_rows
+
+def copy_half(target, cache, stride, columns, ids, n, thread):
+    """Start the copies of half a tile's rows, whose ids the lanes hold; zeros where an id names no row."""
+    to, base, pitch = target.toint(), cache.toint(), Int64(stride) * 2
+    for first in range(0, TOKENS, THREADS // 8):
+        row = first + thread // 8
+        token = cute.arch.shuffle_sync(ids, row)
+        inside = leaf.valid(token, n)
+        source = base + Int64(cutlass.select_(inside, token, Int32(0))) * pitch
+        for chunk in range(0, columns // 8, 8):
+            at = leaf.piece(row, chunk + thread % 8, 128, TOKENS)
+            leaf.copy16(to + at, source + Int64((chunk + thread % 8) * 16), inside)
 
 
-def across_quad(value, combine):
-    """Combine over the four lanes that hold a row."""
-    for step in (1, 2):
-        value = combine(value, cute.arch.shuffle_sync_bfly(value, offset=step))
-    return value
+def fetch_half(kv_cache, ids, n, thread):
+    """Have the L2 fetch the tokens of half a tile: four threads a token, every fourth of its lines each."""
+    token, line = cute.arch.shuffle_sync(ids, thread // 4), thread % 4 * 128
+    first = kv_cache.toint() + Int64(token) * leaf.TOKEN_BYTES
+    for more in range(0, leaf.TOKEN_BYTES, 512):
+        inside = leaf.valid(token, n) & (line + more < leaf.TOKEN_BYTES)
+        cute.arch.inline_ptx(
+            "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; @p prefetch.global.L2 [{$r0}]; }",
+            read_only_args=[first + Int64(line + more), Int32(inside)],
+        )
 
 
-def group_of(thread):
-    """Which warpgroup a thread is of, and its number within it; addresses made of them leave a loop."""
-    return thread // 128, thread % 128
-
-
-def row_of(i):
-    """Which of a thread's two rows accumulator element i lies in."""
-    return i // 2 % 2
-
-
-def mask_columns(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf in the columns (tokens) without a valid id, given by the tile's two words of bits."""
-    (group, thread), scale = group_of(thread), sm_scale * leaf.LOG2E
-    bits = Int32(cutlass.select_(group == 0, low, high)) >> (thread % 4 * 2)
-    for i in range(cute.size(scores)):
-        inside = ((bits >> (i // 4 * 8 + i % 2)) & 1) != 0
-        scores[i] = Float32(cutlass.select_(inside, scores[i] * scale, Float32(-math.inf)))
-
-
-def _halves(red):
-    """A value a head and warpgroup: [2, 64]."""
-    return cute.make_tensor(red, cute.make_layout((2, HEADS), stride=(HEADS, 1)))
+def store_slot(words, ckv, kpe, thread):
+    """Write the half tile that `load_half` read into place 0 as bf16 rows."""
+    leaf.store_token(words, 0, ckv, kpe, thread // 4, TOKENS, thread)
 
 
 @cute.jit
-def _share(rows: cute.Tensor, red: cute.Pointer, thread: Int32, maximum: cutlass.Constexpr):
-    """Combine each row over its quad and leave it for the other warpgroup."""
-    (group, thread), red = group_of(thread), _halves(red)
-    for r in cutlass.range_constexpr(2):
-        rows[r] = across_quad(rows[r], cute.arch.fmax if maximum else leaf.add)
-    if thread % 4 == 0:
-        for r in cutlass.range_constexpr(2):
-            red[group, thread // 32 * 16 + thread % 32 // 4 + r * 8] = rows[r]
-
-
-def share_maxima(rows, red, thread):
-    """Leave the maxima of this warpgroup's half for the other."""
-    _share(rows, red, thread, True)
-
-
-def share_sums(rows, sums, red, thread):
-    """Leave the sums of this warpgroup's half for the other."""
-    for r in range(2):
-        rows[r] = sums[r]
-    _share(rows, red, thread, False)
-
-
-def row_maxima(rows, scores):
-    """Maxima of this thread's two heads over its own tokens."""
-    for r in range(2):
-        mine = [i for i in range(cute.size(scores)) if row_of(i) == r]
-        top = scores[mine[0]]
-        for i in mine[1:]:
-            top = cute.arch.fmax(top, scores[i])
-        rows[r] = top
-
-
-def softmax_rows(scores, sums, acc, peak, rows, red, thread):
-    """P = exp2(S - maximum) in place of S, with the maximum of both halves; rescale the sums and O to it."""
-    (group, thread), red = group_of(thread), _halves(red)
-    for r in range(2):
-        other = red[1 - group, thread // 32 * 16 + thread % 32 // 4 + r * 8]
-        risen = cute.arch.fmax(peak[r], cute.arch.fmax(rows[r], other))
-        decay = cute.arch.exp2(peak[r] - risen)
-        peak[r] = risen
-        total = sums[r] * decay
-        for i in range(cute.size(scores)):
-            if row_of(i) == r:
-                scores[i] = cute.arch.exp2(scores[i] - risen)
-                total = total + scores[i]
-        sums[r] = total
-        for i in range(cute.size(acc)):
-            if row_of(i) == r:
-                acc[i] = acc[i] * decay
+def mask_columns(scores: cute.Tensor, valid: Int32, sm_scale: Float32, thread: Int32):
+    """Scale the logits to base 2 and put -inf in the columns (tokens) without a valid id, given by a word of bits."""
+    values, scale = flat(scores), sm_scale * leaf.LOG2E
+    for i in cutlass.range_constexpr(cute.size(values)):
+        values[i] = values[i] * scale
+    if valid != -1:
+        bits = valid >> (thread % 4 * 2)
+        for i in cutlass.range_constexpr(cute.size(values)):
+            inside = ((bits >> (i // 4 * 8 + i % 2)) & 1) != 0
+            values[i] = Float32(cutlass.select_(inside, values[i], Float32(-math.inf)))
 
 
 def store_rows(target, weights, thread):
-    """Write this half of P as bf16, heads by tokens."""
-    (group, thread), to = group_of(thread), target.toint()
-    warp, lane = thread // 32, thread % 32
-    words = [leaf.pack(weights[2 * i], weights[2 * i + 1]) for i in range(cute.size(weights) // 2)]
-    row = warp * 16 + lane % 16
+    """Write P as bf16, heads by tokens."""
+    values = flat(weights)
+    words = [leaf.pack(values[2 * i], values[2 * i + 1]) for i in range(cute.size(values) // 2)]
+    row = thread // 32 * 16 + thread % 16
     for pair in range(len(words) // 4):
-        at = to + leaf.piece(row, group * 4 + pair * 2 + lane // 16, 128, HEADS)
+        at = target.toint() + leaf.piece(row, pair * 2 + thread % 32 // 16, TOKENS * 2, HEADS)
         cute.arch.inline_ptx(
             "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
             read_only_args=[at, *words[4 * pair : 4 * pair + 4]],
         )
 
 
-def normalise_rows(acc, sums, peak, rows, red, thread):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
-    (group, thread), red = group_of(thread), _halves(red)
+@cute.jit
+def softmax_rows(
+    scores: cute.Tensor, sums: cute.Tensor, peak: cute.Tensor, factor: cute.Tensor, rise: cutlass.Constexpr, thread: Int32
+):  # fmt: skip
+    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`."""
+    values = flat(scores)
+    most = cute.make_rmem_tensor(2, Float32)
+    for r in cutlass.range_constexpr(2):
+        most[r] = reduced([values[i] for i in range(cute.size(values)) if i // 2 % 2 == r], cute.arch.fmax)
+    factor.fill(1.0)
+    if cute.arch.vote_any_sync((most[0] > peak[0] + rise) | (most[1] > peak[1] + rise)):
+        for r in cutlass.range_constexpr(2):
+            risen = cute.arch.fmax(peak[r], across_quad(most[r], cute.arch.fmax))
+            factor[r] = exp2(peak[r] - risen)
+            peak[r], sums[r] = risen, sums[r] * factor[r]
+    for r in cutlass.range_constexpr(2):
+        mine = [i for i in range(cute.size(values)) if i // 2 % 2 == r]
+        # No token of this half may be valid, nor one before it.
+        base = Float32(cutlass.select_(peak[r] == -Float32.inf, Float32(0.0), peak[r]))
+        for i in mine:
+            values[i] = exp2(values[i] - base)
+        sums[r] = sums[r] + reduced([values[i] for i in mine], leaf.add)
+
+
+def share_peak(target, peak, thread):
+    """Leave the maxima for the other side."""
+    _leave(target, peak, thread)
+
+
+@cute.jit
+def _leave(target: cute.Pointer, rows: cute.Tensor, thread: Int32):
+    if thread % 4 == 0:
+        pair = cute.make_tensor(target + row_of(thread), cute.make_layout(9))
+        pair[0], pair[8] = rows[0], rows[1]
+
+
+@cute.jit
+def follow_peak(
+    peak: cute.Tensor, sums: cute.Tensor, acc: cute.Tensor, other: cute.Pointer, thread: Int32
+):
+    """Raise the maxima to those behind the other side's tile, which are no lower."""
+    pair, output = cute.make_tensor(other + row_of(thread), cute.make_layout(9)), flat(acc)
+    if cute.arch.vote_any_sync((pair[0] != peak[0]) | (pair[8] != peak[1])):
+        for r in cutlass.range_constexpr(2):
+            same = pair[8 * r] == peak[r]
+            factor = Float32(cutlass.select_(same, Float32(1.0), exp2(peak[r] - pair[8 * r])))
+            peak[r], sums[r] = pair[8 * r], sums[r] * factor
+            for i in cutlass.range_constexpr(cute.size(output)):
+                if cutlass.const_expr(i // 2 % 2 == r):
+                    output[i] = output[i] * factor
+
+
+def share_sums(sums, red, side, thread):
+    """Complete this side's sums and leave them for the other."""
     for r in range(2):
-        total = rows[r] + red[1 - group, thread // 32 * 16 + thread % 32 // 4 + r * 8]
-        inverse = leaf.inverse_of(total)
+        sums[r] = across_quad(sums[r], leaf.add)
+    _leave(red + side * HEADS, sums, thread)
+
+
+def total_rows(sums, peak, factor, red, side, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
+    pair = cute.make_tensor(red + ((1 - side) * HEADS + row_of(thread)), cute.make_layout(9))
+    for r in range(2):
+        total = sums[r] + pair[8 * r]
+        factor[r] = leaf.inverse_of(total)
         sums[r] = leaf.lse_of(total, peak[r])
-        for i in range(cute.size(acc)):
-            if row_of(i) == r:
-                acc[i] = acc[i] * inverse
 
 
 @cute.jit
 def leave_rows(
     acc: cute.Tensor,
+    factor: cute.Tensor,
     lses: cute.Tensor,
     o_partial: cute.Pointer,
     lse_partial: cute.Pointer,
@@ -138,24 +158,22 @@ def leave_rows(
     split: Int32,
     head0: Int32,
     heads: cutlass.Constexpr,
+    side: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Write this warpgroup's normalised half of O and its lses, for `merge_rows`."""
-    group, thread = group_of(thread)
+    """Write this side's half of O times `factor` and its lses, for `merge_rows`."""
     heads_at = (Int64(row) * splits + split) * heads + head0
-    room = heads_at * 512 + group * (HEADS * HALF_DIMS) + thread * 4
+    room = heads_at * 512 + side * (HEADS * HALF_DIMS) + thread * 4
     for u in cutlass.range_constexpr(cute.size(acc) // 4):
-        leaf.store_partial(o_partial, room + u * (4 * leaf.CONSUMERS), [acc[4 * u + e] for e in range(4)])
-    if (thread % 4 == 0) & (group == 0):
-        to = cute.make_tensor(
-            lse_partial + (heads_at + thread // 32 * 16 + thread % 32 // 4), cute.make_layout(9)
-        )
-        to[0], to[8] = lses[0], lses[1]
+        leaf.store_partial(o_partial, room + u * (4 * leaf.CONSUMERS), [acc[4 * u + e] * factor[e // 2] for e in range(4)])
+    if cutlass.const_expr(side == 0):
+        _leave(lse_partial + heads_at, lses, thread)
 
 
 @cute.jit
 def merge_rows(
     acc: cute.Tensor,
+    factor: cute.Tensor,
     lses: cute.Tensor,
     o_partial: cute.Pointer,
     lse_partial: cute.Pointer,
@@ -163,16 +181,14 @@ def merge_rows(
     parts: Int32,
     head0: Int32,
     heads: cutlass.Constexpr,
+    side: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Replace this thread's rows of O and their lses by those of all splits."""
-    group, thread = group_of(thread)
+    """Replace this thread's rows of half of O, as a sum that `factor` normalises, and their lses by those of all splits."""
     heads_at = Int64(row) * parts * heads + head0
-    room = heads_at * 512 + group * (HEADS * HALF_DIMS) + thread * 4
+    room = heads_at * 512 + side * (HEADS * HALF_DIMS) + thread * 4
     o_step, lse_step = cutlass.const_expr(heads * 512), cutlass.const_expr(heads)
-    pairs = cute.make_tensor(
-        lse_partial + (heads_at + thread // 32 * 16 + thread % 32 // 4), cute.make_layout(1 << 30)
-    )
+    pairs = cute.make_tensor(lse_partial + (heads_at + row_of(thread)), cute.make_layout(1 << 30))
     top = Float32(-math.inf)
     top_below = Float32(-math.inf)
     for p in cutlass.range(parts, unroll=1):
@@ -190,13 +206,8 @@ def merge_rows(
             four = leaf.load_partial(o_partial, room + Int64(p) * o_step + u * (4 * leaf.CONSUMERS))
             for e in cutlass.range_constexpr(4):
                 acc[4 * u + e] = acc[4 * u + e] + four[e] * (share if e < 2 else share_below)
-    inverse = leaf.inverse_of(total)
-    inverse_below = leaf.inverse_of(total_below)
-    lses[0] = leaf.lse_of(total, top)
-    lses[1] = leaf.lse_of(total_below, top_below)
-    for u in cutlass.range_constexpr(cute.size(acc) // 4):
-        for e in cutlass.range_constexpr(4):
-            acc[4 * u + e] = acc[4 * u + e] * (inverse if e < 2 else inverse_below)
+    factor[0], factor[1] = leaf.inverse_of(total), leaf.inverse_of(total_below)
+    lses[0], lses[1] = leaf.lse_of(total, top), leaf.lse_of(total_below, top_below)
 
 
 @cute.jit
@@ -204,6 +215,7 @@ def store_result_rows(
     out: cute.Pointer,
     lse: cute.Pointer,
     acc: cute.Tensor,
+    factor: cute.Tensor,
     lses: cute.Tensor,
     sinks: cute.Tensor,
     row0: Int32,
@@ -211,19 +223,19 @@ def store_result_rows(
     heads: cutlass.Constexpr,
     scratch: cute.Pointer,
     lse_scale: Float32,
+    side: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Store this warpgroup's half of O as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
+    """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
-    The rows pass through shared memory, 32 KB a warpgroup from `scratch` on, so that whole rows go out at once.
+    The rows pass through shared memory, 32 KB from `scratch` on, so that whole rows go out at once.
     """
-    group, thread = group_of(thread)
     first = Int64(row0) * heads + head0
     for r in cutlass.range_constexpr(2):
         kept = cute.arch.rcp_approx(1.0 + cute.arch.exp2(sinks[r] * leaf.LOG2E - lses[r]))
-        sinks[r] = Float32(cutlass.select_(lses[r] > -math.inf, kept, Float32(0.0)))
+        sinks[r] = factor[r] * Float32(cutlass.select_(lses[r] > -math.inf, kept, Float32(0.0)))
     warp, lane = thread // 32, thread % 32
-    mine = scratch.toint() + group * (HEADS * HALF_DIMS * 2)
+    mine = scratch.toint()
     row = warp * 16 + lane % 16
     for pair in cutlass.range_constexpr(HALF_DIMS // 16):
         words = [
@@ -244,39 +256,27 @@ def store_result_rows(
             write_only_types=[Int32] * 4,
             read_only_args=[mine + head * (HALF_DIMS * 2) + (lane ^ (head % 8)) * 16],
         )
-        to = out.toint() + ((first + head) * 512 + group * HALF_DIMS + lane * 8) * 2
+        to = out.toint() + ((first + head) * 512 + side * HALF_DIMS + lane * 8) * 2
         cute.arch.inline_ptx(
             "st.global.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[to, *words]
         )
-    if (thread % 4 == 0) & (group == 0):
-        pair_of = cute.make_tensor(lse + (first + warp * 16 + lane // 4), cute.make_layout(9))
-        pair_of[0], pair_of[8] = lses[0] * lse_scale, lses[1] * lse_scale
+    if cutlass.const_expr(side == 0):
+        for r in cutlass.range_constexpr(2):
+            lses[r] = lses[r] * lse_scale
+        _leave(lse + first, lses, thread)
 
 
 def load_row_sinks(sinks, attn_sink, head0, thread):
     """The sink logits of a thread's two heads, read long before they are wanted."""
-    _, thread = group_of(thread)
-    pair = cute.make_tensor(attn_sink + (head0 + thread // 32 * 16 + thread % 32 // 4), cute.make_layout(9))
+    pair = cute.make_tensor(attn_sink + (head0 + row_of(thread)), cute.make_layout(9))
     sinks[0], sinks[1] = pair[0], pair[8]
 
 
-@cute.jit
-def load_query_rows(
-    target: cute.Pointer,
-    q: cute.Pointer,
-    row: Int32,
-    head0: Int32,
-    heads: cutlass.Constexpr,
-    columns: cutlass.Constexpr,
-    thread: Int32,
-):
-    """Copy the rows of 64 heads of one query, by both warpgroups."""
-    to, row_bytes = target.toint(), cutlass.const_expr(columns * 2)
-    base = q.toint() + (Int64(row) * heads + head0) * row_bytes
-    pieces = row_bytes // 16
-    for batch in cutlass.range_constexpr(max(1, HEADS * pieces // (THREADS * 8))):
-        indices = [thread + (batch * 8 + i) * THREADS for i in range(min(8, HEADS * pieces // THREADS))]
-        words = [leaf.read16(base + Int64(i * 16)) for i in indices]
-        for i, index in enumerate(indices):
-            at = to + leaf.piece(index // pieces, index % pieces, min(row_bytes, 128), HEADS)
-            leaf.write16(at, words[i])
+def copy_query_rows(target, q, row, head0, heads, columns, thread):
+    """Start the copies of the rows of 64 heads of one query."""
+    pieces = columns // 8
+    base = q.toint() + (Int64(row) * heads + head0) * (columns * 2)
+    for first in range(0, HEADS * pieces, THREADS):
+        i = first + thread
+        at = leaf.piece(i // pieces, i % pieces, 128, HEADS)
+        leaf.copy16(target.toint() + at, base + Int64(i * 16), Boolean(True))

@@ -26,16 +26,16 @@ ATOMS = {
 
 
 class Product:
-    """acc[m, n] (+)= A B^T over K, declared once, as one warpgroup issues it."""
+    """acc[m, n] (+)= A B^T over K, declared once, as one warpgroup issues it: `issued` of the n columns an instruction."""
 
-    def __init__(self, dtype, m, n, k, a_major, b_major):
+    def __init__(self, dtype, m, n, k, a_major, b_major, issued=None):
         self.dtype, self.m, self.n, self.k = TYPES[dtype], m, n, k
-        self.a_major, self.b_major = a_major, b_major
+        self.a_major, self.b_major, self.issued = a_major, b_major, issued or n
         self.step = K_BYTES * 8 // self.dtype.width
 
     def mma(self):
         """Made anew where it is issued, because it carries its accumulate flag."""
-        shape = (64, self.n, self.step)
+        shape = (64, self.issued, self.step)
         source, majors = warpgroup.OperandSource.SMEM, (MAJORS[self.a_major], MAJORS[self.b_major])
         if self.dtype.width == 8:
             op = warpgroup.MmaF8Op(self.dtype, self.dtype, Float32, shape, source, *majors)

@@ -14,7 +14,7 @@ class Product(wgmma.Product):
         """Made anew where it is issued, because it carries its accumulate flag."""
         source, majors = warpgroup.OperandSource.RMEM, (wgmma.MAJORS["k"], wgmma.MAJORS[self.b_major])
         return cute.make_tiled_mma(
-            warpgroup.MmaF16BF16Op(self.dtype, Float32, (64, self.n, self.step), source, *majors)
+            warpgroup.MmaF16BF16Op(self.dtype, Float32, (64, self.issued, self.step), source, *majors)
         )
 
     def multiply(self, a, b, acc, accumulate):

@@ -15,6 +15,7 @@ import torch
 
 from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
 from ...tile.text import Sets, Writes, leaf
+from .gqa_forward import rescale_rows as rescale_rows
 
 LOG2E = math.log2(math.e)
 TILE, WARP = 64, 32
@@ -321,11 +322,6 @@ def store_result(
 
 
 @leaf
-def fetch_ahead(kv_cache: Any, low: Any, high: Any, n: int, thread: Any) -> None:
-    """Have the L2 fetch the 656-byte tokens of a tile; no value follows from it."""
-
-
-@leaf
 def load_half(
     words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
@@ -337,11 +333,15 @@ def load_half(
 @leaf
 def store_half(words: Any, at: int, ckv: Any, kpe: Any, batch: int, thread: Any) -> None:
     """Write what `load_half` read as bf16 rows of the tile."""
-    # 32-bit words are 64-bit integers in torch, which has no complete arithmetic on unsigned ones.
-    held = words[at].int().contiguous().view(torch.bfloat16)
     rows = slice(batch * WARP, (batch + 1) * WARP)
-    ckv[rows] = held[:, :LATENT_DIM]
-    kpe[rows] = held[:, LATENT_DIM:]
+    _store_half(words[at], ckv[rows], kpe[rows])
+
+
+def _store_half(words: torch.Tensor, ckv: torch.Tensor, kpe: torch.Tensor) -> None:
+    # 32-bit words are 64-bit integers in torch, which has no complete arithmetic on unsigned ones.
+    held = words.int().contiguous().view(torch.bfloat16)
+    ckv.copy_(held[:, :LATENT_DIM])
+    kpe.copy_(held[:, LATENT_DIM:])
 
 
 @leaf
@@ -385,37 +385,30 @@ def merge_splits(
             lse[row, head0 + head : head0 + head + 4] = total[head : head + 4] * lse_scale
 
 
-# Heads on M: each of two warpgroups has half of the tokens of S and half of the dims of O.
+# Heads on M: each of two warpgroups (sides) scores half of the tokens of a tile and has half of the dims of O.
 
 
 @leaf
-def mask_columns(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
+def copy_half(target: Any, cache: Any, columns: int, ids: Any, n: int, thread: Any) -> None:
+    """Start the copies of half a tile's rows, whose ids the lanes hold; zeros where an id names no row."""
+    target.copy_(rows_of_cache(cache, ids, n)[:, :columns])
+
+
+@leaf
+def fetch_half(kv_cache: Any, ids: Any, n: int, thread: Any) -> None:
+    """Have the L2 fetch the tokens of half a tile, if the device can."""
+
+
+@leaf
+def store_slot(words: Any, ckv: Any, kpe: Any, thread: Any) -> None:
+    """Write the half tile that `load_half` read into place 0 as bf16 rows."""
+    _store_half(words[0], ckv, kpe)
+
+
+@leaf
+def mask_columns(scores: Any, valid: Any, sm_scale: float, thread: Any) -> None:
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    inside = torch.cat([low, high])
-    scores.copy_(torch.where(inside[None, :], scores * (sm_scale * LOG2E), -math.inf))
-
-
-@leaf
-def row_maxima(rows: Any, scores: Any) -> None:
-    """Maxima of each head over the tokens of a warpgroup."""
-    rows.copy_(scores.view(len(scores), 2, -1).amax(dim=2).T)
-
-
-@leaf
-def share_maxima(rows: Any, red: Any, thread: Any) -> None:
-    """Leave the maxima of a warpgroup's half for the other."""
-    red.copy_(rows)
-
-
-@leaf
-def softmax_rows(scores: Any, sums: Any, acc: Any, peak: Any, rows: Any, red: Any, thread: Any) -> None:
-    """P = exp2(S - maximum) in place of S, with the maximum of both halves; rescale the sums and O to it."""
-    risen = torch.maximum(peak, red.amax(dim=0))
-    decay = torch.exp2(peak - risen)
-    peak.copy_(risen)
-    scores.copy_(torch.exp2(scores - risen[:, None]))
-    sums.copy_(sums * decay + scores.view(len(scores), 2, -1).sum(dim=2).T)
-    acc *= decay[:, None]
+    scores.copy_(torch.where(valid[None, :], scores * (sm_scale * LOG2E), -math.inf))
 
 
 @leaf
@@ -425,69 +418,102 @@ def store_rows(target: Any, weights: Any, thread: Any) -> None:
 
 
 @leaf
-def share_sums(rows: Any, sums: Any, red: Any, thread: Any) -> None:
-    """Leave the sums of a warpgroup's half for the other."""
-    rows.copy_(sums)
-    red.copy_(sums)
+def softmax_rows(scores: Any, sums: Any, peak: Any, factor: Any, rise: int, thread: Any) -> None:
+    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`.
+
+    On a device the sum is each thread's own, of its columns.
+    """
+    grown = (scores > peak[:, None] + rise).view(4, -1).any(dim=1).repeat_interleave(len(peak) // 4)
+    risen = torch.where(grown, torch.maximum(peak, scores.amax(dim=1)), peak)
+    factor.copy_(_raise(peak, sums, risen))
+    # No token of this half may be valid, nor one before it.
+    base = torch.where(peak == -math.inf, 0.0, peak)
+    scores.copy_(torch.exp2(scores - base[:, None]))
+    sums.add_(scores.sum(dim=1))
+
+
+def _raise(peak: Any, sums: Any, risen: Any) -> torch.Tensor:
+    """The factor by which what was summed up shrinks."""
+    factor = torch.where(risen == peak, 1.0, torch.exp2(peak - risen))
+    sums.mul_(factor)
+    peak.copy_(risen)
+    return factor
 
 
 @leaf
-def normalise_rows(acc: Any, sums: Any, peak: Any, rows: Any, red: Any, thread: Any) -> None:
-    """O / sum in place, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
-    total = red[0] + red[1]
-    acc.copy_(torch.where(total[:, None] > 0, acc / torch.where(total > 0, total, 1.0)[:, None], 0.0))
-    sums.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf).expand_as(sums))
+def share_peak(target: Any, peak: Any, thread: Any) -> None:
+    """Leave the maxima that P is below for the other side."""
+    target.copy_(peak)
+
+
+@leaf
+def follow_peak(peak: Any, sums: Any, acc: Any, other: Any, thread: Any) -> None:
+    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    acc.mul_(_raise(peak, sums, other)[:, None])
+
+
+@leaf
+def share_sums(sums: Any, red: Any, side: int, thread: Any) -> None:
+    """Complete this side's sums and leave them for the other."""
+    red[side] = sums
+
+
+@leaf
+def total_rows(sums: Any, peak: Any, factor: Any, red: Any, side: int, thread: Any) -> None:
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
+    total = sums + red[1 - side]
+    factor.copy_(torch.where(total > 0, 1 / total, 0.0))
+    sums.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
 
 
 def _rows_by_thread(acc: torch.Tensor) -> torch.Tensor:
-    """O [64 heads, 512] as the threads of two warpgroups hold it: [2, 32 pieces of 8 dims, 128, 4]."""
-    halves = acc.view(TILE, 2, 32, 8)
-    return torch.stack([torch.stack([by_thread(halves[:, g, u]) for u in range(32)]) for g in range(2)])
+    """Half of O [64 heads, 256] as the threads of a warpgroup hold it: [32 pieces of 8 dims, 128, 4]."""
+    return torch.stack([by_thread(piece) for piece in acc.split(8, dim=1)])
 
 
 def _rows_from_threads(values: torch.Tensor) -> torch.Tensor:
-    pieces = [
-        torch.cat([from_threads(piece) for piece in half], dim=1) for half in values.view(2, 32, THREADS, 4)
-    ]
-    return torch.cat(pieces, dim=1)
+    return torch.cat([from_threads(piece) for piece in values.view(-1, THREADS, 4)], dim=1)
+
+
+def _room(partial: torch.Tensor, head0: int, acc: torch.Tensor, side: int) -> torch.Tensor:
+    """Where a side leaves its half of a split's O."""
+    return partial.reshape(-1)[head0 * LATENT_DIM :][side * acc.numel() :][: acc.numel()]
 
 
 @leaf
 def leave_rows(
-    acc: Any, lses: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
+    acc: Any, factor: Any, lses: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, split: int, head0: int, heads: int, side: int, thread: Any
 ) -> None:  # fmt: skip
-    """Write a normalised O, in the order of the threads, and its lses, for `merge_rows`."""
-    room = o_partial[row, split].reshape(-1)[head0 * LATENT_DIM :]
-    room[: acc.numel()] = _rows_by_thread(acc).reshape(-1)
-    lse_partial[row, split, head0 : head0 + len(acc)] = lses[0]
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    values = _rows_by_thread(acc * factor[:, None])
+    _room(o_partial[row, split], head0, acc, side).copy_(values.reshape(-1))
+    lse_partial[row, split, head0 : head0 + len(acc)] = lses
 
 
 @leaf
 def merge_rows(
-    acc: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, head0: int, heads: int, thread: Any
+    acc: Any, factor: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, head0: int, heads: int, side: int, thread: Any
 ) -> None:  # fmt: skip
-    """Replace O and its lses by those of all splits."""
-    parts = [
-        _rows_from_threads(o_partial[row, s].reshape(-1)[head0 * LATENT_DIM :][: acc.numel()])
-        for s in range(splits)
-    ]
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of all splits."""
+    parts = [_rows_from_threads(_room(o_partial[row, s], head0, acc, side)) for s in range(splits)]
     values = torch.stack(parts)[:, None].transpose(2, 3)
     merged, lse = join(values, lse_partial[row, :splits, None, head0 : head0 + len(acc)])
     acc.copy_(merged[0].T)
-    lses.copy_(lse[0].expand_as(lses))
+    factor.fill_(1.0)
+    lses.copy_(lse[0])
 
 
 @leaf
 def store_result_rows(
-    out: Writes, lse: Writes, acc: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, scratch: Any, lse_scale: float, thread: Any
+    out: Writes, lse: Writes, acc: Any, factor: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, scratch: Any, lse_scale: float, side: int, thread: Any
 ) -> None:  # fmt: skip
-    """Store O as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
+    """Store half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
     The rows pass through `scratch`, so that whole rows go out at once.
     """
-    block = slice(head0, head0 + len(acc))
-    out[row, block] = (acc * share_of(lses[0], sinks)[:, None]).to(out.dtype)
-    lse[row, block] = lses[0] * lse_scale
+    block, width = slice(head0, head0 + len(acc)), acc.shape[1]
+    out[row, block, side * width : (side + 1) * width] = (acc * (factor * share_of(lses, sinks))[:, None]).to(out.dtype)
+    lse[row, block] = lses * lse_scale
 
 
 @leaf
@@ -497,6 +523,8 @@ def load_row_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
 
 
 @leaf
-def load_query_rows(target: Any, q: Any, row: int, head0: int, heads: int, columns: int, thread: Any) -> None:
-    """A block of 64 heads of one query."""
-    target.copy_(q[row, head0 : head0 + target.shape[0]])
+def copy_query_rows(
+    target: Any, q: Any, row: int, head0: int, heads: int, columns: int, thread: Any
+) -> None:
+    """Start the copies of a block of 64 heads of one query."""
+    target.copy_(q[row, head0 : head0 + len(target)])

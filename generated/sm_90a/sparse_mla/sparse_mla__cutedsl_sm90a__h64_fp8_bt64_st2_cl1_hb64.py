@@ -3,37 +3,86 @@
 Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=64, kv=fp8, tile=64, stages=2, cluster=1, block=64.
 
-  gather        attend
-  warps 8..11   warps 0..7
-  |===== kv ===>|   ckv_s kpe_s, ring of 2; threads -> wgmma
+  gather_left      gather_right     left             right
+  warps 8..11      warps 12..15     warps 0..3       warps 4..7
+  |=============== q ==============>|                |   q_s qpe_s, once; cp_async -> wgmma
+  |======================= q =======================>|   q_s qpe_s, once; cp_async -> wgmma
+  |============ kv_left ===========>|                |   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
+  |==================== kv_left ====================>|   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
+  |                |                |                |   p_left, between CTAs: p_s_left peak_s_left; threads -> wgmma
+  |                |                |==== p_left ===>|   p_s_left peak_s_left; threads -> wgmma
+  |                |=== kv_right ==>|                |   ckv_s_right kpe_s_right, ring of 2; threads -> wgmma
+  |                |============ kv_right ==========>|   ckv_s_right kpe_s_right, ring of 2; threads -> wgmma
+  |                |                |<== p_right ====|   p_s_right peak_s_right; threads -> wgmma
+  |                |                |                |   p_right, between CTAs: p_s_right peak_s_right; threads -> wgmma
 
 roles
-  attend     threads 0..255, 208 registers  queries, both products, softmax, merge, output
-  gather     threads 256..383, 88 registers  selected rows into the ring
+  left       threads 0..127, 184 registers  scores of the first half of each tile, and that half of the dims
+  right      threads 128..255, 184 registers  scores of the second half of each tile, and that half of the dims
+  gather_left threads 256..383, 72 registers  selected rows into the rings
+  gather_right threads 384..511, 72 registers  selected rows into the rings
 buffers
   q_s        64x512 bfloat16, shared, 128-byte swizzle
   qpe_s      64x64 bfloat16, shared, 128-byte swizzle
-  ckv_s      2 stages of 64x512 bfloat16, shared, 128-byte swizzle
-  kpe_s      2 stages of 64x64 bfloat16, shared, 128-byte swizzle
-  p_s        64x64 bfloat16, shared, 128-byte swizzle
   red_s      2x64 float32, shared
   last_s     1 int32, shared
-  scores     64x64 float32, registers of attend
-  acc        64x512 float32, registers of attend
-  sums       2x64 float32, registers of attend
-  rows       2x64 float32, registers of attend
-  peak       64 float32, registers of attend
-  sinks      64 float32, registers of attend
-  words      1x32x288 uint32, registers of gather
+  ckv_s_left 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
+  kpe_s_left 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  p_s_left   64x32 bfloat16, shared, 64-byte swizzle
+  peak_s_left 64 float32, shared
+  scores_left 64x32 float32, registers of left
+  acc_left   64x256 float32, registers of left
+  sums_left  64 float32, registers of left
+  peak_left  64 float32, registers of left
+  factor_left 64 float32, registers of left
+  sinks_left 64 float32, registers of left
+  words_left 1x32x288 uint32, registers of gather_left
+  ckv_s_right 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
+  kpe_s_right 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  p_s_right  64x32 bfloat16, shared, 64-byte swizzle
+  peak_s_right 64 float32, shared
+  scores_right 64x32 float32, registers of right
+  acc_right  64x256 float32, registers of right
+  sums_right 64 float32, registers of right
+  peak_right 64 float32, registers of right
+  factor_right 64 float32, registers of right
+  sinks_right 64 float32, registers of right
+  words_right 1x32x288 uint32, registers of gather_right
 pipelines
-  kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
-    full  x128: gather fence.proxy.async, arrive full
-      attend: wait full
-    empty x256: gather wait empty
-      attend: wgmma wait, arrive empty
-  named barrier attend: attend
-  named barrier gather: gather
-totals: 384 threads, 229924 of 232448 bytes of shared memory, grid (t * 1, splits)
+  q: gather_left (cp_async) ==[q_s qpe_s: once]==> left (wgmma), right (wgmma)
+    full  x128: gather_left hardware arrives per thread
+      left: wait full, fence.proxy.async
+      right: wait full, fence.proxy.async
+  kv_left: gather_left (threads) ==[ckv_s_left kpe_s_left: 2-slot ring]==> left (wgmma), right (wgmma)
+    full  x128: gather_left fence.proxy.async, arrive full
+      left: wait full
+      right: wait full
+    empty x8: gather_left wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
+  p_left: left (threads) ==[p_s_left peak_s_left: 1-slot ring]==> left (wgmma), right (wgmma)
+    full  x4: left fence.proxy.async, one lane a warp, arrive full
+      left: wait full
+      right: wait full
+    empty x8: left wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
+  kv_right: gather_right (threads) ==[ckv_s_right kpe_s_right: 2-slot ring]==> left (wgmma), right (wgmma)
+    full  x128: gather_right fence.proxy.async, arrive full
+      left: wait full
+      right: wait full
+    empty x8: gather_right wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
+  p_right: right (threads) ==[p_s_right peak_s_right: 1-slot ring]==> left (wgmma), right (wgmma)
+    full  x4: right fence.proxy.async, one lane a warp, arrive full
+      left: wait full
+      right: wait full
+    empty x8: right wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
+  named barrier attend: left, right
+totals: 512 threads, 230508 of 232448 bytes of shared memory, grid (t * 1, splits)
 """
 import cutlass
 import cutlass.cute as cute
@@ -49,16 +98,22 @@ HEADS = 64  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
 BLOCK = 64  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
+RESCALE_LOG2 = 8
 ATTEND_BARRIER = 1
-ATTEND_THREADS = 256
-GATHER_BARRIER = 2
-GATHER_THREADS = 128
+LEFT_THREADS = 128
+RIGHT_THREADS = 128
 
-QK_NOPE = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
-QK_PE = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
-PV = wgmma.Product("bfloat16", BLOCK, LATENT_DIM // 2, TILE, "k", "mn")
+QK_NOPE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
+QK_PE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
+PV_LEFT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
+PV_OTHER_LEFT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
+QK_NOPE_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
+QK_PE_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
+PV_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
+PV_OTHER_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
 
 LAUNCH = Launch(
     operands=(
@@ -76,7 +131,7 @@ LAUNCH = Launch(
         Operand("lse_scale", "scalar", "float32"),
     ),
     grid=("t * 1", "splits", "1"),
-    block=384,
+    block=512,
     cluster=(1, 1, 1),
 )
 
@@ -85,122 +140,439 @@ LAUNCH = Launch(
 class Shared:
     q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * LATENT_DIM], 1024]
     qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * ROPE_DIM], 1024]
-    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * LATENT_DIM], 1024]
-    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE_DIM], 1024]
-    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * TILE], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * BLOCK], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
-    kv_full: cute.struct.MemRange[Int64, STAGES]
-    kv_empty: cute.struct.MemRange[Int64, STAGES]
+    ckv_s_left: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * LATENT_DIM], 1024
+    ]
+    kpe_s_left: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * ROPE_DIM], 1024
+    ]
+    p_s_left: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * (TILE // 2)], 1024]
+    peak_s_left: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
+    ckv_s_right: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * LATENT_DIM], 1024
+    ]
+    kpe_s_right: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * ROPE_DIM], 1024
+    ]
+    p_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * (TILE // 2)], 1024]
+    peak_s_right: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
+    q_full: cute.struct.MemRange[Int64, 1]
+    kv_left_full: cute.struct.MemRange[Int64, STAGES]
+    kv_left_empty: cute.struct.MemRange[Int64, STAGES]
+    p_left_full: cute.struct.MemRange[Int64, 1]
+    p_left_empty: cute.struct.MemRange[Int64, 1]
+    kv_right_full: cute.struct.MemRange[Int64, STAGES]
+    kv_right_empty: cute.struct.MemRange[Int64, STAGES]
+    p_right_full: cute.struct.MemRange[Int64, 1]
+    p_right_empty: cute.struct.MemRange[Int64, 1]
 
 
 @cute.jit
-def attend(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
-    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
-    red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32,
+def left(
+    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
+    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, bx: Int32,
     split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, warp: Int32, lane: Int32
+    live: Boolean, thread: Int32, lane: Int32
 ):
-    """Queries, both products, softmax, merge, output."""
-    qk_nope_a = QK_NOPE.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
-    qk_nope_b = QK_NOPE.operand_b(ckv_s, TILE, LATENT_DIM, STAGES, 128)
-    qk_pe_a = QK_PE.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
-    qk_pe_b = QK_PE.operand_b(kpe_s, TILE, ROPE_DIM, STAGES, 128)
-    pv_a = PV.operand_a(p_s, BLOCK, TILE, 1, 128)
-    pv_b = PV.operand_b(ckv_s, TILE, LATENT_DIM, STAGES, 128)
-    scores = QK_NOPE.accumulators()
-    acc = PV.accumulators()
-    sums = cute.make_rmem_tensor(2, Float32)
-    rows = cute.make_rmem_tensor(2, Float32)
-    peak = cute.make_rmem_tensor(2, Float32)
-    sinks = cute.make_rmem_tensor(2, Float32)
+    """Scores of the first half of each tile, and that half of the dims."""
+    qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_nope_left_b = QK_NOPE_LEFT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
+    qk_pe_left_a = QK_PE_LEFT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
+    qk_pe_left_b = QK_PE_LEFT.operand_b(kpe_s_left, TILE // 2, ROPE_DIM, STAGES, 128)
+    pv_left_a = PV_LEFT.operand_a(p_s_left, BLOCK, TILE // 2, 1, 64)
+    pv_left_b = PV_LEFT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
+    pv_other_left_a = PV_OTHER_LEFT.operand_a(p_s_right, BLOCK, TILE // 2, 1, 64)
+    pv_other_left_b = PV_OTHER_LEFT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
+    scores_left = QK_NOPE_LEFT.accumulators()
+    acc_left = PV_LEFT.accumulators()
+    sums_left = cute.make_rmem_tensor(2, Float32)
+    peak_left = cute.make_rmem_tensor(2, Float32)
+    factor_left = cute.make_rmem_tensor(2, Float32)
+    sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
-    # A block of 64 heads of one query.
-    leaf_wide.load_query_rows(q_s, q_nope, bx, 0, HEADS, LATENT_DIM, worker)
-    leaf_wide.load_query_rows(qpe_s, q_pe, bx, 0, HEADS, ROPE_DIM, worker)
     # The sink logits of the heads, read long before they are wanted.
-    leaf_wide.load_row_sinks(sinks, attn_sink, 0, worker)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-    acc.fill(0.0)
-    sums.fill(0.0)
-    peak.fill(-Float32.inf)
-    for turn in cutlass.range(turns, unroll=1):
+    leaf_wide.load_row_sinks(sinks_left, attn_sink, 0, worker)
+    acc_left.fill(0.0)
+    sums_left.fill(0.0)
+    peak_left.fill(-Float32.inf)
+    turn = Int32(-1)
+    live = Boolean(False)
+    while (live == False) & (turn + 1 < turns):
+        turn = turn + 1
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
         # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-        if live:
-            cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
-            # S = Q K^T
-            warpgroup.fence()
-            QK_NOPE.multiply(
-                qk_nope_a[None, None, None, 0, 0, 0], qk_nope_b[None, None, None, it % STAGES, warp // 4, 0],
-                scores, False
-            )
-            QK_PE.multiply(
-                qk_pe_a[None, None, None, 0, 0, 0], qk_pe_b[None, None, None, it % STAGES, warp // 4, 0],
-                scores, True
-            )
-            warpgroup.commit_group()
-            warpgroup.wait_group(0)
-            # Scale the logits to base 2 and put -inf where the token has no valid id.
-            leaf_wide.mask_columns(scores, in_low, in_high, sm_scale, worker)
-            # Maxima of each head over the tokens of a warpgroup.
-            leaf_wide.row_maxima(rows, scores)
-            # Leave the maxima of a warpgroup's half for the other.
-            leaf_wide.share_maxima(rows, red_s, worker)
-            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-            # P = exp2(S - maximum) in place of S, with the maximum of both halves; rescale the sums and O to
-            # it.
-            leaf_wide.softmax_rows(scores, sums, acc, peak, rows, red_s, worker)
-            # Write P as bf16, heads by tokens.
-            leaf_wide.store_rows(p_s, scores, worker)
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-            # O += P K
-            warpgroup.fence()
-            PV.multiply(
-                pv_a[None, None, None, 0, 0, 0], pv_b[None, None, None, it % STAGES, warp // 4, 0], acc, True
-            )
-            warpgroup.commit_group()
-            warpgroup.wait_group(0)
-            cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
-            it = it + 1
-    # Leave the sums of a warpgroup's half for the other.
-    leaf_wide.share_sums(rows, sums, red_s, worker)
-    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-    # O / sum in place, and the base-2 lse in place of the sums; an empty row gives 0 and -inf.
-    leaf_wide.normalise_rows(acc, sums, peak, rows, red_s, worker)
+    cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    if live:
+        cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+        # S = Q K^T
+        warpgroup.fence()
+        QK_NOPE_LEFT.multiply(
+            qk_nope_left_a[None, None, None, 0, 0, 0], qk_nope_left_b[None, None, None, it % STAGES, 0, 0],
+            scores_left, False
+        )
+        QK_PE_LEFT.multiply(
+            qk_pe_left_a[None, None, None, 0, 0, 0], qk_pe_left_b[None, None, None, it % STAGES, 0, 0],
+            scores_left, True
+        )
+        warpgroup.commit_group()
+        warpgroup.wait_group(0)
+        # Scale the logits to base 2 and put -inf where the token has no valid id.
+        leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
+        # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
+        # exceeds one by `rise`.
+        leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+        cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
+        # Leave the maxima that P is below for the other side.
+        leaf_wide.share_peak(peak_s_left, peak_left, worker)
+        # Write P as bf16, heads by tokens.
+        leaf_wide.store_rows(p_s_left, scores_left, worker)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_left_full)
+        # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
+        leaf_wide.rescale_rows(acc_left, factor_left, worker)
+        cute.arch.mbarrier_wait(p_left_full, it & 1)
+        # O += P K, of its own tokens
+        warpgroup.fence()
+        PV_LEFT.multiply(
+            pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0], acc_left,
+            True
+        )
+        warpgroup.commit_group()
+        live = Boolean(False)
+        while (live == False) & (turn + 1 < turns):
+            turn = turn + 1
+            in_low, in_high, live = leaf.vote(low, high, n)
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_left_empty)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
+        it = it + 1
+    while live:
+        cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+        # S = Q K^T
+        warpgroup.fence()
+        QK_NOPE_LEFT.multiply(
+            qk_nope_left_a[None, None, None, 0, 0, 0], qk_nope_left_b[None, None, None, it % STAGES, 0, 0],
+            scores_left, False
+        )
+        QK_PE_LEFT.multiply(
+            qk_pe_left_a[None, None, None, 0, 0, 0], qk_pe_left_b[None, None, None, it % STAGES, 0, 0],
+            scores_left, True
+        )
+        warpgroup.commit_group()
+        cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
+        cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
+        # Raise the maxima to those that the other side's P is below, which are no lower.
+        leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+        # O += P K, of the other's tokens
+        warpgroup.fence()
+        PV_OTHER_LEFT.multiply(
+            pv_other_left_a[None, None, None, 0, 0, 0],
+            pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
+        )
+        warpgroup.commit_group()
+        warpgroup.wait_group(1)
+        leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
+        leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+        cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
+        leaf_wide.share_peak(peak_s_left, peak_left, worker)
+        leaf_wide.store_rows(p_s_left, scores_left, worker)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_left_full)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_right_empty)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
+        leaf_wide.rescale_rows(acc_left, factor_left, worker)
+        cute.arch.mbarrier_wait(p_left_full, it & 1)
+        # O += P K, of its own tokens
+        warpgroup.fence()
+        PV_LEFT.multiply(
+            pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0], acc_left,
+            True
+        )
+        warpgroup.commit_group()
+        live = Boolean(False)
+        while (live == False) & (turn + 1 < turns):
+            turn = turn + 1
+            in_low, in_high, live = leaf.vote(low, high, n)
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_left_empty)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
+        it = it + 1
+    if it > 0:
+        cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
+        cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
+        leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+        # O += P K, of the other's tokens
+        warpgroup.fence()
+        PV_OTHER_LEFT.multiply(
+            pv_other_left_a[None, None, None, 0, 0, 0],
+            pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
+        )
+        warpgroup.commit_group()
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_right_empty)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
+    # Complete this side's sums and leave them for the other.
+    leaf_wide.share_sums(sums_left, red_s, 0, worker)
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+    # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf.
+    leaf_wide.total_rows(sums_left, peak_left, factor_left, red_s, 0, worker)
     last = Boolean(True)
     if splits > 1:
-        # Write a normalised O, in the order of the threads, and its lses, for `merge_rows`.
-        leaf_wide.leave_rows(acc, sums, o_partial, lse_partial, bx, splits, split, 0, HEADS, worker)
-        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+        # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
+        leaf_wide.leave_rows(
+            acc_left, factor_left, sums_left, o_partial, lse_partial, bx, splits, split, 0, HEADS, 0, worker
+        )
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
         grid.count_in(last_s, arrivals + bx, splits, worker)
-        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
         last = last_s.load() == splits - 1
     if last:
         if splits > 1:
-            # Replace O and its lses by those of all splits.
-            leaf_wide.merge_rows(acc, sums, o_partial, lse_partial, bx, splits, 0, HEADS, worker)
-        # Store O as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
-        leaf_wide.store_result_rows(out, lse, acc, sums, sinks, bx, 0, HEADS, ckv_s, lse_scale, worker)
+            # Replace half of O, as a sum that `factor` normalises, and its lses by those of all splits.
+            leaf_wide.merge_rows(
+                acc_left, factor_left, sums_left, o_partial, lse_partial, bx, splits, 0, HEADS, 0, worker
+            )
+        # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its
+        # sink; and the lse.
+        leaf_wide.store_result_rows(
+            out, lse, acc_left, factor_left, sums_left, sinks_left, bx, 0, HEADS, ckv_s_left, lse_scale, 0,
+            worker
+        )
 
 
 @cute.jit
-def gather(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32, ckv_s: cute.Pointer,
-    kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+def right(
+    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32,
+    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
+    last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
+    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
+    q_full: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
-    """Selected rows into the ring."""
-    words = cute.make_rmem_tensor(44, cutlass.Uint32)
+    """Scores of the second half of each tile, and that half of the dims."""
+    qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_nope_right_b = QK_NOPE_RIGHT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
+    qk_pe_right_a = QK_PE_RIGHT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
+    qk_pe_right_b = QK_PE_RIGHT.operand_b(kpe_s_right, TILE // 2, ROPE_DIM, STAGES, 128)
+    pv_right_a = PV_RIGHT.operand_a(p_s_right, BLOCK, TILE // 2, 1, 64)
+    pv_right_b = PV_RIGHT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
+    pv_other_right_a = PV_OTHER_RIGHT.operand_a(p_s_left, BLOCK, TILE // 2, 1, 64)
+    pv_other_right_b = PV_OTHER_RIGHT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
+    scores_right = QK_NOPE_RIGHT.accumulators()
+    acc_right = PV_RIGHT.accumulators()
+    sums_right = cute.make_rmem_tensor(2, Float32)
+    peak_right = cute.make_rmem_tensor(2, Float32)
+    factor_right = cute.make_rmem_tensor(2, Float32)
+    sinks_right = cute.make_rmem_tensor(2, Float32)
+    worker = thread % 128
+    # The sink logits of the heads, read long before they are wanted.
+    leaf_wide.load_row_sinks(sinks_right, attn_sink, 0, worker)
+    acc_right.fill(0.0)
+    sums_right.fill(0.0)
+    peak_right.fill(-Float32.inf)
+    turn = Int32(-1)
+    live = Boolean(False)
+    while (live == False) & (turn + 1 < turns):
+        turn = turn + 1
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+    cute.arch.mbarrier_wait(q_full, 0)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    while live:
+        cute.arch.mbarrier_wait(kv_right_full + it % STAGES, (it // STAGES) & 1)
+        # S = Q K^T
+        warpgroup.fence()
+        QK_NOPE_RIGHT.multiply(
+            qk_nope_right_a[None, None, None, 0, 0, 0], qk_nope_right_b[None, None, None, it % STAGES, 0, 0],
+            scores_right, False
+        )
+        QK_PE_RIGHT.multiply(
+            qk_pe_right_a[None, None, None, 0, 0, 0], qk_pe_right_b[None, None, None, it % STAGES, 0, 0],
+            scores_right, True
+        )
+        warpgroup.commit_group()
+        cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+        cute.arch.mbarrier_wait(p_left_full, it & 1)
+        # Raise the maxima to those that the other side's P is below, which are no lower.
+        leaf_wide.follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
+        # O += P K, of the other's tokens
+        warpgroup.fence()
+        PV_OTHER_RIGHT.multiply(
+            pv_other_right_a[None, None, None, 0, 0, 0],
+            pv_other_right_b[None, None, None, it % STAGES, 1, 0], acc_right, True
+        )
+        warpgroup.commit_group()
+        warpgroup.wait_group(1)
+        # Scale the logits to base 2 and put -inf where the token has no valid id.
+        leaf_wide.mask_columns(scores_right, in_high, sm_scale, worker)
+        # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
+        # exceeds one by `rise`.
+        leaf_wide.softmax_rows(scores_right, sums_right, peak_right, factor_right, RESCALE_LOG2, worker)
+        cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
+        # Leave the maxima that P is below for the other side.
+        leaf_wide.share_peak(peak_s_right, peak_right, worker)
+        # Write P as bf16, heads by tokens.
+        leaf_wide.store_rows(p_s_right, scores_right, worker)
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_right_full)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_left_empty)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
+        # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
+        leaf_wide.rescale_rows(acc_right, factor_right, worker)
+        cute.arch.mbarrier_wait(p_right_full, it & 1)
+        # O += P K, of its own tokens
+        warpgroup.fence()
+        PV_RIGHT.multiply(
+            pv_right_a[None, None, None, 0, 0, 0], pv_right_b[None, None, None, it % STAGES, 1, 0], acc_right,
+            True
+        )
+        warpgroup.commit_group()
+        live = Boolean(False)
+        while (live == False) & (turn + 1 < turns):
+            turn = turn + 1
+            in_low, in_high, live = leaf.vote(low, high, n)
+            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(p_right_empty)
+        warpgroup.wait_group(0)
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(kv_right_empty + it % STAGES)
+        it = it + 1
+    # Complete this side's sums and leave them for the other.
+    leaf_wide.share_sums(sums_right, red_s, 1, worker)
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+    # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf.
+    leaf_wide.total_rows(sums_right, peak_right, factor_right, red_s, 1, worker)
+    last = Boolean(True)
+    if splits > 1:
+        # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
+        leaf_wide.leave_rows(
+            acc_right, factor_right, sums_right, o_partial, lse_partial, bx, splits, split, 0, HEADS, 1,
+            worker
+        )
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+        last = last_s.load() == splits - 1
+    if last:
+        if splits > 1:
+            # Replace half of O, as a sum that `factor` normalises, and its lses by those of all splits.
+            leaf_wide.merge_rows(
+                acc_right, factor_right, sums_right, o_partial, lse_partial, bx, splits, 0, HEADS, 1, worker
+            )
+        # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its
+        # sink; and the lse.
+        leaf_wide.store_result_rows(
+            out, lse, acc_right, factor_right, sums_right, sinks_right, bx, 0, HEADS, ckv_s_right, lse_scale,
+            1, worker
+        )
+
+
+@cute.jit
+def gather_left(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32,
+    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer,
+    kpe_s_left: cute.Pointer, q_full: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
+    bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
+):
+    """Selected rows into the rings."""
+    words_left = cute.make_rmem_tensor(44, cutlass.Uint32)
+    worker = thread % 128
+    # q: filled once, so its slot is free
+    # Start the copies of a block of 64 heads of one query.
+    leaf_wide.copy_query_rows(q_s, q_nope, bx, 0, HEADS, LATENT_DIM, worker)
+    leaf_wide.copy_query_rows(qpe_s, q_pe, bx, 0, HEADS, ROPE_DIM, worker)
+    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        now_low = low
+        now_high = high
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        if live:
+            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
+            leaf.load_half(words_left, 0, kv_cache, 0, now_low, now_high, n, worker)
+            cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+            # By now the next ids are here.
+            # Have the L2 fetch the tokens of half a tile, if the device can.
+            leaf_wide.fetch_half(kv_cache, low, n, worker)
+            # Write the half tile that `load_half` read into place 0 as bf16 rows.
+            leaf_wide.store_slot(
+                words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
+                kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), worker
+            )
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
+            it = it + 1
+
+
+@cute.jit
+def gather_right(
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32,
+    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+):
+    """Selected rows into the rings."""
+    words_right = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
     for turn in cutlass.range(turns, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
@@ -211,23 +583,19 @@ def gather(
         # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
-            cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            # A loop: unrolled, both halves' tokens would be in registers at once.
-            for half in cutlass.range(2, unroll=1):
-                if half == 1:
-                    # By now the next ids are here, and its own tokens in shared memory.
-                    # Have the L2 fetch the 656-byte tokens of a tile; no value follows from it.
-                    leaf.fetch_ahead(kv_cache, low, high, n, worker)
-                # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-                leaf.load_half(words, 0, kv_cache, half, now_low, now_high, n, worker)
-                cute.arch.barrier(barrier_id=GATHER_BARRIER, number_of_threads=GATHER_THREADS)
-                # Write what `load_half` read as bf16 rows of the tile.
-                leaf.store_half(
-                    words, 0, ckv_s + it % STAGES * (TILE * LATENT_DIM),
-                    kpe_s + it % STAGES * (TILE * ROPE_DIM), half, worker
-                )
+            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
+            leaf.load_half(words_right, 0, kv_cache, 1, now_low, now_high, n, worker)
+            cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+            # By now the next ids are here.
+            # Have the L2 fetch the tokens of half a tile, if the device can.
+            leaf_wide.fetch_half(kv_cache, high, n, worker)
+            # Write the half tile that `load_half` read into place 0 as bf16 rows.
+            leaf_wide.store_slot(
+                words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
+                kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), worker
+            )
             cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.mbarrier_arrive(kv_full + it % STAGES)
+            cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
             it = it + 1
 
 
@@ -241,13 +609,25 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
     qpe_s = shared.qpe_s.data_ptr()
-    ckv_s = shared.ckv_s.data_ptr()
-    kpe_s = shared.kpe_s.data_ptr()
-    p_s = shared.p_s.data_ptr()
     red_s = shared.red_s.data_ptr()
     last_s = shared.last_s.data_ptr()
-    kv_full = shared.kv_full.data_ptr()
-    kv_empty = shared.kv_empty.data_ptr()
+    ckv_s_left = shared.ckv_s_left.data_ptr()
+    kpe_s_left = shared.kpe_s_left.data_ptr()
+    p_s_left = shared.p_s_left.data_ptr()
+    peak_s_left = shared.peak_s_left.data_ptr()
+    ckv_s_right = shared.ckv_s_right.data_ptr()
+    kpe_s_right = shared.kpe_s_right.data_ptr()
+    p_s_right = shared.p_s_right.data_ptr()
+    peak_s_right = shared.peak_s_right.data_ptr()
+    q_full = shared.q_full.data_ptr()
+    kv_left_full = shared.kv_left_full.data_ptr()
+    kv_left_empty = shared.kv_left_empty.data_ptr()
+    p_left_full = shared.p_left_full.data_ptr()
+    p_left_empty = shared.p_left_empty.data_ptr()
+    kv_right_full = shared.kv_right_full.data_ptr()
+    kv_right_empty = shared.kv_right_empty.data_ptr()
+    p_right_full = shared.p_right_full.data_ptr()
+    p_right_empty = shared.p_right_empty.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
@@ -261,28 +641,59 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     live = Boolean(False)
     if warp == 0:
         with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_full + i, 128)
             for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(kv_full + i, 128)
+                cute.arch.mbarrier_init(kv_left_full + i, 128)
             for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(kv_empty + i, 256)
+                cute.arch.mbarrier_init(kv_left_empty + i, 8)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_left_full + i, 4)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_left_empty + i, 8)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_right_full + i, 128)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_right_empty + i, 8)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_right_full + i, 4)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_right_empty + i, 8)
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
     # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
     low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits, lane)
-    if warp < 8:
-        cute.arch.setmaxregister_increase(208)
-        attend(
-            q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, split,
-            turns, it, low, high, in_low, in_high, live, thread, warp, lane
+    if warp < 4:
+        cute.arch.setmaxregister_increase(184)
+        left(
+            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
+            splits, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
+            p_s_right, peak_s_right, q_full, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            kv_right_full, kv_right_empty, p_right_full, p_right_empty, bx, split, turns, it, low, high,
+            in_low, in_high, live, thread, lane
+        )
+    elif warp < 8:
+        cute.arch.setmaxregister_increase(184)
+        right(
+            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
+            qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
+            peak_s_right, q_full, kv_left_full, kv_left_empty, p_left_full, p_left_empty, kv_right_full,
+            kv_right_empty, p_right_full, p_right_empty, bx, split, turns, it, low, high, in_low, in_high,
+            live, thread, lane
+        )
+    elif warp < 12:
+        cute.arch.setmaxregister_decrease(72)
+        gather_left(
+            q_nope, q_pe, kv_cache, indices, n, topk, splits, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full,
+            kv_left_full, kv_left_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
-        cute.arch.setmaxregister_decrease(88)
-        gather(
-            kv_cache, indices, n, topk, splits, ckv_s, kpe_s, kv_full, kv_empty, bx, split, turns, it, low,
-            high, in_low, in_high, live, thread, lane
+        cute.arch.setmaxregister_decrease(72)
+        gather_right(
+            kv_cache, indices, n, topk, splits, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, bx,
+            split, turns, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
@@ -297,4 +708,4 @@ def program(
         q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
         lse_scale, t, n, topk, splits, arrival_slots
     )
-    kernel.launch(grid=(1, 1, 1), block=(384, 1, 1), cluster=(1, 1, 1))
+    kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1))
