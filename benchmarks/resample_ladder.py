@@ -128,8 +128,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         bench.require_gpu()
-        arch, _ = ops._base.device_facts(torch.cuda.current_device())
-        found = variants.variants(OP, arch=arch)
+        gpu = executors.gpu_at_hand(torch.cuda.current_device())
+        found = variants.variants(OP, arch=gpu.arch.name)
         wrong = {v.id: texts for v in found if (texts := failures(v, options.batches))}
         for variant, texts in wrong.items():
             print(f"WRONG {variant}: {'; '.join(texts)}", file=sys.stderr)

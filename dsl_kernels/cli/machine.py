@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from .. import __version__, env, variants
+from ..arch import gpu_row
 from ..errors import DslKernelError
 from ..profile import collect as profiler
 from . import _output as out
@@ -237,12 +238,17 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
         return
     yield _row("driver", OK, driver_version() or "present, version unknown")
     for index, gpu in enumerate(found):
-        fix = "kernels are generated for compute capability 9.0 and 10.0"
+        found_here = f"{gpu['name']}, {gpu['capability']}, {gpu['sms']} SMs"
+        if gpu["arch"] is None:
+            fix = "kernels are generated for compute capability 9.0 and 10.0"
+            yield _row(f"GPU {index}", BROKEN, f"{found_here}, not supported", fix)
+            continue
+        note = gpu_row(gpu["arch"], gpu["name"], gpu["sms"]).note
         yield _row(
             f"GPU {index}",
-            OK if gpu["arch"] else BROKEN,
-            f"{gpu['name']}, {gpu['capability']}, {gpu['arch'] or 'not supported'}",
-            fix,
+            NOTE if note else OK,
+            f"{found_here}, {gpu['arch']}" + (f"; {note}" if note else ""),
+            "nothing for results; for speed, `python -m dsl_kernels bench --tune` and a row in dsl_kernels/arch.py",
         )
     if re.search(r"\+cpu$", version("torch") or ""):
         yield _row("torch and GPU", BROKEN, "torch is a CPU build", "install torch for CUDA")

@@ -71,7 +71,7 @@ def run(
     """
     import torch
 
-    from .. import ops
+    from .. import executors, ops
     from ..dsa import steps
 
     wanted = _size(
@@ -93,7 +93,10 @@ def run(
     )
     name, device, why = _executor(executor)
     target = get_arch(arch).name if arch else None
-    if device == "cuda" and target not in (None, ops._base.device_facts(torch.cuda.current_device())[0]):
+    if device == "cuda" and target not in (
+        None,
+        executors.gpu_at_hand(torch.cuda.current_device()).arch.name,
+    ):
         raise InvalidArgumentError(
             "--arch",
             expected="the GPU's own architecture, or none",

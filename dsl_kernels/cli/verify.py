@@ -144,14 +144,14 @@ def _compile(chosen: list[variants.Variant], executor: str, bar: Any) -> dict[st
 def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:
     import torch
 
-    from ..ops._base import device_facts
+    from ..executors import gpu_at_hand
 
-    arch, gpu = device_facts(torch.cuda.current_device())
-    mine = [variant for variant in chosen if variant.arch == arch]
+    gpu = gpu_at_hand(torch.cuda.current_device())
+    mine = [variant for variant in chosen if variant.arch == gpu.arch.name]
     if not mine:
         raise InvalidArgumentError(
             "variants",
-            expected=f"some for {arch}, which {gpu} runs",
+            expected=f"some for {gpu.arch.name}, which {gpu.device} runs",
             got="none",
             fix="drop --arch, or name others",
         )

@@ -89,6 +89,7 @@ DECODE = (
         sizes={"stride": f"max_pages * {PAGE}"},
     ),
     _SKIP,
+    Operand("ctas", (), "int32", "scalar", doc="CTAs that the key tiles are dealt to; chosen by the launch"),
 )
 PREFILL = (
     Operand("q", ("s", "heads", INDEX_DIM), "float8_e4m3"),

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec
+from ..arch import ArchSpec, GpuSpec
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
@@ -139,7 +139,7 @@ def _hopper_registers(k: SimpleNamespace, keys: int, each: int) -> tuple[Buffer,
     )
 
 
-def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+def _hopper_decode(k: SimpleNamespace) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     each = Size(min(k.queries, HOPPER_N // k.heads), "ROWS_PER_PRODUCT")
     # 64 accumulators and 32 weights a thread need registers that idle copy warps hand over; one product does not. The
@@ -177,13 +177,9 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             ),
         ),
         mmas=(_product("wgmma", "score", k.tile, _columns(k, each), "acc"),),
-        grid=(str(arch.sms * k.resident),),
+        grid=("ctas",),
         axes=("cta",),
-        constants={
-            "ctas": Size(arch.sms * k.resident, "CTAS"),
-            "pages": Size(k.tile // PAGE, "TILE_PAGES"),
-            "rows_per_product": each,
-        },
+        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
         ctas_per_sm=k.resident,
         maps=_decode_maps(k),
     )
@@ -245,7 +241,7 @@ def _blackwell_registers(k: SimpleNamespace, role: str, columns: int) -> tuple[B
     )
 
 
-def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+def _blackwell_decode(k: SimpleNamespace) -> Schedule:
     groups, each = _blackwell_groups(k)
     accumulators = 4 // groups
     query_stages = 2 if k.queries == 1 else 1
@@ -275,9 +271,9 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             ),
         ),
         mmas=(_product("tcgen05", "mma", k.tile, _columns(k, each), "scores_0"),),
-        grid=(str(arch.sms),),
+        grid=("ctas",),
         axes=("cta",),
-        constants={"ctas": Size(arch.sms, "CTAS"), "pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
+        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
         maps=_decode_maps(k),
     )  # fmt: skip
 
@@ -325,8 +321,8 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     if arch.tmem_columns:
-        return _blackwell_decode(k, arch) if k.mode == "decode" else _blackwell_prefill(k)
-    return _hopper_decode(k, arch) if k.mode == "decode" else _hopper_prefill(k)
+        return _blackwell_decode(k) if k.mode == "decode" else _blackwell_prefill(k)
+    return _hopper_decode(k) if k.mode == "decode" else _hopper_prefill(k)
 
 
 @dataclass(frozen=True)
@@ -377,7 +373,7 @@ def _start_decode(m: Recorder) -> None:
     if m.k.queries == 1:
         length = m.var("early_length")
         leaf.read_lengths(m, length, lens, b, m.lane)
-    leaf.place_when_even(m, share.seq, share.tile, share.step, b, cta, m.c.ctas)
+    leaf.place_when_even(m, share.seq, share.tile, share.step, b, cta, m.dim("ctas"))
     entry, ahead = m.var("entry"), m.var("ahead")
     with m.when(m.in_role("load")):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
@@ -413,7 +409,7 @@ def _start_decode(m: Recorder) -> None:
         skip_below,
         m.k.tile,
         cta,
-        m.c.ctas,
+        m.dim("ctas"),
         m.lane,
     )
 
@@ -823,7 +819,7 @@ def _decode_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, in
     next_n, each = dims["next_n"], schedule.constants["rows_per_product"]
     length = dims["max_len"] if dims["max_len"] > dims.get("skip_below", 0) else 0
     per_sequence = -(-length // k.tile)
-    tiles = -(-dims["b"] * per_sequence // schedule.constants["ctas"])
+    tiles = -(-dims["b"] * per_sequence // dims["ctas"])
     whole, rest = divmod(tiles, max(1, per_sequence))
     products = -(-next_n // each)
     # On Blackwell the products of a tile are dealt to the scoring groups, each with its accumulators.
@@ -902,17 +898,17 @@ def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"next_n = {call['next_n']}, built for at most {knobs['queries']} queries a sequence"
 
 
-def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Shared memory that unused query slots take from the key ring."""
     return 0.05 * (k.queries - dims["next_n"]) if k.mode == "decode" else 0.0
 
 
-def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
-    """Prefill: enough CTAs a block of rows to give every SM one."""
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
+    """Decode: as many CTAs as the SMs hold. Prefill: enough CTAs a block of rows to give every SM one."""
     if k.mode == "decode":
-        return {}
+        return {"ctas": gpu.sms * k.resident}
     blocks = max(1, -(-dims["s"] // k.queries))
-    return {"splits": 1 if blocks >= arch.sms else -(-arch.sms // blocks)}
+    return {"splits": 1 if blocks >= gpu.sms else -(-gpu.sms // blocks)}
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from ..errors import DeclarationError, UnknownNameError, did_you_mean
 from ..runtime.artifact import Operand, TensorMap
 
 if TYPE_CHECKING:
-    from ..arch import ArchSpec
+    from ..arch import ArchSpec, GpuSpec
     from ..problems.base import Operand as ProblemOperand
     from ..problems.base import Problem
     from .probes import Probed
@@ -480,10 +480,10 @@ class TileProgram:
             which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
-        launch: (knobs, call dims, arch) -> values of the runtime dims the caller does not fix (splits, groups).
+        launch: (knobs, call dims, GPU) -> values of the runtime dims the caller does not fix (splits, CTAs).
         bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries after
             rounding up to powers of two, and are the dims that the cost model assumes.
-        overhead: (knobs, dims, arch) -> microseconds a CTA spends that the counts of its body do not show.
+        overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
         useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it
             a violation.
     """
@@ -499,8 +499,8 @@ class TileProgram:
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
     ) = None
-    launch: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], dict[str, int]] | None = None
-    overhead: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], float] | None = None
+    launch: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], dict[str, int]] | None = None
+    overhead: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], float] | None = None
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] | None = None
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:

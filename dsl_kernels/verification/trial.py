@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .. import executors, problems, programs, registry
-from ..arch import get_arch
+from ..arch import get_arch, gpu_row
 from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ..problems.base import Comparison, Operand, Workload, bind_dims
@@ -158,13 +158,14 @@ def allocate(
     """Operands with poisoned outputs and workspaces, and the value of every dim."""
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     dims = dims_of(variant.op, workload, inputs)
-    computed = program.launch(SimpleNamespace(**variant.knobs), dims, arch) if program.launch else {}
+    device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
+    gpu = executors.gpu_at_hand(device.index) if device.type == "cuda" else gpu_row(arch.name)
+    computed = program.launch(SimpleNamespace(**variant.knobs), dims, gpu) if program.launch else {}
     for name, value in (launch or {}).items():
         require_known("launch", name, computed, "launch dim")
         require_range(name, value, 1, 2**31 - 1)
     dims.update({**computed, **(launch or {})})
     dims.update(program.workspace_dims(variant.knobs, arch, dims))
-    device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     operands = dict(inputs)
     for spec in (*program.problem.operands(workload.form), *program.workspaces(variant.knobs)):
         if spec.kind == "scalar":

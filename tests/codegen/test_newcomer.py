@@ -176,10 +176,11 @@ BENCH_ON_CPU = """
 import json, os
 os.environ["DSL_KERNELS_EXECUTOR"] = "interpreter"
 import torch
-from dsl_kernels import ops, problems
+from dsl_kernels import executors, problems
+from dsl_kernels.arch import gpu_row
 from dsl_kernels.timing import bench, grids, measure
 measure.DEVICE, bench.turns = "cpu", lambda touched: 2
-torch.cuda.current_device, ops._base.device_facts = lambda: 0, lambda index: ("sm_90a", "")
+torch.cuda.current_device, executors.gpu_at_hand = lambda: 0, lambda index: gpu_row("sm_90a")
 timed = []
 def graph_time(calls, replays=30):
     for call in calls:

@@ -288,6 +288,27 @@ def test_explain_says_which_tuned_entry_decided(tmp_path):
     assert "tuned entry" in invoke(*TOPK, "--gpu", "NVIDIA H200").stdout
 
 
+def test_explain_takes_a_gpu_that_is_not_here(monkeypatch):
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
+    decode = ("explain", "lightning_indexer", "--dim", "b=4,next_n=1,heads=64,max_pages=64,stride=4096")
+    found = data(*decode, "--gpu", "H20")
+    assert (found["gpu"], found["sms"], found["note"]) == ("NVIDIA H20", 78, None)
+    resident = variants.get(found["selection"]["variant"]).knobs["resident"]
+    assert found["selection"]["launch"] == {"ctas": 78 * resident}
+    text = invoke(*decode, "--gpu", "H20").stdout
+    assert (
+        "for H20 with 78 SMs; its rates are published figures, not measured" in text and "note:" not in text
+    )
+    other = data(*decode, "--gpu", "NVIDIA GB200")
+    assert (other["arch"], other["gpu"], other["sms"]) == ("sm_100a", "NVIDIA GB200", 148)
+    assert other["note"] == "no row for NVIDIA GB200 on sm_100a: the rates of the B200"
+    assert "note: no row for NVIDIA GB200" in invoke(*decode, "--gpu", "NVIDIA GB200").stdout
+    # The GPU of this machine counts with the SMs that its driver reports.
+    monkeypatch.setattr("dsl_kernels.cli._machine.gpus", lambda: [gpu("sm_90a")])
+    here = data(*decode)
+    assert (here["gpu"], here["sms"]) == ("NVIDIA GPU", 100) and "for 100 SMs" in here["note"]
+
+
 def test_explain_says_which_dsl_won_and_by_how_much(tmp_path, monkeypatch):
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
     open_ids = [c["variant"] for c in data(*TOPK)["candidates"] if c["refusal"] is None]
@@ -575,7 +596,7 @@ def test_doctor_tells_needed_from_optional(monkeypatch, tmp_path):
 
 
 def gpu(arch: str | None) -> dict[str, Any]:
-    return {"name": "NVIDIA GPU", "capability": "9.0", "arch": arch}
+    return {"name": "NVIDIA GPU", "capability": "9.0", "sms": 100, "arch": arch}
 
 
 @pytest.mark.parametrize(
@@ -614,6 +635,15 @@ def test_doctor_counts_what_this_machine_needs(
     assert needed == expected | ({f"GPU {i}" for i, arch in enumerate(present) if arch is None}) | (
         set() if fits else {"bundle"}
     )
+
+
+def test_doctor_notes_a_gpu_without_a_row(monkeypatch):
+    known = {"name": "NVIDIA H20", "capability": "9.0", "sms": 78, "arch": "sm_90a"}
+    monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: [known, gpu("sm_90a"), gpu(None)])
+    rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
+    assert [rows[f"GPU {i}"]["status"] for i in range(3)] == ["ok", "note", "broken"]
+    assert rows["GPU 0"]["found"] == "NVIDIA H20, 9.0, 78 SMs, sm_90a"
+    assert "no row for NVIDIA GPU on sm_90a: the rates of the H200, for 100 SMs" in rows["GPU 1"]["found"]
 
 
 def test_doctor_says_that_a_cache_is_not_to_be_trusted(tmp_path):

@@ -137,7 +137,7 @@ def test_counts_are_what_the_bodies_do(op) -> None:
             arch = get_arch(call.arch)
             dims = {**call.dims, "max_len": call.dims.get("stride", 0)}
             if program.launch:
-                dims |= program.launch(SimpleNamespace(**knobs), dims, arch)
+                dims |= program.launch(SimpleNamespace(**knobs), dims, call.row)
             found = program.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
             found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
             # A text shows its products and steps; the bytes that its leaves move, only the leaves know.

@@ -13,9 +13,9 @@ import torch
 from codegen.check import check
 from codegen.emit import entry, relative_path
 from codegen.sweep import Candidate, combinations
-from dsl_kernels import ops, problems, programs, registry, variants
+from dsl_kernels import executors, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
-from dsl_kernels.arch import get_arch
+from dsl_kernels.arch import get_arch, gpu_row
 from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ExecutorUnavailableError,
@@ -49,7 +49,7 @@ def on_cpu(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "CONTEST_PAGES", 8)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(ops._base, "device_facts", lambda index: ("sm_90a", GPU))
+    monkeypatch.setattr(executors, "gpu_at_hand", lambda index: gpu_row("sm_90a", GPU))
     timed = SimpleNamespace(calls=[], gathered=[])
 
     def clock(calls, replays=bench.REPLAYS):

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ... import ops, problems, registry, variants
+from ... import executors, ops, problems, registry, variants
 from ..._discover import discover, module_names
 from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
 from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
@@ -145,9 +145,8 @@ def facts(case: Case, calls: Calls, dims: dict[str, int], ceiling: measure.Ceili
 @checked
 def call_of(case: Case, prepared: Prepared) -> registry.Call:
     """The registry's view of a case on the current GPU."""
-    arch, gpu = ops._base.device_facts(torch.cuda.current_device())
     dims = {name: value for name, value in prepared.dims.items() if name != "max_len"}
-    return registry.Call(case.op, case.form, arch, dims, gpu)
+    return registry.Call.on(executors.gpu_at_hand(torch.cuda.current_device()), case.op, case.form, dims)
 
 
 @checked
