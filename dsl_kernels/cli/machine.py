@@ -39,9 +39,6 @@ PACKAGES = (
         "`pip install platformdirs`, or set DSL_KERNELS_CACHE_DIR",
     ),
     ("safetensors", False, "workload files", "`pip install safetensors`"),
-    ("tilelang", False, "compiling TileLang variants", "`pip install 'dsl-kernels[tilelang]'`"),
-    ("apache-tvm-ffi", False, "TileLang", "`pip install 'dsl-kernels[tilelang]'`"),
-    ("nvidia-cutlass-dsl", False, "compiling CuTe DSL variants", "`pip install 'dsl-kernels[cutedsl]'`"),
     ("jinja2", False, "generating variants", "`pip install 'dsl-kernels[dev]'`"),
     ("triton", False, "the baseline of `run` and `bench` on a GPU", "it comes with torch for CUDA"),
 )
@@ -129,12 +126,18 @@ def _environment() -> Iterator[dict[str, str]]:
 
 
 def _packages() -> Iterator[dict[str, str]]:
+    from .. import backends
     from ..timing.bench import version
 
     for name, needed, purpose, fix in PACKAGES:
         held = version(name)
         status = OK if held else BROKEN if needed else NOTE
         yield _row(name, status, held or f"not installed (for {purpose})", fix)
+    for name, found in backends.toolchains():
+        if isinstance(found, DslKernelError):
+            yield _row(name, NOTE, f"{found.subject}: {found.got} (for compiling {name} variants)", found.fix)
+        else:
+            yield _row(name, OK, ", ".join(map(" ".join, found.items())) or "needs no package")
 
 
 def _generated(present: set[str]) -> tuple[str, list[dict[str, str]], int, int]:

@@ -226,6 +226,13 @@ for variant in variants.variants(backend="toy"):
 print(json.dumps(found))
 """
 
+LISTED = """
+import json
+from dsl_kernels.cli.machine import _packages
+from dsl_kernels.timing import bench
+print(json.dumps([list(_packages()), bench.environment()["versions"]]))
+"""
+
 
 def test_a_dsl_is_three_places_of_its_name(tmp_path) -> None:
     """It prints a kernel of which it has the leaves, and no other; what it prints runs, barriers and all."""
@@ -242,6 +249,10 @@ def test_a_dsl_is_three_places_of_its_name(tmp_path) -> None:
         (name, workload) for name in added for workload in ("tiny", "part_of_a_cta")
     }
     assert all(difference < 1e-8 for *_, difference in compared)
+    doctor, recorded = json.loads(tree.run("-c", LISTED))
+    assert (
+        next(row["found"] for row in doctor if row["check"] == "toy") == "toy 1.0" == f"toy {recorded['toy']}"
+    )
 
     # What holds the roles together is the plan's: with an arrival too few they wait for one another.
     module = tree.root / "generated" / next(r["file"] for r in tree.manifest() if r["backend"] == "toy")

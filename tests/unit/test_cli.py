@@ -19,12 +19,13 @@ import dsl_kernels
 from codegen.check import check
 from codegen.emit import GENERATED, entry, relative_path
 from codegen.sweep import Candidate, combinations
-from dsl_kernels import env, programs, registry, variants
+from dsl_kernels import backends, env, programs, registry, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app
-from dsl_kernels.errors import CompileError
+from dsl_kernels.errors import CompileError, ToolchainError
 from dsl_kernels.runtime import cache, pool
 from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources
+from dsl_kernels.timing import bench
 from dsl_kernels.verification import runs
 
 TEXT = "# stands for a generated module\n"
@@ -644,6 +645,20 @@ def test_doctor_notes_a_gpu_without_a_row(monkeypatch):
     assert [rows[f"GPU {i}"]["status"] for i in range(3)] == ["ok", "note", "broken"]
     assert rows["GPU 0"]["found"] == "NVIDIA H20, 9.0, 78 SMs, sm_90a"
     assert "no row for NVIDIA GPU on sm_90a: the rates of the H200, for 100 SMs" in rows["GPU 1"]["found"]
+
+
+def test_doctor_asks_each_backend_what_it_lacks(monkeypatch):
+    def missing(self):
+        raise ToolchainError("some-dsl", expected="SomeDSL 1.0", got="not installed", fix="install some-dsl")
+
+    name = backends.names()[0]
+    monkeypatch.setattr(type(backends.get(name)), "versions", missing)
+    rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
+    assert set(backends.names()) <= set(rows)
+    assert rows[name] == {
+        "check": name, "status": "note", "found": f"some-dsl: not installed (for compiling {name} variants)", "fix": "install some-dsl",
+    }  # fmt: skip
+    assert bench.environment()["versions"]["some-dsl"] is None
 
 
 def test_doctor_says_that_a_cache_is_not_to_be_trusted(tmp_path):
