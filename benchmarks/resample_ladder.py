@@ -49,9 +49,10 @@ def failures(variant: Variant, batches: list[int]) -> list[str]:
     """What is wrong with a variant: against the reference, and in a repeat."""
     problem, found = problems.get(OP), []
     for workload in trial.workloads(variant, "tiny", "edge"):
-        case = trial.cached_case(OP, workload)
+        example = trial.cached_example(OP, workload)
         runs = [
-            trial.run(variant, workload, executors.get("cuda"), device=DEVICE, case=case) for _ in range(2)
+            trial.run(variant, workload, executors.get("cuda"), device=DEVICE, example=example)
+            for _ in range(2)
         ]
         first, again = (run.operands["out"] for run in runs)
         found += [f"{workload.name}: {text}" for text in runs[0].comparison.failures]

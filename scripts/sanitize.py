@@ -38,9 +38,9 @@ def main() -> int:
         for workload in trial.workloads(variant, "tiny", "edge"):
             if not re.search(options.workloads, workload.name):
                 continue
-            drawn = trial.cached_case(variant.op, workload)
+            drawn = trial.cached_example(variant.op, workload)
             begin = time.perf_counter()
-            result = trial.run(variant, workload, Cuda(), device="cuda:0", case=drawn)
+            result = trial.run(variant, workload, Cuda(), device="cuda:0", example=drawn)
             launches += 1
             failures += [f"{variant.id} {workload.name}: {text}" for text in result.comparison.failures]
             print(f"{variant.id} {workload.name}: {time.perf_counter() - begin:.1f} s", flush=True)

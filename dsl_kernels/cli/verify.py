@@ -170,12 +170,14 @@ def _verify(
     prepared: Any = SimpleNamespace(name=executor, prepare=lambda *_: launcher)
     results = []
     for workload in trial.workloads(variant, *tiers):
-        case = (
-            trial.make_case(variant.op, workload, seed) if seed else trial.cached_case(variant.op, workload)
+        example = (
+            trial.make_example(variant.op, workload, seed)
+            if seed
+            else trial.cached_example(variant.op, workload)
         )
-        first = trial.run(variant, workload, prepared, device=device, case=case)
+        first = trial.run(variant, workload, prepared, device=device, example=example)
         for _ in range(repeats - 1):
-            again = trial.run(variant, workload, prepared, device=device, case=case)
+            again = trial.run(variant, workload, prepared, device=device, example=example)
             if not _same_bits(variant.op, workload, first.operands, again.operands):
                 first.comparison.demand("repeats give the same bits", False)
                 break

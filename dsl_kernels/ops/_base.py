@@ -18,7 +18,7 @@ import torch
 from .. import env, executors, problems, programs, registry
 from ..arch import get_arch
 from ..errors import LaunchError
-from ..problems.base import Operand, bind_dims, check_values
+from ..problems.base import OperandSpec, bind_dims, check_values
 from ._operands import identity, on_cpu, refusal, require_apart, require_names, require_operands
 from .workspace import (
     PREPARED_LIMIT,
@@ -66,7 +66,7 @@ def clear() -> None:
     registry.clear()
 
 
-def _constant(spec: Operand, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def _constant(spec: OperandSpec, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """What stands for an input the caller left out, made once.
 
     Inside a capture it is made for that graph alone, where its filling replays. Outside it is complete before another
@@ -256,5 +256,5 @@ def _launcher(executor: str, selection: registry.Selection, device: torch.device
     return launcher
 
 
-def _extents(spec: Operand, dims: Mapping[str, int]) -> tuple[int, ...]:
+def _extents(spec: OperandSpec, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(extent if isinstance(extent, int) else dims[extent] for extent in spec.shape)

@@ -629,7 +629,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
         stored=stored * (2.0 * k.dim + 4),
         flops={DTYPES[k.dtype]: float(products * sum(mma.flops for mma in schedule.mmas[:2]))},
-        steps=tiles,
+        uses=tiles,
     )
 
 

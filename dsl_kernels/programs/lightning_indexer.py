@@ -832,7 +832,7 @@ def _decode_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, in
         loaded=lengths + queries + keys,
         stored=4 * next_n * (whole * length + rest * k.tile),
         flops={FP8: tiles * products * schedule.mma("score").flops},
-        steps=max(1, tiles, tiles * accumulators),
+        uses=max(1, tiles, tiles * accumulators),
     )
 
 
@@ -851,7 +851,7 @@ def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, i
         flops={
             FP8: tiles * products * sum(mma.flops * schedule.role(mma.role).replicas for mma in schedule.mmas)
         },
-        steps=max(1, tiles),
+        uses=max(1, tiles),
     )
 
 

@@ -1123,7 +1123,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
         stored=tiles * schedule.buffer("p_s").stage_bytes + _written(k, schedule, dims),
         flops={"bfloat16": tiles * flops},
-        steps=max(1, tiles * units),
+        uses=max(1, tiles * units),
         group_syncs=int(k.cluster > 1 and slices == 1),
     )
 

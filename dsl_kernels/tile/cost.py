@@ -69,7 +69,7 @@ def predict(
         (p.stages for p in schedule.pipelines if p.fill in (Engine.BULK, Engine.CP_ASYNC)), default=1
     )
     latency = (
-        waves * gpu.tile_latency_us * (1 + max(0.0, counts.steps / stages - 1) * 0.25)
+        waves * gpu.tile_latency_us * (1 + max(0.0, counts.uses / stages - 1) * 0.25)
         + counts.group_syncs * gpu.tile_latency_us
     )
     if program.overhead is not None:

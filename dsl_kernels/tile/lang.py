@@ -20,8 +20,7 @@ from ..runtime.artifact import Operand, TensorMap
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec, GpuSpec
-    from ..problems.base import Operand as ProblemOperand
-    from ..problems.base import Problem
+    from ..problems.base import OperandSpec, Problem
     from .probes import Probed
     from .text import Recorder, Text
 
@@ -409,7 +408,7 @@ class Counts:
     Attributes:
         loaded, stored: bytes between the CTA and global memory, or the shared memory of its group.
         flops: tensor-core operations by dtype.
-        steps: uses of its busiest pipeline.
+        uses: uses of its busiest pipeline.
         group_syncs: barriers of its group.
         elements: keys that go through a histogram or a compaction.
     """
@@ -417,7 +416,7 @@ class Counts:
     loaded: float = 0.0
     stored: float = 0.0
     flops: Mapping[str, float] = field(default_factory=dict)
-    steps: float = 1.0
+    uses: float = 1.0
     group_syncs: float = 0.0
     elements: float = 0.0
 
@@ -559,7 +558,7 @@ class TileProgram:
         plain = {name: value for name, value in knobs.items() if name != PROBE.name}
         return probed(self.text(plain, arch), self.schedule(plain, arch), knobs[PROBE.name])
 
-    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[ProblemOperand, ...]:
+    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
         """Operands that a variant has beside its problem's: what its probes write into."""
         from .probes import WORKSPACE
 

@@ -416,8 +416,8 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
+class PipelineOp:
+    """One operation of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
 
     `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
     """
@@ -581,7 +581,7 @@ class PassTurn:
 
 
 Statement = (
-    Let | Variable | Assign | Loop | Repeat | If | Region | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
+    Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
@@ -733,17 +733,17 @@ class Recorder:
     def acquire(self, pipeline: str, use: Value, bytes: Value | None = None) -> Slot:
         """Producer: wait until the slot of use `use` is free. A bulk fill announces `bytes`, by default the whole slot."""
         slot = self._slot(pipeline, use)
-        self._say(Step("acquire", slot, bytes))
+        self._say(PipelineOp("acquire", slot, bytes))
         return slot
 
     def commit(self, slot: Slot) -> None:
         """Producer: the slot is filled, or will be when the copies issued into it are done."""
-        self._say(Step("commit", slot))
+        self._say(PipelineOp("commit", slot))
 
     def wait(self, pipeline: str, use: Value) -> Slot:
         """Reader: wait until use `use` is filled."""
         slot = self._slot(pipeline, use)
-        self._say(Step("wait", slot))
+        self._say(PipelineOp("wait", slot))
         return slot
 
     def release(self, slot: Slot, pending: int = 0) -> None:
@@ -756,7 +756,7 @@ class Recorder:
                 got=f"pending={pending}, read through {engine.value if engine else 'nothing'}",
                 fix="leave pending out",
             )
-        self._say(Step("release", slot, pending=pending))
+        self._say(PipelineOp("release", slot, pending=pending))
 
     def bulk(
         self,

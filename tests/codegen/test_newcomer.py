@@ -188,10 +188,10 @@ def graph_time(calls, replays=30):
     timed.append(len(calls))
     return bench.Timing(1.0, 1.0, 1.0, len(calls), replays)
 bench.graph_time = graph_time
-points = grids.cases("row_softmax", "smoke")
-small = grids.Case("row_softmax", "default", {"rows": 6, "columns": 1024})
+points = grids.points("row_softmax", "smoke")
+small = grids.Point("row_softmax", "default", {"rows": 6, "columns": 1024})
 prepared = grids.prepare(small)
-record, entry = grids.time_case(small, prepared), grids.tune_case(small, prepared)
+record, entry = grids.time_point(small, prepared), grids.tune_point(small, prepared)
 print(json.dumps([[p.label for p in points], record, entry, timed]))
 """
 
@@ -218,8 +218,8 @@ from dsl_kernels.executors import Interpreter
 found = []
 for variant in variants.variants(backend="toy"):
     for workload in trial.workloads(variant, "tiny", "edge"):
-        case = trial.cached_case(variant.op, workload)
-        runs = [trial.run(variant, workload, each, case=case) for each in (Interpreter(), backends.get("toy"))]
+        example = trial.cached_example(variant.op, workload)
+        runs = [trial.run(variant, workload, each, example=example) for each in (Interpreter(), backends.get("toy"))]
         assert all(run.comparison.ok for run in runs)
         wanted, got = (run.operands["y"] for run in runs)
         found.append([variant.id, workload.name, float((got - wanted).abs().max())])

@@ -52,6 +52,6 @@ def test_a_share_of_many_tiles(variant: Variant, schedule: Schedule, even: bool)
         f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 280}
     )
     with mock.patch.dict(GPUS, {name: gpu.with_sms(SMS) for name, gpu in GPUS.items()}):
-        result = trial.run(variant, workload, Emulator(schedule), case=trial.cached_case(OP, workload))
+        result = trial.run(variant, workload, Emulator(schedule), example=trial.cached_example(OP, workload))
     assert result.dims["ctas"] == SMS * variant.knobs["resident"]
     assert result.comparison.ok, result.comparison.failures

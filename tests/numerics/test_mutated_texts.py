@@ -1,6 +1,6 @@
 """Broken bodies: each change of a kernel's text must change what both DSLs print, and must be caught.
 
-A mutant is caught by the plan (it does not render: a declared step is missing), by the interpreter (it refuses the
+A mutant is caught by the plan (it does not render: a declared operation is missing), by the interpreter (it refuses the
 body, deadlocks, or the result is wrong), or by the emulator, which sees what the interpreter cannot: threads of one role
 that do not wait for one another. What survives all three is listed with the reason why it is no bug.
 """
@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from codegen.render import render
-from codegen.sweep import Candidate, frame
+from codegen.sweep import Instance, frame
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.emulator import EmulatorError, schedules
@@ -183,7 +183,7 @@ def replaced(statements: Any, path: tuple[Any, ...], block: list[t.Statement]) -
 
 
 def label(s: t.Statement) -> str:
-    if isinstance(s, t.Step):
+    if isinstance(s, t.PipelineOp):
         return f"{s.kind} {s.slot.pipeline.name}"
     if isinstance(s, t.Call):
         return s.leaf.name
@@ -194,10 +194,10 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
     """The ways in which statement `i` of a block is broken: what a slip of the one who writes a body looks like."""
     s, before, after = block[i], block[:i], block[i + 1 :]
     # A bulk fill has one arrival, which a DSL makes where it announces the bytes or behind the copies.
-    placed = isinstance(s, t.Step) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
+    placed = isinstance(s, t.PipelineOp) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
     barrier = isinstance(s, BARRIERS)
     if (
-        isinstance(s, (t.Step, t.AwaitProducts, t.TakeTicket, t.BarriersStand, t.Depend, t.TearDown))
+        isinstance(s, (t.PipelineOp, t.AwaitProducts, t.TakeTicket, t.BarriersStand, t.Depend, t.TearDown))
         or barrier
     ):
         yield f"drop {label(s)}", before + after
@@ -246,27 +246,27 @@ def ordered(before: list[t.Statement], after: list[t.Statement], shared: set[str
     return bool(touched[0] & touched[1])
 
 
-def touches(s: t.Statement, step: t.Step) -> bool:
-    """Whether a statement is a step of the same pipeline, or reads or writes one of its buffers."""
+def touches(s: t.Statement, op: t.PipelineOp) -> bool:
+    """Whether a statement is an operation of the same pipeline, or reads or writes one of its buffers."""
     views = {value.buffer for value in t.values(s) if isinstance(value, t.View)}
-    if isinstance(s, t.Step):
-        return s.slot.pipeline.name == step.slot.pipeline.name
-    return bool(views & set(step.slot.pipeline.buffers))
+    if isinstance(s, t.PipelineOp):
+        return s.slot.pipeline.name == op.slot.pipeline.name
+    return bool(views & set(op.slot.pipeline.buffers))
 
 
-def late(step: t.Step, behind: t.Statement) -> bool:
-    """Whether a step comes too late behind a statement. A slot that is let go of later than it could be is no bug, unless
+def late(op: t.PipelineOp, behind: t.Statement) -> bool:
+    """Whether an operation comes too late behind a statement. A slot that is let go of later than it could be is no bug, unless
     letting go waits for the role's own asynchronous reads, whose results the statement uses."""
-    if step.kind in ("acquire", "wait"):
-        return touches(behind, step)
-    engines = {r.role: r.engine for r in step.slot.pipeline.readers}
-    waits = step.kind == "release" and engines[step.slot.role] in (Engine.WGMMA, Engine.TMEM)
+    if op.kind in ("acquire", "wait"):
+        return touches(behind, op)
+    engines = {r.role: r.engine for r in op.slot.pipeline.readers}
+    waits = op.kind == "release" and engines[op.slot.role] in (Engine.WGMMA, Engine.TMEM)
     return waits and isinstance(behind, t.Call)
 
 
-def early(step: t.Step, before: t.Statement) -> bool:
-    """Whether a step comes too early before a statement. A slot that is taken earlier than it need be is no bug."""
-    return step.kind in ("commit", "release") and touches(before, step)
+def early(op: t.PipelineOp, before: t.Statement) -> bool:
+    """Whether an operation comes too early before a statement. A slot that is taken earlier than it need be is no bug."""
+    return op.kind in ("commit", "release") and touches(before, op)
 
 
 def spelled(value: t.Value) -> str:
@@ -305,7 +305,7 @@ def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
     arch = get_arch(variant.arch)
     template = frame(dsl)
     try:
-        return render(Candidate(program, dsl, arch, dict(variant.knobs), template))
+        return render(Instance(program, dsl, arch, dict(variant.knobs), template))
     except DslKernelError as error:
         if "leaf" in str(error):
             return None
@@ -328,8 +328,8 @@ def interpreted(program: TileProgram, variant: Variant, structure: Structure) ->
     try:
         programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
         for workload, launch in structure.runs:
-            case = trial.cached_case(variant.op, workload)
-            result = trial.run(variant, workload, Interpreter(seed=3), case=case, launch=launch)
+            example = trial.cached_example(variant.op, workload)
+            result = trial.run(variant, workload, Interpreter(seed=3), example=example, launch=launch)
             if not result.comparison.ok:
                 return result.comparison.failures[0]
     except (
@@ -361,10 +361,10 @@ def emulated(text: str, variant: Variant, structure: Structure, folder: Path) ->
         return f"does not compile: {error}"
     ptx = (folder / "kernel.ptx").read_text()
     for schedule, (workload, launch) in itertools.product(schedules(SCHEDULES), structure.runs):
-        case = trial.cached_case(variant.op, workload)
+        example = trial.cached_example(variant.op, workload)
         executor = Emulator(schedule, edit=lambda _: ptx, strict=True)
         try:
-            result = trial.run(variant, workload, executor, case=case, launch=launch)
+            result = trial.run(variant, workload, executor, example=example, launch=launch)
         except EmulatorError as error:
             return str(error)
         if not result.comparison.ok:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import dsl_kernels
 from codegen.check import check
 from codegen.emit import GENERATED, entry, relative_path
-from codegen.sweep import Candidate, combinations
+from codegen.sweep import Instance, combinations
 from dsl_kernels import backends, env, programs, registry, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app
@@ -40,13 +40,13 @@ def declared(tmp_path_factory) -> Path:
         program = programs.get(op)
         for arch in ARCHS.values():
             for knobs in combinations(program, arch, 0):
-                candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
+                instance = Instance(program, "tilelang", arch, knobs, Path("none"))
                 if check(program, knobs, arch):
                     continue
-                path = root / relative_path(candidate)
+                path = root / relative_path(instance)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(TEXT)
-                records.append(entry(candidate, TEXT))
+                records.append(entry(instance, TEXT))
     (root / "manifest.json").write_text(json.dumps({"schema": variants.SCHEMA, "variants": records}))
     return root
 

@@ -11,7 +11,7 @@ import pytest
 
 from dsl_kernels.arch import ARCHS, ArchSpec
 from dsl_kernels.errors import DeclarationError
-from dsl_kernels.problems.base import Operand, Problem
+from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile.lang import (
     START,
@@ -47,10 +47,10 @@ SCHEDULE = Schedule(
     maps=(TensorMap("x_map", "x", "BFLOAT16", ("64", "rows"), ("128",), (64, 64), (1, 1)),),
 )
 OPERANDS = (
-    Operand("x", ("rows", 64), "bfloat16"),
-    Operand("w", ("rows", 64), "bfloat16"),
-    Operand("y", ("rows", 64), "float32", "out"),
-    Operand("scale", (), "float32", "scalar"),
+    OperandSpec("x", ("rows", 64), "bfloat16"),
+    OperandSpec("w", ("rows", 64), "bfloat16"),
+    OperandSpec("y", ("rows", 64), "float32", "out"),
+    OperandSpec("scale", (), "float32", "scalar"),
 )
 
 
@@ -87,7 +87,7 @@ def work(m: Recorder) -> None:
 BODIES = {START: start, "work": work, "load": load}
 
 
-def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[Operand, ...]) -> TileProgram:
+def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[OperandSpec, ...]) -> TileProgram:
     none: Callable[..., Any] = lambda *_: {}  # noqa: E731
     problem = Problem("toy", "", {"default": operands}, (), none, none, none, none, none)  # type: ignore[arg-type]
     return TileProgram(
@@ -103,7 +103,7 @@ def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[Operand,
 
 def text(
     schedule: Schedule = SCHEDULE,
-    operands: tuple[Operand, ...] = OPERANDS,
+    operands: tuple[OperandSpec, ...] = OPERANDS,
     arch: ArchSpec = ARCH,
     **bodies: Any,
 ) -> Any:
@@ -226,9 +226,9 @@ def test_a_tensor_map_that_nothing_is_copied_from() -> None:
 
 
 def test_an_operand_that_is_not_used() -> None:
-    refused("input z", "none", operands=(*OPERANDS, Operand("z", ("rows",), "float32")))
-    refused("output z", "none", operands=(*OPERANDS, Operand("z", ("rows",), "float32", "out")))
-    refused("scalar z", "none", operands=(*OPERANDS, Operand("z", (), "float32", "scalar")))
+    refused("input z", "none", operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32")))
+    refused("output z", "none", operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32", "out")))
+    refused("scalar z", "none", operands=(*OPERANDS, OperandSpec("z", (), "float32", "scalar")))
 
 
 def test_an_output_that_is_only_read() -> None:
@@ -327,4 +327,4 @@ def test_span_counts_as_a_read() -> None:
         m.bulk(ring.ring_s, Span("z", "bfloat16", 0, 64, 0, 64), ring)
         m.commit(ring)
 
-    assert text(operands=(*OPERANDS, Operand("z", ("rows",), "float32")), load=spans)
+    assert text(operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32")), load=spans)
