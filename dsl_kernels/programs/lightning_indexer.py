@@ -38,7 +38,7 @@ from ..tile.lang import (
     Space,
     TileProgram,
 )
-from ..tile.text import Box, Expr, Global, Recorder, Slot, Span, Value, ceildiv, minimum, name
+from ..tile.text import Box, Expr, Recorder, Slot, Span, Value, ceildiv, minimum, name
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
@@ -345,9 +345,9 @@ def _share() -> _Share:
     return _Share(seq, tile, step, need, turns, turn, name("fresh", "bool"))
 
 
-def _batch(m: Recorder) -> tuple[Global, Expr, Value, Expr]:
-    """What the walk reads of the call: lengths, sequences, queries of each, the length that selection takes whole."""
-    return m.operand("seq_lens"), m.dim("b"), 1 if m.k.queries == 1 else m.dim("next_n"), m.dim("skip_below")
+def _next_n(m: Recorder) -> Value:
+    """Queries of a sequence; a kernel for one does not read how many there are."""
+    return 1 if m.k.queries == 1 else m.dim("next_n")
 
 
 def _pages_of_warp(m: Recorder) -> int:
@@ -357,9 +357,7 @@ def _pages_of_warp(m: Recorder) -> int:
 
 def _start_decode(m: Recorder) -> None:
     """What does not depend on a length is fetched and worked out while the lengths are on their way."""
-    share = _share()
-    lens, b, next_n, skip_below = _batch(m)
-    cta = m.block(0)
+    share, cta = _share(), m.block(0)
     for variable, initial in (
         (share.seq, 0),
         (share.tile, 0),
@@ -372,62 +370,34 @@ def _start_decode(m: Recorder) -> None:
     m.var("fresh", False, "bool")
     if m.k.queries == 1:
         length = m.var("early_length")
-        leaf.read_lengths(m, length, lens, b, m.lane)
-    leaf.place_when_even(m, share.seq, share.tile, share.step, b, cta, m.dim("ctas"))
+        leaf.read_lengths(m, length)
+    leaf.place_when_even(m, share.seq, share.tile, share.step, cta)
     entry, ahead = m.var("entry"), m.var("ahead")
     with m.when(m.in_role("load")):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
-        row = m.let("row", minimum(share.seq, b - 1))
+        row, last = m.let("row", minimum(share.seq, m.dim("b") - 1)), m.dim("max_pages") - 1
         for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m) * share.step)):
-            leaf.table_entries(
-                m,
-                to,
-                m.operand("block_table"),
-                m.dim("max_pages"),
-                row,
-                tile,
-                share.step,
-                m.c.pages,
-                m.dim("max_pages") - 1,
-                m.lane,
-            )
+            leaf.table_entries(m, to, row, tile, share.step, last, pages=m.c.pages)
     m.barriers_stand()
     if m.k.queries == 1:
-        leaf.lengths_to_score(m, share.need, length, b, skip_below, m.lane)
+        leaf.lengths_to_score(m, share.need, length)
     else:
-        leaf.keys_to_score(m, share.need, lens, b, next_n, skip_below, m.lane)
-    leaf.find_share(
-        m,
-        share.seq,
-        share.tile,
-        share.need,
-        share.turns,
-        share.step,
-        lens,
-        b,
-        next_n,
-        skip_below,
-        m.k.tile,
-        cta,
-        m.dim("ctas"),
-        m.lane,
-    )
+        leaf.keys_to_score(m, share.need, m.lane)
+    walk = (share.seq, share.tile, share.need, share.turns, share.step)
+    leaf.find_share(m, *walk, m.k.tile, cta, next_n=_next_n(m))
 
 
 def _tiles(m: Recorder) -> Iterator[tuple[_Share, Expr]]:
     """The tiles of this CTA's share, each with its running number."""
     share = _share()
-    lens, b, next_n, skip_below = _batch(m)
     for it in m.loop("it", share.turns):
-        leaf.next_tile(
-            m, share.fresh, it, share.seq, share.tile, share.need, lens, b, next_n, skip_below, m.k.tile
-        )
+        leaf.next_tile(m, share.fresh, it, share.seq, share.tile, share.need, m.k.tile, next_n=_next_n(m))
         yield share, it
         m.set(share.tile, share.tile + share.step)
 
 
 def _load_decode(m: Recorder) -> None:
-    k, pages, heads, table = m.k, m.c.pages, m.k.heads, m.operand("block_table")
+    k, pages, heads = m.k, m.c.pages, m.k.heads
     entry, ahead, held, page = name("entry"), name("ahead"), m.var("held"), m.var("page")
     for share, it in _tiles(m):
         last = m.let("last", ceildiv(share.need, PAGE) - 1)
@@ -436,9 +406,7 @@ def _load_decode(m: Recorder) -> None:
             m.set(held, 0)
             with m.when(share.step.equals(1)):
                 for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m))):
-                    leaf.table_entries(
-                        m, to, table, m.dim("max_pages"), share.seq, tile, 1, pages, last, m.lane
-                    )
+                    leaf.table_entries(m, to, share.seq, tile, 1, last, pages=pages)
             count: Value = 1
             if k.queries > 1:
                 m.comment("The last product of an odd count scores its last query twice.")
@@ -459,18 +427,8 @@ def _load_decode(m: Recorder) -> None:
         with m.when(held.equals(_pages_of_warp(m))):
             m.set(held, 0)
             m.set(entry, ahead)
-            leaf.table_entries(
-                m,
-                ahead,
-                table,
-                m.dim("max_pages"),
-                share.seq,
-                share.tile + _pages_of_warp(m) * share.step,
-                share.step,
-                pages,
-                last,
-                m.lane,
-            )
+            tile = share.tile + _pages_of_warp(m) * share.step
+            leaf.table_entries(m, ahead, share.seq, tile, share.step, last, pages=pages)
         keys = m.acquire("keys", it)
         for p in m.loop("p", pages, unrolled=True):
             leaf.entry_of(m, page, entry, held * pages + minimum(p, last - share.tile * pages))
@@ -507,60 +465,25 @@ def _score_decode(m: Recorder) -> None:
         with m.when(share.fresh):
             _follow(m, share, it)
             if one:
-                leaf.read_weights(m, weight, queries.head_weights, 0, 1, m.thread)
+                leaf.read_weights(m, weight, queries.head_weights, 0, 1)
         keys = m.wait("keys", it)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            leaf.read_scales(m, scale, keys.key_scales, 0, each, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, 0, each)
             m.release(keys)
-            leaf.weigh(m, logit, acc, weight, each, m.thread)
+            leaf.weigh(m, logit, acc, weight, each)
             leaf.one_length(m, length, share.need)
-            leaf.store_logits(
-                m,
-                m.operand("logits"),
-                logit,
-                scale,
-                length,
-                share.seq,
-                0,
-                1,
-                1,
-                m.dim("stride"),
-                share.tile * m.k.tile,
-                m.thread,
-            )
+            leaf.store_logits(m, logit, scale, length, share.seq, 0, 1, share.tile * m.k.tile, next_n=1)
             continue
-        leaf.read_scales(m, scale, keys.key_scales, 0, each, m.thread)
+        leaf.read_scales(m, scale, keys.key_scales, 0, each)
         for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
             m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
-            leaf.read_query_lengths(
-                m,
-                length,
-                m.operand("seq_lens"),
-                share.seq,
-                product * each,
-                each,
-                m.dim("next_n"),
-                m.dim("skip_below"),
-                m.thread,
-            )
+            leaf.read_query_lengths(m, length, share.seq, product * each, each)
             m.await_products()
-            leaf.read_weights(m, weight, queries.head_weights, product * n, each, m.thread)
-            leaf.weigh(m, logit, acc, weight, each, m.thread)
-            leaf.store_logits(
-                m,
-                m.operand("logits"),
-                logit,
-                scale,
-                length,
-                share.seq,
-                product * each,
-                each,
-                m.dim("next_n"),
-                m.dim("stride"),
-                share.tile * m.k.tile,
-                m.thread,
-            )
+            leaf.read_weights(m, weight, queries.head_weights, product * n, each)
+            leaf.weigh(m, logit, acc, weight, each)
+            key = share.tile * m.k.tile
+            leaf.store_logits(m, logit, scale, length, share.seq, product * each, each, key)
         m.release(keys)
 
 
@@ -602,45 +525,23 @@ def _epilogue_decode(g: int) -> Body:
             with m.when(share.fresh):
                 _follow(m, share, it)
                 if one:
-                    leaf.read_weights(m, weight, queries.head_weights, 0, 1, m.thread)
-                leaf.read_query_lengths(
-                    m,
-                    length,
-                    m.operand("seq_lens"),
-                    share.seq,
-                    0,
-                    m.k.queries,
-                    m.dim("next_n"),
-                    m.dim("skip_below"),
-                    m.thread,
-                )
+                    leaf.read_weights(m, weight, queries.head_weights, 0, 1)
+                leaf.read_query_lengths(m, length, share.seq, 0, m.k.queries)
             keys = m.wait("keys", it)
-            leaf.read_scales(m, scale, keys.key_scales, 0, 1, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, 0, 1)
             m.release(keys)
             count = 1 if one else ceildiv(m.dim("next_n"), each)
             for product in m.loop("product", count, begin=g, step=m.c.groups):
                 scores = m.wait(f"scores_{g}", use)
-                leaf.read_scores(m, dots, scores.view(), 0, heads, m.thread)
+                leaf.read_scores(m, dots, scores.view(), 0)
                 m.release(scores)
                 m.set(use, use + 1)
                 for j in range(each):
                     query = product * each + j
                     if not one:
-                        leaf.read_weights(m, weight, queries.head_weights, query * heads, 1, m.thread)
-                    leaf.weigh_one(m, logit, dots, j, weight, m.thread)
-                    leaf.store_query(
-                        m,
-                        m.operand("logits"),
-                        logit,
-                        scale,
-                        length,
-                        share.seq,
-                        query,
-                        m.dim("next_n"),
-                        m.dim("stride"),
-                        share.tile * m.k.tile,
-                        m.thread,
-                    )
+                        leaf.read_weights(m, weight, queries.head_weights, query * heads, 1)
+                    leaf.weigh_one(m, logit, dots, j, weight)
+                    leaf.store_query(m, logit, scale, length, share.seq, query, share.tile * m.k.tile)
 
     return body
 
@@ -649,21 +550,7 @@ def _start_prefill(m: Recorder) -> None:
     row, first, turns = m.var("row"), m.var("first"), m.var("turns")
     m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
     m.set(row, (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries)
-    leaf.find_tiles(
-        m,
-        first,
-        turns,
-        m.operand("k_start"),
-        m.operand("k_end"),
-        row,
-        m.k.queries,
-        m.dim("s"),
-        m.dim("skv"),
-        m.dim("skip_below"),
-        m.k.tile,
-        m.block(1),
-        m.dim("splits"),
-    )
+    leaf.find_tiles(m, first, turns, row, m.k.queries, m.k.tile, m.block(1))
     m.barriers_stand()
 
 
@@ -694,22 +581,10 @@ def _score_prefill(m: Recorder) -> None:
     )
     queries, turns = m.slot("queries", 0), name("turns")
     own = m.let("own", name("row") + m.replica * each)
-    leaf.read_windows(
-        m,
-        begin,
-        size,
-        m.operand("k_start"),
-        m.operand("k_end"),
-        own,
-        each,
-        m.dim("s"),
-        m.dim("skv"),
-        m.dim("skip_below"),
-        m.thread,
-    )
+    leaf.read_windows(m, begin, size, own, each)
     with m.when(turns > 0):
         m.wait("queries", 0)
-        leaf.read_weights(m, weight, queries.head_weights, m.replica * n, each, m.thread)
+        leaf.read_weights(m, weight, queries.head_weights, m.replica * n, each)
     for it in m.loop("it", turns):
         keys = m.wait("keys", it)
         for at in range(0, m.k.tile, block):
@@ -717,25 +592,14 @@ def _score_prefill(m: Recorder) -> None:
             if each > 2:
                 m.comment("Two scales a lane are two registers too many while the product runs.")
                 m.await_products()
-            leaf.read_scales(m, scale, keys.key_scales, at, each, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, at, each)
             if at + block < m.k.tile:
                 m.await_products()
             else:
                 m.release(keys)
-            leaf.weigh(m, logit, acc, weight, each, m.thread)
-            leaf.store_window(
-                m,
-                m.operand("logits"),
-                logit,
-                scale,
-                begin,
-                size,
-                own,
-                each,
-                m.dim("stride"),
-                (name("first") + it) * m.k.tile + at,
-                m.thread,
-            )
+            leaf.weigh(m, logit, acc, weight, each)
+            key = (name("first") + it) * m.k.tile + at
+            leaf.store_window(m, logit, scale, begin, size, own, each, key)
 
 
 def _issue_prefill(m: Recorder) -> None:
@@ -756,44 +620,21 @@ def _epilogue_prefill(g: int) -> Body:
             m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
         )
         queries, turns, own = m.slot("queries", 0), name("turns"), name("row") + g * each
-        leaf.read_windows(
-            m,
-            begin,
-            size,
-            m.operand("k_start"),
-            m.operand("k_end"),
-            own,
-            each,
-            m.dim("s"),
-            m.dim("skv"),
-            m.dim("skip_below"),
-            m.thread,
-        )
+        leaf.read_windows(m, begin, size, own, each)
         with m.when(turns > 0):
             m.wait("queries", 0)
         for it in m.loop("it", turns):
             keys = m.wait("keys", it)
-            leaf.read_scales(m, scale, keys.key_scales, 0, 1, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, 0, 1)
             m.release(keys)
             scores = m.wait("scores", it)
-            leaf.read_scores(m, dots, scores.view(), g * each * heads, heads, m.thread)
+            leaf.read_scores(m, dots, scores.view(), g * each * heads)
             m.release(scores)
             for j in range(each):
-                leaf.read_weights(m, weight, queries.head_weights, (g * each + j) * heads, 1, m.thread)
-                leaf.weigh_one(m, logit, dots, j, weight, m.thread)
-                leaf.store_row(
-                    m,
-                    m.operand("logits"),
-                    logit,
-                    scale,
-                    begin,
-                    size,
-                    j,
-                    own + j,
-                    m.dim("stride"),
-                    (name("first") + it) * m.k.tile,
-                    m.thread,
-                )
+                leaf.read_weights(m, weight, queries.head_weights, (g * each + j) * heads, 1)
+                leaf.weigh_one(m, logit, dots, j, weight)
+                key = (name("first") + it) * m.k.tile
+                leaf.store_row(m, logit, scale, begin, size, j, own + j, key)
 
     return body
 

@@ -524,10 +524,10 @@ class TileProgram:
         from .uses import check_uses
 
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
-        bodies = dict(self.bodies(space, arch))
+        bodies, operands = dict(self.bodies(space, arch)), self.problem.operands(self.form(knobs))
 
         def record(role: str | None, body: Any) -> tuple[Any, ...]:
-            recorder = Recorder(space, schedule, arch, role)
+            recorder = Recorder(space, schedule, arch, role, operands)
             body(recorder)
             return tuple(recorder.statements)
 
@@ -548,7 +548,7 @@ class TileProgram:
         # What is allocated goes back behind the last role: nobody has to say so.
         end = (TearDown(),) if schedule.tmem_columns() else ()
         text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
-        check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
+        check_uses(self.op, self.spelled(knobs), schedule, text, operands)
         return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
 
     def probes(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Probed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from dsl_kernels.tile.lang import (
     Space,
     TileProgram,
 )
-from dsl_kernels.tile.text import Box, Recorder, Span, Writes, leaf
+from dsl_kernels.tile.text import Box, Call, Recorder, Span, Writes, leaf
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 ARCH = ARCHS["sm_90a"]
@@ -328,3 +329,36 @@ def test_span_counts_as_a_read() -> None:
         m.commit(ring)
 
     assert text(operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32")), load=spans)
+
+
+def _called(say: Callable[[Recorder], None]) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a leaf that a body says, values by their text."""
+    m = Recorder(SimpleNamespace(threads=128), SCHEDULE, ARCH, "work", OPERANDS)
+    say(m)
+    return [tuple(map(repr, s.arguments)) for s in m.statements if isinstance(s, Call)]
+
+
+@leaf
+def shift(rows: int, source: Any, threads: int, thread: Any, scale: float) -> None:
+    """Takes a size, a thread and a scalar of the kernel by their names, and what only the call knows."""
+
+
+def test_a_call_may_leave_out_what_is_called_like_the_kernels_own() -> None:
+    full = _called(lambda m: write(m, m.operand("y"), m.buffer("acc"), m.buffer("red_s"), m.scalar("scale")))
+    assert _called(lambda m: write(m, m.buffer("acc"), m.buffer("red_s"))) == full
+    short = _called(lambda m: shift(m, m.buffer("acc"), 128, rows=1))
+    assert short == _called(lambda m: shift(m, 1, m.buffer("acc"), 128, m.thread, m.scalar("scale")))
+
+
+@pytest.mark.parametrize(
+    ("say", "got"),
+    [
+        (lambda m: write(m, m.buffer("acc")), "expected source, scratch; the rest of y, source, scratch, scale by name; got 1 arguments"),
+        (lambda m: write(m, m.buffer("acc"), m.buffer("red_s"), rows=2), "got no parameter rows"),
+        (lambda m: write(m, *[m.buffer("acc")] * 5), "got 5 arguments"),
+    ],
+)  # fmt: skip
+def test_a_call_that_does_not_fit_its_leaf_is_refused(say: Callable[[Recorder], None], got: str) -> None:
+    with pytest.raises(DeclarationError) as error:
+        _called(say)
+    assert got in str(error.value) and "leaf write in work" in str(error.value)
