@@ -11,7 +11,6 @@ on who scores a tile. Prefill gives a CTA a block of query rows and re-uses each
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -79,6 +78,16 @@ def _decode_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]
         Buffer("key_scales", SHARED, (k.tile,), "float32", k.stages),
         Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
         Buffer("head_weights", SHARED, (k.queries * k.heads,), "float32", query_stages),
+    )
+
+
+def _inputs(
+    k: SimpleNamespace, readers: tuple[Reader, ...], query_stages: int = 1, rounds: str = "loop"
+) -> tuple[Pipeline, ...]:
+    """Key tiles, and the queries that score them: one use of these a sequence of a decode, one in all of a prefill."""
+    return (
+        Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
+        Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages, rounds),
     )
 
 
@@ -156,26 +165,7 @@ def _hopper_decode(k: SimpleNamespace) -> Schedule:
             *_hopper_registers(k, k.tile, each),
             Buffer("length", REGISTER, (each,), "int32", role="score", per_thread=1),
         ),
-        pipelines=(
-            Pipeline(
-                "keys",
-                ("keys", "key_scales"),
-                "load",
-                Engine.BULK,
-                score,
-                k.stages,
-                doc="tiles of this CTA's share",
-            ),
-            Pipeline(
-                "queries",
-                ("queries", "head_weights"),
-                "load",
-                Engine.BULK,
-                score,
-                query_stages,
-                doc="one use a sequence",
-            ),
-        ),
+        pipelines=_inputs(k, score, query_stages),
         mmas=(_product("wgmma", "score", k.tile, _columns(k, each), "acc"),),
         grid=("ctas",),
         axes=("cta",),
@@ -212,10 +202,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
             Buffer("begin", REGISTER, (each,), "int32", role="score", per_thread=1),
             Buffer("size", REGISTER, (each,), "int32", role="score", per_thread=1),
         ),
-        pipelines=(
-            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
-            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
-        ),
+        pipelines=_inputs(k, readers, rounds="once"),
         mmas=(_product("wgmma", "score", block, _columns(k, each), "acc"),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         axes=("block", "split"),
@@ -260,8 +247,7 @@ def _blackwell_decode(k: SimpleNamespace) -> Schedule:
             *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, private=True, per_thread=1) for g, role in enumerate(scorers)),
         ),
         pipelines=(
-            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages, doc="scales are read by threads"),
-            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages),
+            *_inputs(k, readers, query_stages),
             *(
                 Pipeline(
                     f"scores_{g}", (f"scores_{g}",), "mma", Engine.TCGEN05,
@@ -300,8 +286,7 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
             ),
         ),
         pipelines=(
-            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
-            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
+            *_inputs(k, readers, rounds="once"),
             Pipeline(
                 "scores",
                 ("scores",),
@@ -325,24 +310,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     return _hopper_decode(k) if k.mode == "decode" else _hopper_prefill(k)
 
 
-@dataclass(frozen=True)
-class _Share:
-    """The key tiles of a CTA in a decode: the current one, and how the walk goes on. All are variables of the kernel."""
-
-    seq: Expr
-    tile: Expr
-    step: Expr
-    need: Expr
-    turns: Expr
-    turn: Expr
-    fresh: Expr
-
-
-def _share() -> _Share:
-    seq, tile, step, need, turns, turn = (
-        name(text) for text in ("seq", "tile", "step", "need", "turns", "turn")
-    )
-    return _Share(seq, tile, step, need, turns, turn, name("fresh", "bool"))
+# The key tiles of a CTA in a decode: the current one, and how the walk goes on. All are variables of the kernel.
+WALK = ("seq", "tile", "step", "need", "turns", "turn")
+SHARE = SimpleNamespace(**{text: name(text) for text in WALK}, fresh=name("fresh", "bool"))
 
 
 def _next_n(m: Recorder) -> Value:
@@ -357,66 +327,58 @@ def _pages_of_warp(m: Recorder) -> int:
 
 def _start_decode(m: Recorder) -> None:
     """What does not depend on a length is fetched and worked out while the lengths are on their way."""
-    share, cta = _share(), m.block(0)
-    for variable, initial in (
-        (share.seq, 0),
-        (share.tile, 0),
-        (share.step, 1),
-        (share.need, 0),
-        (share.turns, 0),
-        (share.turn, -1),
-    ):
-        m.var(variable.args[0], initial)
+    cta = m.block(0)
+    for variable, initial in zip(WALK, (0, 0, 1, 0, 0, -1), strict=True):
+        m.var(variable, initial)
     m.var("fresh", False, "bool")
     if m.k.queries == 1:
         length = m.var("early_length")
         leaf.read_lengths(m, length)
-    leaf.place_when_even(m, share.seq, share.tile, share.step, cta)
+    leaf.place_when_even(m, SHARE.seq, SHARE.tile, SHARE.step, cta)
     entry, ahead = m.var("entry"), m.var("ahead")
     with m.when(m.in_role("load")):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
-        row, last = m.let("row", minimum(share.seq, m.dim("b") - 1)), m.dim("max_pages") - 1
-        for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m) * share.step)):
-            leaf.table_entries(m, to, row, tile, share.step, last, pages=m.c.pages)
+        row, last = m.let("row", minimum(SHARE.seq, m.dim("b") - 1)), m.dim("max_pages") - 1
+        for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m) * SHARE.step)):
+            leaf.table_entries(m, to, row, tile, SHARE.step, last, pages=m.c.pages)
     m.barriers_stand()
     if m.k.queries == 1:
-        leaf.lengths_to_score(m, share.need, length)
+        leaf.lengths_to_score(m, SHARE.need, length)
     else:
-        leaf.keys_to_score(m, share.need, m.lane)
-    walk = (share.seq, share.tile, share.need, share.turns, share.step)
+        leaf.keys_to_score(m, SHARE.need, m.lane)
+    walk = (SHARE.seq, SHARE.tile, SHARE.need, SHARE.turns, SHARE.step)
     leaf.find_share(m, *walk, m.k.tile, cta, next_n=_next_n(m))
 
 
-def _tiles(m: Recorder) -> Iterator[tuple[_Share, Expr]]:
+def _tiles(m: Recorder) -> Iterator[Expr]:
     """The tiles of this CTA's share, each with its running number."""
-    share = _share()
-    for it in m.loop("it", share.turns):
-        leaf.next_tile(m, share.fresh, it, share.seq, share.tile, share.need, m.k.tile, next_n=_next_n(m))
-        yield share, it
-        m.set(share.tile, share.tile + share.step)
+    for it in m.loop("it", SHARE.turns):
+        leaf.next_tile(m, SHARE.fresh, it, SHARE.seq, SHARE.tile, SHARE.need, m.k.tile, next_n=_next_n(m))
+        yield it
+        m.set(SHARE.tile, SHARE.tile + SHARE.step)
 
 
 def _load_decode(m: Recorder) -> None:
     k, pages, heads = m.k, m.c.pages, m.k.heads
     entry, ahead, held, page = name("entry"), name("ahead"), m.var("held"), m.var("page")
-    for share, it in _tiles(m):
-        last = m.let("last", ceildiv(share.need, PAGE) - 1)
-        with m.when(share.fresh):
-            m.set(share.turn, share.turn + 1)
+    for it in _tiles(m):
+        last = m.let("last", ceildiv(SHARE.need, PAGE) - 1)
+        with m.when(SHARE.fresh):
+            m.set(SHARE.turn, SHARE.turn + 1)
             m.set(held, 0)
-            with m.when(share.step.equals(1)):
-                for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m))):
-                    leaf.table_entries(m, to, share.seq, tile, 1, last, pages=pages)
+            with m.when(SHARE.step.equals(1)):
+                for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m))):
+                    leaf.table_entries(m, to, SHARE.seq, tile, 1, last, pages=pages)
             count: Value = 1
             if k.queries > 1:
                 m.comment("The last product of an odd count scores its last query twice.")
                 each = m.c.rows_per_product
                 count = m.let("count", ceildiv(m.dim("next_n"), each) * each)
-            queries = m.acquire("queries", share.turn, bytes=count * (heads * (INDEX_DIM + 4)))
+            queries = m.acquire("queries", SHARE.turn, bytes=count * (heads * (INDEX_DIM + 4)))
             for i in m.loop("i", count):
-                query: Value = share.seq
+                query: Value = SHARE.seq
                 if k.queries > 1:
-                    query = m.let("query", share.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1))
+                    query = m.let("query", SHARE.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1))
                 m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
                 m.bulk(
                     queries.head_weights.part(i * heads, heads),
@@ -427,11 +389,11 @@ def _load_decode(m: Recorder) -> None:
         with m.when(held.equals(_pages_of_warp(m))):
             m.set(held, 0)
             m.set(entry, ahead)
-            tile = share.tile + _pages_of_warp(m) * share.step
-            leaf.table_entries(m, ahead, share.seq, tile, share.step, last, pages=pages)
+            tile = SHARE.tile + _pages_of_warp(m) * SHARE.step
+            leaf.table_entries(m, ahead, SHARE.seq, tile, SHARE.step, last, pages=pages)
         keys = m.acquire("keys", it)
         for p in m.loop("p", pages, unrolled=True):
-            leaf.entry_of(m, page, entry, held * pages + minimum(p, last - share.tile * pages))
+            leaf.entry_of(m, page, entry, held * pages + minimum(p, last - SHARE.tile * pages))
             m.bulk(
                 keys.keys.part(p * PAGE, PAGE),
                 Box("key_map", (page * PAGE_ROWS, 0)),
@@ -447,12 +409,12 @@ def _load_decode(m: Recorder) -> None:
         m.set(held, held + 1)
 
 
-def _follow(m: Recorder, share: _Share, it: Expr) -> Slot:
+def _follow(m: Recorder, it: Expr) -> Slot:
     """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
     with m.when(it > 0):
-        m.release(m.slot("queries", share.turn))
-    m.set(share.turn, share.turn + 1)
-    return m.wait("queries", share.turn)
+        m.release(m.slot("queries", SHARE.turn))
+    m.set(SHARE.turn, SHARE.turn + 1)
+    return m.wait("queries", SHARE.turn)
 
 
 def _score_decode(m: Recorder) -> None:
@@ -461,9 +423,9 @@ def _score_decode(m: Recorder) -> None:
     acc, weight, scale, logit, length = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "length"))
     queries = m.slot("queries", name("turn"))
     one = m.k.queries == 1
-    for share, it in _tiles(m):
-        with m.when(share.fresh):
-            _follow(m, share, it)
+    for it in _tiles(m):
+        with m.when(SHARE.fresh):
+            _follow(m, it)
             if one:
                 leaf.read_weights(m, weight, queries.head_weights, 0, 1)
         keys = m.wait("keys", it)
@@ -472,18 +434,18 @@ def _score_decode(m: Recorder) -> None:
             leaf.read_scales(m, scale, keys.key_scales, 0, each)
             m.release(keys)
             leaf.weigh(m, logit, acc, weight, each)
-            leaf.one_length(m, length, share.need)
-            leaf.store_logits(m, logit, scale, length, share.seq, 0, 1, share.tile * m.k.tile, next_n=1)
+            leaf.one_length(m, length, SHARE.need)
+            leaf.store_logits(m, logit, scale, length, SHARE.seq, 0, 1, SHARE.tile * m.k.tile, next_n=1)
             continue
         leaf.read_scales(m, scale, keys.key_scales, 0, each)
         for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
             m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
-            leaf.read_query_lengths(m, length, share.seq, product * each, each)
+            leaf.read_query_lengths(m, length, SHARE.seq, product * each, each)
             m.await_products()
             leaf.read_weights(m, weight, queries.head_weights, product * n, each)
             leaf.weigh(m, logit, acc, weight, each)
-            key = share.tile * m.k.tile
-            leaf.store_logits(m, logit, scale, length, share.seq, product * each, each, key)
+            key = SHARE.tile * m.k.tile
+            leaf.store_logits(m, logit, scale, length, SHARE.seq, product * each, each, key)
         m.release(keys)
 
 
@@ -499,9 +461,9 @@ def _issue_decode(m: Recorder) -> None:
         m.commit(out)
         m.set(fills[g], fills[g] + 1)
 
-    for share, it in _tiles(m):
-        with m.when(share.fresh):
-            _follow(m, share, it)
+    for it in _tiles(m):
+        with m.when(SHARE.fresh):
+            _follow(m, it)
         keys = m.wait("keys", it)
         if m.k.queries == 1:
             issue(0, 0)
@@ -521,12 +483,12 @@ def _epilogue_decode(g: int) -> Body:
             m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
         )
         queries, use = m.slot("queries", name("turn")), m.var("use")
-        for share, it in _tiles(m):
-            with m.when(share.fresh):
-                _follow(m, share, it)
+        for it in _tiles(m):
+            with m.when(SHARE.fresh):
+                _follow(m, it)
                 if one:
                     leaf.read_weights(m, weight, queries.head_weights, 0, 1)
-                leaf.read_query_lengths(m, length, share.seq, 0, m.k.queries)
+                leaf.read_query_lengths(m, length, SHARE.seq, 0, m.k.queries)
             keys = m.wait("keys", it)
             leaf.read_scales(m, scale, keys.key_scales, 0, 1)
             m.release(keys)
@@ -541,7 +503,7 @@ def _epilogue_decode(g: int) -> Body:
                     if not one:
                         leaf.read_weights(m, weight, queries.head_weights, query * heads, 1)
                     leaf.weigh_one(m, logit, dots, j, weight)
-                    leaf.store_query(m, logit, scale, length, share.seq, query, share.tile * m.k.tile)
+                    leaf.store_query(m, logit, scale, length, SHARE.seq, query, SHARE.tile * m.k.tile)
 
     return body
 
