@@ -168,7 +168,7 @@ GPUS: dict[str, GpuSpec] = {
             hbm_gbps=3350.0,
             l2_gbps=8900.0,
             tensor_tflops=_dense(989.4, 1978.9),
-            rates_from=f"{_PUBLISHED} (data sheet of the H100 SXM)",
+            rates_from=f"{_PUBLISHED} (data sheet of the H100 SXM; clock as the driver reports it)",
         ),
         GpuSpec(
             name="H20",
@@ -180,7 +180,7 @@ GPUS: dict[str, GpuSpec] = {
             hbm_gbps=4000.0,
             l2_gbps=5260.0,
             tensor_tflops=_dense(148.0, 296.0),
-            rates_from=f"{_PUBLISHED} (specification of the H20 with 96 GB, as the press printed it)",
+            rates_from=f"{_PUBLISHED} (specification of the H20 with 96 GB, as the press printed it; SMs and clock as the driver reports them)",
         ),
         GpuSpec(
             name="B200",
@@ -192,7 +192,7 @@ GPUS: dict[str, GpuSpec] = {
             hbm_gbps=8000.0,
             l2_gbps=15000.0,
             tensor_tflops=_dense(2250.0, 4500.0),
-            rates_from=f"{_PUBLISHED} (data sheet of the HGX B200)",
+            rates_from=f"{_PUBLISHED} (data sheet of the HGX B200; SMs and clock as the driver reports them)",
         ),
         GpuSpec(
             name="B300",
