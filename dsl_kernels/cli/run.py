@@ -20,7 +20,7 @@ from . import _output as out
 if TYPE_CHECKING:
     from ..dsa.steps import StepInputs, StepSize
     from ..problems.base import Comparison
-    from ..timing.grids import Case
+    from ..timing.grids import Point
 
 app = typer.Typer()
 
@@ -71,7 +71,7 @@ def run(
     """
     import torch
 
-    from .. import ops
+    from .. import executors, ops
     from ..dsa import steps
 
     wanted = _size(
@@ -93,7 +93,10 @@ def run(
     )
     name, device, why = _executor(executor)
     target = get_arch(arch).name if arch else None
-    if device == "cuda" and target not in (None, ops._base.device_facts(torch.cuda.current_device())[0]):
+    if device == "cuda" and target not in (
+        None,
+        executors.gpu_at_hand(torch.cuda.current_device()).arch.name,
+    ):
         raise InvalidArgumentError(
             "--arch",
             expected="the GPU's own architecture, or none",
@@ -314,9 +317,9 @@ def bench(
 
     from ..timing import grids
 
-    points = [case for name in ([op] if op else _generated()) for case in grids.cases(name, grid)]
+    points = [point for name in ([op] if op else _generated()) for point in grids.points(name, grid)]
     wanted = out.pattern("--point", point)
-    points = [case for case in points if wanted.search(f"{case.form} {case.label}")]
+    points = [point for point in points if wanted.search(f"{point.form} {point.label}")]
     if not points:
         raise InvalidArgumentError(
             "--point",
@@ -332,15 +335,15 @@ def bench(
     with out.progress(as_json) as bar, torch.inference_mode():
         task = bar.add_task("bench", total=len(points))
         try:
-            for case in points:
-                bar.update(task, description=f"{case.op} {case.label}")
+            for at in points:
+                bar.update(task, description=f"{at.op} {at.label}")
                 try:
-                    record, entry = _time_case(case, seed, tune, baseline, failed)
+                    record, entry = _time_point(at, seed, tune, baseline, failed)
                     records.add(record)
                     if entry:
                         first.setdefault(grids.bucket_of(entry), entry)
                 except (DslKernelError, torch.OutOfMemoryError) as error:
-                    failed.append(f"{case.op} {case.form} {case.label}: {error}")
+                    failed.append(f"{at.op} {at.form} {at.label}: {error}")
                 torch.cuda.empty_cache()
                 bar.update(task, advance=1)
         finally:
@@ -372,15 +375,15 @@ def _generated() -> list[str]:
     return list(dict.fromkeys(variant.op for variant in variants.variants()))
 
 
-def _time_case(
-    case: Case, seed: int, tune: bool, baseline: bool, failed: list[str]
+def _time_point(
+    point: Point, seed: int, tune: bool, baseline: bool, failed: list[str]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """The record of a point and, when tuning, its tuned entry; the point's tensors are gone on return."""
     from ..timing import grids
 
-    prepared = grids.prepare(case, seed)
-    entry = grids.tune_case(case, prepared, failed) if tune else None
-    return grids.time_case(case, prepared, baseline=baseline, tuned=entry), entry
+    fixture = grids.prepare(point, seed)
+    entry = grids.tune_point(point, fixture, failed) if tune else None
+    return grids.time_point(point, fixture, baseline=baseline, tuned=entry), entry
 
 
 def _print_bench(

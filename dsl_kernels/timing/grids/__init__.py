@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ... import ops, problems, registry, variants
+from ... import executors, ops, problems, registry, variants
 from ..._discover import discover, module_names
 from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
 from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
@@ -29,7 +29,7 @@ Calls = Callable[[str | None, Mapping[str, int] | None], list[bench.Call]]
 
 @checked
 @dataclass(frozen=True)
-class Case:
+class Point:
     """One point of a grid: an op, a form and its sizes."""
 
     op: str
@@ -42,8 +42,8 @@ class Case:
 
 
 @dataclass
-class Prepared:
-    """A case on the GPU.
+class Fixture:
+    """A point on the GPU.
 
     Attributes:
         calls: (variant, launch dims), each None for the registry's choice -> the turns of its rotation.
@@ -65,12 +65,12 @@ class Grid:
     """What a module here says of its op.
 
     Attributes:
-        prepare: (case, seed) -> its inputs on the GPU.
-        launches: (case, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
+        prepare: (point, seed) -> its inputs on the GPU.
+        launches: (point, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
     """
 
-    prepare: Callable[[Case, int], Prepared]
-    launches: Callable[[Case, Mapping[str, int], Mapping[str, Any]], list[dict[str, int]]] | None = None
+    prepare: Callable[[Point, int], Fixture]
+    launches: Callable[[Point, Mapping[str, int], Mapping[str, Any]], list[dict[str, int]]] | None = None
 
 
 def _grid(op: str) -> Grid:
@@ -81,7 +81,7 @@ def _grid(op: str) -> Grid:
 
 
 @checked
-def cases(op: str, grid: str) -> list[Case]:
+def points(op: str, grid: str) -> list[Point]:
     """The points of a grid for an op.
 
     Raises:
@@ -91,115 +91,116 @@ def cases(op: str, grid: str) -> list[Case]:
     require_known("grid", grid, GRIDS, "grid")
     problem = problems.get(op)
     if problem.points is not None:
-        return [Case(op, form, params) for form, params in problem.points(grid)]
+        return [Point(op, form, params) for form, params in problem.points(grid)]
     real = [workload for workload in problem.workloads if workload.tier == "real"]
-    return [Case(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
+    return [Point(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
 
 
 @checked
-def prepare(case: Case, seed: int = 0) -> Prepared:
-    """Draw the inputs of a case on the GPU.
+def prepare(point: Point, seed: int = 0) -> Fixture:
+    """Draw the inputs of a point on the GPU.
 
     Raises:
         ExecutorUnavailableError: there is none.
     """
     require_device("device", measure.DEVICE)
     require_range("seed", seed, 0, 2**62)
-    require_known("operation", case.op, problems.names(), "operation")
-    return _grid(case.op).prepare(case, seed)
+    require_known("operation", point.op, problems.names(), "operation")
+    return _grid(point.op).prepare(point, seed)
 
 
-def _drawn(case: Case, seed: int) -> Prepared:
+def _drawn(point: Point, seed: int) -> Fixture:
     """The inputs of a workload of these sizes, in as many copies as a rotation has turns."""
-    problem, workload = problems.get(case.op), Workload(case.label, "real", case.form, case.params)
-    inputs = trial.draw(case.op, workload, seed)
-    dims = trial.dims_of(case.op, workload, inputs)
+    problem, workload = problems.get(point.op), Workload(point.label, "real", point.form, point.params)
+    inputs = trial.draw(point.op, workload, seed)
+    dims = trial.dims_of(point.op, workload, inputs)
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
     device = torch.device(measure.DEVICE)
     sets = []
-    for _ in range(bench.turns(problem.bytes(case.form, dims))):
+    for _ in range(bench.turns(problem.bytes(point.form, dims))):
         operands: dict[str, Any] = {
-            spec.name: None for spec in problem.operands(case.form) if spec.kind == "in"
+            spec.name: None for spec in problem.operands(point.form) if spec.kind == "in"
         }
         operands.update(trial.to_device(inputs, measure.DEVICE))
-        for spec in problem.operands(case.form):
+        for spec in problem.operands(point.form):
             if spec.kind == "out":
                 operands[spec.name] = trial.poison(spec, dims, device)
         sets.append(operands)
 
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
         def call(operands: dict[str, Any]) -> None:
-            ops._base.run(case.op, case.form, dict(operands), static=static, variant=variant, launch=launch)
+            ops._base.run(point.op, point.form, dict(operands), static=static, variant=variant, launch=launch)
 
         return [partial(call, operands) for operands in sets]
 
-    return facts(case, calls, dims)
+    return facts(point, calls, dims)
 
 
-def facts(case: Case, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None) -> Prepared:
-    """A case with the bytes and FLOPs of its dims."""
-    problem = problems.get(case.op)
-    return Prepared(calls, dims, problem.bytes(case.form, dims), problem.flops(case.form, dims), ceiling)
-
-
-@checked
-def call_of(case: Case, prepared: Prepared) -> registry.Call:
-    """The registry's view of a case on the current GPU."""
-    arch, gpu = ops._base.device_facts(torch.cuda.current_device())
-    dims = {name: value for name, value in prepared.dims.items() if name != "max_len"}
-    return registry.Call(case.op, case.form, arch, dims, gpu)
+def facts(
+    point: Point, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None
+) -> Fixture:
+    """A point with the bytes and FLOPs of its dims."""
+    problem = problems.get(point.op)
+    return Fixture(calls, dims, problem.bytes(point.form, dims), problem.flops(point.form, dims), ceiling)
 
 
 @checked
-def time_case(
-    case: Case, prepared: Prepared, *, baseline: bool = True, tuned: Mapping[str, Any] | None = None
+def call_of(point: Point, fixture: Fixture) -> registry.Call:
+    """The registry's view of a point on the current GPU."""
+    dims = {name: value for name, value in fixture.dims.items() if name != "max_len"}
+    return registry.Call.on(executors.gpu_at_hand(torch.cuda.current_device()), point.op, point.form, dims)
+
+
+@checked
+def time_point(
+    point: Point, fixture: Fixture, *, baseline: bool = True, tuned: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """One record: the variant's time, rates, and its ratio to the ceiling and to the Triton baseline.
 
     Args:
-        tuned: entry of `tune_case` whose winner is timed; by default what the registry selects.
+        tuned: entry of `tune_point` whose winner is timed; by default what the registry selects.
     """
-    selection = registry.select(call_of(case, prepared), tuned["variant"] if tuned else None)
+    selection = registry.select(call_of(point, fixture), tuned["variant"] if tuned else None)
     launch = {**selection.launch, **(tuned["launch"] if tuned else {})}
-    timing = bench.graph_time(prepared.calls(*(tuned["variant"], launch) if tuned else (None, None)))
+    timing = bench.graph_time(fixture.calls(*(tuned["variant"], launch) if tuned else (None, None)))
     record: dict[str, Any] = {
-        "op": case.op,
-        "form": case.form,
-        **case.params,
+        "op": point.op,
+        "form": point.form,
+        **point.params,
         "variant": selection.variant.id,
         "rule": "fastest of a sweep" if tuned else selection.rule,
         "launch": launch,
         **timing.to_dict(),
-        "gbps": prepared.bytes / timing.us / 1e3,
-        "tflops": {unit: count / timing.us / 1e6 for unit, count in prepared.flops.items()},
+        "gbps": fixture.bytes / timing.us / 1e3,
+        "tflops": {unit: count / timing.us / 1e6 for unit, count in fixture.flops.items()},
         "notes": [],
     }
-    if prepared.ceiling:
-        record["ceiling_us"] = measure.time_ceiling(prepared.ceiling, record)
+    if fixture.ceiling:
+        record["ceiling_us"] = measure.time_ceiling(fixture.ceiling, record)
         record["ratio"] = timing.us / record["ceiling_us"] if record["ceiling_us"] else None
-    if baseline and prepared.time_baseline is not None:
-        found = prepared.time_baseline(record["notes"])
+    if baseline and fixture.time_baseline is not None:
+        found = fixture.time_baseline(record["notes"])
         record["triton_us"] = found["us"] if found else None
     return record
 
 
 @checked
-def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """The tuned entry of a case: every variant that accepts it, timed; None where none could be.
+def tune_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """The tuned entry of a point: every variant that accepts it, timed; None where none could be.
 
     Args:
         failed: gets a line for each variant that could not be loaded or launched.
     """
-    call = call_of(case, prepared)
-    launches = _grid(case.op).launches
-    open_variants = [v for v in variants.variants(case.op) if registry.refusal(call, v) is None]
+    call = call_of(point, fixture)
+    launches = _grid(point.op).launches
+    open_variants = [v for v in variants.variants(point.op) if registry.refusal(call, v) is None]
     best: dict[str, tuple[float, dict[str, int]]] = {}
     for variant in open_variants:
         default = registry.explain(call, variant.id).selection
-        others = launches(case, default.launch, variant.knobs) if launches and default else []
+        others = launches(point, default.launch, variant.knobs) if launches and default else []
         for launch in ({}, *others):
             try:
-                us = bench.graph_time(prepared.calls(variant.id, launch), replays=15).us
+                us = bench.graph_time(fixture.calls(variant.id, launch), replays=15).us
             except DslKernelError as error:
                 if failed is not None:
                     failed.append(str(error))
@@ -210,8 +211,8 @@ def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -
         return None
     winner = min(best, key=lambda name: best[name][0])
     return {
-        "op": case.op,
-        "form": case.form,
+        "op": point.op,
+        "form": point.form,
         "bucket": registry.bucket(call),
         "variant": winner,
         "launch": best[winner][1],
@@ -231,7 +232,7 @@ def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
             "entry",
             expected="op, form and a bucket of sizes",
             got=", ".join(map(shown, entry)),
-            fix="see tune_case",
+            fix="see tune_point",
         )
     return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
 

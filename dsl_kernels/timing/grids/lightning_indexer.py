@@ -11,12 +11,12 @@ from ... import ops
 from ...dsa.steps import StepSize, draw
 from ...problems.lightning_indexer import PAGE
 from .. import bench, measure
-from . import Case, Grid, Prepared, facts
+from . import Fixture, Grid, Point, facts
 
 
-def _prepare(case: Case, seed: int) -> Prepared:
-    p = case.params
-    if case.form == "prefill":
+def _prepare(point: Point, seed: int) -> Fixture:
+    p = point.params
+    if point.form == "prefill":
         size = StepSize("prefill", rows=p["s"], context=p["skv"], index_heads=p["heads"])
         tensors = draw(size, device=measure.DEVICE, seed=seed)[0].tensors
         args = [
@@ -28,7 +28,7 @@ def _prepare(case: Case, seed: int) -> Prepared:
         def flat(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
             return [lambda: ops.lightning_indexer_prefill(*args, out=out, variant=variant)]
 
-        return facts(case, flat, dims)
+        return facts(point, flat, dims)
     next_n = p.get("next_n", 1)
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"], next_n=next_n, heads=8, topk=64)
     turns = bench.turns(p["b"] * p["len"] * 132.0)
@@ -54,7 +54,7 @@ def _prepare(case: Case, seed: int) -> Prepared:
 
     pages = [{"pages": s.tensors["k_index_cache"].view(size.pages, -1)} for s in sets]
     ceiling = measure.gathers(pages, measure.live_pages(sets))
-    return facts(case, paged, dims, ceiling)
+    return facts(point, paged, dims, ceiling)
 
 
 def _no_attention_cache() -> dict[str, torch.Tensor]:

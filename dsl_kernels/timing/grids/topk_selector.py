@@ -15,14 +15,14 @@ from ...dsa.steps import part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.topk_selector import draw
 from .. import bench, calibrate, measure
-from . import Case, Grid, Prepared, facts
+from . import Fixture, Grid, Point, facts
 
 DECODE_ROWS = 512
 """Rows that a decode step selects of at most."""
 
 
-def _prepare(case: Case, seed: int) -> Prepared:
-    p = case.params
+def _prepare(point: Point, seed: int) -> Fixture:
+    p = point.params
     rows, length, k = p["rows"], p["len"], p["k"]
     generator = torch.Generator().manual_seed(seed)
     sets = min(16, bench.turns(rows * length * 4.0))
@@ -57,7 +57,7 @@ def _prepare(case: Case, seed: int) -> Prepared:
             for scores, table in zip(logits, tables, strict=True)
         ]
 
-    return facts(case, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
+    return facts(point, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
 
 
 GRID = Grid(_prepare)
