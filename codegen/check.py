@@ -124,11 +124,16 @@ def _registers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
                 "lower the budget of the copy roles",
             )
     for role in s.roles:
-        held = sum(
-            b.per_thread * b.stages * DTYPES[b.dtype].bytes if b.per_thread is not None else b.bytes // role.threads
-            for b in s.buffers
-            if b.space is Space.REGISTER and b.role == role.name
-        ) // 4
+        held = (
+            sum(
+                b.per_thread * b.stages * DTYPES[b.dtype].bytes
+                if b.per_thread is not None
+                else b.bytes // role.threads
+                for b in s.buffers
+                if b.space is Space.REGISTER and b.role == role.name
+            )
+            // 4
+        )
         limit = min(role.registers or arch.registers_per_thread, arch.registers_per_thread)
         if held > limit:
             yield Violation(

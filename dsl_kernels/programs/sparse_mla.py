@@ -294,10 +294,25 @@ def _wide(k: SimpleNamespace) -> Schedule:
             return Buffer(f"{text}_{side}", registers, (hb,), "float32", role=side, per_thread=2, doc=doc)
 
         words = Buffer(
-            f"words_{side}", registers, (1, tokens, 288), "uint32", role=gatherer(side), per_thread=44, private=True, doc="tokens on their way"
+            f"words_{side}",
+            registers,
+            (1, tokens, 288),
+            "uint32",
+            role=gatherer(side),
+            per_thread=44,
+            private=True,
+            doc="tokens on their way",
         )
         return (
-            Buffer(f"ckv_s_{side}", shared, (tokens, LATENT_DIM), "bfloat16", k.stages, swizzle=128, doc="half a tile; read K-major for scores, MN-major for values"),
+            Buffer(
+                f"ckv_s_{side}",
+                shared,
+                (tokens, LATENT_DIM),
+                "bfloat16",
+                k.stages,
+                swizzle=128,
+                doc="half a tile; read K-major for scores, MN-major for values",
+            ),
             Buffer(f"kpe_s_{side}", shared, (tokens, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
             Buffer(f"p_s_{side}", shared, (hb, tokens), "bfloat16", swizzle=64),
             Buffer(f"peak_s_{side}", shared, (hb,), "float32", doc="the maxima that P is below"),
@@ -315,16 +330,40 @@ def _wide(k: SimpleNamespace) -> Schedule:
         values = {"n": half, "k": tokens, "b_major": "mn", "acc": f"acc_{side}"}
         scores = {"n": tokens, "acc": f"scores_{side}"}
         return (
-            Mma(f"qk_nope_{side}", k=LATENT_DIM, a="q_s", b=f"ckv_s_{side}", doc="S = Q K^T", **scores, **own),
+            Mma(
+                f"qk_nope_{side}", k=LATENT_DIM, a="q_s", b=f"ckv_s_{side}", doc="S = Q K^T", **scores, **own
+            ),
             Mma(f"qk_pe_{side}", k=ROPE_DIM, a="qpe_s", b=f"kpe_s_{side}", **scores, **own),
-            Mma(f"pv_{side}", a=f"p_s_{side}", b=f"ckv_s_{side}", doc="O += P K, of its own tokens", **values, **own),
-            Mma(f"pv_other_{side}", a=f"p_s_{other}", b=f"ckv_s_{other}", doc="O += P K, of the other's tokens", **values, **own),
+            Mma(
+                f"pv_{side}",
+                a=f"p_s_{side}",
+                b=f"ckv_s_{side}",
+                doc="O += P K, of its own tokens",
+                **values,
+                **own,
+            ),
+            Mma(
+                f"pv_other_{side}",
+                a=f"p_s_{other}",
+                b=f"ckv_s_{other}",
+                doc="O += P K, of the other's tokens",
+                **values,
+                **own,
+            ),
         )
 
     def pipelines(side: str) -> tuple[Pipeline, ...]:
         rows, weights = (f"ckv_s_{side}", f"kpe_s_{side}"), (f"p_s_{side}", f"peak_s_{side}")
         return (
-            Pipeline(f"kv_{side}", rows, gatherer(side), _filled(k), readers, k.stages, doc="its halves of live tiles of the split"),
+            Pipeline(
+                f"kv_{side}",
+                rows,
+                gatherer(side),
+                _filled(k),
+                readers,
+                k.stages,
+                doc="its halves of live tiles of the split",
+            ),
             Pipeline(f"p_{side}", weights, side, Engine.THREADS, readers, fill_arrive="warp"),
         )
 
@@ -1238,8 +1277,14 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if arch.tmem_columns == 0:
         if k.block == 64:
             attend = {role: partial(_attend_half, side=side) for side, role in enumerate(SIDES)}
-            apart = {f"gather_{role}": partial(_gather_sides, sides=(side,)) for side, role in enumerate(SIDES)}
-            return {START: _start, **attend, **(apart if k.kv == "fp8" else {"gather": partial(_gather_sides, sides=(0, 1))})}
+            apart = {
+                f"gather_{role}": partial(_gather_sides, sides=(side,)) for side, role in enumerate(SIDES)
+            }
+            return {
+                START: _start,
+                **attend,
+                **(apart if k.kv == "fp8" else {"gather": partial(_gather_sides, sides=(0, 1))}),
+            }
         return {START: _start, "gather": _gather, "attend": _attend if k.slices > 1 else _attend_whole}
     producer = _gather_rows if k.gather == "gather4" else _gather_units if k.kv == "bf16" else _gather_tokens
     return {START: _start, "softmax": _softmax, "producer": producer, "mma": _issue}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..arch import ArchSpec
 from ..arguments import checked
-from .lang import Schedule, Space
+from .lang import Engine, Schedule, Space
 from .plan import Action, barrier_plan, turn_plans
 
 _SHORT = {
@@ -74,7 +74,8 @@ def draw(schedule: Schedule) -> list[str]:
                 row[column] = "|"
             low, high = sorted((at[pipe.producer], at[reader.role]))
             if low == high:
-                ends = f"{pipe.name}, between CTAs: {held}{ring}; {pipe.fill.value} -> {reader.engine.value}"
+                where = "between CTAs" if pipe.fill is Engine.PEERS else "within the role"
+                ends = f"{pipe.name}, {where}: {held}{ring}; {pipe.fill.value} -> {reader.engine.value}"
             else:
                 row[low + 1 : high] = f" {pipe.name} ".center(high - low - 1, "=")
                 row[high - 1 if at[reader.role] == high else low + 1] = (

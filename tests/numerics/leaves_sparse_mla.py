@@ -147,12 +147,13 @@ def _pair(p: Probe, first: Leaf, of_first: tuple[Any, ...], second: Leaf, of_sec
         p.call(*of_second)
 
 
-@case(mla.fetch_ahead)
-def fetch_ahead(p: Probe) -> None:
+@case(mla.fetch_half)
+def fetch_half(p: Probe) -> None:
     # It has no result: the emulator sees that it stays within the cache.
     p.threads = 128
     p.var("kept", 7, out=True)
-    p.call(p.operand("kv_cache", _tokens(p, 40)), *_low_high(p, _ids(p, 40)), p.dim("n", 40), p.thread)
+    ids = p.var("low", _ids(p, 40)[:32], each="lane")
+    p.call(p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40), p.thread)
 
 
 @case(mla.load_half, half=(0, 1))
@@ -168,6 +169,20 @@ def load_and_store_half(p: Probe, half: int) -> None:
     )  # fmt: skip
     load, store = (words, 1, cache, half, low, high, n, p.thread), (words, 1, ckv, kpe, half, p.thread)
     _pair(p, mla.load_half, load, mla.store_half, store)
+
+
+@case(mla.store_slot)
+def store_slot(p: Probe) -> None:
+    p.threads = 128
+    words = p.registers("words", (1, 32, 288), dtype="uint32", places=straight(128, 44), private=True, out=False)  # fmt: skip
+    low, high = _low_high(p, _ids(p, 40))
+    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
+    ckv, kpe = (
+        p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        for text, width in (("ckv", 512), ("kpe", 64))
+    )
+    load, store = (words, 0, cache, 1, low, high, n, p.thread), (words, ckv, kpe, p.thread)
+    _pair(p, mla.load_half, load, mla.store_slot, store)
 
 
 @case(mla.move)
@@ -490,167 +505,40 @@ def merge_splits(p: Probe, splits: int, count: int) -> None:
     )
 
 
-# 64 heads on M, two warpgroups
-
-
-def _halves(columns: int) -> torch.Tensor:
-    """A tile [64, columns] of which each of two warpgroups has half of the columns."""
-    half = columns // 2
-    one = accumulators(64, half)
-    one = one // half * columns + one % half
-    return torch.cat([one, one + half])
+# 64 heads on M, a warpgroup a side
 
 
 def _heads_of_thread() -> torch.Tensor:
-    """The two heads of a thread, alike in both warpgroups."""
+    """The two heads of a thread."""
     warp, lane = warps_and_lanes()
-    one = 16 * warp + lane // 4 + 8 * torch.arange(2)
-    return torch.cat([one, one])
-
-
-def _two_heads() -> torch.Tensor:
-    """A value a head and warpgroup, [2, 64]."""
-    return _heads_of_thread() + torch.arange(256).view(-1, 1) // 128 * 64
+    return 16 * warp + lane // 4 + 8 * torch.arange(2)
 
 
 def _wide(p: Probe, title: str, value: torch.Tensor | None, columns: int, **kind: Any) -> Any:
-    return p.registers(title, (64, columns), value, places=_halves(columns), **kind)
-
-
-def _rows(p: Probe, title: str, value: torch.Tensor | None, **kind: Any) -> Any:
-    return p.registers(title, (2, 64), value, places=_two_heads(), **kind)
+    return p.registers(title, (64, columns), value, places=accumulators(64, columns), **kind)
 
 
 def _of_heads(p: Probe, title: str, value: torch.Tensor | None, **kind: Any) -> Any:
     return p.registers(title, (64,), value, places=_heads_of_thread(), **kind)
 
 
-@case(mla.mask_columns)
-def mask_columns(p: Probe) -> None:
-    p.threads, p.relative = 256, APPROXIMATE
-    bits = _bits(p, p.integers(0, 2, 64).bool())
-    p.call(_wide(p, "scores", p.normal(64, 64), 64), *bits, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
-
-
-@case(mla.row_maxima)
-def row_maxima(p: Probe) -> None:
-    p.threads = 256
-    p.call(_rows(p, "rows", None, partial="amax"), _wide(p, "scores", p.normal(64, 64), 64, out=False))
-
-
-@case(mla.share_maxima)
-def share_maxima(p: Probe) -> None:
-    p.threads = 256
-    rows = _rows(p, "rows", p.normal(256, 2), partial="amax")
-    p.call(rows, p.shared("red", (2, 64), out=True), p.thread)
-
-
-@case(mla.softmax_rows)
-def softmax_rows(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 256, APPROXIMATE, 1e-6
-    tops, peak = p.normal(2, 64) + 2, p.normal(64)
-    peak[::3] = -INF
+@case(mla.copy_half, columns=(64, 512))
+def copy_half(p: Probe, columns: int) -> None:
+    p.threads, p.lands = 128, "cp_async"
+    cache = p.normal(40, columns + 8).bfloat16()[:, :columns]
     p.call(
-        _wide(p, "scores", p.normal(64, 64), 64),
-        _rows(p, "sums", p.uniform(256, 2), partial="sum"),
-        _wide(p, "acc", p.normal(64, 128), 128),
-        _of_heads(p, "peak", peak),
-        _rows(p, "rows", tops, out=False),
-        p.shared("red", (2, 64), tops),
+        p.shared("target", (32, columns), dtype="bfloat16", swizzle=128, out=True, slot=True),
+        p.operand("cache", cache, pitch="cache_stride"),
+        columns,
+        p.var("low", _ids(p, 40)[:32], each="lane"),
+        p.dim("n", 40),
         p.thread,
     )
 
 
-@case(mla.store_rows)
-def store_rows(p: Probe) -> None:
-    p.threads = 256
-    target = p.shared("p_s", (64, 64), dtype="bfloat16", swizzle=128, out=True)
-    p.call(target, _wide(p, "weights", p.normal(64, 64), 64, out=False), p.thread)
-
-
-@case(mla.share_sums)
-def share_sums(p: Probe) -> None:
-    p.threads, p.relative = 256, APPROXIMATE
-    sums = _rows(p, "sums", p.uniform(256, 2), partial="sum", out=False)
-    p.call(_rows(p, "rows", None), sums, p.shared("red", (2, 64), out=True), p.thread)
-
-
-@case(mla.normalise_rows)
-def normalise_rows(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 256, APPROXIMATE, 1e-6
-    sums = p.uniform(2, 64)
-    sums[:, 7] = 0
-    p.call(
-        _wide(p, "acc", p.normal(64, 128), 128),
-        _rows(p, "sums", None),
-        _of_heads(p, "peak", p.normal(64), out=False),
-        _rows(p, "rows", sums, out=False),
-        p.shared("red", (2, 64), sums),
-        p.thread,
-    )
-
-
-@case(mla.leave_rows)
-def leave_rows(p: Probe) -> None:
-    p.threads = 256
-    lses = p.normal(64).expand(2, 64).clone()
-    p.call(
-        _wide(p, "acc", p.normal(64, 512), 512, out=False),
-        _rows(p, "lses", lses, out=False),
-        *_scratch(p, True, splits=3, heads=128),
-        p.dim("row", 1),
-        p.dim("splits", 3),
-        p.dim("split", 2),
-        p.dim("head0", 64),
-        128,
-        p.thread,
-    )
-
-
-@case(mla.merge_rows)
-def merge_rows(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 256, 1e-5, 2e-6
-    p.call(
-        _wide(p, "acc", None, 512),
-        _rows(p, "lses", None),
-        *_scratch(p, False, splits=3, heads=128),
-        p.dim("row", 1),
-        p.dim("splits", 3),
-        p.dim("head0", 64),
-        128,
-        p.thread,
-    )
-
-
-@case(mla.store_result_rows)
-def store_result_rows(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 256, BF16, 1e-6
-    lses = p.normal(64)
-    lses[9] = -INF
-    p.call(
-        p.operand("out", torch.full((2, 128, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 128), -77.0), out=True),
-        _wide(p, "acc", p.normal(64, 512), 512, out=False),
-        _rows(p, "lses", lses.expand(2, 64).clone(), out=False),
-        _of_heads(p, "sinks", p.normal(64), out=False),
-        p.dim("row", 1),
-        p.dim("head0", 64),
-        128,
-        p.shared("scratch", (64, 512), dtype="bfloat16", swizzle=128),
-        p.scalar("lse_scale", 0.7),
-        p.thread,
-    )
-
-
-@case(mla.load_row_sinks)
-def load_row_sinks(p: Probe) -> None:
-    p.threads = 256
-    p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64), p.thread)
-
-
-@case(mla.load_query_rows, columns=(64, 512))
-def load_query_rows(p: Probe, columns: int) -> None:
-    p.threads = 256
+@case(mla.copy_query_rows, columns=(64, 512))
+def copy_query_rows(p: Probe, columns: int) -> None:
+    p.threads, p.lands = 128, "cp_async"
     p.call(
         p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True),
         p.operand("q", p.normal(2, 128, columns).bfloat16()),
@@ -660,6 +548,148 @@ def load_query_rows(p: Probe, columns: int) -> None:
         columns,
         p.thread,
     )
+
+
+@case(mla.mask_columns, some=(True, False))
+def mask_columns(p: Probe, some: bool) -> None:
+    p.threads, p.relative = 128, APPROXIMATE
+    valid = p.integers(0, 2, 32).bool() if some else torch.ones(32, dtype=torch.bool)
+    bits = p.var("in_low", valid, each="bits")
+    p.call(_wide(p, "scores", p.normal(64, 32), 32), bits, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
+
+
+@case(mla.softmax_rows, tops=("high", "low", "none"))
+def softmax_rows(p: Probe, tops: str) -> None:
+    """No maximum rises; those of two warps rise; nothing before and rows without a valid token."""
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    scores, peak = p.normal(64, 32), p.normal(64)
+    if tops == "low":
+        scores[5, 3], scores[63, 31] = 11.0, 13.0
+    elif tops == "none":
+        peak[:] = -INF
+        scores[::2] = -INF
+    p.call(
+        _wide(p, "scores", scores, 32),
+        _of_heads(p, "sums", p.uniform(128, 2), partial="sum"),
+        _of_heads(p, "peak", peak),
+        _of_heads(p, "factor", None),
+        8,
+        p.thread,
+    )
+
+
+@case(mla.share_peak)
+def share_peak(p: Probe) -> None:
+    p.threads = 128
+    p.call(p.shared("peak_s", (64,), out=True), _of_heads(p, "peak", p.normal(64), out=False), p.thread)
+
+
+@case(mla.follow_peak, risen=(True, False))
+def follow_peak(p: Probe, risen: bool) -> None:
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    peak = p.normal(64)
+    peak[::3] = -INF
+    other = peak + 3 if risen else peak.clone()
+    other[::6] = 1.5 if risen else -INF
+    p.call(
+        _of_heads(p, "peak", peak),
+        _of_heads(p, "sums", p.uniform(128, 2), partial="sum"),
+        _wide(p, "acc", p.normal(64, 256), 256),
+        p.shared("peak_s", (64,), other),
+        p.thread,
+    )
+
+
+@case(mla.store_rows)
+def store_rows(p: Probe) -> None:
+    p.threads = 128
+    target = p.shared("p_s", (64, 32), dtype="bfloat16", swizzle=64, out=True)
+    p.call(target, _wide(p, "weights", p.normal(64, 32), 32, out=False), p.thread)
+
+
+@case(mla.share_sums, side=(0, 1))
+def share_sums(p: Probe, side: int) -> None:
+    p.threads, p.relative = 128, APPROXIMATE
+    sums = _of_heads(p, "sums", p.uniform(128, 2), partial="sum", out=False)
+    p.call(sums, p.shared("red", (2, 64), p.normal(2, 64), out=True), side, p.thread)
+
+
+@case(mla.total_rows, side=(0, 1))
+def total_rows(p: Probe, side: int) -> None:
+    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
+    sums = p.uniform(2, 64)
+    sums[:, 7] = 0
+    p.call(
+        _of_heads(p, "sums", sums[side].clone()),
+        _of_heads(p, "peak", p.normal(64), out=False),
+        _of_heads(p, "factor", None),
+        p.shared("red", (2, 64), sums),
+        side,
+        p.thread,
+    )
+
+
+@case(mla.leave_rows, side=(0, 1))
+def leave_rows(p: Probe, side: int) -> None:
+    p.threads = 128
+    p.call(
+        _wide(p, "acc", p.normal(64, 256), 256, out=False),
+        _of_heads(p, "factor", p.uniform(64), out=False),
+        _of_heads(p, "lses", p.normal(64), out=False),
+        *_scratch(p, True, splits=3, heads=128),
+        p.dim("row", 1),
+        p.dim("splits", 3),
+        p.dim("split", 2),
+        p.dim("head0", 64),
+        128,
+        side,
+        p.thread,
+    )
+
+
+@case(mla.merge_rows, side=(0, 1))
+def merge_rows(p: Probe, side: int) -> None:
+    p.threads, p.relative, p.absolute = 128, 1e-5, 2e-6
+    p.call(
+        _wide(p, "acc", None, 256),
+        _of_heads(p, "factor", None),
+        _of_heads(p, "lses", None),
+        *_scratch(p, False, splits=3, heads=128),
+        p.dim("row", 1),
+        p.dim("splits", 3),
+        p.dim("head0", 64),
+        128,
+        side,
+        p.thread,
+    )
+
+
+@case(mla.store_result_rows, side=(0, 1))
+def store_result_rows(p: Probe, side: int) -> None:
+    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
+    lses = p.normal(64)
+    lses[9] = -INF
+    p.call(
+        p.operand("out", torch.full((2, 128, 512), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, 128), -77.0), out=True),
+        _wide(p, "acc", p.normal(64, 256), 256, out=False),
+        _of_heads(p, "factor", p.uniform(64), out=False),
+        _of_heads(p, "lses", lses, out=False),
+        _of_heads(p, "sinks", p.normal(64), out=False),
+        p.dim("row", 1),
+        p.dim("head0", 64),
+        128,
+        p.shared("scratch", (32, 512), dtype="bfloat16", swizzle=128),
+        p.scalar("lse_scale", 0.7),
+        side,
+        p.thread,
+    )
+
+
+@case(mla.load_row_sinks)
+def load_row_sinks(p: Probe) -> None:
+    p.threads = 128
+    p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64), p.thread)
 
 
 # tcgen05

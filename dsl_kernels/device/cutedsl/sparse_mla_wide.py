@@ -22,6 +22,7 @@ THREADS = 128
 
 rescale_rows = gqa_forward.rescale_rows
 
+
 def copy_half(target, cache, stride, columns, ids, n, thread):
     """Start the copies of half a tile's rows, whose ids the lanes hold; zeros where an id names no row."""
     to, base, pitch = target.toint(), cache.toint(), Int64(stride) * 2
@@ -78,6 +79,11 @@ def store_rows(target, weights, thread):
         )
 
 
+def _shrinking(peak, risen):
+    """What is summed up below one maximum times this is below a higher one; neither may have seen a token."""
+    return Float32(cutlass.select_(peak == risen, Float32(1.0), exp2(peak - risen)))
+
+
 @cute.jit
 def softmax_rows(
     scores: cute.Tensor, sums: cute.Tensor, peak: cute.Tensor, factor: cute.Tensor, rise: cutlass.Constexpr, thread: Int32
@@ -91,7 +97,7 @@ def softmax_rows(
     if cute.arch.vote_any_sync((most[0] > peak[0] + rise) | (most[1] > peak[1] + rise)):
         for r in cutlass.range_constexpr(2):
             risen = cute.arch.fmax(peak[r], across_quad(most[r], cute.arch.fmax))
-            factor[r] = exp2(peak[r] - risen)
+            factor[r] = _shrinking(peak[r], risen)
             peak[r], sums[r] = risen, sums[r] * factor[r]
     for r in cutlass.range_constexpr(2):
         mine = [i for i in range(cute.size(values)) if i // 2 % 2 == r]
@@ -115,15 +121,12 @@ def _leave(target: cute.Pointer, rows: cute.Tensor, thread: Int32):
 
 
 @cute.jit
-def follow_peak(
-    peak: cute.Tensor, sums: cute.Tensor, acc: cute.Tensor, other: cute.Pointer, thread: Int32
-):
+def follow_peak(peak: cute.Tensor, sums: cute.Tensor, acc: cute.Tensor, other: cute.Pointer, thread: Int32):
     """Raise the maxima to those behind the other side's tile, which are no lower."""
     pair, output = cute.make_tensor(other + row_of(thread), cute.make_layout(9)), flat(acc)
     if cute.arch.vote_any_sync((pair[0] != peak[0]) | (pair[8] != peak[1])):
         for r in cutlass.range_constexpr(2):
-            same = pair[8 * r] == peak[r]
-            factor = Float32(cutlass.select_(same, Float32(1.0), exp2(peak[r] - pair[8 * r])))
+            factor = _shrinking(peak[r], pair[8 * r])
             peak[r], sums[r] = pair[8 * r], sums[r] * factor
             for i in cutlass.range_constexpr(cute.size(output)):
                 if cutlass.const_expr(i // 2 % 2 == r):
@@ -165,7 +168,9 @@ def leave_rows(
     heads_at = (Int64(row) * splits + split) * heads + head0
     room = heads_at * 512 + side * (HEADS * HALF_DIMS) + thread * 4
     for u in cutlass.range_constexpr(cute.size(acc) // 4):
-        leaf.store_partial(o_partial, room + u * (4 * leaf.CONSUMERS), [acc[4 * u + e] * factor[e // 2] for e in range(4)])
+        leaf.store_partial(
+            o_partial, room + u * (4 * leaf.CONSUMERS), [acc[4 * u + e] * factor[e // 2] for e in range(4)]
+        )
     if cutlass.const_expr(side == 0):
         _leave(lse_partial + heads_at, lses, thread)
 

@@ -487,7 +487,8 @@ def leave_rows(
     """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
     values = _rows_by_thread(acc * factor[:, None])
     _room(o_partial[row, split], head0, acc, side).copy_(values.reshape(-1))
-    lse_partial[row, split, head0 : head0 + len(acc)] = lses
+    if side == 0:
+        lse_partial[row, split, head0 : head0 + len(acc)] = lses
 
 
 @leaf
@@ -495,12 +496,16 @@ def merge_rows(
     acc: Any, factor: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, head0: int, heads: int, side: int, thread: Any
 ) -> None:  # fmt: skip
     """Replace half of O, as a sum that `factor` normalises, and its lses by those of all splits."""
-    parts = [_rows_from_threads(_room(o_partial[row, s], head0, acc, side)) for s in range(splits)]
-    values = torch.stack(parts)[:, None].transpose(2, 3)
-    merged, lse = join(values, lse_partial[row, :splits, None, head0 : head0 + len(acc)])
-    acc.copy_(merged[0].T)
-    factor.fill_(1.0)
-    lses.copy_(lse[0])
+    parts = torch.stack(
+        [_rows_from_threads(_room(o_partial[row, s], head0, acc, side)) for s in range(splits)]
+    )
+    found = lse_partial[row, :splits, head0 : head0 + len(acc)]
+    top = found.amax(dim=0)
+    shares = torch.where(found == -math.inf, 0.0, torch.exp2(found - top))
+    total = shares.sum(dim=0)
+    acc.copy_((parts * shares[:, :, None]).sum(dim=0))
+    factor.copy_(torch.where(total > 0, 1 / total, 0.0))
+    lses.copy_(torch.where(total > 0, torch.log2(total) + top, -math.inf))
 
 
 @leaf
@@ -512,8 +517,11 @@ def store_result_rows(
     The rows pass through `scratch`, so that whole rows go out at once.
     """
     block, width = slice(head0, head0 + len(acc)), acc.shape[1]
-    out[row, block, side * width : (side + 1) * width] = (acc * (factor * share_of(lses, sinks))[:, None]).to(out.dtype)
-    lse[row, block] = lses * lse_scale
+    out[row, block, side * width : (side + 1) * width] = (acc * (factor * share_of(lses, sinks))[:, None]).to(
+        out.dtype
+    )
+    if side == 0:
+        lse[row, block] = lses * lse_scale
 
 
 @leaf
@@ -523,8 +531,6 @@ def load_row_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
 
 
 @leaf
-def copy_query_rows(
-    target: Any, q: Any, row: int, head0: int, heads: int, columns: int, thread: Any
-) -> None:
+def copy_query_rows(target: Any, q: Any, row: int, head0: int, heads: int, columns: int, thread: Any) -> None:
     """Start the copies of a block of 64 heads of one query."""
     target.copy_(q[row, head0 : head0 + len(target)])

@@ -9,12 +9,12 @@ edit those, not this file. Knobs: heads=128, kv=fp8, tile=64, stages=2, cluster=
   |======================= q =======================>|   q_s qpe_s, once; cp_async -> wgmma
   |============ kv_left ===========>|                |   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
   |==================== kv_left ====================>|   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
-  |                |                |                |   p_left, between CTAs: p_s_left peak_s_left; threads -> wgmma
+  |                |                |                |   p_left, within the role: p_s_left peak_s_left; threads -> wgmma
   |                |                |==== p_left ===>|   p_s_left peak_s_left; threads -> wgmma
   |                |=== kv_right ==>|                |   ckv_s_right kpe_s_right, ring of 2; threads -> wgmma
   |                |============ kv_right ==========>|   ckv_s_right kpe_s_right, ring of 2; threads -> wgmma
   |                |                |<== p_right ====|   p_s_right peak_s_right; threads -> wgmma
-  |                |                |                |   p_right, between CTAs: p_s_right peak_s_right; threads -> wgmma
+  |                |                |                |   p_right, within the role: p_s_right peak_s_right; threads -> wgmma
 
 roles
   left       threads 0..127, 184 registers  scores of the first half of each tile, and that half of the dims
