@@ -222,7 +222,9 @@ def explain(
     chosen.chosen = True
     dims = dict(call.dims)
     computed = (
-        program.launch(SimpleNamespace(**chosen.variant.knobs), dims, call.row) if program.launch else {}
+        program.launch(SimpleNamespace(**chosen.variant.knobs), {**dims, **launch}, call.row)
+        if program.launch
+        else {}
     )
     result.selection = Selection(chosen.variant, {**computed, **launch}, rule)
     return result

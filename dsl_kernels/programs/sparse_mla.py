@@ -40,7 +40,7 @@ from ..tile.lang import (
     Space,
     TileProgram,
 )
-from ..tile.text import Expr, Recorder, Rows, Slot, Value, View, name
+from ..tile.text import Expr, Recorder, Rows, Slot, Value, View, minimum, name
 
 LOG2E = math.log2(math.e)
 LATENT_DIM, ROPE_DIM = Size(layouts.LATENT_DIM, "LATENT_DIM"), Size(layouts.ROPE_DIM, "ROPE_DIM")
@@ -73,6 +73,8 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
 # Bytes of shared memory that the driver keeps of each CTA.
 RESERVED_SMEM = 1024
+# What a block of heads costs a CTA beside its tiles, and what merging a part of one costs, in tiles.
+SEGMENT_TILES, MERGE_TILES = 3.5, 1.2
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 
@@ -275,13 +277,14 @@ def _sliced(k: SimpleNamespace) -> Schedule:
 def _wide(k: SimpleNamespace) -> Schedule:
     """Hopper, 64 heads on M: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
 
+    A CTA takes `share` consecutive tiles of all there are, be they of one block of heads or of several.
     fp8 tokens are unpacked by a warpgroup a half: one alone would take longer than both products.
     """
     hb, tokens, half = k.block, k.tile // 2, Size(LATENT_DIM // 2, "HALF")
     shared, registers = Space.SHARED, Space.REGISTER
     readers = tuple(Reader(side, Engine.WGMMA, "warp") for side in SIDES)
     fp8 = k.kv == "fp8"
-    attend, gather = (184, 72) if fp8 else (216, 72)
+    attend, gather = (192, 64) if fp8 else (224, 64)
 
     def gatherer(side: str) -> str:
         return f"gather_{side}" if fp8 else "gather"
@@ -381,12 +384,12 @@ def _wide(k: SimpleNamespace) -> Schedule:
             *(buffer for side in SIDES for buffer in of_side(side)),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s"), gatherer(SIDES[0]), Engine.CP_ASYNC, readers, rounds="once"),
+            Pipeline("q", ("q_s", "qpe_s"), gatherer(SIDES[0]), Engine.CP_ASYNC, readers),
             *(pipeline for side in SIDES for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for side, other in sided for product in products(side, other)),
-        grid=(f"t * {k.heads // hb}", "splits"),
-        axes=("bx", "split"),
+        grid=(f"arrival_slots - t * {k.heads // hb}",),
+        axes=("cta",),
         named_barriers={"attend": SIDES},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half},
     )  # fmt: skip
@@ -548,6 +551,54 @@ class _Walk:
         )
 
 
+def _start_of_share(m: Recorder) -> None:
+    """Heads on M: this CTA's block of heads, and which of all queries' tiles are its, from `unit` to `end`.
+
+    A query has `span` of them, of which those past its last are empty. CTAs side by side have the same tiles, each for its
+    own block of heads.
+    """
+    blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
+    which: Value = m.block(0)
+    if blocks > 1:
+        m.let("head0", m.block(0) % blocks * m.c.head_block)
+        which = m.block(0) // blocks
+    m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
+    ctas = m.let("ctas", m.dim("arrival_slots") // blocks - t)
+    tiles = m.dim("topk") // m.k.tile
+    share = m.var("share", (tiles + splits - 1) // splits)
+    span = m.var("span", share * splits)
+    m.comment("Not so many parts of each query: whole queries, or tiles regardless of queries.")
+    with m.when(ctas.equals(t * splits).equals(False)):
+        m.set(span, tiles)
+        m.set(share, (t * tiles + ctas - 1) // ctas)
+        with m.when(splits.equals(1)):
+            m.set(share, (t + ctas - 1) // ctas * tiles)
+    m.var("unit", which * share)
+    m.let("end", minimum(name("unit") + share, t * span))
+    m.var("done")
+    m.var("it")
+    for text in ("low", "high", "in_low", "in_high"):
+        m.var(text)
+    m.var("live", False, "bool")
+    m.barriers_stand()
+    m.depend()
+
+
+def _segments(m: Recorder) -> Iterator[_Walk]:
+    """The queries of which this CTA has tiles, with those tiles; `done` counts them."""
+    unit, end, span, low, high = name("unit"), name("end"), name("span"), name("low"), name("high")
+    for _ in m.repeat(unit < end):
+        row = m.let("row", unit // span)
+        first = m.let("first", unit - row * span)
+        turns = m.let("turns", minimum(end - unit, m.dim("topk") // m.k.tile - first))
+        with m.when(turns > 0):
+            ids = (m.operand("indices"), m.dim("topk"), row)
+            leaf.read_ids(m, low, high, *ids, 0, turns, first, 1, m.lane)
+            yield _Walk(row, name("head0") if m.c.head_blocks > 1 else 0, first, 1, turns)
+            m.set(name("done"), name("done") + 1)
+        m.set(unit, minimum(end, row * span + span))
+
+
 def _start(m: Recorder) -> None:
     """Where this CTA is and its first ids; on Hopper before that nothing that a kernel before this one has written."""
     blocks, hb, slices = m.c.head_blocks, m.c.head_block, _slices(m)
@@ -589,9 +640,9 @@ def _start(m: Recorder) -> None:
     )
 
 
-def _live_tiles(m: Recorder, *, more: int = 0) -> Iterator[Expr]:
+def _live_tiles(m: Recorder, walk: _Walk | None = None, *, more: int = 0) -> Iterator[Expr]:
     """Turns of the walk; ids are read one turn ahead, and `in_low`, `in_high`, `live` tell which are valid."""
-    walk, low, high = _Walk.named(m), name("low"), name("high")
+    walk, low, high = walk or _Walk.named(m), name("low"), name("high")
     for turn in m.loop("turn", walk.turns + more):
         leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high, m.dim("n"))
         if str(m.role).startswith(("gather", "producer")) and not m.schedule.maps:
@@ -699,9 +750,9 @@ def _gather_halves(m: Recorder) -> None:
 def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
     """Heads on M: the queries, then half a tile into the ring of each of `sides`."""
     it, ids, n, thread = name("it"), (name("now_low"), name("now_high")), m.dim("n"), m.thread
-    walk = _Walk.named(m)
-    if 0 in sides:
-        q = m.acquire("q", 0)
+
+    def copy_queries(walk: _Walk) -> None:
+        q = m.acquire("q", name("done"))
         for target, operand, columns in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
             leaf.copy_query_rows(
                 m, target, m.operand(operand), walk.row, walk.head0, m.k.heads, columns, thread
@@ -725,11 +776,14 @@ def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
             leaf.copy_half(m, target, rows, columns, ids[side], n, thread)
         m.commit(kv)
 
-    for _ in _live_tiles(m):
-        with m.when(name("live", "bool")):
-            for side in sides:
-                (copy if m.k.kv == "bf16" else unpack)(side)
-            m.set(it, it + 1)
+    for walk in _segments(m):
+        if 0 in sides:
+            copy_queries(walk)
+        for _ in _live_tiles(m, walk):
+            with m.when(name("live", "bool")):
+                for side in sides:
+                    (copy if m.k.kv == "bf16" else unpack)(side)
+                m.set(it, it + 1)
 
 
 def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
@@ -958,26 +1012,22 @@ def _attend(m: Recorder) -> None:
 
 def _attend_half(m: Recorder, side: int) -> None:
     """Heads on M: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
-    k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
+    c, it, thread = m.c, name("it"), m.thread
     own, other = SIDES[side], SIDES[1 - side]
     scores, acc, sums, peak, factor, sinks = (
         m.buffer(f"{text}_{own}") for text in ("scores", "acc", "sums", "peak", "factor", "sinks")
     )
     red, low, high, live = m.buffer("red_s"), name("low"), name("high"), name("live", "bool")
-    leaf.load_row_sinks(m, sinks, m.operand("attn_sink"), walk.head0, thread)
-    m.fill(acc, 0.0)
-    m.fill(sums, 0.0)
-    m.fill(peak, -math.inf)
-    turn = m.var("turn", -1)
+    turn = m.var("turn")
 
-    def walk_on() -> None:
+    def walk_on(walk: _Walk) -> None:
         """To the next tile with a valid id; `live` says whether there is one."""
         m.set(live, False)
-        for _ in m.repeat(live.equals(False) & (turn + 1 < walk.turns)):
-            m.set(turn, turn + 1)
+        for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
             leaf.vote(m, name("in_low"), name("in_high"), live, low, high, m.dim("n"))
+            m.set(turn, turn + 1)
             ids = (m.operand("indices"), m.dim("topk"), walk.row)
-            leaf.read_ids(m, low, high, *ids, turn + 1, walk.turns, walk.split, walk.splits, m.lane)
+            leaf.read_ids(m, low, high, *ids, turn, walk.turns, walk.split, walk.splits, m.lane)
 
     def add(product: str, weights: View, values: View) -> None:
         m.multiply(product, acc, weights, values.columns(side * c.half, c.half), accumulate=True)
@@ -993,7 +1043,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         for slot in slots:
             m.release(slot)
 
-    def score(first: bool) -> None:
+    def score(walk: _Walk, q: Slot, first: bool) -> None:
         """This side's half. The other's before it is added while the scores are on their way, or the softmax works on them."""
         kv = m.wait(f"kv_{own}", it)
         ckv, kpe = _rows_of(kv, side)
@@ -1013,34 +1063,55 @@ def _attend_half(m: Recorder, side: int) -> None:
         leaf.rescale_rows(m, acc, factor, thread)
         m.wait(f"p_{own}", it)
         add(f"pv_{own}", weights, ckv)
-        walk_on()
+        walk_on(walk)
         let_go(p, kv)
         m.set(it, it + 1)
 
-    walk_on()
-    q = m.wait("q", 0)
-    if side == 0:
-        with m.when(live):
-            score(first=True)
-    for _ in m.repeat(live):
-        score(first=False)
-    if side == 0:
-        with m.when(it > 0):
-            let_go(*join(it - 1))
-    leaf.share_sums(m, sums, red, side, thread)
-    m.meet("attend")
-    leaf.total_rows(m, sums, peak, factor, red, side, thread)
+    for walk in _segments(m):
+        leaf.load_row_sinks(m, sinks, m.operand("attn_sink"), walk.head0, thread)
+        m.fill(acc, 0.0)
+        m.fill(sums, 0.0)
+        m.fill(peak, -math.inf)
+        begin = m.let("begin", it)
+        m.set(turn, 0)
+        walk_on(walk)
+        q = m.wait("q", name("done"))
+        if side == 0:
+            with m.when(live):
+                score(walk, q, first=True)
+        for _ in m.repeat(live):
+            score(walk, q, first=False)
+        if side == 0:
+            with m.when(it > begin):
+                let_go(*join(it - 1))
+        leaf.share_sums(m, sums, red, side, thread)
+        m.meet("attend")
+        leaf.total_rows(m, sums, peak, factor, red, side, thread)
+        _end_of_segment(m, walk, q, side)
+        m.comment("What the sides have left for one another is read.")
+        m.meet("attend")
+        m.release(q)
+
+
+def _end_of_segment(m: Recorder, walk: _Walk, q: Slot, side: int) -> None:
+    """Heads on M: the result, or a part of it, which the last CTA to come merges with the others'. The queries are done with."""
+    own, thread, share, span = SIDES[side], m.thread, name("share"), name("span")
+    acc, factor, sums, sinks = (m.buffer(f"{text}_{own}") for text in ("acc", "factor", "sums", "sinks"))
     last, splits = m.var("last", True, "bool"), m.dim("splits")
     scratch = (m.operand("o_partial"), m.operand("lse_partial"))
-    with m.when(splits > 1):
+    blocks = m.c.head_blocks
+    from_cta = m.let("from_cta", walk.row * span // share)
+    parts = m.let("parts", (walk.row * span + m.dim("topk") // m.k.tile - 1) // share - from_cta + 1)
+    with m.when(parts > 1):
+        part = m.block(0) // blocks - from_cta
         leaf.leave_rows(
-            m, acc, factor, sums, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, side, thread
+            m, acc, factor, sums, *scratch, walk.row, splits, part, walk.head0, m.k.heads, side, thread
         )
-        m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
+        m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + m.block(0) % blocks, parts, "attend")
     with m.when(last):
-        with m.when(splits > 1):
+        with m.when(parts > 1):
             leaf.merge_rows(
-                m, acc, factor, sums, *scratch, walk.row, splits, walk.head0, k.heads, side, thread
+                m, acc, factor, sums, *scratch, walk.row, splits, parts, walk.head0, m.k.heads, side, thread
             )
         leaf.store_result_rows(
             m,
@@ -1052,8 +1123,8 @@ def _attend_half(m: Recorder, side: int) -> None:
             sinks,
             walk.row,
             walk.head0,
-            k.heads,
-            m.buffer(f"ckv_s_{own}", 0),
+            m.k.heads,
+            q.q_s.columns(side * m.c.half, m.c.half),
             m.scalar("lse_scale"),
             side,
             thread,
@@ -1281,7 +1352,7 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
                 f"gather_{role}": partial(_gather_sides, sides=(side,)) for side, role in enumerate(SIDES)
             }
             return {
-                START: _start,
+                START: _start_of_share,
                 **attend,
                 **(apart if k.kv == "fp8" else {"gather": partial(_gather_sides, sides=(0, 1))}),
             }
@@ -1294,6 +1365,9 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     """Queries once, then rows, products and weights a tile of the split, and what its end writes."""
     hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
     tiles = -(-(dims["topk"] // k.tile) // (dims["splits"] // slices))
+    if "half" in schedule.constants:
+        ctas = dims["arrival_slots"] // schedule.constants["head_blocks"] - dims["t"]
+        tiles = -(-dims["t"] * (dims["topk"] // k.tile) // ctas)
     row = FP8_TOKEN_BYTES if k.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
     # On Blackwell a product takes a quarter of the latent dims.
     units = schedule.constants.get("units", 1)
@@ -1378,6 +1452,8 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads))))
     tiles = max(1, dims["topk"] // k.tile) * slices
+    if getattr(k, "block", 0) == 64:
+        return _shares(max(1, dims["t"]), k.heads // k.block, tiles, dims.get("splits"), gpu)
     slots = gpu.sms * (_sliced_ctas_per_sm(k) if slices > 1 else 1)
     clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
     if not gpu.arch.tmem_columns:
@@ -1386,6 +1462,33 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
         # Halving keeps the splits equal where the number of tiles is a power of two.
         clusters = 1 << (clusters.bit_length() - 1)
     return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
+
+
+def _shares(t: int, blocks: int, tiles: int, splits: int | None, gpu: GpuSpec) -> dict[str, int]:
+    """How many tiles a CTA takes: equal parts of each query, whole queries, or as many as every SM can have at once.
+
+    Where a CTA's tiles go on into the next query, parts of two are merged, but no SM waits for another.
+    """
+    sms = max(1, gpu.sms // blocks)
+
+    def even(parts: int) -> tuple[float, int, int]:
+        late = -(-t * parts // sms) * (-(-tiles // parts) + SEGMENT_TILES)
+        return late + MERGE_TILES * parts * (parts > 1), t * parts, parts
+
+    def on_and_on(share: int) -> tuple[float, int, int]:
+        ctas = -(-t * tiles // share)
+        share = -(-t * tiles // ctas) if share % tiles else share
+        parts = 1 if share % tiles == 0 else (tiles - 2) // share + 2
+        segments = -(-share // tiles) + (parts > 1)
+        return share + SEGMENT_TILES * segments + MERGE_TILES * parts * (parts > 1), ctas, parts
+
+    if splits is not None:
+        found = [even(splits)]
+    else:
+        found = [even(parts) for parts in range(1, min(tiles, LONE_SPLITS) + 1)]
+        found += [on_and_on(share) for share in {tiles * -(-t // sms), -(-t * tiles // sms)}]
+    _, ctas, parts = min(found)
+    return {"splits": parts, "arrival_slots": blocks * (t + ctas)}
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:

@@ -657,6 +657,7 @@ def merge_rows(p: Probe, side: int) -> None:
         *_scratch(p, False, splits=3, heads=128),
         p.dim("row", 1),
         p.dim("splits", 3),
+        p.dim("parts", 2),
         p.dim("head0", 64),
         128,
         side,

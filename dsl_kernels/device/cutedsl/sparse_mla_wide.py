@@ -183,14 +183,15 @@ def merge_rows(
     o_partial: cute.Pointer,
     lse_partial: cute.Pointer,
     row: Int32,
+    splits: Int32,
     parts: Int32,
     head0: Int32,
     heads: cutlass.Constexpr,
     side: cutlass.Constexpr,
     thread: Int32,
 ):
-    """Replace this thread's rows of half of O, as a sum that `factor` normalises, and their lses by those of all splits."""
-    heads_at = Int64(row) * parts * heads + head0
+    """Replace this thread's rows of half of O, as a sum that `factor` normalises, and their lses by those of the first `parts` splits."""
+    heads_at = Int64(row) * splits * heads + head0
     room = heads_at * 512 + side * (HEADS * HALF_DIMS) + thread * 4
     o_step, lse_step = cutlass.const_expr(heads * 512), cutlass.const_expr(heads)
     pairs = cute.make_tensor(lse_partial + (heads_at + row_of(thread)), cute.make_layout(1 << 30))

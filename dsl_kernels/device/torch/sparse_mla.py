@@ -493,17 +493,17 @@ def leave_rows(
 
 @leaf
 def merge_rows(
-    acc: Any, factor: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, head0: int, heads: int, side: int, thread: Any
+    acc: Any, factor: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, parts: int, head0: int, heads: int, side: int, thread: Any
 ) -> None:  # fmt: skip
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of all splits."""
-    parts = torch.stack(
-        [_rows_from_threads(_room(o_partial[row, s], head0, acc, side)) for s in range(splits)]
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts` splits."""
+    values = torch.stack(
+        [_rows_from_threads(_room(o_partial[row, s], head0, acc, side)) for s in range(parts)]
     )
-    found = lse_partial[row, :splits, head0 : head0 + len(acc)]
+    found = lse_partial[row, :parts, head0 : head0 + len(acc)]
     top = found.amax(dim=0)
     shares = torch.where(found == -math.inf, 0.0, torch.exp2(found - top))
     total = shares.sum(dim=0)
-    acc.copy_((parts * shares[:, :, None]).sum(dim=0))
+    acc.copy_((values * shares[:, :, None]).sum(dim=0))
     factor.copy_(torch.where(total > 0, 1 / total, 0.0))
     lses.copy_(torch.where(total > 0, torch.log2(total) + top, -math.inf))
 

@@ -5,8 +5,8 @@ edit those, not this file. Knobs: heads=64, kv=fp8, tile=64, stages=2, cluster=1
 
   gather_left      gather_right     left             right
   warps 8..11      warps 12..15     warps 0..3       warps 4..7
-  |=============== q ==============>|                |   q_s qpe_s, once; cp_async -> wgmma
-  |======================= q =======================>|   q_s qpe_s, once; cp_async -> wgmma
+  |=============== q ==============>|                |   q_s qpe_s; cp_async -> wgmma
+  |======================= q =======================>|   q_s qpe_s; cp_async -> wgmma
   |============ kv_left ===========>|                |   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
   |==================== kv_left ====================>|   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
   |                |                |                |   p_left, within the role: p_s_left peak_s_left; threads -> wgmma
@@ -17,10 +17,10 @@ edit those, not this file. Knobs: heads=64, kv=fp8, tile=64, stages=2, cluster=1
   |                |                |                |   p_right, within the role: p_s_right peak_s_right; threads -> wgmma
 
 roles
-  left       threads 0..127, 184 registers  scores of the first half of each tile, and that half of the dims
-  right      threads 128..255, 184 registers  scores of the second half of each tile, and that half of the dims
-  gather_left threads 256..383, 72 registers  selected rows into the rings
-  gather_right threads 384..511, 72 registers  selected rows into the rings
+  left       threads 0..127, 192 registers  scores of the first half of each tile, and that half of the dims
+  right      threads 128..255, 192 registers  scores of the second half of each tile, and that half of the dims
+  gather_left threads 256..383, 64 registers  selected rows into the rings
+  gather_right threads 384..511, 64 registers  selected rows into the rings
 buffers
   q_s        64x512 bfloat16, shared, 128-byte swizzle
   qpe_s      64x64 bfloat16, shared, 128-byte swizzle
@@ -49,10 +49,13 @@ buffers
   sinks_right 64 float32, registers of right
   words_right 1x32x288 uint32, registers of gather_right
 pipelines
-  q: gather_left (cp_async) ==[q_s qpe_s: once]==> left (wgmma), right (wgmma)
+  q: gather_left (cp_async) ==[q_s qpe_s: 1-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather_left hardware arrives per thread
       left: wait full, fence.proxy.async
       right: wait full, fence.proxy.async
+    empty x8: gather_left wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
   kv_left: gather_left (threads) ==[ckv_s_left kpe_s_left: 2-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather_left fence.proxy.async, arrive full
       left: wait full
@@ -82,7 +85,7 @@ pipelines
       left: wgmma wait, one lane a warp, arrive empty
       right: wgmma wait, one lane a warp, arrive empty
   named barrier attend: left, right
-totals: 512 threads, 230508 of 232448 bytes of shared memory, grid (t * 1, splits)
+totals: 512 threads, 230516 of 232448 bytes of shared memory, grid (arrival_slots - t * 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -130,7 +133,7 @@ LAUNCH = Launch(
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
-    grid=("t * 1", "splits", "1"),
+    grid=("arrival_slots - t * 1", "1", "1"),
     block=512,
     cluster=(1, 1, 1),
 )
@@ -159,6 +162,7 @@ class Shared:
     p_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * (TILE // 2)], 1024]
     peak_s_right: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
     q_full: cute.struct.MemRange[Int64, 1]
+    q_empty: cute.struct.MemRange[Int64, 1]
     kv_left_full: cute.struct.MemRange[Int64, STAGES]
     kv_left_empty: cute.struct.MemRange[Int64, STAGES]
     p_left_full: cute.struct.MemRange[Int64, 1]
@@ -176,11 +180,12 @@ def left(
     lse_scale: Float32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
     red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
     p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
-    peak_s_right: cute.Pointer, q_full: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, bx: Int32,
-    split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
+    lane: Int32
 ):
     """Scores of the first half of each tile, and that half of the dims."""
     qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -198,185 +203,207 @@ def left(
     factor_left = cute.make_rmem_tensor(2, Float32)
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
-    # The sink logits of the heads, read long before they are wanted.
-    leaf_wide.load_row_sinks(sinks_left, attn_sink, 0, worker)
-    acc_left.fill(0.0)
-    sums_left.fill(0.0)
-    peak_left.fill(-Float32.inf)
-    turn = Int32(-1)
-    live = Boolean(False)
-    while (live == False) & (turn + 1 < turns):
-        turn = turn + 1
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-    cute.arch.mbarrier_wait(q_full, 0)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    if live:
-        cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
-        # S = Q K^T
-        warpgroup.fence()
-        QK_NOPE_LEFT.multiply(
-            qk_nope_left_a[None, None, None, 0, 0, 0], qk_nope_left_b[None, None, None, it % STAGES, 0, 0],
-            scores_left, False
-        )
-        QK_PE_LEFT.multiply(
-            qk_pe_left_a[None, None, None, 0, 0, 0], qk_pe_left_b[None, None, None, it % STAGES, 0, 0],
-            scores_left, True
-        )
-        warpgroup.commit_group()
-        warpgroup.wait_group(0)
-        # Scale the logits to base 2 and put -inf where the token has no valid id.
-        leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
-        # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
-        # exceeds one by `rise`.
-        leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
-        cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
-        # Leave the maxima that P is below for the other side.
-        leaf_wide.share_peak(peak_s_left, peak_left, worker)
-        # Write P as bf16, heads by tokens.
-        leaf_wide.store_rows(p_s_left, scores_left, worker)
-        cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_left_full)
-        # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-        leaf_wide.rescale_rows(acc_left, factor_left, worker)
-        cute.arch.mbarrier_wait(p_left_full, it & 1)
-        # O += P K, of its own tokens
-        warpgroup.fence()
-        PV_LEFT.multiply(
-            pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0], acc_left,
-            True
-        )
-        warpgroup.commit_group()
-        live = Boolean(False)
-        while (live == False) & (turn + 1 < turns):
-            turn = turn + 1
-            in_low, in_high, live = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_left_empty)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
-        it = it + 1
-    while live:
-        cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
-        # S = Q K^T
-        warpgroup.fence()
-        QK_NOPE_LEFT.multiply(
-            qk_nope_left_a[None, None, None, 0, 0, 0], qk_nope_left_b[None, None, None, it % STAGES, 0, 0],
-            scores_left, False
-        )
-        QK_PE_LEFT.multiply(
-            qk_pe_left_a[None, None, None, 0, 0, 0], qk_pe_left_b[None, None, None, it % STAGES, 0, 0],
-            scores_left, True
-        )
-        warpgroup.commit_group()
-        cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
-        cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
-        # Raise the maxima to those that the other side's P is below, which are no lower.
-        leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
-        # O += P K, of the other's tokens
-        warpgroup.fence()
-        PV_OTHER_LEFT.multiply(
-            pv_other_left_a[None, None, None, 0, 0, 0],
-            pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
-        )
-        warpgroup.commit_group()
-        warpgroup.wait_group(1)
-        leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
-        leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
-        cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
-        leaf_wide.share_peak(peak_s_left, peak_left, worker)
-        leaf_wide.store_rows(p_s_left, scores_left, worker)
-        cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_left_full)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_right_empty)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
-        leaf_wide.rescale_rows(acc_left, factor_left, worker)
-        cute.arch.mbarrier_wait(p_left_full, it & 1)
-        # O += P K, of its own tokens
-        warpgroup.fence()
-        PV_LEFT.multiply(
-            pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0], acc_left,
-            True
-        )
-        warpgroup.commit_group()
-        live = Boolean(False)
-        while (live == False) & (turn + 1 < turns):
-            turn = turn + 1
-            in_low, in_high, live = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_left_empty)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
-        it = it + 1
-    if it > 0:
-        cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
-        cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
-        leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
-        # O += P K, of the other's tokens
-        warpgroup.fence()
-        PV_OTHER_LEFT.multiply(
-            pv_other_left_a[None, None, None, 0, 0, 0],
-            pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
-        )
-        warpgroup.commit_group()
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_right_empty)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
-    # Complete this side's sums and leave them for the other.
-    leaf_wide.share_sums(sums_left, red_s, 0, worker)
-    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-    # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf.
-    leaf_wide.total_rows(sums_left, peak_left, factor_left, red_s, 0, worker)
-    last = Boolean(True)
-    if splits > 1:
-        # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
-        leaf_wide.leave_rows(
-            acc_left, factor_left, sums_left, o_partial, lse_partial, bx, splits, split, 0, HEADS, 0, worker
-        )
-        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-        grid.count_in(last_s, arrivals + bx, splits, worker)
-        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-        last = last_s.load() == splits - 1
-    if last:
-        if splits > 1:
-            # Replace half of O, as a sum that `factor` normalises, and its lses by those of all splits.
-            leaf_wide.merge_rows(
-                acc_left, factor_left, sums_left, o_partial, lse_partial, bx, splits, 0, HEADS, 0, worker
-            )
-        # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its
-        # sink; and the lse.
-        leaf_wide.store_result_rows(
-            out, lse, acc_left, factor_left, sums_left, sinks_left, bx, 0, HEADS, ckv_s_left, lse_scale, 0,
-            worker
-        )
+    turn = Int32(0)
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(end - unit, topk // TILE - first)
+        if turns > 0:
+            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            # The sink logits of the heads, read long before they are wanted.
+            leaf_wide.load_row_sinks(sinks_left, attn_sink, 0, worker)
+            acc_left.fill(0.0)
+            sums_left.fill(0.0)
+            peak_left.fill(-Float32.inf)
+            begin = it
+            turn = Int32(0)
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                turn = turn + 1
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+            cute.arch.mbarrier_wait(q_full, done & 1)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            if live:
+                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                # S = Q K^T
+                warpgroup.fence()
+                QK_NOPE_LEFT.multiply(
+                    qk_nope_left_a[None, None, None, 0, 0, 0],
+                    qk_nope_left_b[None, None, None, it % STAGES, 0, 0], scores_left, False
+                )
+                QK_PE_LEFT.multiply(
+                    qk_pe_left_a[None, None, None, 0, 0, 0],
+                    qk_pe_left_b[None, None, None, it % STAGES, 0, 0], scores_left, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(0)
+                # Scale the logits to base 2 and put -inf where the token has no valid id.
+                leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
+                # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
+                # warp's rows exceeds one by `rise`.
+                leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+                cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
+                # Leave the maxima that P is below for the other side.
+                leaf_wide.share_peak(peak_s_left, peak_left, worker)
+                # Write P as bf16, heads by tokens.
+                leaf_wide.store_rows(p_s_left, scores_left, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_full)
+                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
+                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                cute.arch.mbarrier_wait(p_left_full, it & 1)
+                # O += P K, of its own tokens
+                warpgroup.fence()
+                PV_LEFT.multiply(
+                    pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0],
+                    acc_left, True
+                )
+                warpgroup.commit_group()
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    turn = turn + 1
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
+                it = it + 1
+            while live:
+                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                # S = Q K^T
+                warpgroup.fence()
+                QK_NOPE_LEFT.multiply(
+                    qk_nope_left_a[None, None, None, 0, 0, 0],
+                    qk_nope_left_b[None, None, None, it % STAGES, 0, 0], scores_left, False
+                )
+                QK_PE_LEFT.multiply(
+                    qk_pe_left_a[None, None, None, 0, 0, 0],
+                    qk_pe_left_b[None, None, None, it % STAGES, 0, 0], scores_left, True
+                )
+                warpgroup.commit_group()
+                cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
+                cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
+                # Raise the maxima to those that the other side's P is below, which are no lower.
+                leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+                # O += P K, of the other's tokens
+                warpgroup.fence()
+                PV_OTHER_LEFT.multiply(
+                    pv_other_left_a[None, None, None, 0, 0, 0],
+                    pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(1)
+                leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
+                leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+                cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
+                leaf_wide.share_peak(peak_s_left, peak_left, worker)
+                leaf_wide.store_rows(p_s_left, scores_left, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_full)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
+                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                cute.arch.mbarrier_wait(p_left_full, it & 1)
+                # O += P K, of its own tokens
+                warpgroup.fence()
+                PV_LEFT.multiply(
+                    pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0],
+                    acc_left, True
+                )
+                warpgroup.commit_group()
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    turn = turn + 1
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
+                it = it + 1
+            if it > begin:
+                cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
+                cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
+                leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+                # O += P K, of the other's tokens
+                warpgroup.fence()
+                PV_OTHER_LEFT.multiply(
+                    pv_other_left_a[None, None, None, 0, 0, 0],
+                    pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
+            # Complete this side's sums and leave them for the other.
+            leaf_wide.share_sums(sums_left, red_s, 0, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0
+            # and -inf.
+            leaf_wide.total_rows(sums_left, peak_left, factor_left, red_s, 0, worker)
+            last = Boolean(True)
+            from_cta = row * span // share
+            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            if parts > 1:
+                # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
+                leaf_wide.leave_rows(
+                    acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, cta - from_cta, 0,
+                    HEADS, 0, worker
+                )
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                grid.count_in(last_s, arrivals + row + cta % 1, parts, worker)
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                last = last_s.load() == parts - 1
+            if last:
+                if parts > 1:
+                    # Replace half of O, as a sum that `factor` normalises, and its lses by those of the first
+                    # `parts` splits.
+                    leaf_wide.merge_rows(
+                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, 0,
+                        HEADS, 0, worker
+                    )
+                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
+                # beside its sink; and the lse.
+                leaf_wide.store_result_rows(
+                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, 0, HEADS, q_s, lse_scale, 0,
+                    worker
+                )
+            # What the sides have left for one another is read.
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(q_empty)
+            done = done + 1
+        unit = cutlass.min(end, row * span + span)
 
 
 @cute.jit
@@ -386,10 +413,11 @@ def right(
     topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
     last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
     ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
-    q_full: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
-    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32,
-    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
+    share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -407,196 +435,235 @@ def right(
     factor_right = cute.make_rmem_tensor(2, Float32)
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
-    # The sink logits of the heads, read long before they are wanted.
-    leaf_wide.load_row_sinks(sinks_right, attn_sink, 0, worker)
-    acc_right.fill(0.0)
-    sums_right.fill(0.0)
-    peak_right.fill(-Float32.inf)
-    turn = Int32(-1)
-    live = Boolean(False)
-    while (live == False) & (turn + 1 < turns):
-        turn = turn + 1
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-    cute.arch.mbarrier_wait(q_full, 0)
-    cute.arch.fence_proxy("async.shared", space="cta")
-    while live:
-        cute.arch.mbarrier_wait(kv_right_full + it % STAGES, (it // STAGES) & 1)
-        # S = Q K^T
-        warpgroup.fence()
-        QK_NOPE_RIGHT.multiply(
-            qk_nope_right_a[None, None, None, 0, 0, 0], qk_nope_right_b[None, None, None, it % STAGES, 0, 0],
-            scores_right, False
-        )
-        QK_PE_RIGHT.multiply(
-            qk_pe_right_a[None, None, None, 0, 0, 0], qk_pe_right_b[None, None, None, it % STAGES, 0, 0],
-            scores_right, True
-        )
-        warpgroup.commit_group()
-        cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
-        cute.arch.mbarrier_wait(p_left_full, it & 1)
-        # Raise the maxima to those that the other side's P is below, which are no lower.
-        leaf_wide.follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
-        # O += P K, of the other's tokens
-        warpgroup.fence()
-        PV_OTHER_RIGHT.multiply(
-            pv_other_right_a[None, None, None, 0, 0, 0],
-            pv_other_right_b[None, None, None, it % STAGES, 1, 0], acc_right, True
-        )
-        warpgroup.commit_group()
-        warpgroup.wait_group(1)
-        # Scale the logits to base 2 and put -inf where the token has no valid id.
-        leaf_wide.mask_columns(scores_right, in_high, sm_scale, worker)
-        # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
-        # exceeds one by `rise`.
-        leaf_wide.softmax_rows(scores_right, sums_right, peak_right, factor_right, RESCALE_LOG2, worker)
-        cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
-        # Leave the maxima that P is below for the other side.
-        leaf_wide.share_peak(peak_s_right, peak_right, worker)
-        # Write P as bf16, heads by tokens.
-        leaf_wide.store_rows(p_s_right, scores_right, worker)
-        cute.arch.fence_proxy("async.shared", space="cta")
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_right_full)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_left_empty)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
-        # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
-        leaf_wide.rescale_rows(acc_right, factor_right, worker)
-        cute.arch.mbarrier_wait(p_right_full, it & 1)
-        # O += P K, of its own tokens
-        warpgroup.fence()
-        PV_RIGHT.multiply(
-            pv_right_a[None, None, None, 0, 0, 0], pv_right_b[None, None, None, it % STAGES, 1, 0], acc_right,
-            True
-        )
-        warpgroup.commit_group()
-        live = Boolean(False)
-        while (live == False) & (turn + 1 < turns):
-            turn = turn + 1
-            in_low, in_high, live = leaf.vote(low, high, n)
-            low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(p_right_empty)
-        warpgroup.wait_group(0)
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(kv_right_empty + it % STAGES)
-        it = it + 1
-    # Complete this side's sums and leave them for the other.
-    leaf_wide.share_sums(sums_right, red_s, 1, worker)
-    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-    # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf.
-    leaf_wide.total_rows(sums_right, peak_right, factor_right, red_s, 1, worker)
-    last = Boolean(True)
-    if splits > 1:
-        # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
-        leaf_wide.leave_rows(
-            acc_right, factor_right, sums_right, o_partial, lse_partial, bx, splits, split, 0, HEADS, 1,
-            worker
-        )
-        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-        last = last_s.load() == splits - 1
-    if last:
-        if splits > 1:
-            # Replace half of O, as a sum that `factor` normalises, and its lses by those of all splits.
-            leaf_wide.merge_rows(
-                acc_right, factor_right, sums_right, o_partial, lse_partial, bx, splits, 0, HEADS, 1, worker
-            )
-        # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its
-        # sink; and the lse.
-        leaf_wide.store_result_rows(
-            out, lse, acc_right, factor_right, sums_right, sinks_right, bx, 0, HEADS, ckv_s_right, lse_scale,
-            1, worker
-        )
+    turn = Int32(0)
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(end - unit, topk // TILE - first)
+        if turns > 0:
+            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            # The sink logits of the heads, read long before they are wanted.
+            leaf_wide.load_row_sinks(sinks_right, attn_sink, 0, worker)
+            acc_right.fill(0.0)
+            sums_right.fill(0.0)
+            peak_right.fill(-Float32.inf)
+            begin = it
+            turn = Int32(0)
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                turn = turn + 1
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+            cute.arch.mbarrier_wait(q_full, done & 1)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            while live:
+                cute.arch.mbarrier_wait(kv_right_full + it % STAGES, (it // STAGES) & 1)
+                # S = Q K^T
+                warpgroup.fence()
+                QK_NOPE_RIGHT.multiply(
+                    qk_nope_right_a[None, None, None, 0, 0, 0],
+                    qk_nope_right_b[None, None, None, it % STAGES, 0, 0], scores_right, False
+                )
+                QK_PE_RIGHT.multiply(
+                    qk_pe_right_a[None, None, None, 0, 0, 0],
+                    qk_pe_right_b[None, None, None, it % STAGES, 0, 0], scores_right, True
+                )
+                warpgroup.commit_group()
+                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                cute.arch.mbarrier_wait(p_left_full, it & 1)
+                # Raise the maxima to those that the other side's P is below, which are no lower.
+                leaf_wide.follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
+                # O += P K, of the other's tokens
+                warpgroup.fence()
+                PV_OTHER_RIGHT.multiply(
+                    pv_other_right_a[None, None, None, 0, 0, 0],
+                    pv_other_right_b[None, None, None, it % STAGES, 1, 0], acc_right, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(1)
+                # Scale the logits to base 2 and put -inf where the token has no valid id.
+                leaf_wide.mask_columns(scores_right, in_high, sm_scale, worker)
+                # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
+                # warp's rows exceeds one by `rise`.
+                leaf_wide.softmax_rows(
+                    scores_right, sums_right, peak_right, factor_right, RESCALE_LOG2, worker
+                )
+                cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
+                # Leave the maxima that P is below for the other side.
+                leaf_wide.share_peak(peak_s_right, peak_right, worker)
+                # Write P as bf16, heads by tokens.
+                leaf_wide.store_rows(p_s_right, scores_right, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_full)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
+                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
+                leaf_wide.rescale_rows(acc_right, factor_right, worker)
+                cute.arch.mbarrier_wait(p_right_full, it & 1)
+                # O += P K, of its own tokens
+                warpgroup.fence()
+                PV_RIGHT.multiply(
+                    pv_right_a[None, None, None, 0, 0, 0], pv_right_b[None, None, None, it % STAGES, 1, 0],
+                    acc_right, True
+                )
+                warpgroup.commit_group()
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    turn = turn + 1
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(kv_right_empty + it % STAGES)
+                it = it + 1
+            # Complete this side's sums and leave them for the other.
+            leaf_wide.share_sums(sums_right, red_s, 1, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0
+            # and -inf.
+            leaf_wide.total_rows(sums_right, peak_right, factor_right, red_s, 1, worker)
+            last = Boolean(True)
+            from_cta = row * span // share
+            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            if parts > 1:
+                # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
+                leaf_wide.leave_rows(
+                    acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, cta - from_cta,
+                    0, HEADS, 1, worker
+                )
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                last = last_s.load() == parts - 1
+            if last:
+                if parts > 1:
+                    # Replace half of O, as a sum that `factor` normalises, and its lses by those of the first
+                    # `parts` splits.
+                    leaf_wide.merge_rows(
+                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts, 0,
+                        HEADS, 1, worker
+                    )
+                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
+                # beside its sink; and the lse.
+                leaf_wide.store_result_rows(
+                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, 0, HEADS,
+                    q_s + HALF * BLOCK, lse_scale, 1, worker
+                )
+            # What the sides have left for one another is read.
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(q_empty)
+            done = done + 1
+        unit = cutlass.min(end, row * span + span)
 
 
 @cute.jit
 def gather_left(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32,
-    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer,
-    kpe_s_left: cute.Pointer, q_full: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
+    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_left = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
-    # q: filled once, so its slot is free
-    # Start the copies of a block of 64 heads of one query.
-    leaf_wide.copy_query_rows(q_s, q_nope, bx, 0, HEADS, LATENT_DIM, worker)
-    leaf_wide.copy_query_rows(qpe_s, q_pe, bx, 0, HEADS, ROPE_DIM, worker)
-    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
-    for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
-        now_low = low
-        now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-        if live:
-            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-            leaf.load_half(words_left, 0, kv_cache, 0, now_low, now_high, n, worker)
-            cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            # By now the next ids are here.
-            # Have the L2 fetch the tokens of half a tile, if the device can.
-            leaf_wide.fetch_half(kv_cache, low, n, worker)
-            # Write the half tile that `load_half` read into place 0 as bf16 rows.
-            leaf_wide.store_slot(
-                words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
-                kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), worker
-            )
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
-            it = it + 1
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(end - unit, topk // TILE - first)
+        if turns > 0:
+            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
+            # Start the copies of a block of 64 heads of one query.
+            leaf_wide.copy_query_rows(q_s, q_nope, row, 0, HEADS, LATENT_DIM, worker)
+            leaf_wide.copy_query_rows(qpe_s, q_pe, row, 0, HEADS, ROPE_DIM, worker)
+            cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
+            for turn in cutlass.range(turns, unroll=1):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                now_low = low
+                now_high = high
+                low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, first, 1, lane)
+                if live:
+                    # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
+                    leaf.load_half(words_left, 0, kv_cache, 0, now_low, now_high, n, worker)
+                    cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                    # By now the next ids are here.
+                    # Have the L2 fetch the tokens of half a tile, if the device can.
+                    leaf_wide.fetch_half(kv_cache, low, n, worker)
+                    # Write the half tile that `load_half` read into place 0 as bf16 rows.
+                    leaf_wide.store_slot(
+                        words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
+                        kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), worker
+                    )
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
+                    it = it + 1
+            done = done + 1
+        unit = cutlass.min(end, row * span + span)
 
 
 @cute.jit
 def gather_right(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, splits: Int32,
-    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, bx: Int32, split: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, ckv_s_right: cute.Pointer,
+    kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, span: Int32,
+    unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_right = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
-    for turn in cutlass.range(turns, unroll=1):
-        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
-        # every role.
-        in_low, in_high, live = leaf.vote(low, high, n)
-        now_low = low
-        now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
-        if live:
-            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-            leaf.load_half(words_right, 0, kv_cache, 1, now_low, now_high, n, worker)
-            cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            # By now the next ids are here.
-            # Have the L2 fetch the tokens of half a tile, if the device can.
-            leaf_wide.fetch_half(kv_cache, high, n, worker)
-            # Write the half tile that `load_half` read into place 0 as bf16 rows.
-            leaf_wide.store_slot(
-                words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
-                kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), worker
-            )
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
-            it = it + 1
+    while unit < end:
+        row = unit // span
+        first = unit - row * span
+        turns = cutlass.min(end - unit, topk // TILE - first)
+        if turns > 0:
+            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            for turn in cutlass.range(turns, unroll=1):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                now_low = low
+                now_high = high
+                low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, first, 1, lane)
+                if live:
+                    # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
+                    leaf.load_half(words_right, 0, kv_cache, 1, now_low, now_high, n, worker)
+                    cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                    # By now the next ids are here.
+                    # Have the L2 fetch the tokens of half a tile, if the device can.
+                    leaf_wide.fetch_half(kv_cache, high, n, worker)
+                    # Write the half tile that `load_half` read into place 0 as bf16 rows.
+                    leaf_wide.store_slot(
+                        words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
+                        kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), worker
+                    )
+                    cute.arch.fence_proxy("async.shared", space="cta")
+                    cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
+                    it = it + 1
+            done = done + 1
+        unit = cutlass.min(end, row * span + span)
 
 
 @cute.kernel
@@ -620,6 +687,7 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     p_s_right = shared.p_s_right.data_ptr()
     peak_s_right = shared.peak_s_right.data_ptr()
     q_full = shared.q_full.data_ptr()
+    q_empty = shared.q_empty.data_ptr()
     kv_left_full = shared.kv_left_full.data_ptr()
     kv_left_empty = shared.kv_left_empty.data_ptr()
     p_left_full = shared.p_left_full.data_ptr()
@@ -631,8 +699,20 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
-    bx, split, _ = cute.arch.block_idx()
-    turns = (topk // TILE - split + splits - 1) // splits
+    cta, _, _ = cute.arch.block_idx()
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or tiles regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = cutlass.min(unit + share, t * span)
+    done = Int32(0)
     it = Int32(0)
     low = Int32(0)
     high = Int32(0)
@@ -643,6 +723,8 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(q_full + i, 128)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_empty + i, 8)
             for i in cutlass.range_constexpr(STAGES):
                 cute.arch.mbarrier_init(kv_left_full + i, 128)
             for i in cutlass.range_constexpr(STAGES):
@@ -663,37 +745,36 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-    low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits, lane)
     if warp < 4:
-        cute.arch.setmaxregister_increase(184)
+        cute.arch.setmaxregister_increase(192)
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
             splits, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
-            p_s_right, peak_s_right, q_full, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, bx, split, turns, it, low, high,
-            in_low, in_high, live, thread, lane
+            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, share, span, unit, end, done, it,
+            low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
-        cute.arch.setmaxregister_increase(184)
+        cute.arch.setmaxregister_increase(192)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
             qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
-            peak_s_right, q_full, kv_left_full, kv_left_empty, p_left_full, p_left_empty, kv_right_full,
-            kv_right_empty, p_right_full, p_right_empty, bx, split, turns, it, low, high, in_low, in_high,
-            live, thread, lane
+            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, share, span, unit, end, done, it,
+            low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 12:
-        cute.arch.setmaxregister_decrease(72)
+        cute.arch.setmaxregister_decrease(64)
         gather_left(
-            q_nope, q_pe, kv_cache, indices, n, topk, splits, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full,
-            kv_left_full, kv_left_empty, bx, split, turns, it, low, high, in_low, in_high, live, thread, lane
+            q_nope, q_pe, kv_cache, indices, n, topk, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty,
+            kv_left_full, kv_left_empty, span, unit, end, done, it, low, high, in_low, in_high, live, thread,
+            lane
         )
     else:
-        cute.arch.setmaxregister_decrease(72)
+        cute.arch.setmaxregister_decrease(64)
         gather_right(
-            kv_cache, indices, n, topk, splits, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, bx,
-            split, turns, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, n, topk, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, span, unit,
+            end, done, it, low, high, in_low, in_high, live, thread, lane
         )
 
 

@@ -1,0 +1,68 @@
+"""Attention with 64 heads on M where CTAs take tiles of several queries, on the interpreter and the emulator."""
+
+from __future__ import annotations
+
+import pytest
+
+from dsl_kernels import variants
+from dsl_kernels.arch import GPUS, get_arch
+from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.problems.base import Workload
+from dsl_kernels.programs.sparse_mla import launch
+from dsl_kernels.verification import trial
+
+VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("block") == 64]
+# Tiles a query, and CTAs a block of heads: parts of queries, whole queries, and more CTAs than there is work for.
+DEALS = ((3, 2), (3, 4), (3, 1), (2, 4), (5, 3), (2, 5))
+
+
+def _workload(variant: variants.Variant, tiles: int, ids: str) -> Workload:
+    sizes = {"t": 3, "heads": variant.knobs["heads"], "topk": 64 * tiles, "n": 700, "ids": ids}
+    return Workload(f"shares_{tiles}_{ids}", "edge", variant.knobs["kv"], sizes)
+
+
+def _deal(variant: variants.Variant, tiles: int, ctas: int) -> dict[str, int]:
+    blocks, share = variant.knobs["heads"] // 64, -(-3 * tiles // ctas)
+    parts = 1 if share % tiles == 0 else (tiles - 2) // share + 2
+    return {"splits": parts, "arrival_slots": blocks * (3 + ctas)}
+
+
+@pytest.mark.parametrize("ids", ("random", "holes", "tail"))
+@pytest.mark.parametrize("deal", DEALS, ids=str)
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
+def test_every_tile_is_attended_to_once(variant: variants.Variant, deal: tuple[int, int], ids: str) -> None:
+    found = trial.run(
+        variant, _workload(variant, deal[0], ids), Interpreter(seed=3), launch=_deal(variant, *deal)
+    )
+    assert found.comparison.ok, found.comparison.failures
+
+
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
+def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
+    found = trial.run(
+        variant, _workload(variant, 3, "holes"), Emulator(strict=True), launch=_deal(variant, 3, 2)
+    )
+    assert found.comparison.ok, found.comparison.failures
+
+
+@pytest.mark.parametrize("t", (1, 3, 16, 37, 64, 96, 128, 200, 1024))
+@pytest.mark.parametrize("heads", (64, 128))
+def test_a_deal_covers_all_tiles_within_its_scratch(heads: int, t: int) -> None:
+    from types import SimpleNamespace
+
+    for gpu in (*GPUS.values(), GPUS["H200"].with_sms(3)):
+        if gpu.arch is not get_arch("sm_90a"):
+            continue
+        knobs = SimpleNamespace(heads=heads, kv="bf16", tile=64, stages=2, cluster=1, slices=1, block=64)
+        for topk in (64, 192, 2048):
+            found, tiles, blocks = launch(knobs, {"t": t, "topk": topk}, gpu), topk // 64, heads // 64
+            ctas = found["arrival_slots"] // blocks - t
+            even = ctas == t * found["splits"]
+            share = -(-tiles // found["splits"]) if even else -(-t * tiles // ctas)
+            share = -(-t // ctas) * tiles if found["splits"] == 1 else share
+            span = share * found["splits"] if even else tiles
+            assert found["arrival_slots"] % blocks == 0 and ctas * share >= t * span
+            parts = [(row * span + tiles - 1) // share - row * span // share + 1 for row in range(t)]
+            assert max(parts) <= found["splits"]
