@@ -73,8 +73,8 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
 # Bytes of shared memory that the driver keeps of each CTA.
 RESERVED_SMEM = 1024
-# What a block of heads costs a CTA beside its tiles, and what merging a part of one costs, in tiles.
-SEGMENT_TILES, MERGE_TILES = 3.5, 1.2
+# What a query costs a CTA beside its tiles, and what merging a part of one costs at least, in tiles (docs/performance.md).
+SEGMENT_TILES, MERGE_TILES = 3.5, 0.5
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 
@@ -1465,28 +1465,30 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
 
 
 def _shares(t: int, blocks: int, tiles: int, splits: int | None, gpu: GpuSpec) -> dict[str, int]:
-    """How many tiles a CTA takes: equal parts of each query, whole queries, or as many as every SM can have at once.
-
-    Where a CTA's tiles go on into the next query, parts of two are merged, but no SM waits for another.
-    """
+    """How many CTAs there are: for equal parts of each query, or one for each SM, whose tiles go on into the next query."""
     sms = max(1, gpu.sms // blocks)
+
+    def merging(parts: int, ctas: int) -> float:
+        """The more partials are on their way, the longer each takes."""
+        return MERGE_TILES * parts * (1 + blocks * ctas / gpu.sms) if parts > 1 else 0.0
 
     def even(parts: int) -> tuple[float, int, int]:
         late = -(-t * parts // sms) * (-(-tiles // parts) + SEGMENT_TILES)
-        return late + MERGE_TILES * parts * (parts > 1), t * parts, parts
+        return late + merging(parts, t * parts), t * parts, parts
 
     def on_and_on(share: int) -> tuple[float, int, int]:
         ctas = -(-t * tiles // share)
-        share = -(-t * tiles // ctas) if share % tiles else share
+        share = -(-t * tiles // ctas)
         parts = 1 if share % tiles == 0 else (tiles - 2) // share + 2
         segments = -(-share // tiles) + (parts > 1)
-        return share + SEGMENT_TILES * segments + MERGE_TILES * parts * (parts > 1), ctas, parts
+        return share + SEGMENT_TILES * segments + merging(parts, 2 * ctas), ctas, parts
 
     if splits is not None:
         found = [even(splits)]
     else:
         found = [even(parts) for parts in range(1, min(tiles, LONE_SPLITS) + 1)]
-        found += [on_and_on(share) for share in {tiles * -(-t // sms), -(-t * tiles // sms)}]
+        # Where every SM has many queries, the last round weighs little.
+        found += [on_and_on(-(-t * tiles // sms))] if t <= 4 * sms else []
     _, ctas, parts = min(found)
     return {"splits": parts, "arrival_slots": blocks * (t + ctas)}
 
