@@ -404,31 +404,14 @@ def _print_bench(
 
 
 def _print_records(console: Any, op: str, gpu: str, records: list[dict[str, Any]]) -> None:
+    from ..timing import grids
+
     rows = []
     for record in records:
-        fixed = {
-            "op",
-            "form",
-            "variant",
-            "rule",
-            "launch",
-            "us",
-            "low",
-            "high",
-            "calls",
-            "replays",
-            "gbps",
-            "tflops",
-            "notes",
-            "ceiling_us",
-            "ratio",
-            "triton_us",
-        }
-        sizes = {name: value for name, value in record.items() if name not in fixed}
         floating = [rate for dtype, rate in record["tflops"].items() if "float" in dtype]
         rows.append(
             (
-                {"form": record["form"], **sizes},
+                {"form": record["form"], **grids.sizes_of(record)},
                 record["us"],
                 record["gbps"],
                 max(floating, default=None),

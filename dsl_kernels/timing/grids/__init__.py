@@ -7,7 +7,7 @@ tries may be said in a module here that is named after the op; without one, inpu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
-from ... import ops, problems, registry, variants
+from ... import measured, ops, problems, registry, variants
 from ..._discover import discover, module_names
 from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
-from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
-from ...problems.base import GRIDS, Workload
+from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError, WrongResultError
+from ...problems.base import GRIDS, Comparison, Workload
 from ...runtime.storage import write_atomically
+from ...variants import Variant
 from ...verification import trial
 from .. import bench, measure
 
@@ -40,6 +41,26 @@ class Case:
     def label(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.params.items())
 
+    @property
+    def point(self) -> str:
+        """Form and sizes: what `--point` is searched in, and what a record is found by again."""
+        return f"{self.form} {self.label}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some rows of the first turn, for comparing with the reference.
+
+    Attributes:
+        given: the inputs of these rows, as the problem takes them.
+        outputs: the whole outputs of the first turn, which a check poisons first.
+        got: what the kernel made of the rows.
+    """
+
+    given: Mapping[str, Any]
+    outputs: tuple[torch.Tensor, ...]
+    got: Callable[[], dict[str, torch.Tensor]]
+
 
 @dataclass
 class Prepared:
@@ -47,6 +68,7 @@ class Prepared:
 
     Attributes:
         calls: (variant, launch dims), each None for the registry's choice -> the turns of its rotation.
+        sample: the rows that `check_variant` compares.
         baseline: the inputs of each turn as the Triton baseline takes them; none where it does not apply.
         time_baseline: appends to notes and gives the baseline's figures.
     """
@@ -58,6 +80,15 @@ class Prepared:
     ceiling: measure.Ceiling | None = None
     baseline: list[dict[str, Any]] = field(default_factory=list)
     time_baseline: Callable[[list[str]], dict[str, Any] | None] | None = None
+    sample: Callable[[], Sample] | None = None
+    _expected: tuple[Sample, dict[str, torch.Tensor]] | None = field(default=None, repr=False)
+
+    def expected(self, case: Case) -> tuple[Sample, dict[str, torch.Tensor]] | None:
+        """The sample and its reference, made once."""
+        if self._expected is None and self.sample is not None:
+            sample = self.sample()
+            self._expected = sample, problems.get(case.op).reference(case.form, sample.given)
+        return self._expected
 
 
 @dataclass(frozen=True)
@@ -133,7 +164,11 @@ def _drawn(case: Case, seed: int) -> Prepared:
 
         return [partial(call, operands) for operands in sets]
 
-    return facts(case, calls, dims)
+    prepared = facts(case, calls, dims)
+    given = {spec.name: sets[0][spec.name] for spec in problem.operands(case.form) if spec.name in inputs}
+    outs = {s.name: sets[0][s.name] for s in problem.operands(case.form) if s.kind == "out"}
+    prepared.sample = lambda: Sample({**static, **given}, tuple(outs.values()), lambda: outs)
+    return prepared
 
 
 def facts(case: Case, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None) -> Prepared:
@@ -150,28 +185,82 @@ def call_of(case: Case, prepared: Prepared) -> registry.Call:
     return registry.Call(case.op, case.form, arch, dims, gpu)
 
 
+# A call that takes longer is a prompt's: many follow each other, so a sustained run of it is timed too.
+SUSTAINED_FROM_US = 300.0
+
+
+@checked
+def check_variant(
+    case: Case, prepared: Prepared, variant: str | None = None, launch: Mapping[str, int] | None = None
+) -> Comparison | None:
+    """Run the first turn once and compare some rows with the reference; None where the grid has nothing to compare.
+
+    Raises:
+        WrongResultError: they differ.
+    """
+    held = prepared.expected(case)
+    if held is None:
+        return None
+    sample, expected = held
+    for tensor in sample.outputs:
+        tensor.fill_(float("nan") if tensor.dtype.is_floating_point else -77)
+    prepared.calls(variant, launch)[0]()
+    torch.cuda.synchronize()
+    here = next(iter(expected.values())).device
+    given, got = (
+        {name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+        for values in (sample.given, sample.got())
+    )
+    found = problems.get(case.op).compare(case.form, given, got, expected)
+    if not found.ok:
+        raise WrongResultError(
+            f"{variant or 'the selected variant'} at {case.op} {case.point}",
+            expected="the reference's result",
+            got="; ".join(found.failures),
+            fix="report it: no time of it is recorded",
+        )
+    return found
+
+
 @checked
 def time_case(
-    case: Case, prepared: Prepared, *, baseline: bool = True, tuned: Mapping[str, Any] | None = None
+    case: Case,
+    prepared: Prepared,
+    *,
+    baseline: bool = True,
+    tuned: Mapping[str, Any] | None = None,
+    check: bool = True,
 ) -> dict[str, Any]:
-    """One record: the variant's time, rates, and its ratio to the ceiling and to the Triton baseline.
+    """One record: the variant's time, rates, clocks, and its ratio to the ceiling and to the Triton baseline.
 
     Args:
         tuned: entry of `tune_case` whose winner is timed; by default what the registry selects.
+        check: compare some rows with the reference before they are timed.
+
+    Raises:
+        WrongResultError: they differ.
     """
     selection = registry.select(call_of(case, prepared), tuned["variant"] if tuned else None)
     launch = {**selection.launch, **(tuned["launch"] if tuned else {})}
-    timing = bench.graph_time(prepared.calls(*(tuned["variant"], launch) if tuned else (None, None)))
+    asked = (tuned["variant"], launch) if tuned else (None, None)
+    compared = check_variant(case, prepared, *asked) if check else None
+    calls = prepared.calls(*asked)
+    before = bench.clocks()
+    timing = bench.graph_time(calls)
     record: dict[str, Any] = {
         "op": case.op,
         "form": case.form,
         **case.params,
+        "point": case.point,
         "variant": selection.variant.id,
         "rule": "fastest of a sweep" if tuned else selection.rule,
         "launch": launch,
         **timing.to_dict(),
         "gbps": prepared.bytes / timing.us / 1e3,
         "tflops": {unit: count / timing.us / 1e6 for unit, count in prepared.flops.items()},
+        "clocks": {"before": before, "after": bench.clocks()},
+        "sustained": bench.sustained(calls) if timing.us >= SUSTAINED_FROM_US else None,
+        "checked": compared is not None,
         "notes": [],
     }
     if prepared.ceiling:
@@ -183,45 +272,143 @@ def time_case(
     return record
 
 
-@checked
-def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """The tuned entry of a case: every variant that accepts it, timed; None where none could be.
+# What a record says besides the sizes of its point.
+FIGURES = {
+    "op", "form", "point", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps", "tflops", "clocks",
+    "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us", "step", "regret", "environment",
+}  # fmt: skip
 
-    Args:
-        failed: gets a line for each variant that could not be loaded or launched.
-    """
+
+def sizes_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of a record's point."""
+    return {name: value for name, value in record.items() if name not in FIGURES}
+
+
+@checked
+def runnable(case: Case, prepared: Prepared) -> list[Variant]:
+    """The generated variants that accept a case."""
     call = call_of(case, prepared)
+    return [v for v in variants.variants(case.op) if registry.refusal(call, v) is None]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A variant's time with launch dims; {} for those of its launch rule."""
+
+    variant: str
+    launch: dict[str, int]
+    us: float
+
+
+@checked
+def time_variant(case: Case, prepared: Prepared, variant: Variant) -> Iterator[Timed]:
+    """A variant's time at a case, with its launch rule's dims and with others that the grid names; each checked first.
+
+    Raises:
+        WrongResultError: its outputs differ from the reference.
+        DslKernelError: it cannot be loaded or launched.
+    """
     launches = _grid(case.op).launches
-    open_variants = [v for v in variants.variants(case.op) if registry.refusal(call, v) is None]
-    best: dict[str, tuple[float, dict[str, int]]] = {}
-    for variant in open_variants:
-        default = registry.explain(call, variant.id).selection
-        others = launches(case, default.launch, variant.knobs) if launches and default else []
-        for launch in ({}, *others):
-            try:
-                us = bench.graph_time(prepared.calls(variant.id, launch), replays=15).us
-            except DslKernelError as error:
-                if failed is not None:
-                    failed.append(str(error))
-                break
-            if variant.id not in best or us < best[variant.id][0]:
-                best[variant.id] = (us, launch)
+    default = registry.explain(call_of(case, prepared), variant.id, predict=False).selection
+    others = launches(case, default.launch, variant.knobs) if launches and default else []
+    for launch in ({}, *others):
+        check_variant(case, prepared, variant.id, launch)
+        yield Timed(variant.id, launch, bench.graph_time(prepared.calls(variant.id, launch), replays=15).us)
+
+
+@checked
+def time_all(
+    case: Case, prepared: Prepared, chosen: Iterable[Variant], failed: list[str] | None = None
+) -> list[Timed]:
+    """The times of variants; `failed` gets a line for each that could not be loaded or launched, or is wrong."""
+    found: list[Timed] = []
+    for variant in chosen:
+        mine: list[Timed] = []
+        try:
+            mine.extend(time_variant(case, prepared, variant))
+        except WrongResultError as error:
+            mine = []
+            _note(failed, error)
+        except DslKernelError as error:
+            _note(failed, error)
+        found += mine
+    return found
+
+
+def _note(failed: list[str] | None, error: DslKernelError) -> None:
+    if failed is not None:
+        failed.append(str(error))
+
+
+@checked
+def entry_of(case: Case, prepared: Prepared, times: Sequence[Timed]) -> dict[str, Any] | None:
+    """The tuned entry that times make: the fastest variant with its launch dims, and the best time of each."""
+    best: dict[str, Timed] = {}
+    for timed in times:
+        if timed.variant not in best or timed.us < best[timed.variant].us:
+            best[timed.variant] = timed
     if not best:
         return None
-    winner = min(best, key=lambda name: best[name][0])
+    winner = min(best.values(), key=lambda timed: timed.us)
     return {
         "op": case.op,
         "form": case.form,
-        "bucket": registry.bucket(call),
-        "variant": winner,
-        "launch": best[winner][1],
-        "us": {name: round(us, 3) for name, (us, _) in sorted(best.items())},
+        "bucket": registry.deciding(call_of(case, prepared)),
+        "variant": winner.variant,
+        "launch": winner.launch,
+        "us": {name: round(timed.us, 3) for name, timed in sorted(best.items())},
+    }
+
+
+@checked
+def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """The tuned entry of a case: every generated variant that accepts it, timed; None where none could be.
+
+    Args:
+        failed: gets a line for each variant that could not be loaded or launched, or is wrong.
+    """
+    return entry_of(case, prepared, time_all(case, prepared, runnable(case, prepared), failed))
+
+
+@checked
+def regret_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """What selection loses at a case: its choice against the fastest of all generated variants; None where it has no time.
+
+    `tuned` says whether the case is a point of the tuned tables, where nothing has to be guessed.
+    """
+    call = call_of(case, prepared)
+    selection = registry.select(call)
+    times = time_all(case, prepared, runnable(case, prepared), failed)
+    rule = registry.explain(call, selection.variant.id, predict=False).selection
+    kept = {name: at for name, at in selection.launch.items() if rule and rule.launch.get(name) != at}
+    mine = [t.us for t in times if t.variant == selection.variant.id and t.launch == kept]
+    if not mine:
+        return None
+    best = min(times, key=lambda timed: timed.us)
+    return {
+        "op": case.op,
+        "form": case.form,
+        **case.params,
+        "point": case.point,
+        "variant": selection.variant.id,
+        "rule": selection.rule,
+        "launch": dict(selection.launch),
+        "us": mine[0],
+        "regret": {
+            "best": best.variant,
+            "launch": best.launch,
+            "us": best.us,
+            "lost": mine[0] / best.us - 1,
+            "variants": len({timed.variant for timed in times}),
+            "tuned": registry.explain(call, predict=False).tuned is not None,
+        },
+        "notes": [],
     }
 
 
 @checked
 def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a tuned entry is looked up by.
+    """What a tuned entry is found by: operation, form and the sizes that decide.
 
     Raises:
         InvalidArgumentError: an entry without one of its fields.
@@ -233,7 +420,7 @@ def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
             got=", ".join(map(shown, entry)),
             fix="see tune_case",
         )
-    return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
+    return measured.point_of(entry)
 
 
 @checked

@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from ... import ops
-from ...dsa.steps import StepSize, draw, part_of
+from ...dsa import check as sampling
+from ...dsa.steps import StepInputs, StepSize, draw, part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
 from .. import bench, measure
-from . import Case, Grid, Prepared, facts
+from . import Case, Grid, Prepared, Sample, facts
 
+# Queries that a check compares.
+SAMPLED = 4
 # Splits that tuning tries around the launch rule's own choice.
 SPLIT_FACTORS = (0.5, 1.0, 2.0)
 
@@ -58,6 +61,7 @@ def _prepare(case: Case, seed: int) -> Prepared:
         ]
 
     prepared = facts(case, calls, dims, measure.gathers([s.cache_rows() for s in drawn], ids))
+    prepared.sample = partial(_rows, drawn[0], ids[0], *outs[0])
     if case.form == "bf16":
         prepared.baseline = [
             {**s.cache_rows(), "q_nope": s.tensors["q_nope"], "q_pe": s.tensors["q_pe"], "indices": i}
@@ -65,6 +69,12 @@ def _prepare(case: Case, seed: int) -> Prepared:
         ]
         prepared.time_baseline = partial(measure.time_baseline, prepared.baseline, DATASET_SM_SCALE)
     return prepared
+
+
+def _rows(inputs: StepInputs, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> Sample:
+    rows = sampling._spread(len(out), SAMPLED).to(out.device)
+    given = sampling._attention(inputs, rows, ids[rows])
+    return Sample(given, (out, lse), lambda: {"out": out[rows], "lse": lse[rows]})
 
 
 def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch.Tensor:

@@ -11,14 +11,17 @@ from functools import partial
 import torch
 
 from ... import ops
+from ...dsa import check as sampling
 from ...dsa.steps import part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.topk_selector import draw
 from .. import bench, calibrate, measure
-from . import Case, Grid, Prepared, facts
+from . import Case, Grid, Prepared, Sample, facts
 
 DECODE_ROWS = 512
 """Rows that a decode step selects of at most."""
+# Rows that a check compares.
+SAMPLED = 4
 
 
 def _prepare(case: Case, seed: int) -> Prepared:
@@ -57,7 +60,23 @@ def _prepare(case: Case, seed: int) -> Prepared:
             for scores, table in zip(logits, tables, strict=True)
         ]
 
-    return facts(case, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
+    prepared = facts(case, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
+
+    def sample() -> Sample:
+        picked = sampling._spread(rows, SAMPLED).to(out.device)
+        given = {
+            "logits": logits[0][picked],
+            "row_starts": torch.zeros_like(ends[picked]),
+            "row_ends": ends[picked],
+            "block_table": tables[0][picked] if paged else ends.new_zeros(1, 1),
+            "next_n": 1,
+            "page_size": PAGE if paged else 0,
+            "k": k,
+        }
+        return Sample(given, (out,), lambda: {"indices": out[picked]})
+
+    prepared.sample = sample
+    return prepared
 
 
 GRID = Grid(_prepare)
