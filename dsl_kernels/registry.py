@@ -325,6 +325,12 @@ def _unavailable(variant: Variant, notes: list[str]) -> str | None:
 
 
 @checked
+def predicted_us(call: Call, variant: Variant) -> float | None:
+    """The cost model's time of a variant for a call, of its very sizes; None where the model fails."""
+    return _prediction(call, variant, _assumed(call, deciding(call)))[0]
+
+
+@checked
 def refusal(call: Call, variant: Variant, *, named: str | None = None) -> str | None:
     """Why a variant cannot serve a call; None where it can.
 

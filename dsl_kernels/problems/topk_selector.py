@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .base import ROW_GRIDS, Comparison, Operand, Problem, Values, Workload
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, Operand, Problem, Values, Workload
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -203,8 +203,19 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows over lengths; serving adds other distributions of scores, and prompts."""
+    """Rows over lengths; serving adds other distributions of scores, and prompts; wide more of all of them, and smaller k."""
     batches, lengths = ROW_GRIDS[grid]
+    if grid == "wide":
+        spread = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
+        yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in spread)
+        hard = product((1, 16, 37, 128), (4096, 32768, 131072, 1 << 20), ("tight", "ties"))
+        hard_ones = ((b, n, s) for b, n, s in hard if b * n <= WIDE_SCORES)
+        yield from (("default", {"rows": b, "len": n, "k": 2048, "scores": s}) for b, n, s in hard_ones)
+        fewer = product((1, 16, 64), (32768, 131072), (512, 1024))
+        yield from (("default", {"rows": b, "len": n, "k": k}) for b, n, k in fewer)
+        prompts = product((1024, 2048, 4096, 8192), (32768, 131072))
+        yield from (("default", {"rows": s, "len": n, "k": 2048}) for s, n in prompts)
+        return
     yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))
     if grid == "serving":
         spread = product((4, 64), (32768, 131072), ("tight", "ties"))
