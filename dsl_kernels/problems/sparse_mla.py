@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import Comparison, Operand, Problem, Values, Workload, require_dense
+from .base import WIDE, Comparison, Operand, Problem, Values, Workload, require_dense
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 
 _QUERIES = (
@@ -300,7 +300,9 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     if grid == "wide":
         every = (8, 16, 32, 64, 128)
-        yield from ((f, {"t": t, "heads": h, "pages": 4096}) for f, h, t in product(("bf16", "fp8"), every, WIDE))
+        yield from (
+            (f, {"t": t, "heads": h, "pages": 4096}) for f, h, t in product(("bf16", "fp8"), every, WIDE)
+        )
         fewer = product(("bf16", "fp8"), (16, 128), (1, 16, 64), (512, 1024))
         yield from ((f, {"t": t, "heads": h, "pages": 4096, "topk": k}) for f, h, t, k in fewer)
         patterns = product((16, 128), (16, 128), ("sorted", "holes"))

@@ -206,8 +206,8 @@ def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows over lengths; serving adds other distributions of scores, and prompts; wide more of all of them, and smaller k."""
     batches, lengths = ROW_GRIDS[grid]
     if grid == "wide":
-        spread = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
-        yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in spread)
+        fitting = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
+        yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in fitting)
         hard = product((1, 16, 37, 128), (4096, 32768, 131072, 1 << 20), ("tight", "ties"))
         hard_ones = ((b, n, s) for b, n, s in hard if b * n <= WIDE_SCORES)
         yield from (("default", {"rows": b, "len": n, "k": 2048, "scores": s}) for b, n, s in hard_ones)

@@ -239,13 +239,16 @@ def sustained(calls: Sequence[Call], *, seconds: float = SUSTAINED_SECONDS) -> d
     stream = _stream(torch.cuda.current_device())
     graph, count = _fitting_graph(calls, stream)
     replays = max(2, math.ceil(seconds * 1e6 / max(_replayed(graph, stream, 1)[0], 1.0)))
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
     with torch.cuda.stream(stream):
         begin.record(stream)
-        for _ in range(replays):
+        for replay in range(replays):
+            if replay == replays // 2:
+                middle.record(stream)
             graph.replay()
         end.record(stream)
-    time.sleep(seconds / 2)
+    # All of it waits in the stream, so the GPU stays busy while the clocks are read.
+    middle.synchronize()
     seen = clocks()
     stream.synchronize()
     total = begin.elapsed_time(end)

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 # Swept variants of one shape that are rendered at most.
 MOST_RENDERED = 1000
 # A variant that takes longer than this to be checked and timed hangs: the process ends, and the journal passes it over.
-HUNG_SECONDS = 120.0
+HUNG_SECONDS = 300.0
 HUNG_STATUS = 75
 # Variants that are timed once more at the end, in one go.
 FINALISTS = 3

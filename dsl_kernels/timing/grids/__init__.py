@@ -7,6 +7,7 @@ tries may be said in a module here that is named after the op; without one, inpu
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -98,10 +99,12 @@ class Grid:
     Attributes:
         prepare: (case, seed) -> its inputs on the GPU.
         launches: (case, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
+        step: (case, seed) -> what the op adds to a decode step of these sizes; None where no such step is.
     """
 
     prepare: Callable[[Case, int], Prepared]
     launches: Callable[[Case, Mapping[str, int], Mapping[str, Any]], list[dict[str, int]]] | None = None
+    step: Callable[[Case, int], dict[str, Any] | None] | None = None
 
 
 def _grid(op: str) -> Grid:
@@ -125,6 +128,15 @@ def cases(op: str, grid: str) -> list[Case]:
         return [Case(op, form, params) for form, params in problem.points(grid)]
     real = [workload for workload in problem.workloads if workload.tier == "real"]
     return [Case(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
+
+
+# Seconds after which the wide grid begins no further point, unless it is asked to.
+WIDE_SECONDS = 300.0
+
+
+def spread(points: Sequence[Case]) -> list[Case]:
+    """The points in an order of which any beginning lies all over the grid, the same one every time."""
+    return random.Random(0).sample(points, len(points))
 
 
 @checked
@@ -253,7 +265,7 @@ def time_case(
         **case.params,
         "point": case.point,
         "variant": selection.variant.id,
-        "rule": "fastest of a sweep" if tuned else selection.rule,
+        "rule": SWEPT if tuned else selection.rule,
         "launch": launch,
         **timing.to_dict(),
         "gbps": prepared.bytes / timing.us / 1e3,
@@ -282,6 +294,16 @@ FIGURES = {
 def sizes_of(record: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of a record's point."""
     return {name: value for name, value in record.items() if name not in FIGURES}
+
+
+SWEPT = "fastest of a sweep"
+
+
+def record_key(record: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a record is the record of: its point, what was asked about it, and the GPU and commit that answered."""
+    mode = "regret" if record.get("regret") else "tune" if record.get("rule") == SWEPT else "time"
+    place = (environment.get("gpu"), environment.get("commit"), environment.get("dsl_kernels"))
+    return mode, record.get("op"), record.get("point"), *place
 
 
 @checked
@@ -371,17 +393,17 @@ def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -
 
 
 @checked
-def regret_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """What selection loses at a case: its choice against the fastest of all generated variants; None where it has no time.
+def is_tuned(case: Case, prepared: Prepared) -> bool:
+    """Whether a tuned table has a point of these very sizes."""
+    return registry.explain(call_of(case, prepared), predict=False).tuned is not None
 
-    `tuned` says whether the case is a point of the tuned tables, where nothing has to be guessed.
-    """
-    call = call_of(case, prepared)
-    selection = registry.select(call)
+
+@checked
+def regret_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """What selection loses at a case: its choice against the fastest of all generated variants; None where it has no time."""
+    selection = registry.select(call_of(case, prepared))
     times = time_all(case, prepared, runnable(case, prepared), failed)
-    rule = registry.explain(call, selection.variant.id, predict=False).selection
-    kept = {name: at for name, at in selection.launch.items() if rule and rule.launch.get(name) != at}
-    mine = [t.us for t in times if t.variant == selection.variant.id and t.launch == kept]
+    mine = [timed.us for timed in times if timed.variant == selection.variant.id and not timed.launch]
     if not mine:
         return None
     best = min(times, key=lambda timed: timed.us)
@@ -400,10 +422,37 @@ def regret_case(case: Case, prepared: Prepared, failed: list[str] | None = None)
             "us": best.us,
             "lost": mine[0] / best.us - 1,
             "variants": len({timed.variant for timed in times}),
-            "tuned": registry.explain(call, predict=False).tuned is not None,
         },
+        "clocks": {"after": bench.clocks()},
         "notes": [],
     }
+
+
+@checked
+def regrets(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What selection loses by operation: points, the mean and the worst share, and where that is."""
+    found = []
+    for op in dict.fromkeys(record["op"] for record in records if record.get("regret")):
+        mine = [record for record in records if record["op"] == op and record.get("regret")]
+        worst = max(mine, key=lambda record: record["regret"]["lost"])
+        mean = sum(record["regret"]["lost"] for record in mine) / len(mine)
+        found.append(
+            {
+                "op": op,
+                "points": len(mine),
+                "mean": mean,
+                "worst": worst["regret"]["lost"],
+                "where": worst["point"],
+            }
+        )
+    return found
+
+
+@checked
+def step_case(case: Case, seed: int = 0) -> dict[str, Any] | None:
+    """What a case's op adds to a decode step of its sizes; None where there is no such step."""
+    step = _grid(case.op).step
+    return step(case, seed) if step is not None else None
 
 
 @checked

@@ -94,4 +94,20 @@ def _launches(case: Case, default: Mapping[str, int], knobs: Mapping[str, Any]) 
     return [{"splits": other} for other in sorted(found - {splits})]
 
 
-GRID = Grid(_prepare, _launches)
+# Rows and tokens a sequence of the decode step that attention is timed in.
+STEP_ROWS = 128
+STEP_CONTEXT = 32768
+
+
+def _step(case: Case, seed: int) -> dict[str, Any] | None:
+    p = case.params
+    if p["t"] > STEP_ROWS or "ids" in p:
+        return None
+    size = StepSize(
+        batch=p["t"], context=STEP_CONTEXT, heads=p["heads"], topk=p.get("topk", 2048),
+        kv="fp8" if case.form == "fp8" else "bf16",
+    )  # fmt: skip
+    return {"context": STEP_CONTEXT, **measure.time_marginal(measure.step_sets(size, seed))}
+
+
+GRID = Grid(_prepare, _launches, _step)
