@@ -80,9 +80,10 @@ def user_table(gpu: str) -> UserTable:
 
 
 def added_variants() -> dict[str, Variant]:
-    """Every variant in the user's folder, by id."""
+    """Every variant in the user's folder that the generated set lacks, by id."""
     folder = env.tuned_root()
-    return {} if folder is None else _added(folder)
+    here = {variant.id for variant in variants.variants()}
+    return {} if folder is None else {k: v for k, v in _added(folder).items() if k not in here}
 
 
 def _stamp(path: Path) -> int | None:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import dsl_kernels
-from dsl_kernels import env, measured, registry, variants
+from dsl_kernels import env, measured, prepare, registry, variants
+from dsl_kernels.cli import _output
 from dsl_kernels.runtime import store
 
 GPU = "NVIDIA H200"
@@ -124,8 +125,22 @@ def test_a_winner_outside_the_generated_set_is_selected(own, monkeypatch) -> Non
     assert registry.select(topk()).variant == mine
     assert registry.select(topk(), mine.id).rule == "argument"
     assert registry.explain(topk()).notes == []
+    assert _output.variant(mine.id) == mine
     # It has no part in a call for a GPU that it was not tuned on.
     assert mine.id not in {c.variant.id for c in registry.explain(replace(topk(), gpu="")).candidates}
+
+
+def test_a_server_warms_the_users_variants_too(own, monkeypatch) -> None:
+    mine = added(own, monkeypatch)
+    asked: list[str] = []
+
+    def compile_all(modules: Any, jobs: Any = None) -> Any:
+        asked.extend(module.id for module in modules)
+        return iter(())
+
+    monkeypatch.setattr("dsl_kernels.runtime.pool.compile_all", compile_all)
+    prepare.warmup("topk_selector", arch="sm_90a", strict=False)
+    assert mine.id in asked and len(asked) == len(set(asked)) > 1
 
 
 def test_without_compiling_it_is_skipped_with_a_note(own, monkeypatch) -> None:
