@@ -544,6 +544,6 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 @checked
 def tuned_table(gpu: str) -> tuple[Mapping[str, Any], ...]:
-    """Entries recorded on this GPU; empty when none were."""
+    """Entries of the shipped table of a GPU; empty when none were recorded."""
     path = TUNED / f"{slug(gpu)}.json"
     return _table(path) if is_path(str(path)) and path.exists() else ()

@@ -361,7 +361,7 @@ def _fingerprint(found: Explanation) -> dict[str, Any] | None:
     if not found.tuned or not found.call.gpu:
         return None
     call = found.call
-    seen = recorded.of(call.gpu, call.op, call.form, found.bucket, found.tuned["variant"])
+    seen = recorded.of(call.gpu, call.op, call.form, found.tuned["bucket"], found.tuned["variant"])
     return dict(seen) if seen else None
 
 

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, product
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,13 +95,16 @@ def candidates(call: registry.Call, level: int) -> list[Variant]:
         return list(known.values())
     wanted = {variant.id for variant in swept(call, level)} - known.keys()
     if wanted:
-        rendered = variants.in_folder(_rendered(call, level, sorted(wanted)[:MOST_RENDERED]))
+        rendered = variants.in_folder(
+            _rendered(call.op, call.arch, level, tuple(sorted(wanted)[:MOST_RENDERED]))
+        )
         known |= {variant.id: variant for variant in rendered if variant.id in wanted}
     return list(known.values())
 
 
-def _rendered(call: registry.Call, level: int, names: Sequence[str]) -> Path:
-    """The folder with these variants' modules."""
+@lru_cache(maxsize=8)
+def _rendered(op: str, arch: str, level: int, names: tuple[str, ...]) -> Path:
+    """The folder with these variants' modules; shapes that the same variants serve render them once."""
     source = bench.checkout()
     if source is None or importlib.util.find_spec("jinja2") is None:
         raise ToolchainError(
@@ -116,9 +120,9 @@ def _rendered(call: registry.Call, level: int, names: Sequence[str]) -> Path:
         "codegen",
         "generate",
         "--op",
-        call.op,
+        op,
         "--arch",
-        call.arch,
+        arch,
         "--level",
         str(level),
     ]
@@ -134,7 +138,7 @@ def _rendered(call: registry.Call, level: int, names: Sequence[str]) -> Path:
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise InvalidArgumentError(
-            call.op, expected="variants that can be rendered", got=last, fix=f"see `python -m codegen list --op {call.op}`"
+            op, expected="variants that can be rendered", got=last, fix=f"see `python -m codegen list --op {op}`"
         )  # fmt: skip
     return folder
 

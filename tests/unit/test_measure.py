@@ -424,6 +424,21 @@ def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
     assert held not in entry["us"] and len(entry["us"]) > 1 and held in failed[0]
 
 
+def test_rows_of_a_prompt_and_of_dense_attention_are_checked_too(on_cpu, monkeypatch):
+    """The forms that the cases above leave out: selection without a block table, and inputs drawn as for a workload."""
+    from dsl_kernels.timing.grids import topk_selector as grid
+
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    monkeypatch.setattr(grid, "DECODE_ROWS", 2)
+    dense = {"b": 1, "sq": 40, "skv": 40, "heads": 2, "kv_heads": 1, "dim": 128, "causal": 1}
+    for case in (CASES[2], grids.Case("gqa_forward", "bf16", dense)):
+        prepared = grids.prepare(case)
+        assert grids.check_variant(case, prepared).ok
+        prepared.calls = lambda variant, launch: [lambda: None]
+        with pytest.raises(WrongResultError):
+            grids.check_variant(case, prepared)
+
+
 def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     case = CASES[2]

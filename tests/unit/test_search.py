@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from dsl_kernels import env, measured, ops, registry, variants
 from dsl_kernels.cli import app
 from dsl_kernels.cli.tune import seconds_of, sizes_of
-from dsl_kernels.errors import CompileError, InvalidArgumentError, ToolchainError
+from dsl_kernels.errors import CompileError, InvalidArgumentError, LaunchError, ToolchainError
 from dsl_kernels.runtime import pool, store
 from dsl_kernels.timing import bench, grids, measure, search
 
@@ -68,6 +69,7 @@ def machine(tmp_path, monkeypatch):
 
 def clear() -> None:
     ops.clear()
+    search._rendered.cache_clear()
     measured._read.cache_clear()
     measured._warn_once.cache_clear()
 
@@ -214,6 +216,40 @@ def test_next_are_the_models_best_and_neighbours_of_the_fastest(machine) -> None
     assert len(chosen) == 6 and waiting[0] in chosen
     assert any(search._knobs_apart(v, fastest) == 1 for v in chosen)
     assert [v.id for v in found._next([], known)] == []
+
+
+def test_a_kernel_that_hangs_ends_the_process_and_says_what_to_do(monkeypatch, caplog) -> None:
+    ended = threading.Event()
+    codes: list[int] = []
+    monkeypatch.setattr(search.os, "_exit", lambda code: codes.append(code) or ended.set())
+    monkeypatch.setattr(search, "HUNG_SECONDS", 0.05)
+    variant = variants.variants("topk_selector")[0]
+    with caplog.at_level(logging.ERROR, "dsl_kernels"), search._watched(variant):
+        assert ended.wait(10)
+    assert (
+        codes == [search.HUNG_STATUS]
+        and variant.id in caplog.text
+        and "run the same command again" in caplog.text
+    )
+    with search._watched(variant):
+        pass
+    assert not [
+        t for t in threading.enumerate() if isinstance(t, threading.Timer) and not t.finished.is_set()
+    ]
+
+
+def test_a_destroyed_context_ends_the_search(machine, monkeypatch) -> None:
+    """An illegal access fails everything after it: that must not be held against the next variants."""
+
+    def gone() -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(measure, "DEVICE", "cuda")
+    monkeypatch.setattr(torch.cuda, "synchronize", gone)
+    with pytest.raises(LaunchError, match="run the same command again"):
+        search._require_context(variants.variants("topk_selector")[0], RuntimeError("launch failed"))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    search._require_context(variants.variants("topk_selector")[0], RuntimeError("launch failed"))
 
 
 def test_without_the_generator_only_the_generated_set_can_be_searched(machine, monkeypatch) -> None:
