@@ -191,6 +191,11 @@ def merged(user: Sequence[Entry], shipped: Sequence[Entry]) -> list[Entry]:
     return [*user, *(entry for entry in shipped if point_of(entry) not in taken)]
 
 
+def table_of(entry: Entry) -> str:
+    """Which table an entry is of: those that `tune` writes name the declaration that was timed."""
+    return "user's tuned table" if "declaration" in entry else "tuned table"
+
+
 def point_of(entry: Entry) -> tuple[Any, ...]:
     """What an entry stands for: operation, form and the sizes that decide."""
     return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))

@@ -271,7 +271,8 @@ def _decide(
         # The winner, or where it cannot serve the call the fastest of those that were timed with it.
         timed = [r for r in open_rows if r.tuned_us is not None]
         row = min(timed, key=lambda r: (r.variant.id != tuned["variant"], r.tuned_us, r.variant.id))
-        return row, "tuned table", dict(tuned.get("launch", {})) if row.variant.id == tuned["variant"] else {}
+        won = row.variant.id == tuned["variant"]
+        return row, measured.table_of(tuned), dict(tuned.get("launch", {})) if won else {}
     best = open_rows[0]
     if best.estimated_us is not None:
         return best, "between tuned points", {}

@@ -68,6 +68,7 @@ def test_the_users_table_is_read_before_the_shipped_one(own) -> None:
     other = next(v.id for v in of_arch() if v.id != shipped.variant.id)
     write(own, [entry(topk(), {other: 1.0, shipped.variant.id: 2.0})])
     assert registry.select(topk()).variant.id == other
+    assert registry.select(topk()).rule == "user's tuned table"
     # Points that the user did not tune are the shipped ones'.
     assert registry.explain(topk(16)).tuned["us"] != registry.explain(topk()).tuned["us"]
     assert registry.select(replace(topk(), gpu="")).rule.startswith("cost model")

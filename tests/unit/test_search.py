@@ -110,7 +110,7 @@ def test_a_swept_winner_is_rendered_recorded_and_selected(machine) -> None:
     # Only what the generated set lacks is compared on the workloads; the rest was, when it was committed.
     assert set(machine.checked) == set(swept)
     selection = registry.select(call())
-    assert selection.variant.id == swept[0] and selection.rule == "tuned table"
+    assert selection.variant.id == swept[0] and selection.rule == "user's tuned table"
     module = selection.variant.path
     assert module.is_relative_to(env.tuned_root() / measured.MODULES) and swept[0] in module.read_text()
     table = json.loads((env.tuned_root() / "nvidia_h200.json").read_text())
@@ -203,7 +203,7 @@ def test_a_damaged_table_is_replaced(machine, caplog) -> None:
     with caplog.at_level(logging.WARNING, "dsl_kernels"):
         tune("--dim", DIMS, "--level", "0")
     assert "ignoring the tuned table" in caplog.text
-    assert registry.select(call()).rule == "tuned table"
+    assert registry.select(call()).rule == "user's tuned table"
 
 
 def test_next_are_the_models_best_and_neighbours_of_the_fastest(machine) -> None:
