@@ -47,50 +47,50 @@ CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
-def case_of(op: str, form: str, sizes: dict[str, Any]) -> Any:
+def point_of(op: str, form: str, sizes: dict[str, Any]) -> Any:
     """A point of a grid; of an operation without one, the real workload of that name."""
     from dsl_kernels import problems
     from dsl_kernels.timing import grids
 
     if "name" not in sizes:
-        return grids.Case(op, form, sizes)
+        return grids.Point(op, form, sizes)
     found = next(w for w in problems.get(op).workloads if w.name == sizes["name"])
-    return grids.Case(op, found.form, dict(found.params))
+    return grids.Point(op, found.form, dict(found.params))
 
 
-def dims_of(case: Any) -> dict[str, int]:
-    """What the registry needs of a case, without a GPU."""
+def dims_of(point: Any) -> dict[str, int]:
+    """What the registry needs of a point, without a GPU."""
     from profile_session import dims_of as of_grid
 
     from dsl_kernels.problems.base import Workload
     from dsl_kernels.verification import trial
 
-    p = case.params
-    if case.form == "prefill":
+    p = point.params
+    if point.form == "prefill":
         return {"s": p["s"], "heads": p["heads"], "skv": p["skv"], "stride": p["skv"]}
-    if case.op in ("sparse_mla", "lightning_indexer", "topk_selector"):
-        return of_grid(case)
-    workload = Workload(case.label, "real", case.form, case.params)
-    return trial.dims_of(case.op, workload, trial.draw(case.op, workload, 0))
+    if point.op in ("sparse_mla", "lightning_indexer", "topk_selector"):
+        return of_grid(point)
+    workload = Workload(point.label, "real", point.form, point.params)
+    return trial.dims_of(point.op, workload, trial.draw(point.op, workload, 0))
 
 
 def precompile(folder: Path) -> None:
     """Write generated/, bundle/ and calls.json below a folder."""
     from codegen.emit import emit
-    from codegen.sweep import candidate_of
+    from codegen.sweep import instance_of
     from dsl_kernels import registry, variants
     from dsl_kernels.runtime import bundle
     from dsl_kernels.runtime.pool import compile_all
 
     calls, chosen = [], {}
     for op, form, sizes in CALLS:
-        case = case_of(op, form, sizes)
-        found = registry.select(registry.Call(op, case.form, ARCH, dims_of(case), GPU))
+        point = point_of(op, form, sizes)
+        found = registry.select(registry.Call(op, point.form, ARCH, dims_of(point), GPU))
         chosen[found.variant.id] = found.variant
-        calls.append({"op": op, "form": case.form, "params": dict(case.params), "variant": found.variant.id, "launch": found.launch})  # fmt: skip
-        print(f"{op} {case.form} {case.label}: {found.variant.id}", flush=True)
-    candidates = [candidate_of(v, mode) for v in chosen.values() for mode in (0, *MODES.values())]
-    emit(candidates, folder / "generated")
+        calls.append({"op": op, "form": point.form, "params": dict(point.params), "variant": found.variant.id, "launch": found.launch})  # fmt: skip
+        print(f"{op} {point.form} {point.label}: {found.variant.id}", flush=True)
+    instances = [instance_of(v, mode) for v in chosen.values() for mode in (0, *MODES.values())]
+    emit(instances, folder / "generated")
     every = variants.in_folder(folder / "generated")
     folders = {}
     for outcome in compile_all(every):
@@ -102,7 +102,7 @@ def precompile(folder: Path) -> None:
     (folder / "calls.json").write_text(json.dumps(calls, indent=1) + "\n")
 
 
-def outputs(case: Any, call: Any) -> list[Any]:
+def outputs(point: Any, call: Any) -> list[Any]:
     """What a call writes, with nothing of a call before it."""
     import torch
 
@@ -112,7 +112,7 @@ def outputs(case: Any, call: Any) -> list[Any]:
         result = call()
         if result is not None:
             return [result] if isinstance(result, torch.Tensor) else list(result)
-        specs = problems.get(case.op).operands(case.form)
+        specs = problems.get(point.op).operands(point.form)
         return [call.args[0][spec.name] for spec in specs if spec.kind == "out"]
 
     for tensor in held():
@@ -122,7 +122,7 @@ def outputs(case: Any, call: Any) -> list[Any]:
     return found
 
 
-def regions_of(case: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]:
+def regions_of(point: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]:
     """What the last eager call's probes left, and how to read it."""
     import torch
 
@@ -132,11 +132,11 @@ def regions_of(case: Any, probed: Any, dims: dict[str, int]) -> tuple[Any, Any]:
     from dsl_kernels.problems.base import Workload
     from dsl_kernels.profile import regions
 
-    layout = programs.get(case.op).probes(probed.knobs, get_arch(ARCH))
+    layout = programs.get(point.op).probes(probed.knobs, get_arch(ARCH))
     device = torch.device("cuda", torch.cuda.current_device())
     words = layout.dims(dims)["probe_words"]
     workspace = own_workspace(device).get("probe", (words,), torch.int32, device, False).cpu()
-    workload = Workload(case.label, "real", case.form, case.params)
+    workload = Workload(point.label, "real", point.form, point.params)
     return layout, regions.Run(probed, workload, dims, "cuda", layout, workspace)
 
 
@@ -148,23 +148,23 @@ def look(call: dict[str, Any]) -> dict[str, Any]:
     from dsl_kernels.profile import model, regions
     from dsl_kernels.timing import bench, grids
 
-    case = grids.Case(call["op"], call["form"], call["params"])
-    prepared = grids.prepare(case)
-    plain = prepared.calls(call["variant"], call["launch"])
-    record: dict[str, Any] = {"op": case.op, "form": case.form, **case.params, "variant": call["variant"]}
-    expected = outputs(case, plain[-1])
-    again = outputs(case, plain[-1])
+    point = grids.Point(call["op"], call["form"], call["params"])
+    fixture = grids.prepare(point)
+    plain = fixture.calls(call["variant"], call["launch"])
+    record: dict[str, Any] = {"op": point.op, "form": point.form, **point.params, "variant": call["variant"]}
+    expected = outputs(point, plain[-1])
+    again = outputs(point, plain[-1])
     record["repeats"] = all(torch.equal(a, b) for a, b in zip(expected, again, strict=True))
     for name, mode in MODES.items():
         probed = variants.get(f"{call['variant']}_probe{mode}")
-        calls = prepared.calls(probed.id, call["launch"])
-        found = outputs(case, calls[-1])
+        calls = fixture.calls(probed.id, call["launch"])
+        found = outputs(point, calls[-1])
         same = all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
         # Warm, and the last call's own sums.
         for _ in range(2):
             calls[-1]()
         torch.cuda.synchronize()
-        _, run = regions_of(case, probed, {**prepared.dims, **call["launch"]})
+        _, run = regions_of(point, probed, {**fixture.dims, **call["launch"]})
         if name == "sums":
             record["regions"] = model.plain(regions.table(run))
         else:

@@ -95,9 +95,9 @@ def targets(seen: dict[str, Any], part: int) -> Iterator[Any]:
             if wanted and "__" in wanted:
                 impl = wanted
             elif op != "sdpa":
-                case = grids.Case(op, form or made.FORMS[op], {**made.DEFAULTS[op], **dims})
-                call = registry.Call(op, case.form, "sm_90a", dims_of(case))
-                impl = implementation(wanted, op, case.form, registry.bucket(call))
+                point = grids.Point(op, form or made.FORMS[op], {**made.DEFAULTS[op], **dims})
+                call = registry.Call(op, point.form, "sm_90a", dims_of(point))
+                impl = implementation(wanted, op, point.form, registry.bucket(call))
             held = made.target(op, dims, impl, form=form)
             held.label = label_of(op, dims, form, wanted)
             seen["implementations"][held.label] = impl
@@ -144,12 +144,12 @@ def tuned_winners() -> list[Wanted]:
     return found
 
 
-def dims_of(case: Any) -> dict[str, int]:
-    """What the registry's bucket of a case is computed from."""
-    p = case.params
-    if case.op == "lightning_indexer":
+def dims_of(point: Any) -> dict[str, int]:
+    """What the registry's bucket of a point is computed from."""
+    p = point.params
+    if point.op == "lightning_indexer":
         return {"b": p["b"], "next_n": 1, "heads": p["heads"], "max_pages": p["len"] // 64, "max_len": p["len"], "stride": p["len"]}  # fmt: skip
-    if case.op == "topk_selector":
+    if point.op == "topk_selector":
         return {"rows": p["rows"], "stride": p["len"], "k": p["k"], "max_len": p["len"], "next_n": 1, "page_size": 0, "b": 1, "max_pages": 1}  # fmt: skip
     return {"t": p["t"], "heads": p["heads"], "n": p["pages"] * 64, "topk": p["topk"]}
 
@@ -188,28 +188,28 @@ def stage_ratios(out: Path, seconds: float) -> None:
 
     end = time.monotonic() + seconds
     points = [
-        *(grids.Case("sparse_mla", form, {"t": t, "heads": h, "pages": 4096}) for t in (64, 128, 16, 1024, 4, 1, 4096)
+        *(grids.Point("sparse_mla", form, {"t": t, "heads": h, "pages": 4096}) for t in (64, 128, 16, 1024, 4, 1, 4096)
           for form, h in (("bf16", 16), ("bf16", 8), ("fp8", 16), ("bf16", 64), ("bf16", 128)) if t * h <= 65536),
-        *(grids.Case("lightning_indexer", "decode", {"b": b, "len": n, "heads": 64}) for b, n in ((64, 131072), (16, 32768), (1, 131072))),
+        *(grids.Point("lightning_indexer", "decode", {"b": b, "len": n, "heads": 64}) for b, n in ((64, 131072), (16, 32768), (1, 131072))),
     ]  # fmt: skip
     rows = []
-    for case in points:
+    for point in points:
         if time.monotonic() > end:
             break
         try:
             with torch.inference_mode():
-                rows.append(grids.time_case(case, grids.prepare(case), baseline=False))
+                rows.append(grids.time_point(point, grids.prepare(point), baseline=False))
             print(
-                case.op,
-                case.form,
-                case.label,
+                point.op,
+                point.form,
+                point.label,
                 rows[-1]["us"],
                 rows[-1].get("ceiling_us"),
                 rows[-1].get("ratio"),
                 rows[-1]["notes"],
             )
         except Exception as error:
-            print(case.op, case.form, case.label, repr(error))
+            print(point.op, point.form, point.label, repr(error))
         (out / "ratios.json").write_text(json.dumps(rows, indent=1) + "\n")
         torch.cuda.empty_cache()
 

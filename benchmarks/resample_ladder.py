@@ -49,9 +49,10 @@ def failures(variant: Variant, batches: list[int]) -> list[str]:
     """What is wrong with a variant: against the reference, and in a repeat."""
     problem, found = problems.get(OP), []
     for workload in trial.workloads(variant, "tiny", "edge"):
-        case = trial.cached_case(OP, workload)
+        example = trial.cached_example(OP, workload)
         runs = [
-            trial.run(variant, workload, executors.get("cuda"), device=DEVICE, case=case) for _ in range(2)
+            trial.run(variant, workload, executors.get("cuda"), device=DEVICE, example=example)
+            for _ in range(2)
         ]
         first, again = (run.operands["out"] for run in runs)
         found += [f"{workload.name}: {text}" for text in runs[0].comparison.failures]
@@ -128,8 +129,8 @@ def main() -> int:
     options = parser.parse_args()
     try:
         bench.require_gpu()
-        arch, _ = ops._base.device_facts(torch.cuda.current_device())
-        found = variants.variants(OP, arch=arch)
+        gpu = executors.gpu_at_hand(torch.cuda.current_device())
+        found = variants.variants(OP, arch=gpu.arch.name)
         wrong = {v.id: texts for v in found if (texts := failures(v, options.batches))}
         for variant, texts in wrong.items():
             print(f"WRONG {variant}: {'; '.join(texts)}", file=sys.stderr)

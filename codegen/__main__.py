@@ -24,7 +24,7 @@ from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.lang import SUMS, TRACE
 
 from .emit import GENERATED, emit
-from .sweep import Filter, Sweep, candidate_of, sweep
+from .sweep import Filter, Sweep, instance_of, sweep
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -143,8 +143,8 @@ def _rows(found: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
     """One row an (op, backend, arch)."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
 
-    def row(candidate: Any) -> dict[str, Any]:
-        key = (candidate.program.op, candidate.backend, candidate.arch.name)
+    def row(instance: Any) -> dict[str, Any]:
+        key = (instance.program.op, instance.backend, instance.arch.name)
         return rows.setdefault(
             key,
             {
@@ -159,16 +159,16 @@ def _rows(found: Sweep, compiled: dict[str, Any]) -> list[dict[str, Any]]:
             },
         )
 
-    for candidate in found.kept:
-        entry = row(candidate)
+    for instance in found.kept:
+        entry = row(instance)
         entry["kept"] += 1
-        outcome = compiled.get(candidate.id)
+        outcome = compiled.get(instance.id)
         if outcome is not None:
             entry["compile_seconds"] += outcome.seconds
             entry["cache_hits"] += outcome.cached
             entry["failed"] += outcome.error is not None
-    for candidate, violations in found.refused:
-        row(candidate)["refused"][violations[0].code] += 1
+    for instance, violations in found.refused:
+        row(instance)["refused"][violations[0].code] += 1
     return [{**value, "refused": dict(value["refused"])} for _, value in sorted(rows.items())]
 
 
@@ -205,7 +205,7 @@ def check(as_json: Json = False) -> None:
 
 
 @app.command("list")
-def list_candidates(
+def list_instances(
     op: Op = None,
     backend: Backend = None,
     arch: Arch = None,
@@ -213,15 +213,15 @@ def list_candidates(
     level: Level = 0,
     as_json: Json = False,
 ) -> None:
-    """The candidates of a sweep level, kept and refused, without writing anything."""
+    """The instances of a sweep level, kept and refused, without writing anything."""
     found = sweep(level, Filter(op, backend, arch, name))
     refused = [{"id": c.id, "violations": [vars(v) for v in violations]} for c, violations in found.refused]
     if as_json:
         typer.echo(json.dumps({"kept": [c.id for c in found.kept], "refused": refused}, indent=1))
         return
-    cells = [[candidate.id, "kept", "", "", ""] for candidate in found.kept]
-    for candidate, violations in found.refused:
-        cells += [[candidate.id, v.code, v.figure, v.limit, v.fix] for v in violations]
+    cells = [[instance.id, "kept", "", "", ""] for instance in found.kept]
+    for instance, violations in found.refused:
+        cells += [[instance.id, v.code, v.figure, v.limit, v.fix] for v in violations]
     columns = ("variant", "verdict", "figure", "limit", "fix")
     _output.show(_output.table("", columns, cells, fold=("figure", "limit", "fix")))
 
@@ -239,13 +239,13 @@ def probe(
     """Render a variant with probes in it, as `python -m dsl_kernels profile regions` runs it."""
     from dsl_kernels.runtime.cache import cache_root
 
-    candidate = candidate_of(_output.variant(name), TRACE if trace else SUMS)
-    root = out or cache_root() / "generated" / "probes" / candidate.id
-    emit([candidate], root, only=Filter(name=f"^{candidate.id}$"))
+    instance = instance_of(_output.variant(name), TRACE if trace else SUMS)
+    root = out or cache_root() / "generated" / "probes" / instance.id
+    emit([instance], root, only=Filter(name=f"^{instance.id}$"))
     if as_json:
-        typer.echo(json.dumps({"folder": str(root), "variant": candidate.id}))
+        typer.echo(json.dumps({"folder": str(root), "variant": instance.id}))
     else:
-        Console().print(f"{root}: {candidate.id}", soft_wrap=True, markup=False)
+        Console().print(f"{root}: {instance.id}", soft_wrap=True, markup=False)
 
 
 @app.command()

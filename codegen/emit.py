@@ -18,7 +18,7 @@ from dsl_kernels.runtime import storage
 from dsl_kernels.tile.plan import barrier_plan
 
 from .render import render
-from .sweep import ROOT, Candidate, Filter
+from .sweep import ROOT, Filter, Instance
 
 GENERATED = ROOT / "generated"
 MANIFEST = "manifest.json"
@@ -44,20 +44,20 @@ class Emission:
         return sorted([*self.written, *self.removed, *self.foreign])
 
 
-def relative_path(candidate: Candidate) -> str:
-    return f"{candidate.arch.name}/{candidate.program.op}/{candidate.id}.py"
+def relative_path(instance: Instance) -> str:
+    return f"{instance.arch.name}/{instance.program.op}/{instance.id}.py"
 
 
-def entry(candidate: Candidate, text: str) -> dict[str, Any]:
+def entry(instance: Instance, text: str) -> dict[str, Any]:
     """The manifest's record of one variant."""
-    schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
+    schedule = instance.program.schedule(instance.knobs, instance.arch)
     return {
-        "id": candidate.id,
-        "op": candidate.program.op,
-        "backend": candidate.backend,
-        "arch": candidate.arch.name,
-        "knobs": candidate.knobs,
-        "file": relative_path(candidate),
+        "id": instance.id,
+        "op": instance.program.op,
+        "backend": instance.backend,
+        "arch": instance.arch.name,
+        "knobs": instance.knobs,
+        "file": relative_path(instance),
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "declared": {
             "threads": schedule.threads,
@@ -68,37 +68,35 @@ def entry(candidate: Candidate, text: str) -> dict[str, Any]:
     }
 
 
-def _render_all(
-    candidates: Iterable[Candidate], progress: Callable[[Candidate], None] | None
-) -> dict[str, str]:
+def _render_all(instances: Iterable[Instance], progress: Callable[[Instance], None] | None) -> dict[str, str]:
     texts: dict[str, str] = {}
     records = []
-    for candidate in candidates:
+    for instance in instances:
         if progress is not None:
-            progress(candidate)
-        text = render(candidate)
-        texts[relative_path(candidate)] = text
-        records.append(entry(candidate, text))
+            progress(instance)
+        text = render(instance)
+        texts[relative_path(instance)] = text
+        records.append(entry(instance, text))
     texts[MANIFEST] = _manifest(records)
     return texts
 
 
 def emit(
-    candidates: Iterable[Candidate],
+    instances: Iterable[Instance],
     root: Path = GENERATED,
     *,
     only: Filter = Filter(),
     dry_run: bool = False,
-    progress: Callable[[Candidate], None] | None = None,
+    progress: Callable[[Instance], None] | None = None,
 ) -> Emission:
-    """Render every candidate below `root`, touching only files whose content changes.
+    """Render every instance below `root`, touching only files whose content changes.
 
     Each file is replaced whole, and the manifest last: a run that is killed leaves the old manifest, and the next run
     completes it.
 
     Args:
-        only: the filter that `candidates` passed; files and manifest records outside it are kept as they are, those
-            inside it that no candidate makes any more are removed.
+        only: the filter that `instances` passed; files and manifest records outside it are kept as they are, those
+            inside it that no instance makes any more are removed.
         dry_run: compare only.
         progress: called before each variant is rendered.
 
@@ -108,7 +106,7 @@ def emit(
         CacheError: `root` cannot be written.
     """
     listed = _listed(root)
-    texts = _render_all(candidates, progress)
+    texts = _render_all(instances, progress)
     outside = [r for r in listed if only != Filter() and not only.matches_record(r)]
     if outside:
         texts[MANIFEST] = _merged(outside, texts[MANIFEST])

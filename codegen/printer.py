@@ -413,7 +413,7 @@ class Printer:
             "barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages)
         )
 
-    def _step(self, s: t.Step) -> Iterator[str]:
+    def _pipelineop(self, s: t.PipelineOp) -> Iterator[str]:
         pipe, kind = s.slot.pipeline, s.kind
         plan, role = self._plan.pipelines[pipe.name], s.slot.role
         if kind in ("acquire", "commit"):
@@ -447,7 +447,7 @@ class Printer:
             elif action is not Action.ELECT:
                 yield from self._spell(action.value, **values)
         if not actions and kind != "commit":
-            # The reader of the kernel looks for this step.
+            # The reader of the kernel looks for this action.
             yield f"# {pipe.name}: " + (
                 f"{pipe.returned_by} also gives its slot back"
                 if pipe.returned_by

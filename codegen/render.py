@@ -34,7 +34,7 @@ from dsl_kernels.tile.text import (
 )
 
 from .printer import INDENT, Printer, mma_facts, role_facts
-from .sweep import PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Candidate, leaf_modules
+from .sweep import PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
 WIDTH = 110
 # Where a frame wants the module's named sizes; which they are is known when everything is printed.
@@ -107,15 +107,15 @@ def environment() -> jinja2.Environment:
     return found
 
 
-def context(candidate: Candidate, schedule: Schedule) -> dict[str, Any]:
+def context(instance: Instance, schedule: Schedule) -> dict[str, Any]:
     """What a frame sees of the declaration.
 
     buf: buffers by name; barriers: every mbarrier array; operands, dims, maps: the launch's arguments, the runtime dims
     that they give, the tensor maps; threads, grid, cluster, tmem_columns.
     """
-    operands = candidate.program.operands(candidate.knobs)
+    operands = instance.program.operands(instance.knobs)
     return {
-        "id": candidate.id,
+        "id": instance.id,
         "buf": SimpleNamespace(**{b.name: b for b in schedule.buffers}),
         "operands": operands,
         "maps": schedule.maps,
@@ -142,10 +142,10 @@ class Parameter:
 
 
 def names_of_kernel(
-    candidate: Candidate, schedule: Schedule, text: Text, views: list[SimpleNamespace]
+    instance: Instance, schedule: Schedule, text: Text, views: list[SimpleNamespace]
 ) -> list[Parameter]:
     """Every name that stands in the kernel when its roles begin, in the order in which it comes up."""
-    operands = candidate.program.operands(candidate.knobs)
+    operands = instance.program.operands(instance.knobs)
     plan = barrier_plan(schedule)
     found = [Parameter(m.name + end, kind) for m in schedule.maps for end, kind in (("", "map"), ("_coords", "coordinates"))]  # fmt: skip
     found += [Parameter(o.name, "value", o.dtype) if o.kind == "scalar" else Parameter(o.name, "memory") for o in operands]  # fmt: skip
@@ -162,20 +162,20 @@ def names_of_kernel(
     return list({p.name: p for p in found}.values())
 
 
-def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[dict[str, Any], Printer]:
+def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[dict[str, Any], Printer]:
     """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
     plan = barrier_plan(schedule)
-    dims = dims_of(candidate.program.operands(candidate.knobs))
+    dims = dims_of(instance.program.operands(instance.knobs))
     if taken := sorted(dims.keys() & {buffer.name for buffer in schedule.buffers}):
         raise DeclarationError(
-            f"program {candidate.program.op}, dim {taken[0]}",
+            f"program {instance.program.op}, dim {taken[0]}",
             expected="a name that no buffer has",
             got="the name of a buffer",
             fix="rename one of them",
         )
-    spelling: Any = environment().get_template(f"{candidate.backend}/_spelling.j2").module
-    tag, probed = candidate.arch.tag.removesuffix("a"), bool(candidate.knobs.get(PROBE.name))
-    modules = leaf_modules(candidate.backend, candidate.program.op, tag, probed)
+    spelling: Any = environment().get_template(f"{instance.backend}/_spelling.j2").module
+    tag, probed = instance.arch.tag.removesuffix("a"), bool(instance.knobs.get(PROBE.name))
+    modules = leaf_modules(instance.backend, instance.program.op, tag, probed)
 
     used = {"leaf"}
 
@@ -193,8 +193,8 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         if found is not None:
             return found
         raise TemplateError(
-            f"leaf {name} ({candidate.id})",
-            expected=f"a function in dsl_kernels/device/{candidate.backend}/"
+            f"leaf {name} ({instance.id})",
+            expected=f"a function in dsl_kernels/device/{instance.backend}/"
             + " or ".join(f"{m}.py" for _, m, _ in modules),
             got="none",
             fix="spell the leaf for this DSL",
@@ -203,13 +203,13 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
     printer = Printer(schedule, plan, spelling, leaf_module)
     start, end = ("\n".join(printer.lines(part)) for part in (text.start, text.end))
     statements = [s for part in text.parts.values() for s in walk(part)]
-    views = operand_views(candidate, schedule, statements)
-    within = names_of_kernel(candidate, schedule, text, views)
+    views = operand_views(instance, schedule, statements)
+    within = names_of_kernel(instance, schedule, text, views)
     roles = []
     for role in schedule.roles:
         if role.name in {p.name for p in within}:
             raise TemplateError(
-                f"role {role.name} ({candidate.id})", expected="a name of its own", got="the name of an operand, buffer, axis or variable",
+                f"role {role.name} ({instance.id})", expected="a name of its own", got="the name of an operand, buffer, axis or variable",
                 fix="rename one of them",
             )  # fmt: skip
         facts = role_facts(schedule, role)
@@ -268,7 +268,7 @@ def text_context(candidate: Candidate, schedule: Schedule, text: Text) -> tuple[
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
-        "scalars": [o.name for o in candidate.program.operands(candidate.knobs) if o.kind == "scalar"],
+        "scalars": [o.name for o in instance.program.operands(instance.knobs) if o.kind == "scalar"],
         "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
         "probed": probed,
         "lane": "lane" in said,
@@ -353,9 +353,9 @@ def fragment_facts(buffer: Buffer, schedule: Schedule) -> SimpleNamespace:
     )  # fmt: skip
 
 
-def operand_views(candidate: Candidate, schedule: Schedule, statements: list[Any]) -> list[SimpleNamespace]:
+def operand_views(instance: Instance, schedule: Schedule, statements: list[Any]) -> list[SimpleNamespace]:
     """Operands as the copy engine sees them: the rows of each tensor map, and the words of each span."""
-    operands = {o.name: o for o in candidate.program.operands(candidate.knobs)}
+    operands = {o.name: o for o in instance.program.operands(instance.knobs)}
     found = {}
     copies = [
         (s.source, s.target)
@@ -400,19 +400,19 @@ def _in_elements(stride: str, size: int) -> str:
     return stride.removesuffix(f" * {size}") if stride.endswith(f" * {size}") else f"({stride}) // {size}"
 
 
-def render(candidate: Candidate) -> str:
+def render(instance: Instance) -> str:
     """The text of one generated module.
 
     Raises:
         TemplateError: an undefined name or a syntax error.
         DeclarationError: the text does not do what its schedule declares.
     """
-    name = f"{candidate.backend}/{candidate.template.name}"
-    knobs = named(candidate.knobs)
-    schedule = candidate.program.schedule(knobs, candidate.arch)
-    text = candidate.program.text(knobs, candidate.arch)
-    of_text, printer = text_context(candidate, schedule, text)
-    names = context(candidate, schedule) | of_text
+    name = f"{instance.backend}/{instance.template.name}"
+    knobs = named(instance.knobs)
+    schedule = instance.program.schedule(knobs, instance.arch)
+    text = instance.program.text(knobs, instance.arch)
+    of_text, printer = text_context(instance, schedule, text)
+    names = context(instance, schedule) | of_text
     try:
         body = environment().get_template(name).render(names)
     except jinja2.TemplateError as error:
@@ -420,17 +420,17 @@ def render(candidate: Candidate) -> str:
         raise TemplateError(
             f"templates/{name}" + (f":{line}" if line else ""),
             expected="a template that renders from the declaration's context",
-            got=f"{type(error).__name__}: {error.message or error} (variant {candidate.id})",
+            got=f"{type(error).__name__}: {error.message or error} (variant {instance.id})",
             fix="use names of codegen.render.context, or declare what is missing",
         ) from error
-    body = body.replace(SIZES, definitions(candidate, printer.sizes, names_in_python(body)))
+    body = body.replace(SIZES, definitions(instance, printer.sizes, names_in_python(body)))
     lines = [part for line in needed_imports(body).split("\n") for part in wrapped(line.rstrip())]
-    return header(candidate, schedule) + re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip("\n") + "\n"
+    return header(instance, schedule) + re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines)).rstrip("\n") + "\n"
 
 
-def definitions(candidate: Candidate, sizes: dict[str, int], used: set[str]) -> str:
+def definitions(instance: Instance, sizes: dict[str, int], used: set[str]) -> str:
     """The named sizes that a module uses, knobs first with what they mean."""
-    knobs = {knob.name.upper(): knob.doc for knob in candidate.program.knobs}
+    knobs = {knob.name.upper(): knob.doc for knob in instance.program.knobs}
     order = [*(name for name in knobs if name in sizes), *(name for name in sizes if name not in knobs)]
     lines = []
     for name in (name for name in order if name in used):
@@ -451,12 +451,12 @@ def needed_imports(body: str) -> str:
     return imports.sub(kept, body)
 
 
-def header(candidate: Candidate, schedule: Schedule) -> str:
+def header(instance: Instance, schedule: Schedule) -> str:
     """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
-    knobs = ", ".join(f"{name}={value}" for name, value in candidate.program.spelled(candidate.knobs).items())
-    op = candidate.program.op
-    drawing = describe(schedule, candidate.arch).replace("\\", "\\\\")
+    knobs = ", ".join(f"{name}={value}" for name, value in instance.program.spelled(instance.knobs).items())
+    op = instance.program.op
+    drawing = describe(schedule, instance.arch).replace("\\", "\\\\")
     return (
-        f'"""{candidate.id}\n\nGenerated from dsl_kernels/programs/{op}.py and the leaves in dsl_kernels/device/{candidate.backend} by `make generate`:\n'
+        f'"""{instance.id}\n\nGenerated from dsl_kernels/programs/{op}.py and the leaves in dsl_kernels/device/{instance.backend} by `make generate`:\n'
         f'edit those, not this file. Knobs: {knobs}.\n\n{drawing}\n"""\n'
     )

@@ -45,11 +45,11 @@ from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Workload
+from .base import Comparison, OperandSpec, Problem, Workload
 
 OPERANDS = (
-    Operand("x", ("rows", "columns"), "float32"),
-    Operand("y", ("rows", "columns"), "float32", "out"),
+    OperandSpec("x", ("rows", "columns"), "float32"),
+    OperandSpec("y", ("rows", "columns"), "float32", "out"),
 )
 
 

@@ -33,7 +33,7 @@ UNSPELLED = "UNSPELLED"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Instance:
     """One point of the sweep: a program, a backend, an architecture and a value for each knob."""
 
     program: TileProgram
@@ -49,10 +49,10 @@ class Candidate:
 
 @dataclass
 class Sweep:
-    """Kept candidates in a fixed order, and refused ones with their violations."""
+    """Kept instances in a fixed order, and refused ones with their violations."""
 
-    kept: list[Candidate] = field(default_factory=list)
-    refused: list[tuple[Candidate, list[Violation]]] = field(default_factory=list)
+    kept: list[Instance] = field(default_factory=list)
+    refused: list[tuple[Instance, list[Violation]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -170,13 +170,13 @@ def frame(backend: str) -> Path:
     return TEMPLATES / backend / FRAME
 
 
-def candidate_of(variant: Variant, probe: int = 0) -> Candidate:
+def instance_of(variant: Variant, probe: int = 0) -> Instance:
     """A generated variant as what it was rendered from, with its probe knob at a value."""
     program = programs.get(variant.op)
     knobs = {knob.name: variant.knobs[knob.name] for knob in program.knobs if knob.name in variant.knobs}
     if probe:
         knobs[PROBE.name] = probe
-    return Candidate(program, variant.backend, get_arch(variant.arch), knobs, frame(variant.backend))
+    return Instance(program, variant.backend, get_arch(variant.arch), knobs, frame(variant.backend))
 
 
 def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[dict[str, Any]]:
@@ -189,7 +189,7 @@ def combinations(program: TileProgram, arch: ArchSpec, level: int) -> Iterator[d
 
 
 def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
-    """All candidates at `level` that pass `only`, checked against their architectures.
+    """All instances at `level` that pass `only`, checked against their architectures.
 
     A DSL that has no leaves of an operation takes no part in it, nor in a schedule that calls one it does without.
     """
@@ -202,13 +202,13 @@ def sweep(level: int = 0, only: Filter = Filter()) -> Sweep:
                     continue
                 program = programs.get(op)
                 for knobs in combinations(program, arch, level):
-                    candidate = Candidate(program, backend, arch, knobs, frame(backend))
-                    if not only.matches(candidate.id):
+                    instance = Instance(program, backend, arch, knobs, frame(backend))
+                    if not only.matches(instance.id):
                         continue
                     violations = check(program, knobs, arch)
                     if violations:
-                        result.refused.append((candidate, violations))
+                        result.refused.append((instance, violations))
                     elif _can_spell(backend, program, arch, knobs):
-                        result.kept.append(candidate)
-    result.kept.sort(key=lambda candidate: (candidate.arch.name, candidate.id))
+                        result.kept.append(instance)
+    result.kept.sort(key=lambda instance: (instance.arch.name, instance.id))
     return result

@@ -1,12 +1,13 @@
-"""One row an architecture: what a CTA may use there, which MMA shapes are legal, how fast the units are.
+"""One row an architecture: what a CTA may use and which MMA shapes are legal. One row a GPU: how fast a product is.
 
-The rates rank variants when nothing was measured. `rates_from` says where they come from: the H200's were
-measured on one card, the B200's are published figures that nobody here has checked.
+Generated code depends on the architecture alone. The GPU decides grids, splits and predictions, when a call is made.
+`rates_from` says where a GPU's rates come from: those of the H200 were measured on one card, the others are published
+figures that nobody here has checked.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .arguments import checked, shown
@@ -34,15 +35,15 @@ class MmaRule:
 
 @dataclass(frozen=True)
 class ArchSpec:
-    """Limits and rates of one architecture. Bandwidths in GB/s, rates in TFLOP/s, times in microseconds.
+    """Limits of one architecture.
 
-    `max_cluster` counts CTAs with the non-portable attribute set; 8 are portable.
+    `gpu` is the reference product: the row of `GPUS` that counts where no GPU is at hand. `max_cluster` counts CTAs with
+    the non-portable attribute set; 8 are portable.
     """
 
     name: str
     gpu: str
     compute_capability: tuple[int, int]
-    sms: int
     smem_per_cta: int
     smem_per_sm: int
     registers_per_sm: int
@@ -51,15 +52,7 @@ class ArchSpec:
     named_barriers: int
     tmem_columns: int
     max_cluster: int
-    l2_bytes: int
-    hbm_gbps: float
-    l2_gbps: float
-    tensor_tflops: dict[str, float]
-    fp32_tflops: float
-    launch_us: float
-    tile_latency_us: float
     mma: tuple[MmaRule, ...]
-    rates_from: str
 
     @property
     def tag(self) -> str:
@@ -69,6 +62,38 @@ class ArchSpec:
     @cached_property
     def mma_units(self) -> dict[str, MmaRule]:
         return {rule.unit: rule for rule in self.mma}
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """One product of an architecture. Bandwidths in GB/s, rates in TFLOP/s without sparsity, times in microseconds.
+
+    Attributes:
+        device: what the driver calls it; its tuned table is found by that name.
+        clock_mhz: highest clock of the SMs.
+        launch_us, tile_latency_us: an empty kernel in a graph, and the way of a tile from memory to its first use.
+        note: what a user should know before trusting the row; "" where nothing is amiss.
+    """
+
+    name: str
+    arch: ArchSpec
+    device: str
+    sms: int
+    clock_mhz: int
+    l2_bytes: int
+    hbm_gbps: float
+    l2_gbps: float
+    tensor_tflops: dict[str, float]
+    rates_from: str
+    launch_us: float = 0.69
+    tile_latency_us: float = 1.6
+    note: str = ""
+
+    def with_sms(self, sms: int) -> GpuSpec:
+        """This GPU with another number of SMs, and the rates of the SMs in proportion."""
+        share = sms / self.sms
+        rates = {dtype: rate * share for dtype, rate in self.tensor_tflops.items()}
+        return replace(self, sms=sms, l2_gbps=self.l2_gbps * share, tensor_tflops=rates)
 
 
 _FP8 = ("float8_e4m3", "float8_e5m2")
@@ -87,54 +112,100 @@ _TCGEN05 = MmaRule(
     1,
 )
 
-ARCHS: dict[str, ArchSpec] = {
+_SM_90A = ArchSpec(
+    name="sm_90a",
+    gpu="H200",
+    compute_capability=(9, 0),
+    smem_per_cta=232_448,
+    smem_per_sm=233_472,
+    registers_per_sm=65_536,
+    registers_per_thread=255,
+    threads_per_cta=1024,
+    named_barriers=16,
+    tmem_columns=0,
+    max_cluster=16,
+    mma=(_MMA_SYNC, _WGMMA),
+)
+_SM_100A = replace(
+    _SM_90A,
+    name="sm_100a",
+    gpu="B200",
+    compute_capability=(10, 0),
+    tmem_columns=512,
+    mma=(_MMA_SYNC, _TCGEN05),
+)
+ARCHS: dict[str, ArchSpec] = {spec.name: spec for spec in (_SM_90A, _SM_100A)}
+
+
+def _dense(bf16: float, fp8: float) -> dict[str, float]:
+    return {"bfloat16": bf16, "float16": bf16, "float8_e4m3": fp8}
+
+
+_PUBLISHED = "published figures, not measured: a model only"
+# NVIDIA publishes no bandwidth of the L2. Hopper's is the H200's for each SM; Blackwell's is a guess.
+GPUS: dict[str, GpuSpec] = {
     spec.name: spec
     for spec in (
-        ArchSpec(
-            name="sm_90a",
-            gpu="H200",
-            compute_capability=(9, 0),
+        GpuSpec(
+            name="H200",
+            arch=_SM_90A,
+            device="NVIDIA H200",
             sms=132,
-            smem_per_cta=232_448,
-            smem_per_sm=233_472,
-            registers_per_sm=65_536,
-            registers_per_thread=255,
-            threads_per_cta=1024,
-            named_barriers=16,
-            tmem_columns=0,
-            max_cluster=16,
+            clock_mhz=1980,
             l2_bytes=60 << 20,
             hbm_gbps=4667.0,
             l2_gbps=8900.0,
             tensor_tflops={"bfloat16": 814.0, "float16": 782.0, "float8_e4m3": 1357.0},
-            fp32_tflops=60.0,
-            launch_us=0.69,
-            tile_latency_us=1.6,
-            mma=(_MMA_SYNC, _WGMMA),
             rates_from="measured on one H200 (docs/performance.md)",
         ),
-        ArchSpec(
-            name="sm_100a",
-            gpu="B200",
-            compute_capability=(10, 0),
+        GpuSpec(
+            name="H100",
+            arch=_SM_90A,
+            device="NVIDIA H100 80GB HBM3",
+            sms=132,
+            clock_mhz=1980,
+            l2_bytes=50 << 20,
+            hbm_gbps=3350.0,
+            l2_gbps=8900.0,
+            tensor_tflops=_dense(989.4, 1978.9),
+            rates_from=f"{_PUBLISHED} (data sheet of the H100 SXM; clock as the driver reports it)",
+        ),
+        GpuSpec(
+            name="H20",
+            arch=_SM_90A,
+            device="NVIDIA H20",
+            sms=78,
+            clock_mhz=1980,
+            l2_bytes=60 << 20,
+            hbm_gbps=4000.0,
+            l2_gbps=5260.0,
+            tensor_tflops=_dense(148.0, 296.0),
+            rates_from=f"{_PUBLISHED} (specification of the H20 with 96 GB, as the press printed it; SMs and clock as the driver reports them)",
+        ),
+        GpuSpec(
+            name="B200",
+            arch=_SM_100A,
+            device="NVIDIA B200",
             sms=148,
-            smem_per_cta=232_448,
-            smem_per_sm=233_472,
-            registers_per_sm=65_536,
-            registers_per_thread=255,
-            threads_per_cta=1024,
-            named_barriers=16,
-            tmem_columns=512,
-            max_cluster=16,
+            clock_mhz=1965,
             l2_bytes=126 << 20,
             hbm_gbps=8000.0,
             l2_gbps=15000.0,
-            tensor_tflops={"bfloat16": 2250.0, "float16": 2250.0, "float8_e4m3": 4500.0},
-            fp32_tflops=75.0,
-            launch_us=0.69,
-            tile_latency_us=1.6,
-            mma=(_MMA_SYNC, _TCGEN05),
-            rates_from="published figures, not measured: a model only",
+            tensor_tflops=_dense(2250.0, 4500.0),
+            rates_from=f"{_PUBLISHED} (data sheet of the HGX B200; SMs and clock as the driver reports them)",
+        ),
+        GpuSpec(
+            name="B300",
+            arch=_SM_100A,
+            device="NVIDIA B300 SXM6 AC",
+            sms=148,
+            clock_mhz=2032,
+            l2_bytes=126 << 20,
+            hbm_gbps=8000.0,
+            l2_gbps=15000.0,
+            tensor_tflops=_dense(2250.0, 4500.0),
+            rates_from=f"{_PUBLISHED} (data sheet of the HGX B300; SMs and clock as the driver reports them)",
+            note="its compute capability is 10.3, where code for sm_100a does not load: for predictions only",
         ),
     )
 }
@@ -177,4 +248,38 @@ def arch_for_capability(major: int, minor: int) -> ArchSpec:
         expected=known,
         got=f"compute capability {shown(major)}.{shown(minor)}",
         fix="run on a supported GPU, or use executor='interpreter'",
+    )
+
+
+@checked
+def gpu_row(arch: str, device: str = "", sms: int = 0) -> GpuSpec:
+    """The GPU of an architecture that grids, splits and predictions are for.
+
+    Args:
+        device: its name as the driver or `GPUS` has it; "" is the architecture's reference.
+        sms: how many SMs the driver reports; 0 leaves it to the row.
+
+    Returns:
+        The row of that name. A product without one, or a device with other SMs than its row has (part of a GPU, another
+        board), gets the reference's row with its own name and SMs, and a note that says so.
+
+    Raises:
+        UnsupportedArchError: no such architecture.
+    """
+    spec = get_arch(arch)
+    reference = GPUS[spec.gpu]
+    if not device:
+        return reference.with_sms(sms) if sms else reference
+    row = next((g for g in GPUS.values() if g.arch.name == spec.name and device in (g.name, g.device)), None)
+    if row is not None and sms in (0, row.sms):
+        return row
+    lacking = f"with {sms} SMs" if row is not None else f"on {spec.name}"
+    found = reference.with_sms(sms) if sms else reference
+    return replace(
+        found,
+        name=device,
+        device=device,
+        rates_from=f"those of the {reference.name}, {reference.rates_from}",
+        note=f"no row for {device} {lacking}: the rates of the {reference.name}"
+        + (f", for {sms} SMs" if sms else ""),
     )

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
 
 from . import programs
-from .arch import get_arch
+from .arch import GpuSpec, arch_for_capability, get_arch, gpu_row
 from .arguments import checked, require_known
 from .dtypes import DTYPES
 from .errors import ExecutorUnavailableError
 from .variants import Variant
+
+
+@lru_cache(maxsize=64)
+def gpu_at_hand(index: int) -> GpuSpec:
+    """The row of a CUDA device, by the name, capability and SMs that the driver reports.
+
+    Raises:
+        UnsupportedArchError: nothing is generated for that GPU.
+    """
+    found = torch.cuda.get_device_properties(index)
+    arch = arch_for_capability(found.major, found.minor)
+    return gpu_row(arch.name, found.name, found.multi_processor_count)
 
 
 class Launcher(Protocol):

@@ -105,11 +105,11 @@ def _device(device: int | None) -> tuple[int | None, str | None]:
 
     if not torch.cuda.is_available():
         return None, None
-    from .ops._base import device_facts
+    from .executors import gpu_at_hand
 
     index = torch.cuda.current_device() if device is None else device
     require_range("device", index, 0, torch.cuda.device_count() - 1)
-    return index, device_facts(index)[0]
+    return index, gpu_at_hand(index).arch.name
 
 
 def _load(variant: variants.Variant, device: int) -> None:

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from . import env, measured, programs, variants
-from .arch import get_arch
+from .arch import GpuSpec, get_arch, gpu_row
 from .arguments import checked, is_path, require_range
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError
 from .measured import Near, slug
@@ -48,7 +48,9 @@ class Call:
     Attributes:
         form: variant of the problem ("decode", "prefill", "bf16", "fp8", "default").
         dims: runtime dims by name, as `problems.base.bind_dims` returns them.
-        gpu: name that finds the tuned table, e.g. "NVIDIA H200"; "" skips it.
+        gpu: name that finds the tuned table and the rates, e.g. "NVIDIA H200"; "" skips the table and takes the rates of
+            the architecture's reference GPU.
+        sms: SMs of the GPU; 0 where its row says it.
     """
 
     op: str
@@ -57,14 +59,28 @@ class Call:
     dims: Mapping[str, int]
     gpu: str = ""
     backend: str | None = None
+    sms: int = 0
 
     def __post_init__(self) -> None:
         for name, value in self.dims.items():
             require_range(name, value, 0, 2**63 - 1)
+        require_range("sms", self.sms, 0, 2**16)
+
+    @classmethod
+    def on(
+        cls, gpu: GpuSpec, op: str, form: str, dims: Mapping[str, int], backend: str | None = None
+    ) -> Call:
+        """A call that runs on this GPU."""
+        return cls(op, form, gpu.arch.name, dims, gpu.device, backend, gpu.sms)
+
+    @property
+    def row(self) -> GpuSpec:
+        """The GPU that launch dims and predictions are for."""
+        return gpu_row(self.arch, self.gpu, self.sms)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return (self.op, self.form, self.arch, self.gpu, self.backend, tuple(self.dims.items()))
+        return (self.op, self.form, self.arch, self.gpu, self.sms, self.backend, tuple(self.dims.items()))
 
 
 @dataclass(frozen=True)
@@ -226,9 +242,7 @@ def explain(
     chosen.chosen = True
     dims = dict(call.dims)
     computed = (
-        program.launch(SimpleNamespace(**chosen.variant.knobs), dims, get_arch(call.arch))
-        if program.launch
-        else {}
+        program.launch(SimpleNamespace(**chosen.variant.knobs), dims, call.row) if program.launch else {}
     )
     result.selection = Selection(chosen.variant, {**computed, **launch}, rule)
     return result
@@ -484,22 +498,28 @@ def _frozen(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 def _prediction(call: Call, variant: Variant, dims: Mapping[str, int]) -> tuple[float | None, str]:
-    return _predict(call.op, call.arch, _frozen(variant.knobs), call.form, _frozen(dims))
+    on = (call.arch, call.gpu, call.sms)
+    return _predict(call.op, on, _frozen(variant.knobs), call.form, _frozen(dims))
 
 
 @lru_cache(maxsize=4096)
 def _predict(
-    op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...], form: str, dims: tuple[tuple[str, int], ...]
+    op: str,
+    on: tuple[str, str, int],
+    knobs: tuple[tuple[str, Any], ...],
+    form: str,
+    dims: tuple[tuple[str, int], ...],
 ) -> tuple[float | None, str]:
     """Predicted microseconds and what bounds them; twins of several backends share one prediction.
 
+    `on` is the architecture, name and SMs of a call.
     A model that fails must not fail the call: None, with a warning once an operation.
     """
-    program, arch, values, sizes = programs.get(op), get_arch(arch_name), dict(knobs), dict(dims)
+    program, gpu, values, sizes = programs.get(op), gpu_row(*on), dict(knobs), dict(dims)
     try:
         if program.launch:
-            sizes.update(program.launch(SimpleNamespace(**values), sizes, arch))
-        cost = predict(program, values, _schedule(op, arch_name, knobs), arch, form, sizes)
+            sizes.update(program.launch(SimpleNamespace(**values), sizes, gpu))
+        cost = predict(program, values, _schedule(op, gpu.arch.name, knobs), gpu, form, sizes)
         if not math.isfinite(cost.us):
             raise ArithmeticError(f"predicted {cost.us} us")
         return cost.us, cost.bound

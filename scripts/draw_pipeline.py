@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from dsl_kernels import programs, variants  # noqa: E402
 from dsl_kernels.arch import ArchSpec, get_arch  # noqa: E402
-from dsl_kernels.tile.describe import steps  # noqa: E402
+from dsl_kernels.tile.describe import in_words  # noqa: E402
 from dsl_kernels.tile.lang import Engine, Schedule, Space  # noqa: E402
 from dsl_kernels.tile.plan import Action, PipelinePlan, barrier_plan  # noqa: E402
 
@@ -250,7 +250,7 @@ def _row(d: Drawing, schedule: Schedule, item: PipelinePlan, x_of: dict[str, flo
     d.text(middle, y + 10, f"{pipe.name}: {held}", size=11.5, bold=True)
     _ring(d, middle, y + 17, pipe.stages, colour)
     tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
-    d.text(middle, y + 44, f"full x{item.full.count}{tx}: {steps(item.commit)}", size=10.5, fill=colour)
+    d.text(middle, y + 44, f"full x{item.full.count}{tx}: {in_words(item.commit)}", size=10.5, fill=colour)
     for reader in pipe.readers:
         end = ends[reader.role]
         side = 1 if end > start else -1
@@ -259,7 +259,7 @@ def _row(d: Drawing, schedule: Schedule, item: PipelinePlan, x_of: dict[str, flo
             d.text(
                 end - side * 10,
                 y + 64,
-                steps(item.wait[reader.role]),
+                in_words(item.wait[reader.role]),
                 size=10,
                 fill=SOFT,
                 anchor="end" if side > 0 else "start",
@@ -269,7 +269,7 @@ def _row(d: Drawing, schedule: Schedule, item: PipelinePlan, x_of: dict[str, flo
     if item.empty is not None:
         back = " + ".join(
             dict.fromkeys(
-                steps(tuple(a for a in item.release[r.role] if a is not Action.WAIT_FULL))
+                in_words(tuple(a for a in item.release[r.role] if a is not Action.WAIT_FULL))
                 for r in pipe.readers
             )
         )

@@ -20,8 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from dsl_kernels import variants  # noqa: E402
-from dsl_kernels.executors import Cuda  # noqa: E402
-from dsl_kernels.ops._base import device_facts  # noqa: E402
+from dsl_kernels.executors import Cuda, gpu_at_hand  # noqa: E402
 from dsl_kernels.verification import trial  # noqa: E402
 
 
@@ -30,22 +29,22 @@ def main() -> int:
     parser.add_argument("filter", nargs="?", default="", help="searched in the variant id")
     parser.add_argument("--workloads", default="", help="searched in the workload's name")
     options = parser.parse_args()
-    arch, gpu = device_facts(0)
+    gpu = gpu_at_hand(0)
     failures, launches, ran = [], 0, 0
-    for variant in variants.variants(arch=arch):
+    for variant in variants.variants(arch=gpu.arch.name):
         if not re.search(options.filter, variant.id):
             continue
         ran += 1
         for workload in trial.workloads(variant, "tiny", "edge"):
             if not re.search(options.workloads, workload.name):
                 continue
-            drawn = trial.cached_case(variant.op, workload)
+            drawn = trial.cached_example(variant.op, workload)
             begin = time.perf_counter()
-            result = trial.run(variant, workload, Cuda(), device="cuda:0", case=drawn)
+            result = trial.run(variant, workload, Cuda(), device="cuda:0", example=drawn)
             launches += 1
             failures += [f"{variant.id} {workload.name}: {text}" for text in result.comparison.failures]
             print(f"{variant.id} {workload.name}: {time.perf_counter() - begin:.1f} s", flush=True)
-    print(f"{gpu}: {ran} variants, {launches} launches, {len(failures)} wrong results")
+    print(f"{gpu.device}: {ran} variants, {launches} launches, {len(failures)} wrong results")
     print("\n".join(failures[:20]))
     return 1 if failures or not launches else 0
 

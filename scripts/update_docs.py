@@ -37,7 +37,7 @@ from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
 from dsl_kernels.profile import recorded  # noqa: E402
-from dsl_kernels.tile.describe import describe, steps  # noqa: E402
+from dsl_kernels.tile.describe import describe, in_words  # noqa: E402
 from dsl_kernels.tile.plan import barrier_plan  # noqa: E402
 from dsl_kernels.variants import Variant  # noqa: E402
 from dsl_kernels.verification import runs  # noqa: E402
@@ -174,8 +174,8 @@ def barriers() -> str:
         programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
     ).pipelines.items():
         pipe = item.pipeline
-        waits = "; ".join(f"{r.role}: {steps(item.wait[r.role])}" for r in pipe.readers)
-        back = "; ".join(f"{r.role}: {steps(item.release[r.role])}" for r in pipe.readers)
+        waits = "; ".join(f"{r.role}: {in_words(item.wait[r.role])}" for r in pipe.readers)
+        back = "; ".join(f"{r.role}: {in_words(item.release[r.role])}" for r in pipe.readers)
         empty = (
             f"{item.empty.count}: {back}"
             if item.empty
@@ -188,7 +188,7 @@ def barriers() -> str:
                 name,
                 f"{pipe.producer}, {pipe.fill.value}",
                 pipe.stages,
-                f"{item.full.count}: {steps(item.commit)}",
+                f"{item.full.count}: {in_words(item.commit)}",
                 waits,
                 empty,
             )

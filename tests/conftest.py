@@ -6,7 +6,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from unittest import mock
@@ -34,10 +33,10 @@ def pytest_configure() -> None:
 def few_sms() -> Iterator[None]:
     """GPUs of eight SMs: launches of a CTA for each SM cost an interpreter as much as their work."""
     from dsl_kernels import ops
-    from dsl_kernels.arch import ARCHS
+    from dsl_kernels.arch import GPUS
 
-    small = {name: replace(spec, sms=8) for name, spec in ARCHS.items()}
-    with mock.patch.dict(ARCHS, small):
+    small = {name: gpu.with_sms(8) for name, gpu in GPUS.items()}
+    with mock.patch.dict(GPUS, small):
         ops.clear()
         yield
     ops.clear()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from dsl_kernels._discover import discover, module_names
+from dsl_kernels.errors import ToolchainError
 
 from .base import Backend
 
@@ -20,3 +23,12 @@ def get(name: str) -> Backend:
     """
     backend: Backend = discover(__name__, name, names, "backend", "BACKEND")
     return backend
+
+
+def toolchains() -> Iterator[tuple[str, dict[str, str] | ToolchainError]]:
+    """Each backend's name, with the versions of the packages that it compiles with, or the error that names a missing one."""
+    for name in names():
+        try:
+            yield name, get(name).versions()
+        except ToolchainError as error:
+            yield name, error

@@ -233,5 +233,5 @@ CASE = Case(
     source="002",
     measure=measure_all,
     draw=figure,
-    launches={"dense_t1_128k": Launch(_every_id, "sparse_mla|main_kernel|kernel_cutlass")},
+    launches={"dense_t1_128k": Launch(_every_id, "sparse_mla")},
 )

@@ -627,7 +627,7 @@ CASE = Case(
         "loads_w32_d1": target(Setting("loads", 32, 1)),
         "bulk_w8_d8": target(Setting("bulk", 8, 8)),
         "bulk_w32_d2": target(Setting("bulk", 32, 2)),
-        "attention_t64": Launch(_attention_target, r"sparse_mla|main_kernel|kernel_cutlass"),
+        "attention_t64": Launch(_attention_target, "sparse_mla"),
     },
     expected=(
         Expectation("bulk_w8_d8", OCCUPIED, "<", 15.0, "the occupancy that the tool would call the limit"),

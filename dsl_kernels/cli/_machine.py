@@ -9,7 +9,7 @@ from ..errors import UnsupportedArchError
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Name, compute capability and architecture of each visible GPU; empty without a driver."""
+    """Name, compute capability, SMs and architecture of each visible GPU; empty without a driver."""
     try:
         from cuda.bindings import driver
 
@@ -19,15 +19,18 @@ def gpus() -> list[dict[str, Any]]:
         for index in range(driver.cuDeviceGetCount()[1]):
             device = driver.cuDeviceGet(index)[1]
             kinds = driver.CUdevice_attribute
-            major, minor = (
+            major, minor, sms = (
                 int(driver.cuDeviceGetAttribute(kind, device)[1])
                 for kind in (
                     kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                     kinds.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                    kinds.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                 )
             )
             name = driver.cuDeviceGetName(128, device)[1].split(b"\0")[0].decode()
-            found.append({"name": name, "capability": f"{major}.{minor}", "arch": _arch(major, minor)})
+            found.append(
+                {"name": name, "capability": f"{major}.{minor}", "sms": sms, "arch": _arch(major, minor)}
+            )
         return found
     except (ImportError, RuntimeError, OSError):
         return []

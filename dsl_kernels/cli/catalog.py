@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import variants
-from ..arch import ARCHS, get_arch
+from ..arch import GPUS, get_arch
 from ..errors import DslKernelError, InvalidArgumentError, MissingArtifactError
 from ..profile import recorded
 from . import _output as out
@@ -254,7 +254,10 @@ def explain(
         typer.Option(help="Architecture; by default that of --gpu, of this machine's GPU, or sm_90a."),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="GPU whose tuned table counts, for example 'NVIDIA H200'; '' for none.")
+        str | None,
+        typer.Option(
+            help=f"GPU whose tuned table, SMs and rates count ({', '.join(GPUS)}, or a driver's name); '' for none."
+        ),
     ] = None,
     backend: out.Backend = None,
     variant: Annotated[
@@ -272,14 +275,14 @@ def explain(
     given = out.dims_of(dim or [])
     program = programs.get(op)
     dims, assumed = complete_dims(program, chosen_form, given)
-    name, gpu_name = _target(arch, gpu)
-    call = registry.Call(op, chosen_form, name, dims, gpu_name, backend)
+    name, gpu_name, sms = _target(arch, gpu)
+    call = registry.Call(op, chosen_form, name, dims, gpu_name, backend, sms)
     forced = variant or env.FORCE.get().get(op)
     found = registry.explain(call, forced, "--variant" if variant else "DSL_KERNELS_FORCE")
     if as_json:
         out.print_json(_as_json(found, assumed))
     else:
-        _print_explanation(found, given, assumed, get_arch(name).rates_from)
+        _print_explanation(found, given, assumed)
     if found.error is not None:
         raise found.error
 
@@ -341,19 +344,18 @@ def complete_dims(
     return {name: given.get(name, 1) for name in known}, assumed
 
 
-def _target(arch: str | None, gpu: str | None) -> tuple[str, str]:
-    """(architecture, GPU name): as asked, else of this machine's GPU, else sm_90a without a tuned table."""
-    if arch is not None or gpu is not None:
-        for spec in () if arch is not None else ARCHS.values():
-            if spec.gpu in (gpu or ""):
-                return spec.name, gpu or ""
-        return get_arch(arch or "sm_90a").name, gpu or ""
-    from ._machine import gpus
+def _target(arch: str | None, gpu: str | None) -> tuple[str, str, int]:
+    """(architecture, GPU name, SMs): as asked, else of this machine's GPU, else sm_90a without a tuned table."""
+    if arch is None and gpu is None:
+        from ._machine import gpus
 
-    found = gpus()
-    if found and found[0]["arch"]:
-        return found[0]["arch"], found[0]["name"]
-    return "sm_90a", ""
+        here = next((found for found in gpus()[:1] if found["arch"]), None)
+        return (here["arch"], here["name"], here["sms"]) if here else ("sm_90a", "", 0)
+    asked = gpu or ""
+    row = next((row for row in GPUS.values() if asked in (row.name, row.device)), None)
+    like = row or next((row for row in GPUS.values() if row.name in asked), None)
+    target = get_arch(arch).name if arch is not None else like.arch.name if like else "sm_90a"
+    return target, row.device if row and row.arch.name == target else asked, 0
 
 
 def _fingerprint(found: Explanation) -> dict[str, Any] | None:
@@ -372,6 +374,9 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
         "form": found.call.form,
         "arch": found.call.arch,
         "gpu": found.call.gpu,
+        "sms": found.call.row.sms,
+        "rates_from": found.call.row.rates_from,
+        "note": found.call.row.note or None,
         "dims": dict(found.call.dims),
         "assumed": assumed,
         "bucket": found.bucket,
@@ -404,8 +409,8 @@ def _sizes(values: Mapping[str, int]) -> str:
     return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: list[str], rates: str) -> None:
-    console, call = out.console(), found.call
+def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: list[str]) -> None:
+    console, call, gpu = out.console(), found.call, found.call.row
     console.print(
         f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {_sizes(given)}",
         style="bold",
@@ -449,7 +454,13 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
                 fold=("refused because",),
             )
         )
-    console.print(f"model us: a model, not a measurement; its rates are {rates}", markup=False)
+    console.print(
+        f"model us: a model, not a measurement, for {gpu.name} with {gpu.sms} SMs; its rates are {gpu.rates_from}",
+        markup=False,
+        soft_wrap=True,
+    )
+    if gpu.note:
+        console.print(f"note: {gpu.note}", style="yellow", markup=False, soft_wrap=True)
     if found.tuned:
         console.print(f"tuned entry: {found.tuned['variant']}", markup=False)
         if seen := _fingerprint(found):

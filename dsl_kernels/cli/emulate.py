@@ -41,10 +41,10 @@ def emulate(
     with out.progress(as_json) as bar:
         task = bar.add_task("emulate", total=len(chosen) * schedules)
         for item in chosen:
-            case = trial.cached_case(variant.op, item)
+            example = trial.cached_example(variant.op, item)
             for schedule in sequence(schedules, seed):
                 bar.update(task, description=f"{item.name} {schedule}")
-                rows.append(_attempt(variant, item, schedule, case))
+                rows.append(_attempt(variant, item, schedule, example))
                 bar.update(task, advance=1)
     failed = [row for row in rows if not row["ok"]]
     if as_json:
@@ -99,7 +99,7 @@ def _workloads(variant: Variant, name: str | None) -> list[Workload]:
     return found
 
 
-def _attempt(variant: Variant, workload: Workload, schedule: Schedule, case: Any) -> dict[str, Any]:
+def _attempt(variant: Variant, workload: Workload, schedule: Schedule, example: Any) -> dict[str, Any]:
     """One run; findings and wrong results are both failures, and the schedule in the row replays them."""
     from ..emulator import EmulatorError
     from ..executors import Emulator
@@ -111,7 +111,7 @@ def _attempt(variant: Variant, workload: Workload, schedule: Schedule, case: Any
         "ok": False, "failure": "", "counters": {},
     }  # fmt: skip
     try:
-        result = trial.run(variant, workload, executor, case=case)
+        result = trial.run(variant, workload, executor, example=example)
     except EmulatorError as error:
         row["failure"] = str(error)
         return row

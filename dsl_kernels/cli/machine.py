@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from .. import __version__, env, variants
+from ..arch import gpu_row
 from ..errors import DslKernelError
 from ..profile import collect as profiler
 from . import _output as out
@@ -38,9 +39,6 @@ PACKAGES = (
         "`pip install platformdirs`, or set DSL_KERNELS_CACHE_DIR",
     ),
     ("safetensors", False, "workload files", "`pip install safetensors`"),
-    ("tilelang", False, "compiling TileLang variants", "`pip install 'dsl-kernels[tilelang]'`"),
-    ("apache-tvm-ffi", False, "TileLang", "`pip install 'dsl-kernels[tilelang]'`"),
-    ("nvidia-cutlass-dsl", False, "compiling CuTe DSL variants", "`pip install 'dsl-kernels[cutedsl]'`"),
     ("jinja2", False, "generating variants", "`pip install 'dsl-kernels[dev]'`"),
     ("triton", False, "the baseline of `run` and `bench` on a GPU", "it comes with torch for CUDA"),
 )
@@ -128,12 +126,18 @@ def _environment() -> Iterator[dict[str, str]]:
 
 
 def _packages() -> Iterator[dict[str, str]]:
+    from .. import backends
     from ..timing.bench import version
 
     for name, needed, purpose, fix in PACKAGES:
         held = version(name)
         status = OK if held else BROKEN if needed else NOTE
         yield _row(name, status, held or f"not installed (for {purpose})", fix)
+    for name, found in backends.toolchains():
+        if isinstance(found, DslKernelError):
+            yield _row(name, NOTE, f"{found.subject}: {found.got} (for compiling {name} variants)", found.fix)
+        else:
+            yield _row(name, OK, ", ".join(map(" ".join, found.items())) or "needs no package")
 
 
 def _generated(present: set[str]) -> tuple[str, list[dict[str, str]], int, int]:
@@ -237,12 +241,17 @@ def _gpu(found: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
         return
     yield _row("driver", OK, driver_version() or "present, version unknown")
     for index, gpu in enumerate(found):
-        fix = "kernels are generated for compute capability 9.0 and 10.0"
+        found_here = f"{gpu['name']}, {gpu['capability']}, {gpu['sms']} SMs"
+        if gpu["arch"] is None:
+            fix = "kernels are generated for compute capability 9.0 and 10.0"
+            yield _row(f"GPU {index}", BROKEN, f"{found_here}, not supported", fix)
+            continue
+        note = gpu_row(gpu["arch"], gpu["name"], gpu["sms"]).note
         yield _row(
             f"GPU {index}",
-            OK if gpu["arch"] else BROKEN,
-            f"{gpu['name']}, {gpu['capability']}, {gpu['arch'] or 'not supported'}",
-            fix,
+            NOTE if note else OK,
+            f"{found_here}, {gpu['arch']}" + (f"; {note}" if note else ""),
+            "nothing for results; for speed, `python -m dsl_kernels bench --tune` and a row in dsl_kernels/arch.py",
         )
     if re.search(r"\+cpu$", version("torch") or ""):
         yield _row("torch and GPU", BROKEN, "torch is a CPU build", "install torch for CUDA")

@@ -359,7 +359,7 @@ def _run_with_probes(
 
     from .. import problems
     from ..arch import get_arch
-    from ..ops._base import device_facts
+    from ..executors import gpu_at_hand
     from ..profile import regions as probed
     from ..verification import trial
 
@@ -371,10 +371,10 @@ def _run_with_probes(
         op, out.dims_of(dim or []), variant=named, form=form, tier=tier, name=workload
     )
     inputs = trial.draw(op, chosen, 0)
-    here, gpu = device_facts(0) if executor == "cuda" else (get_arch(arch).name, "")
+    gpu = gpu_at_hand(0) if executor == "cuda" else None
     if named is not None:
         return probed.run(named, chosen, executor, mode=mode, inputs=inputs)
-    found = probed.selected(op, chosen, inputs, here, gpu)
+    found = probed.selected(op, chosen, inputs, get_arch(arch).name, gpu)
     return probed.run(found.variant, chosen, executor, mode=mode, inputs=inputs, launch=found.launch)
 
 

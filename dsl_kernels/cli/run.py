@@ -20,7 +20,7 @@ from . import _output as out
 if TYPE_CHECKING:
     from ..dsa.steps import StepInputs, StepSize
     from ..problems.base import Comparison
-    from ..timing.grids import Case
+    from ..timing.grids import Point
 
 app = typer.Typer()
 
@@ -71,7 +71,7 @@ def run(
     """
     import torch
 
-    from .. import ops
+    from .. import executors, ops
     from ..dsa import steps
 
     wanted = _size(
@@ -93,7 +93,10 @@ def run(
     )
     name, device, why = _executor(executor)
     target = get_arch(arch).name if arch else None
-    if device == "cuda" and target not in (None, ops._base.device_facts(torch.cuda.current_device())[0]):
+    if device == "cuda" and target not in (
+        None,
+        executors.gpu_at_hand(torch.cuda.current_device()).arch.name,
+    ):
         raise InvalidArgumentError(
             "--arch",
             expected="the GPU's own architecture, or none",
@@ -355,9 +358,9 @@ def bench(
 
     from ..timing import grids
 
-    points = [case for name in ([op] if op else _generated()) for case in grids.cases(name, grid)]
+    points = [at for name in ([op] if op else _generated()) for at in grids.points(name, grid)]
     wanted = out.pattern("--point", point)
-    points = [case for case in points if wanted.search(case.point)]
+    points = [at for at in points if wanted.search(at.name)]
     if not points:
         raise InvalidArgumentError(
             "--point",
@@ -365,14 +368,14 @@ def bench(
             got=repr(point),
             fix="look at `bench` without it",
         )
-    place = {(case.op, case.point): at for at, case in enumerate(points)}
+    place = {(at.op, at.name): order for order, at in enumerate(points)}
     held = timing.read_records(output) if output is not None and not again else []
     records = timing.Records(output)
     done = {grids.record_key(row, row.get("environment", {})) for row in held}
     mode = {"regret": True} if regret else {"rule": grids.SWEPT} if tune else {}
     left = [
-        case for case in points
-        if grids.record_key({**mode, "op": case.op, "point": case.point}, records.environment) not in done
+        at for at in points
+        if grids.record_key({**mode, "op": at.op, "point": at.name}, records.environment) not in done
     ]  # fmt: skip
     seconds = limit if limit is not None else grids.WIDE_SECONDS if grid == "wide" else 0.0
     asked = _Asked(tune, regret, step, baseline, check, seed)
@@ -382,24 +385,24 @@ def bench(
     path, begun, begin = None, 0, time.monotonic()
     with out.progress(as_json) as bar, torch.inference_mode():
         if (tune or regret) and torch.cuda.is_available():
-            failed += _compile_runnable({case.op for case in left}, bar)
+            failed += _compile_runnable({at.op for at in left}, bar)
         task = bar.add_task("bench", total=len(left))
         try:
-            for case in grids.spread(left) if grid == "wide" else left:
+            for at in grids.spread(left) if grid == "wide" else left:
                 if seconds and time.monotonic() - begin >= seconds:
                     break
                 begun += 1
-                bar.update(task, description=f"{case.op} {case.label}")
+                bar.update(task, description=f"{at.op} {at.label}")
                 try:
-                    record, entry = _time_case(case, asked, failed)
+                    record, entry = _time_point(at, asked, failed)
                     if record:
                         records.add(record)
                     if entry:
-                        mine = (place[case.op, case.point], entry)
+                        mine = (place[at.op, at.name], entry)
                         key = grids.bucket_of(entry)
                         first[key] = min(first.get(key, mine), mine, key=lambda held: held[0])
                 except (DslKernelError, torch.OutOfMemoryError) as error:
-                    failed.append(f"{case.op} {case.point}: {error}")
+                    failed.append(f"{at.op} {at.name}: {error}")
                 torch.cuda.empty_cache()
                 bar.update(task, advance=1)
         finally:
@@ -470,28 +473,28 @@ def _compile_runnable(operations: set[str], bar: Any) -> list[str]:
     """Compile every variant of this GPU that a sweep may time, in worker processes; what went wrong, a line each."""
     import torch
 
-    from .. import ops, variants
+    from .. import executors, variants
     from .verify import _compile
 
-    arch, _ = ops._base.device_facts(torch.cuda.current_device())
+    arch = executors.gpu_at_hand(torch.cuda.current_device()).arch.name
     chosen = [variant for variant in variants.variants(arch=arch) if variant.op in operations]
     return list(_compile(chosen, "cuda", bar).values())
 
 
-def _time_case(
-    case: Case, asked: _Asked, failed: list[str]
+def _time_point(
+    at: Point, asked: _Asked, failed: list[str]
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The record of a point and, when tuning, its tuned entry; the point's tensors are gone on return."""
     from ..timing import grids
 
-    prepared = grids.prepare(case, asked.seed)
+    fixture = grids.prepare(at, asked.seed)
     if asked.regret:
-        return None if grids.is_tuned(case, prepared) else grids.regret_case(case, prepared, failed), None
-    entry = grids.tune_case(case, prepared, failed) if asked.tune else None
-    record = grids.time_case(case, prepared, baseline=asked.baseline, tuned=entry, check=asked.check)
+        return None if grids.is_tuned(at, fixture) else grids.regret_point(at, fixture, failed), None
+    entry = grids.tune_point(at, fixture, failed) if asked.tune else None
+    record = grids.time_point(at, fixture, baseline=asked.baseline, tuned=entry, check=asked.check)
     if asked.step:
-        del prepared
-        record["step"] = grids.step_case(case, asked.seed)
+        del fixture
+        record["step"] = grids.step_point(at, asked.seed)
     return record, entry
 
 

@@ -12,7 +12,7 @@ from ..errors import DslKernelError, InvalidArgumentError, LaunchError
 from . import _output as out
 
 if TYPE_CHECKING:
-    from ..timing.grids import Case
+    from ..timing.grids import Point
     from ..timing.search import Search
 
 app = typer.Typer()
@@ -52,7 +52,7 @@ def tune(
 
     problems.get(op)
     seconds = seconds_of(budget)
-    cases = _cases(op, form, grid, point, dim or [])
+    points = _points(op, form, grid, point, dim or [])
     from ..timing import bench, grids, search
 
     gpu = bench.require_gpu()
@@ -66,15 +66,15 @@ def tune(
     path, failed = None, []
     with out.progress(as_json) as bar, torch.inference_mode():
         task = bar.add_task("tune", total=None)
-        for place, case in enumerate(cases):
+        for place, at in enumerate(points):
             left = max(0.0, seconds - (time.monotonic() - begin))
-            deadline = time.monotonic() + left / (len(cases) - place)
-            bar.update(task, description=f"render {case.op} {case.point}", completed=0, total=None)
+            deadline = time.monotonic() + left / (len(points) - place)
+            bar.update(task, description=f"render {at.op} {at.name}", completed=0, total=None)
             try:
-                found = search.Search(case, grids.prepare(case, seed), journal, deadline, jobs, tuple(won))
+                found = search.Search(at, grids.prepare(at, seed), journal, deadline, jobs, tuple(won))
                 row, entry, winner = _search(found, level, bar, task)
             except (DslKernelError, torch.OutOfMemoryError) as error:
-                failed.append(f"{case.op} {case.point}: {error}")
+                failed.append(f"{at.op} {at.name}: {error}")
                 if isinstance(error, LaunchError):
                     break
                 continue
@@ -103,7 +103,7 @@ def _search(found: Search, level: int, bar: Any, task: Any) -> tuple[dict[str, A
         figure = "" if best is None else f", best {out.figure(best)} us"
         bar.update(task, completed=found.tried, description=f"time {name}{figure}")
 
-    call = grids.call_of(found.case, found.prepared)
+    call = grids.call_of(found.point, found.fixture)
     known = search.candidates(call, level)
     bar.update(task, total=len(known))
     entry = found.run(known, show)
@@ -112,7 +112,7 @@ def _search(found: Search, level: int, bar: Any, task: Any) -> tuple[dict[str, A
     before = registry.select(call).variant.id
     us, old = entry["us"][entry["variant"]], entry["us"].get(before)
     row = {
-        "op": found.case.op, "point": found.case.point, "variant": entry["variant"], "launch": entry["launch"], "us": us,
+        "op": found.point.op, "point": found.point.name, "variant": entry["variant"], "launch": entry["launch"], "us": us,
         "before": before, "before_us": old, "gain": old / us if old else None,
         "timed": len({timed.variant for timed in found.times}), "candidates": len(known),
     }  # fmt: skip
@@ -137,15 +137,15 @@ def seconds_of(text: str) -> float:
     return seconds
 
 
-def _cases(op: str, form: str | None, grid: str | None, point: str, dim: list[str]) -> list[Case]:
+def _points(op: str, form: str | None, grid: str | None, point: str, dim: list[str]) -> list[Point]:
     """The points that the options name."""
     from ..timing import grids, search
 
     if grid is not None and not dim:
         wanted = out.pattern("--point", point)
-        found = [c for c in grids.cases(op, grid) if form in (None, c.form) and wanted.search(c.point)]
+        found = [c for c in grids.points(op, grid) if form in (None, c.form) and wanted.search(c.name)]
     elif dim and grid is None and not point:
-        found = search.named_cases(op, form, sizes_of(dim))
+        found = search.named_points(op, form, sizes_of(dim))
     else:
         raise InvalidArgumentError(
             "tune",

@@ -144,14 +144,14 @@ def _compile(chosen: list[variants.Variant], executor: str, bar: Any) -> dict[st
 def _of_this_gpu(chosen: list[variants.Variant]) -> list[variants.Variant]:
     import torch
 
-    from ..ops._base import device_facts
+    from ..executors import gpu_at_hand
 
-    arch, gpu = device_facts(torch.cuda.current_device())
-    mine = [variant for variant in chosen if variant.arch == arch]
+    gpu = gpu_at_hand(torch.cuda.current_device())
+    mine = [variant for variant in chosen if variant.arch == gpu.arch.name]
     if not mine:
         raise InvalidArgumentError(
             "variants",
-            expected=f"some for {arch}, which {gpu} runs",
+            expected=f"some for {gpu.arch.name}, which {gpu.device} runs",
             got="none",
             fix="drop --arch, or name others",
         )
@@ -170,12 +170,14 @@ def _verify(
     prepared: Any = SimpleNamespace(name=executor, prepare=lambda *_: launcher)
     results = []
     for workload in trial.workloads(variant, *tiers):
-        case = (
-            trial.make_case(variant.op, workload, seed) if seed else trial.cached_case(variant.op, workload)
+        example = (
+            trial.make_example(variant.op, workload, seed)
+            if seed
+            else trial.cached_example(variant.op, workload)
         )
-        first = trial.run(variant, workload, prepared, device=device, case=case)
+        first = trial.run(variant, workload, prepared, device=device, example=example)
         for _ in range(repeats - 1):
-            again = trial.run(variant, workload, prepared, device=device, case=case)
+            again = trial.run(variant, workload, prepared, device=device, example=example)
             if not _same_bits(variant.op, workload, first.operands, again.operands):
                 first.comparison.demand("repeats give the same bits", False)
                 break

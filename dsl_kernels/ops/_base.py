@@ -11,15 +11,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 
 from .. import env, executors, problems, programs, registry
-from ..arch import arch_for_capability, get_arch
+from ..arch import get_arch
 from ..errors import LaunchError
-from ..problems.base import Operand, bind_dims, check_values
+from ..problems.base import OperandSpec, bind_dims, check_values
 from ._operands import identity, on_cpu, refusal, require_apart, require_names, require_operands
 from .workspace import (
     PREPARED_LIMIT,
@@ -67,7 +66,7 @@ def clear() -> None:
     registry.clear()
 
 
-def _constant(spec: Operand, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def _constant(spec: OperandSpec, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """What stands for an input the caller left out, made once.
 
     Inside a capture it is made for that graph alone, where its filling replays. Outside it is complete before another
@@ -83,17 +82,6 @@ def _constant(spec: Operand, shape: tuple[int, ...], device: torch.device) -> to
             torch.cuda.current_stream(device).synchronize()
         held = _constants.setdefault(key, held)
     return held
-
-
-@lru_cache(maxsize=64)
-def device_facts(index: int) -> tuple[str, str]:
-    """(architecture, GPU name) of a CUDA device.
-
-    Raises:
-        UnsupportedArchError: nothing is generated for that GPU.
-    """
-    major, minor = torch.cuda.get_device_capability(index)
-    return arch_for_capability(major, minor).name, torch.cuda.get_device_name(index)
 
 
 def selections() -> list[registry.Selection]:
@@ -207,14 +195,13 @@ def _prepare(
     dims = bind_dims(specs, operands, static)
     name = executors.for_device(device.type, executor or env.EXECUTOR.get())
     if name == "cuda":
-        arch_name, gpu = device_facts(device.index)
+        call = registry.Call.on(executors.gpu_at_hand(device.index), op, form, {**dims, **launch})
     else:
-        arch_name, gpu = get_arch(arch or DEFAULT_CPU_ARCH).name, ""
-    call = registry.Call(op, form, arch_name, {**dims, **launch}, gpu)
+        call = registry.Call(op, form, get_arch(arch or DEFAULT_CPU_ARCH).name, {**dims, **launch})
     selection = registry.select(call, variant)
     dims = {**dims, **selection.launch, **launch}
     program, knobs = programs.get(op), selection.variant.knobs
-    dims |= program.workspace_dims(knobs, get_arch(arch_name), dims)
+    dims |= program.workspace_dims(knobs, get_arch(call.arch), dims)
     launcher = _launcher(name, selection, device)
     missing = [s for s in specs if s.kind in ("in", "out") and operands[s.name] is None]
     buffers = tuple(
@@ -269,5 +256,5 @@ def _launcher(executor: str, selection: registry.Selection, device: torch.device
     return launcher
 
 
-def _extents(spec: Operand, dims: Mapping[str, int]) -> tuple[int, ...]:
+def _extents(spec: OperandSpec, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(extent if isinstance(extent, int) else dims[extent] for extent in spec.shape)

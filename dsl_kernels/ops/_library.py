@@ -17,7 +17,7 @@ import torch
 from .. import problems
 from ..errors import DeclarationError
 from ..expr import compile_expressions, names_in_all
-from ..problems.base import Operand, Problem
+from ..problems.base import OperandSpec, Problem
 from .workspace import require_workspace, workspace_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,14 +98,14 @@ class _TorchOp:
                 f"outputs of {function.__name__}",
                 expected="extents that an input has by its name, that an integer argument gives, or that `sizes` states",
                 got=f"{unknown[0]} in {op}",
-                fix="state the output's sizes in its Operand",
+                fix="state the output's sizes in its OperandSpec",
             )
         self.places = tuple(places[dim] for dim in dims)
         self.shapes = {name: compile_expressions(tuple(shape), dims) for name, shape in shapes.items()}
         self.functional = self._define(function.__name__, ())
         self.writing = self._define(f"{function.__name__}_out", tuple(self.outputs))
 
-    def _follows(self, output: Operand, problem: Problem) -> bool:
+    def _follows(self, output: OperandSpec, problem: Problem) -> bool:
         """Whether an output has the first argument's dtype in every form, and not the same in all."""
         forms = [{spec.label: spec.torch_dtype for spec in specs} for specs in problem.forms.values()]
         pairs = {(form.get(self.first), form.get(output.label)) for form in forms}

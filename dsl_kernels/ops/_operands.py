@@ -12,7 +12,7 @@ import torch
 from .. import problems
 from ..arguments import finite, integer
 from ..errors import ArgumentTypeError, DslKernelError, InvalidArgumentError
-from ..problems.base import Operand, require_dense
+from ..problems.base import OperandSpec, require_dense
 
 _warned: set[str] = set()
 
@@ -59,7 +59,7 @@ def identity(
     return found
 
 
-def _checked_scalars(specs: tuple[Operand, ...]) -> list[str]:
+def _checked_scalars(specs: tuple[OperandSpec, ...]) -> list[str]:
     """Statements that put what a caller gave for a scalar right, or refuse it; a right one costs no call."""
     lines = []
     for spec in specs:
@@ -83,7 +83,7 @@ def _checked_scalars(specs: tuple[Operand, ...]) -> list[str]:
     return lines
 
 
-def _optional(spec: Operand) -> bool:
+def _optional(spec: OperandSpec) -> bool:
     return spec.kind == "out" or spec.default is not None
 
 
@@ -126,7 +126,7 @@ def refusal(
     )
 
 
-def require_operands(specs: tuple[Operand, ...], operands: Mapping[str, Any]) -> None:
+def require_operands(specs: tuple[OperandSpec, ...], operands: Mapping[str, Any]) -> None:
     for spec in specs:
         value = operands.get(spec.name)
         if spec.kind in ("in", "out") and not (value is None and _optional(spec)):
@@ -141,13 +141,13 @@ def require_names(executor: Any, variant: Any, arch: Any) -> None:
             )
 
 
-def require_apart(specs: tuple[Operand, ...], operands: Mapping[str, Any]) -> None:
+def require_apart(specs: tuple[OperandSpec, ...], operands: Mapping[str, Any]) -> None:
     """Refuse outputs over other operands.
 
     Raises:
         InvalidArgumentError: an output lies where another operand does.
     """
-    spans: list[tuple[Operand, int, int]] = []
+    spans: list[tuple[OperandSpec, int, int]] = []
     for spec in specs:
         tensor = operands.get(spec.name)
         if spec.kind not in ("in", "out") or tensor is None or not tensor.numel():

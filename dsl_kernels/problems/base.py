@@ -37,8 +37,8 @@ class Values:
 
 @checked
 @dataclass(frozen=True)
-class Operand:
-    """One argument of the kernel ABI, in order.
+class OperandSpec:
+    """What a problem says of one argument of its kernels; they stand in call order.
 
     Attributes:
         shape: extents; a string is a runtime dim, or a static one that the variant's knobs fix. () is a scalar.
@@ -171,7 +171,7 @@ class Problem:
 
     op: str
     doc: str
-    forms: Mapping[str, tuple[Operand, ...]]
+    forms: Mapping[str, tuple[OperandSpec, ...]]
     workloads: tuple[Workload, ...]
     make: Callable[[Workload, torch.Generator], dict[str, Any]]
     reference: Callable[[str, Mapping[str, Any]], dict[str, torch.Tensor]]
@@ -181,7 +181,7 @@ class Problem:
     forms_share_workloads: bool = False
     points: Callable[[str], Iterable[tuple[str, dict[str, Any]]]] | None = None
 
-    def operands(self, form: str) -> tuple[Operand, ...]:
+    def operands(self, form: str) -> tuple[OperandSpec, ...]:
         """The operands of a form, in ABI order.
 
         Raises:
@@ -203,7 +203,7 @@ class Problem:
 
 @checked
 def bind_dims(
-    operands: tuple[Operand, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
+    operands: tuple[OperandSpec, ...], values: Mapping[str, Any], static: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Check tensors against their declared shapes, dtypes, strides and alignment and return the value of every dim.
 
@@ -294,7 +294,7 @@ def require_dense(name: str, tensor: Any) -> None:
         )
 
 
-def _bind_axes(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+def _bind_axes(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
     """The strides of a tensor whose axes lie anyhow."""
     for axis, (wanted, stride) in enumerate(zip(spec.strides, tensor.stride(), strict=True)):
         if isinstance(wanted, int) and stride != wanted and tensor.shape[axis] > 1:
@@ -315,7 +315,7 @@ def _bind_axes(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> Non
             dims[wanted] = stride
 
 
-def _bind_strides(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> None:
+def _bind_strides(spec: OperandSpec, tensor: torch.Tensor, dims: dict[str, int]) -> None:
     if spec.strides:
         return _bind_axes(spec, tensor, dims)
     if spec.row_stride is None:
@@ -352,7 +352,7 @@ def _bind_strides(spec: Operand, tensor: torch.Tensor, dims: dict[str, int]) -> 
     dims[spec.row_stride] = stride
 
 
-def _require_aligned(spec: Operand, tensor: torch.Tensor) -> None:
+def _require_aligned(spec: OperandSpec, tensor: torch.Tensor) -> None:
     align = max(spec.align, tensor.element_size())
     if tensor.numel() and tensor.data_ptr() % align:
         raise InvalidArgumentError(
@@ -364,7 +364,7 @@ def _require_aligned(spec: Operand, tensor: torch.Tensor) -> None:
 
 
 def check_values(
-    operands: tuple[Operand, ...],
+    operands: tuple[OperandSpec, ...],
     values: Mapping[str, Any],
     dims: Mapping[str, int],
     *,

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Workload
+from .base import Comparison, OperandSpec, Problem, Workload
 
 DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
 # Relative errors of `out`. The kernels round the weights before the second product and the result behind it. Rounding to
@@ -28,10 +28,10 @@ REFERENCE_PRODUCTS = 1 << 30
 SAMPLED_HEADS = 4
 
 
-def _operands(dtype: str) -> tuple[Operand, ...]:
-    def strided(name: str, sequence: str, heads: str, doc: str, *requires: str) -> Operand:
+def _operands(dtype: str) -> tuple[OperandSpec, ...]:
+    def strided(name: str, sequence: str, heads: str, doc: str, *requires: str) -> OperandSpec:
         strides = tuple(f"{name}_stride_{axis}" for axis in "bsh") + (1,)
-        return Operand(
+        return OperandSpec(
             name, ("b", sequence, heads, "dim"), dtype, strides=strides, doc=doc, requires=requires
         )
 
@@ -39,8 +39,8 @@ def _operands(dtype: str) -> tuple[Operand, ...]:
         strided("q", "sq", "heads", "queries"),
         strided("k", "skv", "kv_heads", "keys", "skv >= 1", "heads % kv_heads == 0", "causal == 0 or skv >= sq"),
         strided("v", "skv", "kv_heads", "values"),
-        Operand("out", ("b", "sq", "heads", "dim"), dtype, "out"),
-        Operand(
+        OperandSpec("out", ("b", "sq", "heads", "dim"), dtype, "out"),
+        OperandSpec(
             "lse",
             ("b", "heads", "sq"),
             "float32",
@@ -48,10 +48,10 @@ def _operands(dtype: str) -> tuple[Operand, ...]:
             doc="log(sum exp) of each row's scaled scores, base e",
             align=4,
         ),
-        Operand("sm_scale", (), "float32", "scalar"),
-        Operand("causal", (), "int32", "scalar", doc="1: a query sees the keys up to its own place"),
-        Operand("ctas", (), "int32", "scalar", doc="CTAs; chosen by the launch"),
-        Operand("abreast", (), "int32", "scalar", doc="query heads that are worked on side by side; chosen by the launch"),
+        OperandSpec("sm_scale", (), "float32", "scalar"),
+        OperandSpec("causal", (), "int32", "scalar", doc="1: a query sees the keys up to its own place"),
+        OperandSpec("ctas", (), "int32", "scalar", doc="CTAs; chosen by the launch"),
+        OperandSpec("abreast", (), "int32", "scalar", doc="query heads that are worked on side by side; chosen by the launch"),
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import torch
 
 from ..arguments import INT32_MAX
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import ROW_GRIDS, WIDE_SCORES, Comparison, Operand, Problem, Values, Workload, require_dense
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload, require_dense
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 PAGE = 64
@@ -39,7 +39,7 @@ def _outside_keys(name: str) -> Callable[[Mapping[str, Any], Mapping[str, int]],
     return lambda o, dims: (o[name] < 0) | (o[name] > dims["skv"])
 
 
-_SKIP = Operand(
+_SKIP = OperandSpec(
     "skip_below",
     (),
     "int32",
@@ -49,20 +49,20 @@ _SKIP = Operand(
 )
 
 DECODE = (
-    Operand(
+    OperandSpec(
         "q",
         ("b", "next_n", "heads", INDEX_DIM),
         "float8_e4m3",
         doc="queries; any q scale is folded into weights",
     ),
-    Operand(
+    OperandSpec(
         "k_cache",
         ("pages", PAGE_BYTES),
         "uint8",
         doc="paged keys: 64 x 128 e4m3, then 64 fp32 scales",
     ),
-    Operand("weights", ("b", "next_n", "heads"), "float32", doc="per-head weights, may be negative"),
-    Operand(
+    OperandSpec("weights", ("b", "next_n", "heads"), "float32", doc="per-head weights, may be negative"),
+    OperandSpec(
         "seq_lens",
         ("b", "next_n"),
         "int32",
@@ -70,7 +70,7 @@ DECODE = (
         align=4,
         values=(Values("0 to min(64 * max_pages, stride)", _wrong_lengths),),
     ),
-    Operand(
+    OperandSpec(
         "block_table",
         ("b", "max_pages"),
         "int32",
@@ -78,7 +78,7 @@ DECODE = (
         align=4,
         values=(Values("page ids from 0 to pages - 1 in the first ceil(len / 64) entries", _wrong_pages),),
     ),
-    Operand(
+    OperandSpec(
         "logits",
         ("b", "next_n", "stride"),
         "float32",
@@ -89,13 +89,16 @@ DECODE = (
         sizes={"stride": f"max_pages * {PAGE}"},
     ),
     _SKIP,
+    OperandSpec(
+        "ctas", (), "int32", "scalar", doc="CTAs that the key tiles are dealt to; chosen by the launch"
+    ),
 )
 PREFILL = (
-    Operand("q", ("s", "heads", INDEX_DIM), "float8_e4m3"),
-    Operand("k", ("skv", INDEX_DIM), "float8_e4m3"),
-    Operand("k_scales", ("skv",), "float32"),
-    Operand("weights", ("s", "heads"), "float32"),
-    Operand(
+    OperandSpec("q", ("s", "heads", INDEX_DIM), "float8_e4m3"),
+    OperandSpec("k", ("skv", INDEX_DIM), "float8_e4m3"),
+    OperandSpec("k_scales", ("skv",), "float32"),
+    OperandSpec("weights", ("s", "heads"), "float32"),
+    OperandSpec(
         "k_start",
         ("s",),
         "int32",
@@ -103,7 +106,7 @@ PREFILL = (
         align=4,
         values=(Values("0 to skv", _outside_keys("k_start"), "the nearest key"),),
     ),
-    Operand(
+    OperandSpec(
         "k_end",
         ("s",),
         "int32",
@@ -114,7 +117,7 @@ PREFILL = (
             Values("at least k_start", lambda o, dims: o["k_end"] < o["k_start"], "an empty window"),
         ),
     ),
-    Operand(
+    OperandSpec(
         "logits",
         ("s", "stride"),
         "float32",
@@ -126,7 +129,7 @@ PREFILL = (
         requires=("stride >= skv",),
     ),
     _SKIP,
-    Operand(
+    OperandSpec(
         "splits",
         (),
         "int32",

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .base import Comparison, Operand, Problem, Values, Workload
+from .base import Comparison, OperandSpec, Problem, Values, Workload
 
 
 def _not_ascending(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -31,8 +31,8 @@ def _too_far(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
 
 
 OPERANDS = (
-    Operand("data", ("b", "n", "d"), "bfloat16", doc="rows of the trajectories", requires=("n >= 2",)),
-    Operand(
+    OperandSpec("data", ("b", "n", "d"), "bfloat16", doc="rows of the trajectories", requires=("n >= 2",)),
+    OperandSpec(
         "src_times",
         ("b", "n"),
         "float32",
@@ -43,8 +43,8 @@ OPERANDS = (
             Values("less than the largest float32 apart", _too_far),
         ),
     ),
-    Operand("tgt_times", ("b", "m"), "float32", align=4, doc="times to sample at, in any order"),
-    Operand("out", ("b", "m", "d"), "bfloat16", "out", doc="a row a target time"),
+    OperandSpec("tgt_times", ("b", "m"), "float32", align=4, doc="times to sample at, in any order"),
+    OperandSpec("out", ("b", "m", "d"), "bfloat16", "out", doc="a row a target time"),
 )
 
 # What fp32 arithmetic on the weights and rows may add to the final rounding, of the largest value of a trajectory.

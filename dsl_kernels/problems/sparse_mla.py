@@ -17,12 +17,12 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import WIDE, Comparison, Operand, Problem, Values, Workload, require_dense
+from .base import WIDE, Comparison, OperandSpec, Problem, Values, Workload, require_dense
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 
 _QUERIES = (
-    Operand("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),
-    Operand("q_pe", ("t", "heads", ROPE_DIM), "bfloat16"),
+    OperandSpec("q_nope", ("t", "heads", LATENT_DIM), "bfloat16"),
+    OperandSpec("q_pe", ("t", "heads", ROPE_DIM), "bfloat16"),
 )
 
 
@@ -31,25 +31,25 @@ def _wrong_ids(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
 
 
 _REST = (
-    Operand(
+    OperandSpec(
         "indices",
         ("t", "topk"),
         "int32",
         doc="global token ids; -1 anywhere is padding",
         values=(Values("token ids from 0 to n - 1, or -1", _wrong_ids, "padding"),),
     ),
-    Operand(
+    OperandSpec(
         "attn_sink",
         ("heads",),
         "float32",
         doc="natural-log logit that joins the denominator of out; -inf: none",
         default=-math.inf,
     ),
-    Operand("out", ("t", "heads", LATENT_DIM), "bfloat16", "out"),
-    Operand("lse", ("t", "heads"), "float32", "out"),
-    Operand("o_partial", ("t", "splits", "heads", LATENT_DIM), "float32", "workspace"),
-    Operand("lse_partial", ("t", "splits", "heads"), "float32", "workspace", doc="base 2"),
-    Operand(
+    OperandSpec("out", ("t", "heads", LATENT_DIM), "bfloat16", "out"),
+    OperandSpec("lse", ("t", "heads"), "float32", "out"),
+    OperandSpec("o_partial", ("t", "splits", "heads", LATENT_DIM), "float32", "workspace"),
+    OperandSpec("lse_partial", ("t", "splits", "heads"), "float32", "workspace", doc="base 2"),
+    OperandSpec(
         "arrivals",
         ("arrival_slots",),
         "int32",
@@ -57,13 +57,13 @@ _REST = (
         zeroed=True,
         doc="split counters, one a query and head block",
     ),
-    Operand("sm_scale", (), "float32", "scalar", limits=(-math.inf, math.inf)),
-    Operand("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
+    OperandSpec("sm_scale", (), "float32", "scalar", limits=(-math.inf, math.inf)),
+    OperandSpec("lse_scale", (), "float32", "scalar", doc="1 gives lse in base 2, ln 2 in base e"),
 )
 FORMS = {
     "bf16": (
         *_QUERIES,
-        Operand(
+        OperandSpec(
             "ckv",
             ("n", LATENT_DIM),
             "bfloat16",
@@ -71,12 +71,12 @@ FORMS = {
             doc="latent rows; may be a slice of 576-wide rows",
             argument="kv",
         ),
-        Operand("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
+        OperandSpec("kpe", ("n", ROPE_DIM), "bfloat16", row_stride="kpe_stride", doc="rope rows"),
         *_REST,
     ),
     "fp8": (
         *_QUERIES,
-        Operand("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens", argument="kv"),
+        OperandSpec("kv_cache", ("n", FP8_TOKEN_BYTES), "uint8", doc="656-byte tokens", argument="kv"),
         *_REST,
     ),
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .base import ROW_GRIDS, WIDE_SCORES, Comparison, Operand, Problem, Values, Workload
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -42,8 +42,10 @@ def _wrong_pages(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
 
 
 OPERANDS = (
-    Operand("logits", ("rows", "stride"), "float32", doc="scores; columns outside a row's range are garbage"),
-    Operand(
+    OperandSpec(
+        "logits", ("rows", "stride"), "float32", doc="scores; columns outside a row's range are garbage"
+    ),
+    OperandSpec(
         "row_starts",
         ("rows",),
         "int32",
@@ -51,7 +53,7 @@ OPERANDS = (
         default=0,
         values=(Values("0 to stride", _outside_row("row_starts"), "the nearest column"),),
     ),
-    Operand(
+    OperandSpec(
         "row_ends",
         ("rows",),
         "int32",
@@ -62,7 +64,7 @@ OPERANDS = (
             Values("at most max_pages * page_size past row_starts", _past_table),
         ),
     ),
-    Operand(
+    OperandSpec(
         "block_table",
         ("b", "max_pages"),
         "int32",
@@ -73,9 +75,9 @@ OPERANDS = (
         requires=("b * next_n >= rows or page_size == 0",),
         values=(Values("page ids from 0 to 2^31 / page_size - 1 where a row's columns lie", _wrong_pages),),
     ),
-    Operand("next_n", (), "int32", "scalar"),
-    Operand("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions relative to row_starts"),
-    Operand(
+    OperandSpec("next_n", (), "int32", "scalar"),
+    OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions relative to row_starts"),
+    OperandSpec(
         "indices",
         ("rows", "k"),
         "int32",

@@ -264,7 +264,7 @@ def emulated(variant: Any) -> KernelReport:
             variant.id, expected="a tiny workload that it takes", got="none", fix="leave --emulate out"
         )
     executor = Emulator()
-    trial.run(variant, chosen[0], executor, case=trial.cached_case(variant.op, chosen[0]))
+    trial.run(variant, chosen[0], executor, example=trial.cached_example(variant.op, chosen[0]))
     report = executor.report
     found = {metrics.INSTRUCTIONS: report.instructions, **known.metrics}
     found |= {f"emulator__{name}": float(count) for name, count in {**report.stats, **report.pipes}.items()}

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .. import executors, problems, programs, registry, variants
-from ..arch import get_arch
+from ..arch import GpuSpec, get_arch
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from ..problems.base import Workload
 from ..tile.lang import PROBE, SUMS, TRACE
@@ -128,10 +128,16 @@ def _fits(variant: Variant | None, workload: Workload) -> bool:
 
 
 def selected(
-    op: str, workload: Workload, inputs: Mapping[str, Any], arch: str, gpu: str = ""
+    op: str, workload: Workload, inputs: Mapping[str, Any], arch: str, gpu: GpuSpec | None = None
 ) -> registry.Selection:
-    """What the registry selects for a workload."""
-    return registry.select(registry.Call(op, workload.form, arch, trial.dims_of(op, workload, inputs), gpu))
+    """What the registry selects for a workload, on a GPU or on none of an architecture."""
+    dims = trial.dims_of(op, workload, inputs)
+    call = (
+        registry.Call.on(gpu, op, workload.form, dims)
+        if gpu
+        else registry.Call(op, workload.form, arch, dims)
+    )
+    return registry.select(call)
 
 
 def run(

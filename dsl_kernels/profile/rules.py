@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from .. import variants
-from ..arch import ARCHS
+from ..arch import GPUS
 from ..errors import DslKernelError
 from ..timing.ceilings import Ceilings
 from .model import Diagnosis, Evidence, Finding, Fingerprint
@@ -30,7 +30,7 @@ UNITS = ("issued", "tensor", "fma", "alu", "xu", "lsu", "tma", "shared", "l1", "
 MEMORY = ("l1", "l2", "dram", "shared", "lsu")
 INSTRUCTIONS = ("issued", "tensor", "fma", "alu", "xu")
 BUSY = 0.8
-LARGEST_L2 = max(arch.l2_bytes for arch in ARCHS.values())
+LARGEST_L2 = max(gpu.l2_bytes for gpu in GPUS.values())
 WASTE, LIMIT, SCHEDULE = "waste", "limit", "schedule"
 KINDS = (WASTE, LIMIT, SCHEDULE)
 

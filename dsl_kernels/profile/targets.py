@@ -75,16 +75,16 @@ def target(
     work = workload(op, dims, form=form)
     if op == "sdpa":
         return _sdpa(label, sizes, work)
-    case = grids.Case(op, form, sizes)
+    point = grids.Point(op, form, sizes)
     if impl == "torch" and op == "topk_selector":
         return _torch_topk(label, sizes, seed, work)
-    prepared = grids.prepare(case, seed)
+    fixture = grids.prepare(point, seed)
     if impl == "torch":
-        return _torch(label, case, prepared, work)
+        return _torch(label, point, fixture, work)
     if impl == "triton":
-        return _triton(label, case, prepared, work)
-    chosen = registry.select(grids.call_of(case, prepared), impl)
-    calls = prepared.calls(chosen.variant.id, chosen.launch)
+        return _triton(label, point, fixture, work)
+    chosen = registry.select(grids.call_of(point, fixture), impl)
+    calls = fixture.calls(chosen.variant.id, chosen.launch)
     return Target(label, calls[-1], workload(op, dims, form=form, variant=chosen.variant.id), calls[0])
 
 
@@ -192,26 +192,26 @@ def _form(op: str, form: str | None, variant: str | None) -> str:
     return form or FORMS[op]
 
 
-def _triton(label: str, case: grids.Case, prepared: grids.Prepared, work: Workload) -> Target:
+def _triton(label: str, point: grids.Point, fixture: grids.Fixture, work: Workload) -> Target:
     module = measure.baseline_module()
-    if module is None or not prepared.baseline:
+    if module is None or not fixture.baseline:
         raise ToolchainError(
-            f"Triton's {case.op}",
+            f"Triton's {point.op}",
             expected="a checkout with Triton, and sparse_mla with a bf16 cache",
-            got="none" if module is None else f"{case.op} {case.form}",
+            got="none" if module is None else f"{point.op} {point.form}",
             fix="look at a variant, or at torch",
         )
     setting = module.Setting(*TRITON_SETTING)
-    t, heads, _ = prepared.baseline[0]["q_nope"].shape
-    topk = prepared.baseline[0]["indices"].shape[1]
+    t, heads, _ = fixture.baseline[0]["q_nope"].shape
+    topk = fixture.baseline[0]["indices"].shape[1]
     processors = torch.cuda.get_device_properties(0).multi_processor_count
     splits = max(module.split_counts(t, -(-heads // 16), topk, setting.tokens, processors))
     scratch = module.workspace(t, heads, measure.DEVICE, splits=splits)
-    out = torch.empty_like(prepared.baseline[0]["q_nope"])
+    out = torch.empty_like(fixture.baseline[0]["q_nope"])
     lse = torch.empty(t, heads, device=measure.DEVICE)
 
     def call(turn: int) -> None:
-        c = prepared.baseline[turn]
+        c = fixture.baseline[turn]
         module.sparse_mla(
             c["q_nope"], c["q_pe"], c["ckv"], c["kpe"], c["indices"], DATASET_SM_SCALE, out, lse, scratch,
             setting, splits,
@@ -220,9 +220,9 @@ def _triton(label: str, case: grids.Case, prepared: grids.Prepared, work: Worklo
     return Target(label, lambda: call(-1), _with(work, variant="triton"), lambda: call(0), kernels=2)
 
 
-def _torch(label: str, case: grids.Case, prepared: grids.Prepared, work: Workload) -> Target:
+def _torch(label: str, point: grids.Point, fixture: grids.Fixture, work: Workload) -> Target:
     """Attention as torch does it: gather the rows, then its scaled_dot_product_attention over them."""
-    if case.op != "sparse_mla" or not prepared.baseline:
+    if point.op != "sparse_mla" or not fixture.baseline:
         raise InvalidArgumentError(
             "--variant",
             expected="a variant of the op",
@@ -231,7 +231,7 @@ def _torch(label: str, case: grids.Case, prepared: grids.Prepared, work: Workloa
         )
 
     def call(turn: int) -> torch.Tensor:
-        c = prepared.baseline[turn]
+        c = fixture.baseline[turn]
         ids = c["indices"].long()
         keys = torch.cat([c["ckv"][ids], c["kpe"][ids]], dim=2)[:, None]
         query = torch.cat([c["q_nope"], c["q_pe"]], dim=2)[:, :, None]

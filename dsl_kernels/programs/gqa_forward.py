@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec
+from ..arch import ArchSpec, GpuSpec
 from ..device.torch import fragment
 from ..device.torch import gqa_forward as leaf
 from ..device.torch import gqa_forward_sm100 as leaf_sm100
@@ -594,16 +594,16 @@ def _items(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     return -(-dims["sq"] // _rows(k)) * dims["b"] * dims["heads"] // k.cluster
 
 
-def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
     """One CTA an SM takes items in turn.
 
     A causal call works on as many heads side by side as half the L2 holds keys and values of, others on one.
     """
     items, bundles = max(1, _items(k, dims)), max(1, dims["b"] * dims["heads"] // k.cluster)
     shared = max(1, dims["heads"] // max(1, dims["kv_heads"]) // k.cluster)
-    held = max(1, arch.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
+    held = max(1, gpu.l2_bytes // 2 // (4 * k.dim * max(1, dims["skv"])))
     abreast = min(bundles, held * shared) if dims.get("causal") else 1
-    return {"ctas": min(items, arch.sms // k.cluster), "abreast": abreast}
+    return {"ctas": min(items, gpu.sms // k.cluster), "abreast": abreast}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -629,7 +629,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         loaded=2.0 * k.dim * (rows * items + 2 * k.tile * tiles / k.cluster),
         stored=stored * (2.0 * k.dim + 4),
         flops={DTYPES[k.dtype]: float(products * sum(mma.flops for mma in schedule.mmas[:2]))},
-        steps=tiles,
+        uses=tiles,
     )
 
 

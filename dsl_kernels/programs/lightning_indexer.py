@@ -11,12 +11,11 @@ on who scores a tile. Prefill gives a CTA a block of query rows and re-uses each
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec
+from ..arch import ArchSpec, GpuSpec
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
@@ -38,7 +37,7 @@ from ..tile.lang import (
     Space,
     TileProgram,
 )
-from ..tile.text import Box, Expr, Global, Recorder, Slot, Span, Value, ceildiv, minimum, name
+from ..tile.text import Box, Expr, Recorder, Slot, Span, Value, ceildiv, minimum, name
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
@@ -79,6 +78,16 @@ def _decode_buffers(k: SimpleNamespace, query_stages: int) -> tuple[Buffer, ...]
         Buffer("key_scales", SHARED, (k.tile,), "float32", k.stages),
         Buffer("queries", SHARED, (k.queries * k.heads, INDEX_DIM), FP8, query_stages, swizzle=128),
         Buffer("head_weights", SHARED, (k.queries * k.heads,), "float32", query_stages),
+    )
+
+
+def _inputs(
+    k: SimpleNamespace, readers: tuple[Reader, ...], query_stages: int = 1, rounds: str = "loop"
+) -> tuple[Pipeline, ...]:
+    """Key tiles, and the queries that score them: one use of these a sequence of a decode, one in all of a prefill."""
+    return (
+        Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
+        Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages, rounds),
     )
 
 
@@ -139,7 +148,7 @@ def _hopper_registers(k: SimpleNamespace, keys: int, each: int) -> tuple[Buffer,
     )
 
 
-def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+def _hopper_decode(k: SimpleNamespace) -> Schedule:
     query_stages = 2 if k.queries == 1 else 1
     each = Size(min(k.queries, HOPPER_N // k.heads), "ROWS_PER_PRODUCT")
     # 64 accumulators and 32 weights a thread need registers that idle copy warps hand over; one product does not. The
@@ -156,34 +165,11 @@ def _hopper_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *_hopper_registers(k, k.tile, each),
             Buffer("length", REGISTER, (each,), "int32", role="score", per_thread=1),
         ),
-        pipelines=(
-            Pipeline(
-                "keys",
-                ("keys", "key_scales"),
-                "load",
-                Engine.BULK,
-                score,
-                k.stages,
-                doc="tiles of this CTA's share",
-            ),
-            Pipeline(
-                "queries",
-                ("queries", "head_weights"),
-                "load",
-                Engine.BULK,
-                score,
-                query_stages,
-                doc="one use a sequence",
-            ),
-        ),
+        pipelines=_inputs(k, score, query_stages),
         mmas=(_product("wgmma", "score", k.tile, _columns(k, each), "acc"),),
-        grid=(str(arch.sms * k.resident),),
+        grid=("ctas",),
         axes=("cta",),
-        constants={
-            "ctas": Size(arch.sms * k.resident, "CTAS"),
-            "pages": Size(k.tile // PAGE, "TILE_PAGES"),
-            "rows_per_product": each,
-        },
+        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
         ctas_per_sm=k.resident,
         maps=_decode_maps(k),
     )
@@ -216,10 +202,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
             Buffer("begin", REGISTER, (each,), "int32", role="score", per_thread=1),
             Buffer("size", REGISTER, (each,), "int32", role="score", per_thread=1),
         ),
-        pipelines=(
-            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
-            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
-        ),
+        pipelines=_inputs(k, readers, rounds="once"),
         mmas=(_product("wgmma", "score", block, _columns(k, each), "acc"),),
         grid=(f"ceildiv(s, {k.queries})", "splits"),
         axes=("block", "split"),
@@ -245,7 +228,7 @@ def _blackwell_registers(k: SimpleNamespace, role: str, columns: int) -> tuple[B
     )
 
 
-def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+def _blackwell_decode(k: SimpleNamespace) -> Schedule:
     groups, each = _blackwell_groups(k)
     accumulators = 4 // groups
     query_stages = 2 if k.queries == 1 else 1
@@ -264,8 +247,7 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, private=True, per_thread=1) for g, role in enumerate(scorers)),
         ),
         pipelines=(
-            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages, doc="scales are read by threads"),
-            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, query_stages),
+            *_inputs(k, readers, query_stages),
             *(
                 Pipeline(
                     f"scores_{g}", (f"scores_{g}",), "mma", Engine.TCGEN05,
@@ -275,9 +257,9 @@ def _blackwell_decode(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             ),
         ),
         mmas=(_product("tcgen05", "mma", k.tile, _columns(k, each), "scores_0"),),
-        grid=(str(arch.sms),),
+        grid=("ctas",),
         axes=("cta",),
-        constants={"ctas": Size(arch.sms, "CTAS"), "pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
+        constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "groups": groups, "rows_per_product": each},
         maps=_decode_maps(k),
     )  # fmt: skip
 
@@ -304,8 +286,7 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
             ),
         ),
         pipelines=(
-            Pipeline("keys", ("keys", "key_scales"), "load", Engine.BULK, readers, k.stages),
-            Pipeline("queries", ("queries", "head_weights"), "load", Engine.BULK, readers, rounds="once"),
+            *_inputs(k, readers, rounds="once"),
             Pipeline(
                 "scores",
                 ("scores",),
@@ -325,33 +306,18 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     if arch.tmem_columns:
-        return _blackwell_decode(k, arch) if k.mode == "decode" else _blackwell_prefill(k)
-    return _hopper_decode(k, arch) if k.mode == "decode" else _hopper_prefill(k)
+        return _blackwell_decode(k) if k.mode == "decode" else _blackwell_prefill(k)
+    return _hopper_decode(k) if k.mode == "decode" else _hopper_prefill(k)
 
 
-@dataclass(frozen=True)
-class _Share:
-    """The key tiles of a CTA in a decode: the current one, and how the walk goes on. All are variables of the kernel."""
-
-    seq: Expr
-    tile: Expr
-    step: Expr
-    need: Expr
-    turns: Expr
-    turn: Expr
-    fresh: Expr
+# The key tiles of a CTA in a decode: the current one, and how the walk goes on. All are variables of the kernel.
+WALK = ("seq", "tile", "step", "need", "turns", "turn")
+SHARE = SimpleNamespace(**{text: name(text) for text in WALK}, fresh=name("fresh", "bool"))
 
 
-def _share() -> _Share:
-    seq, tile, step, need, turns, turn = (
-        name(text) for text in ("seq", "tile", "step", "need", "turns", "turn")
-    )
-    return _Share(seq, tile, step, need, turns, turn, name("fresh", "bool"))
-
-
-def _batch(m: Recorder) -> tuple[Global, Expr, Value, Expr]:
-    """What the walk reads of the call: lengths, sequences, queries of each, the length that selection takes whole."""
-    return m.operand("seq_lens"), m.dim("b"), 1 if m.k.queries == 1 else m.dim("next_n"), m.dim("skip_below")
+def _next_n(m: Recorder) -> Value:
+    """Queries of a sequence; a kernel for one does not read how many there are."""
+    return 1 if m.k.queries == 1 else m.dim("next_n")
 
 
 def _pages_of_warp(m: Recorder) -> int:
@@ -361,98 +327,58 @@ def _pages_of_warp(m: Recorder) -> int:
 
 def _start_decode(m: Recorder) -> None:
     """What does not depend on a length is fetched and worked out while the lengths are on their way."""
-    share = _share()
-    lens, b, next_n, skip_below = _batch(m)
     cta = m.block(0)
-    for variable, initial in (
-        (share.seq, 0),
-        (share.tile, 0),
-        (share.step, 1),
-        (share.need, 0),
-        (share.turns, 0),
-        (share.turn, -1),
-    ):
-        m.var(variable.args[0], initial)
+    for variable, initial in zip(WALK, (0, 0, 1, 0, 0, -1), strict=True):
+        m.var(variable, initial)
     m.var("fresh", False, "bool")
     if m.k.queries == 1:
         length = m.var("early_length")
-        leaf.read_lengths(m, length, lens, b, m.lane)
-    leaf.place_when_even(m, share.seq, share.tile, share.step, b, cta, m.c.ctas)
+        leaf.read_lengths(m, length)
+    leaf.place_when_even(m, SHARE.seq, SHARE.tile, SHARE.step, cta)
     entry, ahead = m.var("entry"), m.var("ahead")
     with m.when(m.in_role("load")):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
-        row = m.let("row", minimum(share.seq, b - 1))
-        for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m) * share.step)):
-            leaf.table_entries(
-                m,
-                to,
-                m.operand("block_table"),
-                m.dim("max_pages"),
-                row,
-                tile,
-                share.step,
-                m.c.pages,
-                m.dim("max_pages") - 1,
-                m.lane,
-            )
+        row, last = m.let("row", minimum(SHARE.seq, m.dim("b") - 1)), m.dim("max_pages") - 1
+        for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m) * SHARE.step)):
+            leaf.table_entries(m, to, row, tile, SHARE.step, last, pages=m.c.pages)
     m.barriers_stand()
     if m.k.queries == 1:
-        leaf.lengths_to_score(m, share.need, length, b, skip_below, m.lane)
+        leaf.lengths_to_score(m, SHARE.need, length)
     else:
-        leaf.keys_to_score(m, share.need, lens, b, next_n, skip_below, m.lane)
-    leaf.find_share(
-        m,
-        share.seq,
-        share.tile,
-        share.need,
-        share.turns,
-        share.step,
-        lens,
-        b,
-        next_n,
-        skip_below,
-        m.k.tile,
-        cta,
-        m.c.ctas,
-        m.lane,
-    )
+        leaf.keys_to_score(m, SHARE.need, m.lane)
+    walk = (SHARE.seq, SHARE.tile, SHARE.need, SHARE.turns, SHARE.step)
+    leaf.find_share(m, *walk, m.k.tile, cta, next_n=_next_n(m))
 
 
-def _tiles(m: Recorder) -> Iterator[tuple[_Share, Expr]]:
+def _tiles(m: Recorder) -> Iterator[Expr]:
     """The tiles of this CTA's share, each with its running number."""
-    share = _share()
-    lens, b, next_n, skip_below = _batch(m)
-    for it in m.loop("it", share.turns):
-        leaf.next_tile(
-            m, share.fresh, it, share.seq, share.tile, share.need, lens, b, next_n, skip_below, m.k.tile
-        )
-        yield share, it
-        m.set(share.tile, share.tile + share.step)
+    for it in m.loop("it", SHARE.turns):
+        leaf.next_tile(m, SHARE.fresh, it, SHARE.seq, SHARE.tile, SHARE.need, m.k.tile, next_n=_next_n(m))
+        yield it
+        m.set(SHARE.tile, SHARE.tile + SHARE.step)
 
 
 def _load_decode(m: Recorder) -> None:
-    k, pages, heads, table = m.k, m.c.pages, m.k.heads, m.operand("block_table")
+    k, pages, heads = m.k, m.c.pages, m.k.heads
     entry, ahead, held, page = name("entry"), name("ahead"), m.var("held"), m.var("page")
-    for share, it in _tiles(m):
-        last = m.let("last", ceildiv(share.need, PAGE) - 1)
-        with m.when(share.fresh):
-            m.set(share.turn, share.turn + 1)
+    for it in _tiles(m):
+        last = m.let("last", ceildiv(SHARE.need, PAGE) - 1)
+        with m.when(SHARE.fresh):
+            m.set(SHARE.turn, SHARE.turn + 1)
             m.set(held, 0)
-            with m.when(share.step.equals(1)):
-                for to, tile in ((entry, share.tile), (ahead, share.tile + _pages_of_warp(m))):
-                    leaf.table_entries(
-                        m, to, table, m.dim("max_pages"), share.seq, tile, 1, pages, last, m.lane
-                    )
+            with m.when(SHARE.step.equals(1)):
+                for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m))):
+                    leaf.table_entries(m, to, SHARE.seq, tile, 1, last, pages=pages)
             count: Value = 1
             if k.queries > 1:
                 m.comment("The last product of an odd count scores its last query twice.")
                 each = m.c.rows_per_product
                 count = m.let("count", ceildiv(m.dim("next_n"), each) * each)
-            queries = m.acquire("queries", share.turn, bytes=count * (heads * (INDEX_DIM + 4)))
+            queries = m.acquire("queries", SHARE.turn, bytes=count * (heads * (INDEX_DIM + 4)))
             for i in m.loop("i", count):
-                query: Value = share.seq
+                query: Value = SHARE.seq
                 if k.queries > 1:
-                    query = m.let("query", share.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1))
+                    query = m.let("query", SHARE.seq * m.dim("next_n") + minimum(i, m.dim("next_n") - 1))
                 m.bulk(queries.queries.part(i * heads, heads), Box("query_map", (query * heads, 0)), queries)
                 m.bulk(
                     queries.head_weights.part(i * heads, heads),
@@ -463,21 +389,11 @@ def _load_decode(m: Recorder) -> None:
         with m.when(held.equals(_pages_of_warp(m))):
             m.set(held, 0)
             m.set(entry, ahead)
-            leaf.table_entries(
-                m,
-                ahead,
-                table,
-                m.dim("max_pages"),
-                share.seq,
-                share.tile + _pages_of_warp(m) * share.step,
-                share.step,
-                pages,
-                last,
-                m.lane,
-            )
+            tile = SHARE.tile + _pages_of_warp(m) * SHARE.step
+            leaf.table_entries(m, ahead, SHARE.seq, tile, SHARE.step, last, pages=pages)
         keys = m.acquire("keys", it)
         for p in m.loop("p", pages, unrolled=True):
-            leaf.entry_of(m, page, entry, held * pages + minimum(p, last - share.tile * pages))
+            leaf.entry_of(m, page, entry, held * pages + minimum(p, last - SHARE.tile * pages))
             m.bulk(
                 keys.keys.part(p * PAGE, PAGE),
                 Box("key_map", (page * PAGE_ROWS, 0)),
@@ -493,12 +409,12 @@ def _load_decode(m: Recorder) -> None:
         m.set(held, held + 1)
 
 
-def _follow(m: Recorder, share: _Share, it: Expr) -> Slot:
+def _follow(m: Recorder, it: Expr) -> Slot:
     """At the first tile of a sequence, give its predecessor's queries back and wait for its own."""
     with m.when(it > 0):
-        m.release(m.slot("queries", share.turn))
-    m.set(share.turn, share.turn + 1)
-    return m.wait("queries", share.turn)
+        m.release(m.slot("queries", SHARE.turn))
+    m.set(SHARE.turn, SHARE.turn + 1)
+    return m.wait("queries", SHARE.turn)
 
 
 def _score_decode(m: Recorder) -> None:
@@ -507,64 +423,29 @@ def _score_decode(m: Recorder) -> None:
     acc, weight, scale, logit, length = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "length"))
     queries = m.slot("queries", name("turn"))
     one = m.k.queries == 1
-    for share, it in _tiles(m):
-        with m.when(share.fresh):
-            _follow(m, share, it)
+    for it in _tiles(m):
+        with m.when(SHARE.fresh):
+            _follow(m, it)
             if one:
-                leaf.read_weights(m, weight, queries.head_weights, 0, 1, m.thread)
+                leaf.read_weights(m, weight, queries.head_weights, 0, 1)
         keys = m.wait("keys", it)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            leaf.read_scales(m, scale, keys.key_scales, 0, each, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, 0, each)
             m.release(keys)
-            leaf.weigh(m, logit, acc, weight, each, m.thread)
-            leaf.one_length(m, length, share.need)
-            leaf.store_logits(
-                m,
-                m.operand("logits"),
-                logit,
-                scale,
-                length,
-                share.seq,
-                0,
-                1,
-                1,
-                m.dim("stride"),
-                share.tile * m.k.tile,
-                m.thread,
-            )
+            leaf.weigh(m, logit, acc, weight, each)
+            leaf.one_length(m, length, SHARE.need)
+            leaf.store_logits(m, logit, scale, length, SHARE.seq, 0, 1, SHARE.tile * m.k.tile, next_n=1)
             continue
-        leaf.read_scales(m, scale, keys.key_scales, 0, each, m.thread)
+        leaf.read_scales(m, scale, keys.key_scales, 0, each)
         for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
             m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
-            leaf.read_query_lengths(
-                m,
-                length,
-                m.operand("seq_lens"),
-                share.seq,
-                product * each,
-                each,
-                m.dim("next_n"),
-                m.dim("skip_below"),
-                m.thread,
-            )
+            leaf.read_query_lengths(m, length, SHARE.seq, product * each, each)
             m.await_products()
-            leaf.read_weights(m, weight, queries.head_weights, product * n, each, m.thread)
-            leaf.weigh(m, logit, acc, weight, each, m.thread)
-            leaf.store_logits(
-                m,
-                m.operand("logits"),
-                logit,
-                scale,
-                length,
-                share.seq,
-                product * each,
-                each,
-                m.dim("next_n"),
-                m.dim("stride"),
-                share.tile * m.k.tile,
-                m.thread,
-            )
+            leaf.read_weights(m, weight, queries.head_weights, product * n, each)
+            leaf.weigh(m, logit, acc, weight, each)
+            key = SHARE.tile * m.k.tile
+            leaf.store_logits(m, logit, scale, length, SHARE.seq, product * each, each, key)
         m.release(keys)
 
 
@@ -580,9 +461,9 @@ def _issue_decode(m: Recorder) -> None:
         m.commit(out)
         m.set(fills[g], fills[g] + 1)
 
-    for share, it in _tiles(m):
-        with m.when(share.fresh):
-            _follow(m, share, it)
+    for it in _tiles(m):
+        with m.when(SHARE.fresh):
+            _follow(m, it)
         keys = m.wait("keys", it)
         if m.k.queries == 1:
             issue(0, 0)
@@ -602,49 +483,27 @@ def _epilogue_decode(g: int) -> Body:
             m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "length")
         )
         queries, use = m.slot("queries", name("turn")), m.var("use")
-        for share, it in _tiles(m):
-            with m.when(share.fresh):
-                _follow(m, share, it)
+        for it in _tiles(m):
+            with m.when(SHARE.fresh):
+                _follow(m, it)
                 if one:
-                    leaf.read_weights(m, weight, queries.head_weights, 0, 1, m.thread)
-                leaf.read_query_lengths(
-                    m,
-                    length,
-                    m.operand("seq_lens"),
-                    share.seq,
-                    0,
-                    m.k.queries,
-                    m.dim("next_n"),
-                    m.dim("skip_below"),
-                    m.thread,
-                )
+                    leaf.read_weights(m, weight, queries.head_weights, 0, 1)
+                leaf.read_query_lengths(m, length, SHARE.seq, 0, m.k.queries)
             keys = m.wait("keys", it)
-            leaf.read_scales(m, scale, keys.key_scales, 0, 1, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, 0, 1)
             m.release(keys)
             count = 1 if one else ceildiv(m.dim("next_n"), each)
             for product in m.loop("product", count, begin=g, step=m.c.groups):
                 scores = m.wait(f"scores_{g}", use)
-                leaf.read_scores(m, dots, scores.view(), 0, heads, m.thread)
+                leaf.read_scores(m, dots, scores.view(), 0)
                 m.release(scores)
                 m.set(use, use + 1)
                 for j in range(each):
                     query = product * each + j
                     if not one:
-                        leaf.read_weights(m, weight, queries.head_weights, query * heads, 1, m.thread)
-                    leaf.weigh_one(m, logit, dots, j, weight, m.thread)
-                    leaf.store_query(
-                        m,
-                        m.operand("logits"),
-                        logit,
-                        scale,
-                        length,
-                        share.seq,
-                        query,
-                        m.dim("next_n"),
-                        m.dim("stride"),
-                        share.tile * m.k.tile,
-                        m.thread,
-                    )
+                        leaf.read_weights(m, weight, queries.head_weights, query * heads, 1)
+                    leaf.weigh_one(m, logit, dots, j, weight)
+                    leaf.store_query(m, logit, scale, length, SHARE.seq, query, SHARE.tile * m.k.tile)
 
     return body
 
@@ -653,21 +512,7 @@ def _start_prefill(m: Recorder) -> None:
     row, first, turns = m.var("row"), m.var("first"), m.var("turns")
     m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
     m.set(row, (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries)
-    leaf.find_tiles(
-        m,
-        first,
-        turns,
-        m.operand("k_start"),
-        m.operand("k_end"),
-        row,
-        m.k.queries,
-        m.dim("s"),
-        m.dim("skv"),
-        m.dim("skip_below"),
-        m.k.tile,
-        m.block(1),
-        m.dim("splits"),
-    )
+    leaf.find_tiles(m, first, turns, row, m.k.queries, m.k.tile, m.block(1))
     m.barriers_stand()
 
 
@@ -698,22 +543,10 @@ def _score_prefill(m: Recorder) -> None:
     )
     queries, turns = m.slot("queries", 0), name("turns")
     own = m.let("own", name("row") + m.replica * each)
-    leaf.read_windows(
-        m,
-        begin,
-        size,
-        m.operand("k_start"),
-        m.operand("k_end"),
-        own,
-        each,
-        m.dim("s"),
-        m.dim("skv"),
-        m.dim("skip_below"),
-        m.thread,
-    )
+    leaf.read_windows(m, begin, size, own, each)
     with m.when(turns > 0):
         m.wait("queries", 0)
-        leaf.read_weights(m, weight, queries.head_weights, m.replica * n, each, m.thread)
+        leaf.read_weights(m, weight, queries.head_weights, m.replica * n, each)
     for it in m.loop("it", turns):
         keys = m.wait("keys", it)
         for at in range(0, m.k.tile, block):
@@ -721,25 +554,14 @@ def _score_prefill(m: Recorder) -> None:
             if each > 2:
                 m.comment("Two scales a lane are two registers too many while the product runs.")
                 m.await_products()
-            leaf.read_scales(m, scale, keys.key_scales, at, each, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, at, each)
             if at + block < m.k.tile:
                 m.await_products()
             else:
                 m.release(keys)
-            leaf.weigh(m, logit, acc, weight, each, m.thread)
-            leaf.store_window(
-                m,
-                m.operand("logits"),
-                logit,
-                scale,
-                begin,
-                size,
-                own,
-                each,
-                m.dim("stride"),
-                (name("first") + it) * m.k.tile + at,
-                m.thread,
-            )
+            leaf.weigh(m, logit, acc, weight, each)
+            key = (name("first") + it) * m.k.tile + at
+            leaf.store_window(m, logit, scale, begin, size, own, each, key)
 
 
 def _issue_prefill(m: Recorder) -> None:
@@ -760,44 +582,21 @@ def _epilogue_prefill(g: int) -> Body:
             m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
         )
         queries, turns, own = m.slot("queries", 0), name("turns"), name("row") + g * each
-        leaf.read_windows(
-            m,
-            begin,
-            size,
-            m.operand("k_start"),
-            m.operand("k_end"),
-            own,
-            each,
-            m.dim("s"),
-            m.dim("skv"),
-            m.dim("skip_below"),
-            m.thread,
-        )
+        leaf.read_windows(m, begin, size, own, each)
         with m.when(turns > 0):
             m.wait("queries", 0)
         for it in m.loop("it", turns):
             keys = m.wait("keys", it)
-            leaf.read_scales(m, scale, keys.key_scales, 0, 1, m.thread)
+            leaf.read_scales(m, scale, keys.key_scales, 0, 1)
             m.release(keys)
             scores = m.wait("scores", it)
-            leaf.read_scores(m, dots, scores.view(), g * each * heads, heads, m.thread)
+            leaf.read_scores(m, dots, scores.view(), g * each * heads)
             m.release(scores)
             for j in range(each):
-                leaf.read_weights(m, weight, queries.head_weights, (g * each + j) * heads, 1, m.thread)
-                leaf.weigh_one(m, logit, dots, j, weight, m.thread)
-                leaf.store_row(
-                    m,
-                    m.operand("logits"),
-                    logit,
-                    scale,
-                    begin,
-                    size,
-                    j,
-                    own + j,
-                    m.dim("stride"),
-                    (name("first") + it) * m.k.tile,
-                    m.thread,
-                )
+                leaf.read_weights(m, weight, queries.head_weights, (g * each + j) * heads, 1)
+                leaf.weigh_one(m, logit, dots, j, weight)
+                key = (name("first") + it) * m.k.tile
+                leaf.store_row(m, logit, scale, begin, size, j, own + j, key)
 
     return body
 
@@ -823,7 +622,7 @@ def _decode_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, in
     next_n, each = dims["next_n"], schedule.constants["rows_per_product"]
     length = dims["max_len"] if dims["max_len"] > dims.get("skip_below", 0) else 0
     per_sequence = -(-length // k.tile)
-    tiles = -(-dims["b"] * per_sequence // schedule.constants["ctas"])
+    tiles = -(-dims["b"] * per_sequence // dims["ctas"])
     whole, rest = divmod(tiles, max(1, per_sequence))
     products = -(-next_n // each)
     # On Blackwell the products of a tile are dealt to the scoring groups, each with its accumulators.
@@ -836,7 +635,7 @@ def _decode_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, in
         loaded=lengths + queries + keys,
         stored=4 * next_n * (whole * length + rest * k.tile),
         flops={FP8: tiles * products * schedule.mma("score").flops},
-        steps=max(1, tiles, tiles * accumulators),
+        uses=max(1, tiles, tiles * accumulators),
     )
 
 
@@ -855,7 +654,7 @@ def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, i
         flops={
             FP8: tiles * products * sum(mma.flops * schedule.role(mma.role).replicas for mma in schedule.mmas)
         },
-        steps=max(1, tiles),
+        uses=max(1, tiles),
     )
 
 
@@ -902,17 +701,17 @@ def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"next_n = {call['next_n']}, built for at most {knobs['queries']} queries a sequence"
 
 
-def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Shared memory that unused query slots take from the key ring."""
     return 0.05 * (k.queries - dims["next_n"]) if k.mode == "decode" else 0.0
 
 
-def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
-    """Prefill: enough CTAs a block of rows to give every SM one."""
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
+    """Decode: as many CTAs as the SMs hold. Prefill: enough CTAs a block of rows to give every SM one."""
     if k.mode == "decode":
-        return {}
+        return {"ctas": gpu.sms * k.resident}
     blocks = max(1, -(-dims["s"] // k.queries))
-    return {"splits": 1 if blocks >= arch.sms else -(-arch.sms // blocks)}
+    return {"splits": 1 if blocks >= gpu.sms else -(-gpu.sms // blocks)}
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec
+from ..arch import ArchSpec, GpuSpec
 from ..device.torch import resample_trajectories as leaf
 from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Recorder, Value, name
@@ -169,11 +169,11 @@ def _tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"m = {call['m']} exceeds {TILES} tiles of {knobs['targets']} targets"
 
 
-def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Microseconds of a wave that the bytes do not show: what waits for memory, or for the slowest thread of a CTA."""
     rounds, ctas = dims["n"].bit_length(), dims["b"] * -(-dims["m"] // k.targets)
-    beside = min(_resident(k, arch), -(-ctas // arch.sms))
-    staging = 4 * _times(k, dims) * beside / (arch.l2_gbps * 1e3 / arch.sms)
+    beside = min(_resident(k, gpu.arch), -(-ctas // gpu.sms))
+    staging = 4 * _times(k, dims) * beside / (gpu.l2_gbps * 1e3 / gpu.sms)
     found = {
         "global": 0.25 * rounds,
         "staged": staging + 0.4,

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec
+from ..arch import ArchSpec, GpuSpec
 from ..device.torch import sparse_mla as leaf
 from ..device.torch import sparse_mla_sm100 as leaf_sm100
 from ..problems import layouts
@@ -1123,7 +1123,7 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
         stored=tiles * schedule.buffer("p_s").stage_bytes + _written(k, schedule, dims),
         flops={"bfloat16": tiles * flops},
-        steps=max(1, tiles * units),
+        uses=max(1, tiles * units),
         group_syncs=int(k.cluster > 1 and slices == 1),
     )
 
@@ -1193,14 +1193,14 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None
 
 
-def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[str, int]:
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
     blocks = max(1, dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads))))
     tiles = max(1, dims["topk"] // k.tile) * slices
-    slots = arch.sms * (_sliced_ctas_per_sm(k) if slices > 1 else 1)
+    slots = gpu.sms * (_sliced_ctas_per_sm(k) if slices > 1 else 1)
     clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
-    if not arch.tmem_columns:
+    if not gpu.arch.tmem_columns:
         clusters = max(1, min(clusters, int(slots * RESIDENT[cluster]) // (blocks * cluster)))
         clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
         # Halving keeps the splits equal where the number of tiles is a power of two.
@@ -1208,19 +1208,19 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> dict[
     return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
 
 
-def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster."""
     cluster = getattr(k, "cluster", 1)
     partials = dims["splits"] // cluster
     bytes_each = head_block(k.heads) * LATENT_DIM * 4 / cluster
-    merge = 1.0 + partials * bytes_each / (arch.l2_gbps * 1e3 / arch.sms) if partials > 1 else 0.0
+    merge = 1.0 + partials * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms) if partials > 1 else 0.0
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
-    if not arch.tmem_columns:
+    if not gpu.arch.tmem_columns:
         ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
-        late = math.ceil(ctas / (arch.sms * RESIDENT[cluster])) - math.ceil(ctas / arch.sms)
+        late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - math.ceil(ctas / gpu.sms)
         merge += 8.0 * late
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
-    return merge + (0.1 if arch.tmem_columns and k.gather == "gather4" else 0.0)
+    return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

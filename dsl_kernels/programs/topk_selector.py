@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from .. import problems
-from ..arch import ArchSpec
+from ..arch import ArchSpec, GpuSpec
 from ..device.torch import topk_selector as leaf
 from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
@@ -451,7 +451,7 @@ def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {SPAN}"
 
 
-def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> float:
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Microseconds of a wave beside its memory traffic: rounds, instructions on the keys, keys read again.
 
     The fixed parts and the instructions a key over the two passes are read off one H200.
@@ -460,7 +460,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
     issue = share * k.resident * 14 / 32 / 4 / 1755
     kept = k.threads * k.keep * (1 + _stashed(k))
-    again = 0.0 if share <= kept else share * k.resident * 4 / (arch.l2_gbps * 1e3 / arch.sms)
+    again = 0.0 if share <= kept else share * k.resident * 4 / (gpu.l2_gbps * 1e3 / gpu.sms)
     return rounds + issue + again + 0.02 * k.keep
 
 

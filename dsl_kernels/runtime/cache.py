@@ -2,7 +2,7 @@
 
     <root>/<package version>/<arch>/<variant id>-<key>/     one artifact (see runtime.artifact) and inputs.json
     <root>/<package version>/<arch>/<variant id>-<key>.failed.json     a compile that failed for good
-    <root>/tilelang, <root>/cute                            the DSLs' own caches
+    <root>/<a folder a DSL>                                 the DSLs' own caches
 
 The key covers the generated text, the device helpers it imports, the backend's own text, the flags, the architecture
 and the versions of the DSL and of the vendor's compiler. A folder appears only when it is complete: it is built

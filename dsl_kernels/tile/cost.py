@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from ..arch import ArchSpec
+from ..arch import GpuSpec
 from ..expr import evaluate
 from .lang import Counts, Engine, Schedule, TileProgram
 
@@ -39,11 +39,11 @@ def predict(
     program: TileProgram,
     knobs: Mapping[str, Any],
     schedule: Schedule,
-    arch: ArchSpec,
+    gpu: GpuSpec,
     form: str,
     dims: Mapping[str, int],
 ) -> Cost:
-    """Predicted time of one launch of the program at these knobs, whose schedule is given.
+    """Predicted time of one launch of the program at these knobs on a GPU, whose schedule is given.
 
     Device-wide terms are bytes over bandwidth (least bytes from HBM, all bytes from L2) and FLOPs over the rate of
     the SMs in use; each CTA adds the latency of filling its pipeline once and of its group barriers.
@@ -51,31 +51,31 @@ def predict(
     k = SimpleNamespace(**knobs)
     counts = program.counts(k, schedule, dims)
     ctas = math.prod(evaluate(extent, dims) for extent in schedule.grid)
-    resident = arch.sms * schedule.ctas_per_sm
+    resident = gpu.sms * schedule.ctas_per_sm
     waves = math.ceil(ctas / resident) if ctas else 0
-    busy = min(1.0, ctas / arch.sms) if ctas else 1.0
+    busy = min(1.0, ctas / gpu.sms) if ctas else 1.0
     balance = waves * resident / ctas if ctas > resident else 1.0
     traffic = ctas * (counts.loaded + counts.stored)
     terms = {
-        "hbm": min(program.problem.bytes(form, dims), traffic) / (arch.hbm_gbps * 1e3),
-        "l2": traffic / (arch.l2_gbps * 1e3 * busy),
+        "hbm": min(program.problem.bytes(form, dims), traffic) / (gpu.hbm_gbps * 1e3),
+        "l2": traffic / (gpu.l2_gbps * 1e3 * busy),
     }
     for dtype, flops in counts.flops.items():
-        terms[f"mma {dtype}"] = ctas * flops / (arch.tensor_tflops[dtype] * 1e6 * busy) * balance
+        terms[f"mma {dtype}"] = ctas * flops / (gpu.tensor_tflops[dtype] * 1e6 * busy) * balance
     if counts.elements:
-        # Shared-memory atomics retire about one a clock and SM.
-        terms["histogram"] = counts.elements * waves / 1.7e3
+        # Shared-memory atomics retire nearly one a clock and SM.
+        terms["histogram"] = counts.elements * waves / (0.86 * gpu.clock_mhz)
     stages = max(
         (p.stages for p in schedule.pipelines if p.fill in (Engine.BULK, Engine.CP_ASYNC)), default=1
     )
     latency = (
-        waves * arch.tile_latency_us * (1 + max(0.0, counts.steps / stages - 1) * 0.25)
-        + counts.group_syncs * arch.tile_latency_us
+        waves * gpu.tile_latency_us * (1 + max(0.0, counts.uses / stages - 1) * 0.25)
+        + counts.group_syncs * gpu.tile_latency_us
     )
     if program.overhead is not None:
-        latency += max(1, waves) * program.overhead(k, dims, arch)
+        latency += max(1, waves) * program.overhead(k, dims, gpu)
     return Cost(
-        arch.launch_us + latency + max(terms.values()),
+        gpu.launch_us + latency + max(terms.values()),
         ctas,
         ctas / resident,
         {**terms, "latency": latency},

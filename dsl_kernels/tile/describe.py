@@ -1,4 +1,4 @@
-"""A schedule as text: roles, buffers, and each pipeline with its barriers and both sides' steps."""
+"""A schedule as text: roles, buffers, and each pipeline with its barriers and both sides' actions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHORT = {
 }
 
 
-def steps(actions: tuple[Action, ...]) -> str:
+def in_words(actions: tuple[Action, ...]) -> str:
     """The actions of one side in words."""
     return ", ".join(_SHORT[action] for action in actions) or "-"
 
@@ -119,13 +119,13 @@ def describe(schedule: Schedule, arch: ArchSpec) -> str:
             f"  {name}: {pipe.producer} ({pipe.fill.value}) ==[{' '.join(pipe.buffers) or 'signal'}: {ring}]==> {readers}"
         )
         tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
-        lines.append(f"    full  x{item.full.count}{tx}: {pipe.producer} {steps(item.commit)}")
+        lines.append(f"    full  x{item.full.count}{tx}: {pipe.producer} {in_words(item.commit)}")
         for reader in pipe.readers:
-            lines.append(f"      {reader.role}: {steps(item.wait[reader.role])}")
+            lines.append(f"      {reader.role}: {in_words(item.wait[reader.role])}")
         if item.empty is not None:
-            lines.append(f"    empty x{item.empty.count}: {pipe.producer} {steps(item.acquire)}")
+            lines.append(f"    empty x{item.empty.count}: {pipe.producer} {in_words(item.acquire)}")
             for reader in pipe.readers:
-                lines.append(f"      {reader.role}: {steps(item.release[reader.role])}")
+                lines.append(f"      {reader.role}: {in_words(item.release[reader.role])}")
     for name, turns in turn_plans(schedule).items():
         each = (role if replica == 0 else f"{role} {replica}" for role, replica in turns.members)
         lines.append(f"  in turn {name}: {' -> '.join(each)} -> ...")

@@ -172,8 +172,8 @@ class Executor:
             elif isinstance(statement, t.If):
                 taken = bool(self._value(statement.condition))
                 yield from self._execute(statement.body if taken else statement.orelse)
-            elif isinstance(statement, t.Step):
-                yield from self._step(statement)
+            elif isinstance(statement, t.PipelineOp):
+                yield from self._pipeline_op(statement)
             else:
                 self._do(statement)
 
@@ -430,10 +430,10 @@ class Executor:
         operands = (view for view in (statement.a, statement.b) if view.pipeline is not None)
         return Issued(multiply, frozenset((str(view.pipeline), self._value(view.use)) for view in operands))
 
-    def _step(self, step: t.Step) -> Generator[Any, None, None]:
-        pipe, use = step.slot.pipeline, self._value(step.slot.use)
+    def _pipeline_op(self, op: t.PipelineOp) -> Generator[Any, None, None]:
+        pipe, use = op.slot.pipeline, self._value(op.slot.use)
         ring = self.cta.rings[pipe.name]
-        producer = step.kind in ("acquire", "commit")
+        producer = op.kind in ("acquire", "commit")
         allowed = [pipe.producer] if producer else [reader.role for reader in pipe.readers]
         if self.role not in allowed:
             self._fail(
@@ -445,38 +445,38 @@ class Executor:
             "commit": ring.committed,
             "wait": ring.waited[self._key],
             "release": ring.released[self._key],
-        }[step.kind]
+        }[op.kind]
         if use != expected:
             self._fail(
-                f"{step.kind}s use {use} of {pipe.name}, where use {expected} is next",
+                f"{op.kind}s use {use} of {pipe.name}, where use {expected} is next",
                 "take the uses of a ring in order, each once",
             )
         begun = {
             "commit": ring.acquired if pipe.fill is not Engine.PEERS else use + 1,
             "release": ring.waited[self._key],
         }
-        if begun.get(step.kind, use + 1) <= use:
+        if begun.get(op.kind, use + 1) <= use:
             self._fail(
-                f"{step.kind}s use {use} of {pipe.name} before it has it",
+                f"{op.kind}s use {use} of {pipe.name} before it has it",
                 "acquire before the commit, and wait before the release",
             )
         engines = {
             "commit": pipe.fill,
             "release": next((r.engine for r in pipe.readers if r.role == self.role), None),
         }
-        if engines.get(step.kind) in (Engine.TCGEN05, Engine.WGMMA):
+        if engines.get(op.kind) in (Engine.TCGEN05, Engine.WGMMA):
             # The commit of tensor memory, or the wait before an arrival, covers all products issued before it.
-            self._land(step.pending)
+            self._land(op.pending)
             if any((pipe.name, use) in issued.reads for group in self._in_flight for issued in group):
                 self._fail(
                     f"releases use {use} of {pipe.name} under a product that reads it",
-                    f"leave fewer than {step.pending} groups in flight at that release",
+                    f"leave fewer than {op.pending} groups in flight at that release",
                 )
         pair = self._run.members(self.block) if pipe.pair else [self.cta]
         # What the products of a pair fill or read is full, or free, in both CTAs.
-        by = engines["release"] if step.kind == "wait" else engines.get(step.kind)
+        by = engines["release"] if op.kind == "wait" else engines.get(op.kind)
         shared = pair if by is Engine.TCGEN05 else [self.cta]
-        if step.kind == "acquire":
+        if op.kind == "acquire":
             ring.acquired += 1
             if use - ring.committed >= pipe.stages:
                 self._fail(
@@ -497,9 +497,9 @@ class Executor:
                     _poison(cta.storage[buffer][use % self._run.schedule.buffer(buffer).stages])
             if pipe.fill is Engine.BULK:
                 ring.announced[use] = (
-                    self._value(step.bytes) if step.bytes is not None else self._slot_bytes(pipe)
+                    self._value(op.bytes) if op.bytes is not None else self._slot_bytes(pipe)
                 )
-        elif step.kind == "commit":
+        elif op.kind == "commit":
             # What a multicast ring announces, the cluster's CTAs fill together.
             if (
                 pipe.fill is Engine.BULK
@@ -512,14 +512,14 @@ class Executor:
                 )
             for cta in shared:
                 cta.rings[pipe.name].committed += 1
-        elif step.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
+        elif op.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
             wanted = self._slot_bytes(pipe)
             yield Wait(
                 f"use {use} of {pipe.name} from the other CTAs",
                 lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),
             )
-        elif step.kind == "wait":
+        elif op.kind == "wait":
             for cta in shared:
                 cta.rings[pipe.name].waited[self._key] += 1
             sources = pair if pipe.fill is Engine.BULK else [self.cta]

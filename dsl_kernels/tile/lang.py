@@ -19,9 +19,8 @@ from ..errors import DeclarationError, UnknownNameError, did_you_mean
 from ..runtime.artifact import Operand, TensorMap
 
 if TYPE_CHECKING:
-    from ..arch import ArchSpec
-    from ..problems.base import Operand as ProblemOperand
-    from ..problems.base import Problem
+    from ..arch import ArchSpec, GpuSpec
+    from ..problems.base import OperandSpec, Problem
     from .probes import Probed
     from .text import Recorder, Text
 
@@ -409,7 +408,7 @@ class Counts:
     Attributes:
         loaded, stored: bytes between the CTA and global memory, or the shared memory of its group.
         flops: tensor-core operations by dtype.
-        steps: uses of its busiest pipeline.
+        uses: uses of its busiest pipeline.
         group_syncs: barriers of its group.
         elements: keys that go through a histogram or a compaction.
     """
@@ -417,7 +416,7 @@ class Counts:
     loaded: float = 0.0
     stored: float = 0.0
     flops: Mapping[str, float] = field(default_factory=dict)
-    steps: float = 1.0
+    uses: float = 1.0
     group_syncs: float = 0.0
     elements: float = 0.0
 
@@ -480,10 +479,10 @@ class TileProgram:
             which a test holds to the bodies.
         guards: conditions on the call, checked by the registry.
         constraints: extra (knobs, schedule, arch) rules of this program; each yields (code, figure, limit, fix).
-        launch: (knobs, call dims, arch) -> values of the runtime dims the caller does not fix (splits, groups).
+        launch: (knobs, call dims, GPU) -> values of the runtime dims the caller does not fix (splits, CTAs).
         bucket: (form, call dims) -> the sizes that decide which variant is best; they name tuned entries after
             rounding up to powers of two, and are the dims that the cost model assumes.
-        overhead: (knobs, dims, arch) -> microseconds a CTA spends that the counts of its body do not show.
+        overhead: (knobs, dims, GPU) -> microseconds a CTA spends that the counts of its body do not show.
         useful: (knobs, arch, sweep level) -> bool; False drops a combination from the sweep without calling it
             a violation.
     """
@@ -499,8 +498,8 @@ class TileProgram:
     constraints: (
         Callable[[SimpleNamespace, Schedule, ArchSpec], Iterator[tuple[str, str, str, str]]] | None
     ) = None
-    launch: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], dict[str, int]] | None = None
-    overhead: Callable[[SimpleNamespace, Mapping[str, int], ArchSpec], float] | None = None
+    launch: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], dict[str, int]] | None = None
+    overhead: Callable[[SimpleNamespace, Mapping[str, int], GpuSpec], float] | None = None
     useful: Callable[[SimpleNamespace, ArchSpec, int], bool] | None = None
 
     def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
@@ -525,10 +524,10 @@ class TileProgram:
         from .uses import check_uses
 
         space, schedule = SimpleNamespace(**knobs), self.schedule(knobs, arch)
-        bodies = dict(self.bodies(space, arch))
+        bodies, operands = dict(self.bodies(space, arch)), self.problem.operands(self.form(knobs))
 
         def record(role: str | None, body: Any) -> tuple[Any, ...]:
-            recorder = Recorder(space, schedule, arch, role)
+            recorder = Recorder(space, schedule, arch, role, operands)
             body(recorder)
             return tuple(recorder.statements)
 
@@ -549,7 +548,7 @@ class TileProgram:
         # What is allocated goes back behind the last role: nobody has to say so.
         end = (TearDown(),) if schedule.tmem_columns() else ()
         text = Text(start, {role.name: record(role.name, bodies[role.name]) for role in schedule.roles}, end)
-        check_uses(self.op, self.spelled(knobs), schedule, text, self.problem.operands(self.form(knobs)))
+        check_uses(self.op, self.spelled(knobs), schedule, text, operands)
         return probed(text, schedule, knobs[PROBE.name]).text if knobs.get(PROBE.name) else text
 
     def probes(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Probed:
@@ -559,7 +558,7 @@ class TileProgram:
         plain = {name: value for name, value in knobs.items() if name != PROBE.name}
         return probed(self.text(plain, arch), self.schedule(plain, arch), knobs[PROBE.name])
 
-    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[ProblemOperand, ...]:
+    def workspaces(self, knobs: Mapping[str, Any]) -> tuple[OperandSpec, ...]:
         """Operands that a variant has beside its problem's: what its probes write into."""
         from .probes import WORKSPACE
 

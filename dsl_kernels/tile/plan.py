@@ -33,7 +33,7 @@ from .lang import ASYNC_PROXY, Engine, Pipeline, Reader, Role, Schedule, Space
 
 
 class Action(str, Enum):
-    """One synchronisation step, in the order in which a role performs it."""
+    """One synchronisation action, in the order in which a role performs it."""
 
     WAIT_EMPTY = "wait_empty"
     EXPECT_TX = "arrive_expect_tx"
@@ -190,16 +190,16 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
         return (Action.NOINC_ARRIVE_FULL,), _arrivals(producer, "thread")
     if pipe.fill is Engine.TCGEN05:
         return (Action.COMMIT_FULL,), 1
-    steps: list[Action] = []
+    actions: list[Action] = []
     # Whether this arrival also hands tensor memory back that the same threads have read and rescaled.
     returns = any(back.returned_by == pipe.name for back in schedule.pipelines)
     if pipe.fill is Engine.TMEM:
-        steps += [Action.WAIT_TMEM_LOAD] * returns + [Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
+        actions += [Action.WAIT_TMEM_LOAD] * returns + [Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
     elif pipe.fill is Engine.THREADS:
         if async_reader and not _tmem(schedule, pipe):
-            steps.append(Action.FENCE_PROXY)
+            actions.append(Action.FENCE_PROXY)
         if returns:
-            steps += [Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
+            actions += [Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
     else:
         raise DeclarationError(
             f"pipeline {pipe.name}",
@@ -208,19 +208,19 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
             fix="wgmma accumulates in registers: hand its result over with fill=Engine.THREADS",
         )
     if pipe.fill_arrive == "warp":
-        steps.append(Action.ELECT)
-    return (*steps, Action.ARRIVE_FULL), _arrivals(producer, pipe.fill_arrive)
+        actions.append(Action.ELECT)
+    return (*actions, Action.ARRIVE_FULL), _arrivals(producer, pipe.fill_arrive)
 
 
 def _wait(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
-    steps = [Action.WAIT_FULL]
+    actions = [Action.WAIT_FULL]
     if pipe.fill is Engine.CP_ASYNC and reader.engine in ASYNC_PROXY:
         # cp.async writes through the generic proxy and its arrival is made by hardware, so the writer has no
         # point at which to fence; the reader fences after it has observed the barrier.
-        steps.append(Action.FENCE_PROXY)
+        actions.append(Action.FENCE_PROXY)
     if pipe.fill in (Engine.TCGEN05, Engine.TMEM) or reader.engine in (Engine.TCGEN05, Engine.TMEM):
-        steps.append(Action.FENCE_AFTER)
-    return tuple(steps)
+        actions.append(Action.FENCE_AFTER)
+    return tuple(actions)
 
 
 def _release(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
@@ -228,16 +228,16 @@ def _release(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
         if pipe.pair:
             return (Action.COMMIT_EMPTY_PAIR,)
         return (Action.COMMIT_EMPTY_CLUSTER if pipe.multicast else Action.COMMIT_EMPTY,)
-    steps: list[Action] = []
+    actions: list[Action] = []
     if reader.engine is Engine.WGMMA:
-        steps.append(Action.WAIT_WGMMA)
+        actions.append(Action.WAIT_WGMMA)
     if reader.engine is Engine.TMEM:
-        steps += [Action.WAIT_TMEM_LOAD, Action.FENCE_BEFORE]
+        actions += [Action.WAIT_TMEM_LOAD, Action.FENCE_BEFORE]
     if reader.arrive == "warp":
-        steps.append(Action.ELECT)
+        actions.append(Action.ELECT)
     if pipe.pair:
-        return (*steps, Action.ARRIVE_EMPTY_PAIR)
-    return (*steps, Action.ARRIVE_EMPTY_CLUSTER if pipe.multicast else Action.ARRIVE_EMPTY)
+        return (*actions, Action.ARRIVE_EMPTY_PAIR)
+    return (*actions, Action.ARRIVE_EMPTY_CLUSTER if pipe.multicast else Action.ARRIVE_EMPTY)
 
 
 def _last_read(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:

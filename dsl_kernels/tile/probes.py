@@ -1,6 +1,6 @@
 """Probes: a text that counts where the time of each warp goes, by region, beside what it computes.
 
-A region is a step of a pipeline, a barrier, a group of products, a wait for them, a copy or a call of a leaf, under the
+A region is an operation of a pipeline, a barrier, a group of products, a wait for them, a copy or a call of a leaf, under the
 name of what it is (`wait kv`, `multiply qk`, `online_softmax`); `m.region(name)` makes one of all that is said in it.
 Neighbours of one name are one region, and so is what a role says of that name anywhere. `probed` writes a mark behind
 each: it counts the cycles since the mark before to that region, so every cycle of a warp is counted once. What lies
@@ -21,11 +21,11 @@ import torch
 from ..device.torch import probes as leaf
 from ..errors import DeclarationError
 from ..expr import evaluate
-from ..problems.base import Operand
+from ..problems.base import OperandSpec
 from . import text as t
 from .lang import SUMS, TRACE, Role, Schedule, Size
 
-WORKSPACE = Operand(
+WORKSPACE = OperandSpec(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
 )
 HEADER = 8
@@ -284,7 +284,7 @@ def _region(s: t.Statement) -> str | None:
         return s.name
     if isinstance(s, t.Call):
         return s.leaf.name
-    if isinstance(s, t.Step):
+    if isinstance(s, t.PipelineOp):
         return f"{s.kind} {s.slot.pipeline.name}"
     if isinstance(s, t.Multiply):
         return "multiply " + " ".join(dict.fromkeys(p.mma.name for p in s.products))

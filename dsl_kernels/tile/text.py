@@ -23,6 +23,7 @@ from .lang import Engine, Mma, Pipeline, Schedule, Size
 
 if TYPE_CHECKING:
     from ..arch import ArchSpec
+    from ..problems.base import OperandSpec
 
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 
@@ -309,8 +310,8 @@ class Leaf:
     torch: Callable[..., Any]
     doc: str
 
-    def __call__(self, m: Recorder, *arguments: Any) -> None:
-        m.call(self, arguments)
+    def __call__(self, m: Recorder, *arguments: Any, **named: Any) -> None:
+        m.call(self, arguments, named)
 
     @property
     def results(self) -> tuple[int, ...]:
@@ -416,8 +417,8 @@ class Call:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """A step of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
+class PipelineOp:
+    """One operation of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
 
     `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
     """
@@ -581,7 +582,7 @@ class PassTurn:
 
 
 Statement = (
-    Let | Variable | Assign | Loop | Repeat | If | Region | Call | Step | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
+    Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
@@ -616,13 +617,31 @@ class Recorder:
         lane, thread: this thread's lane, and its number within the role (within its replica).
         warp: this thread's warp within the CTA; one text runs for all of them, so no branch may depend on it.
         replica: which of the role's replicas this is.
+        given: by name, what a call of a leaf may leave out: operands, sizes and scalars of the kernel, `thread`, `lane`.
     """
 
-    def __init__(self, knobs: SimpleNamespace, schedule: Schedule, arch: ArchSpec, role: str | None) -> None:
+    def __init__(
+        self,
+        knobs: SimpleNamespace,
+        schedule: Schedule,
+        arch: ArchSpec,
+        role: str | None,
+        operands: Iterable[OperandSpec] = (),
+    ) -> None:
         self.k, self.schedule, self.arch, self.role = knobs, schedule, arch, role
         self.c = SimpleNamespace(**schedule.constants)
         self.lane, self.thread, self.replica = name("lane"), name("worker"), name("replica")
         self.warp = name("warp")
+        self.given: dict[str, Any] = {"thread": self.thread, "lane": self.lane}
+        for spec in operands:
+            extents = {extent for extent in (*spec.shape, *(spec.layout or ())) if isinstance(extent, str)}
+            self.given |= {extent: getattr(knobs, extent, self.dim(extent)) for extent in extents}
+            if spec.kind != "scalar":
+                self.given[spec.name] = self.operand(spec.name)
+            else:
+                self.given[spec.name] = (
+                    self.dim(spec.name) if spec.dtype == "int32" else self.scalar(spec.name)
+                )
         self.statements: list[Statement] = []
         self._blocks = [self.statements]
 
@@ -733,17 +752,17 @@ class Recorder:
     def acquire(self, pipeline: str, use: Value, bytes: Value | None = None) -> Slot:
         """Producer: wait until the slot of use `use` is free. A bulk fill announces `bytes`, by default the whole slot."""
         slot = self._slot(pipeline, use)
-        self._say(Step("acquire", slot, bytes))
+        self._say(PipelineOp("acquire", slot, bytes))
         return slot
 
     def commit(self, slot: Slot) -> None:
         """Producer: the slot is filled, or will be when the copies issued into it are done."""
-        self._say(Step("commit", slot))
+        self._say(PipelineOp("commit", slot))
 
     def wait(self, pipeline: str, use: Value) -> Slot:
         """Reader: wait until use `use` is filled."""
         slot = self._slot(pipeline, use)
-        self._say(Step("wait", slot))
+        self._say(PipelineOp("wait", slot))
         return slot
 
     def release(self, slot: Slot, pending: int = 0) -> None:
@@ -756,7 +775,7 @@ class Recorder:
                 got=f"pending={pending}, read through {engine.value if engine else 'nothing'}",
                 fix="leave pending out",
             )
-        self._say(Step("release", slot, pending=pending))
+        self._say(PipelineOp("release", slot, pending=pending))
 
     def bulk(
         self,
@@ -895,14 +914,23 @@ class Recorder:
             )
         return text
 
-    def call(self, called: Leaf, arguments: tuple[Any, ...]) -> None:
-        if len(arguments) != len(called.parameters):
+    def call(self, called: Leaf, arguments: tuple[Any, ...], named: Mapping[str, Any] | None = None) -> None:
+        """Call a leaf with an argument a parameter, or without those that are `named` or `given`."""
+        parameters = [parameter for parameter, _ in called.parameters]
+        known = dict(named or {})
+        if known or len(arguments) != len(parameters):
+            known = {**self.given, **known}
+        rest = [parameter for parameter in parameters if parameter not in known]
+        wrong = [parameter for parameter in named or () if parameter not in parameters]
+        if wrong or len(arguments) != len(rest):
             raise DeclarationError(
                 f"leaf {called.name} in {self.role or 'the start'}",
-                expected=", ".join(parameter for parameter, _ in called.parameters),
-                got=f"{len(arguments)} arguments",
-                fix="pass one argument a parameter",
+                expected=f"{', '.join(rest)}; the rest of {', '.join(parameters)} by name",
+                got=f"no parameter {wrong[0]}" if wrong else f"{len(arguments)} arguments",
+                fix="pass one argument a parameter; one called like an operand or size of the kernel may be left out",
             )
+        by_order = dict(zip(rest, arguments, strict=True))
+        arguments = tuple(known[p] if p in known else by_order[p] for p in parameters)
         for position in called.results:
             self._variable(arguments[position])
         self._say(Call(called, arguments))

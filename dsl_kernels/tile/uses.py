@@ -15,7 +15,7 @@ from . import text as t
 from .lang import Buffer, Engine, Pipeline, Schedule, Space
 
 if TYPE_CHECKING:
-    from ..problems.base import Operand
+    from ..problems.base import OperandSpec
 
 # Where a statement stands: its number in each block around it, outermost first, and which of its branches that is.
 Place = tuple[tuple[int, str], ...]
@@ -26,7 +26,7 @@ def check_uses(
     knobs: Mapping[str, Any],
     schedule: Schedule,
     text: t.Text,
-    operands: Iterable[Operand],
+    operands: Iterable[OperandSpec],
 ) -> None:
     """Hold a text to its schedule and its operands.
 
@@ -52,7 +52,7 @@ class _Uses:
     def _fail(self, what: str, expected: str, got: str, fix: str) -> NoReturn:
         raise DeclarationError(f"{self._who}, {what}", expected=expected, got=got, fix=fix)
 
-    def check(self, operands: tuple[Operand, ...]) -> None:
+    def check(self, operands: tuple[OperandSpec, ...]) -> None:
         for role, part in self._text.roles.items():
             if not part:
                 self._fail(f"role {role}", "a body that says something", "an empty one", "write its body, or remove the role")  # fmt: skip
@@ -60,7 +60,7 @@ class _Uses:
         self._barriers()
         self._products()
         for pipe in self._schedule.pipelines:
-            self._steps(pipe)
+            self._pipeline_ops(pipe)
         self._operands(operands)
         self._start()
         for buffer in self._schedule.buffers:
@@ -115,12 +115,12 @@ class _Uses:
                     "multiply by it in that role's body, or correct the declaration",
                 )  # fmt: skip
 
-    def _steps(self, pipe: Pipeline) -> None:
-        """Both sides take every step that the plan gives them, and nobody else takes one."""
+    def _pipeline_ops(self, pipe: Pipeline) -> None:
+        """Both sides perform every operation that the plan gives them, and nobody else one."""
         taken = {
             (s.kind, role)
             for role, s in self._statements
-            if isinstance(s, t.Step) and s.slot.pipeline.name == pipe.name
+            if isinstance(s, t.PipelineOp) and s.slot.pipeline.name == pipe.name
         }
         wanted = {("commit", pipe.producer), *(("wait", reader.role) for reader in pipe.readers)}
         if pipe.fill is not Engine.PEERS:
@@ -130,7 +130,7 @@ class _Uses:
         for kind, role in sorted(wanted - taken):
             self._fail(
                 f"pipeline {pipe.name}", f"{role} to {kind} it", f"no {kind} in its body",
-                "take the step in the body, or remove the pipeline from the schedule",
+                "say the operation in the body, or remove the pipeline from the schedule",
             )  # fmt: skip
         # Of a slot that is filled once, a release waits for loads from tensor memory.
         may = {("acquire", pipe.producer), *wanted, *(("release", reader.role) for reader in pipe.readers)}
@@ -138,10 +138,10 @@ class _Uses:
             sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
             self._fail(
                 f"pipeline {pipe.name}", f"{', '.join(sides)} to {kind} it", other or "the start",
-                "take the step in that role's body, or correct the declaration",
+                "say the operation in that role's body, or correct the declaration",
             )  # fmt: skip
 
-    def _operands(self, operands: tuple[Operand, ...]) -> None:
+    def _operands(self, operands: tuple[OperandSpec, ...]) -> None:
         """Every tensor map is copied from, every input read and every output written."""
         sources = [s.source for _, s in self._statements if isinstance(s, t.Bulk)]
         copied = {source.map for source in sources if not isinstance(source, t.Span)}
@@ -188,7 +188,7 @@ class _Uses:
         ):
             self._fail(
                 "the start", "barriers_stand once, outside of branches and loops", f"{stands} of them",
-                "say m.barriers_stand() in the start, before the first step of a pipeline",
+                "say m.barriers_stand() in the start, before the first operation of a pipeline",
             )  # fmt: skip
         at = [i for i, s in enumerate(top) if isinstance(s, t.Depend)]
         early = [s for s in t.walk(top[: at[0]] if at else ()) if self._reads_global(s)]

@@ -299,7 +299,7 @@ def environment() -> dict[str, Any]:
     """What a figure depends on besides the code: GPU, driver, versions, commit, command and date."""
     import torch
 
-    from .. import __version__
+    from .. import __version__, backends
 
     facts: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -309,10 +309,10 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torch_cuda": torch.version.cuda,
-        "versions": {
-            name: version(name) for name in ("tilelang", "nvidia-cutlass-dsl", "triton", "cuda-bindings")
-        },
+        "versions": {name: version(name) for name in ("triton", "cuda-bindings")},
     }
+    for _, found in backends.toolchains():
+        facts["versions"] |= found if isinstance(found, dict) else {found.subject: None}
     if torch.cuda.is_available():
         facts |= {"gpu": torch.cuda.get_device_name(), "driver": driver_version()}
     return facts

@@ -46,7 +46,7 @@ from ..runtime import cache, pool, storage, store
 from ..variants import Variant
 from ..verification import trial
 from . import bench, grids, measure
-from .grids import Case, Prepared, Timed
+from .grids import Fixture, Point, Timed
 
 log = logging.getLogger(__name__)
 
@@ -161,17 +161,17 @@ class Journal:
             else:
                 self.held[key] = row
 
-    def row_of(self, case: Case, variant: Variant) -> dict[str, Any] | None:
-        """What is known of a variant at a case; None where it was not tried, or was another text then."""
-        return self.held.get(tuple(_key(case, variant)[name] for name in _KEY))
+    def row_of(self, point: Point, variant: Variant) -> dict[str, Any] | None:
+        """What is known of a variant at a point; None where it was not tried, or was another text then."""
+        return self.held.get(tuple(_key(point, variant)[name] for name in _KEY))
 
-    def add(self, case: Case, variant: Variant, **found: Any) -> None:
+    def add(self, point: Point, variant: Variant, **found: Any) -> None:
         """Note what became of a variant.
 
         Raises:
             CacheError: the journal cannot be written.
         """
-        row = {**_key(case, variant), **found}
+        row = {**_key(point, variant), **found}
         self.held[tuple(row[name] for name in _KEY)] = row
         try:
             bench.append(self.path, as_json("found", row) + "\n")
@@ -184,8 +184,8 @@ class Journal:
 _KEY = ("op", "point", "variant", "sha256", "declaration", "version")
 
 
-def _key(case: Case, variant: Variant) -> dict[str, str]:
-    values = (case.op, case.point, variant.id, variant.sha256, measured.declaration(case.op), __version__)
+def _key(point: Point, variant: Variant) -> dict[str, str]:
+    values = (point.op, point.name, variant.id, variant.sha256, measured.declaration(point.op), __version__)
     return dict(zip(_KEY, values, strict=True))
 
 
@@ -194,14 +194,14 @@ class Search:
     """One shape's search.
 
     Attributes:
-        deadline: of `time.monotonic`; the committed variants are timed in any case.
+        deadline: of `time.monotonic`; the committed variants are timed in any point.
         first: variants outside the committed set that won elsewhere, tried right after it.
         times: what was found, of this run and of the journal.
         failed: a line for each variant that could not be compiled or run, or is wrong.
     """
 
-    case: Case
-    prepared: Prepared
+    point: Point
+    fixture: Fixture
     journal: Journal
     deadline: float
     jobs: int | None = None
@@ -212,14 +212,14 @@ class Search:
 
     def run(self, known: Sequence[Variant], progress: Progress = lambda text: None) -> dict[str, Any] | None:
         """Try candidates until there are none or the time is over; the tuned entry, or None where none could be timed."""
-        call = grids.call_of(self.case, self.prepared)
-        generated = {variant.id for variant in variants.variants(self.case.op)}
+        call = grids.call_of(self.point, self.fixture)
+        generated = {variant.id for variant in variants.variants(self.point.op)}
         model = {v.id: registry.predicted_us(call, v) for v in known}
         order = sorted(known, key=lambda v: (math.inf if (us := model[v.id]) is None else us, v.id))
         by_id = {variant.id: variant for variant in known}
         waiting = []
         for variant in order:
-            row = self.journal.row_of(self.case, variant)
+            row = self.journal.row_of(self.point, variant)
             if row is None:
                 waiting.append(variant)
             elif not self._recall(variant, row):
@@ -246,8 +246,8 @@ class Search:
             for timed in self.times
             if timed.variant in generated or (best and timed.variant == best.variant)
         ]
-        found = grids.entry_of(self.case, self.prepared, kept)
-        return found and {**found, "declaration": measured.declaration(self.case.op)}
+        found = grids.entry_of(self.point, self.fixture, kept)
+        return found and {**found, "declaration": measured.declaration(self.point.op)}
 
     def _recall(self, variant: Variant, row: Mapping[str, Any]) -> bool:
         try:
@@ -286,7 +286,7 @@ class Search:
                 else:
                     self.failed.append(str(outcome.error))
                     if outcome.error.code not in cache.TRANSIENT:
-                        self.journal.add(self.case, variant, failed=str(outcome.error))
+                        self.journal.add(self.point, variant, failed=str(outcome.error))
                 if limit is not None and time.monotonic() >= limit:
                     return
 
@@ -294,24 +294,24 @@ class Search:
         """Check a variant and time it; what it is worth, or why it is worth nothing, goes into the journal."""
         progress(variant.id)
         self.tried += 1
-        self.journal.add(self.case, variant, begun=True)
+        self.journal.add(self.point, variant, begun=True)
         variants.lend(variant)
         try:
             with _watched(variant):
                 if variant.id not in {held.id for held in variants.variants(variant.op)}:
                     verify(variant)
-                found = list(grids.time_variant(self.case, self.prepared, variant))
+                found = list(grids.time_variant(self.point, self.fixture, variant))
         except (DslKernelError, RuntimeError) as error:
             self.failed.append(f"{variant.id}: {error}")
-            self.journal.add(self.case, variant, failed=str(error))
+            self.journal.add(self.point, variant, failed=str(error))
             _require_context(variant, error)
             return
         except BaseException:
             # Whoever interrupts a search means no variant.
-            self.journal.add(self.case, variant, again=True)
+            self.journal.add(self.point, variant, again=True)
             raise
         self.times += found
-        self.journal.add(self.case, variant, times=[[t.launch, t.us] for t in found])
+        self.journal.add(self.point, variant, times=[[t.launch, t.us] for t in found])
 
     def _settle(self, known: Mapping[str, Variant], selected: str) -> None:
         """Time the fastest few and what is selected today once more, one after the other: clocks differ between runs."""
@@ -323,7 +323,7 @@ class Search:
             again: list[Timed] = []
             try:
                 with _watched(known[name]):
-                    again.extend(grids.time_variant(self.case, self.prepared, known[name]))
+                    again.extend(grids.time_variant(self.point, self.fixture, known[name]))
             except (DslKernelError, RuntimeError) as error:
                 again = []
                 self.failed.append(f"{name}: {error}")
@@ -386,8 +386,8 @@ def verify(variant: Variant) -> None:
     launcher = executors.get(name).prepare(variant)
     once: Any = SimpleNamespace(name=name, prepare=lambda *_: launcher)
     for workload in trial.workloads(variant, *TIERS):
-        case = trial.cached_case(variant.op, workload)
-        found = trial.run(variant, workload, once, device=measure.DEVICE, case=case).comparison
+        example = trial.cached_example(variant.op, workload)
+        found = trial.run(variant, workload, once, device=measure.DEVICE, example=example).comparison
         if not found.ok:
             raise WrongResultError(
                 f"{variant.id} on {workload.name}",
@@ -482,7 +482,7 @@ def _keep_modules(root: Path, held: Mapping[str, Variant]) -> None:
 
 
 @checked
-def named_cases(op: str, form: str | None, dims: Mapping[str, Sequence[Any]]) -> list[Case]:
+def named_points(op: str, form: str | None, dims: Mapping[str, Sequence[Any]]) -> list[Point]:
     """The points that sizes name: every combination of the values, and the grid's first point for what they leave out.
 
     Raises:
@@ -490,8 +490,8 @@ def named_cases(op: str, form: str | None, dims: Mapping[str, Sequence[Any]]) ->
     """
     known: dict[str, dict[str, Any]] = {}
     for grid in grids.GRIDS:
-        for case in grids.cases(op, grid):
-            known[case.form] = {**case.params, **known.get(case.form, {})}
+        for point in grids.points(op, grid):
+            known[point.form] = {**point.params, **known.get(point.form, {})}
     chosen = form or next(
         (name for name, sizes in known.items() if dims.keys() <= sizes.keys()), next(iter(known))
     )
@@ -502,9 +502,9 @@ def named_cases(op: str, form: str | None, dims: Mapping[str, Sequence[Any]]) ->
             f"--dim {unknown[0]}", expected="one of " + ", ".join(sizes), got=repr(unknown[0]), fix=f"`{op} {chosen}` has no such size"
         )  # fmt: skip
     base = next(
-        (case.params for grid in grids.GRIDS for case in grids.cases(op, grid) if case.form == chosen), {}
+        (point.params for grid in grids.GRIDS for point in grids.points(op, grid) if point.form == chosen), {}
     )
-    start = Case(op, chosen, {})
+    start = Point(op, chosen, {})
     return [
         replace(start, params={**base, **dict(zip(dims, values, strict=True))})
         for values in product(*dims.values())

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from .. import executors, problems, programs, registry
-from ..arch import get_arch
+from ..arch import get_arch, gpu_row
 from ..arguments import SEEDS, checked, require_device, require_known, require_memory, require_range, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from ..problems.base import Comparison, Operand, Workload, bind_dims
+from ..problems.base import Comparison, OperandSpec, Workload, bind_dims
 from ..variants import Variant
 
 
@@ -72,7 +72,7 @@ def fitted(variant: Variant, workload: Workload) -> Workload:
 
 
 _inputs: dict[tuple[str, str], dict[str, Any]] = {}
-_cases: dict[tuple[str, str], Case] = {}
+_examples: dict[tuple[str, str], Example] = {}
 
 
 def _cached_inputs(op: str, workload: Workload) -> dict[str, Any]:
@@ -83,12 +83,12 @@ def _cached_inputs(op: str, workload: Workload) -> dict[str, Any]:
 
 
 @checked
-def cached_case(op: str, workload: Workload) -> Case:
+def cached_example(op: str, workload: Workload) -> Example:
     """One draw and one reference for all variants of an operation, kept for the process."""
     key = (op, workload.name)
-    if key not in _cases:
-        _cases[key] = _expected(op, workload, _cached_inputs(op, workload))
-    return _cases[key]
+    if key not in _examples:
+        _examples[key] = _expected(op, workload, _cached_inputs(op, workload))
+    return _examples[key]
 
 
 @checked
@@ -109,7 +109,7 @@ def accepts(
 
 @checked
 @dataclass(frozen=True)
-class Case:
+class Example:
     """Random inputs of a workload, on the CPU, and what every variant must make of them."""
 
     inputs: dict[str, Any]
@@ -117,13 +117,13 @@ class Case:
 
 
 @checked
-def make_case(op: str, workload: Workload, seed: int) -> Case:
+def make_example(op: str, workload: Workload, seed: int) -> Example:
     """Draw the inputs of a workload and run the reference on them."""
     return _expected(op, workload, draw(op, workload, seed))
 
 
-def _expected(op: str, workload: Workload, inputs: dict[str, Any]) -> Case:
-    return Case(inputs, problems.get(op).reference(workload.form, inputs))
+def _expected(op: str, workload: Workload, inputs: dict[str, Any]) -> Example:
+    return Example(inputs, problems.get(op).reference(workload.form, inputs))
 
 
 @checked
@@ -158,13 +158,14 @@ def allocate(
     """Operands with poisoned outputs and workspaces, and the value of every dim."""
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     dims = dims_of(variant.op, workload, inputs)
-    computed = program.launch(SimpleNamespace(**variant.knobs), dims, arch) if program.launch else {}
+    device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
+    gpu = executors.gpu_at_hand(device.index) if device.type == "cuda" else gpu_row(arch.name)
+    computed = program.launch(SimpleNamespace(**variant.knobs), dims, gpu) if program.launch else {}
     for name, value in (launch or {}).items():
         require_known("launch", name, computed, "launch dim")
         require_range(name, value, 1, 2**31 - 1)
     dims.update({**computed, **(launch or {})})
     dims.update(program.workspace_dims(variant.knobs, arch, dims))
-    device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     operands = dict(inputs)
     for spec in (*program.problem.operands(workload.form), *program.workspaces(variant.knobs)):
         if spec.kind == "scalar":
@@ -175,7 +176,7 @@ def allocate(
 
 
 @checked
-def poison(spec: Operand, dims: Mapping[str, int], device: torch.device) -> torch.Tensor:
+def poison(spec: OperandSpec, dims: Mapping[str, int], device: torch.device) -> torch.Tensor:
     """A tensor that no correct kernel would produce: NaN, or -77; zero where the kernel demands it."""
     if missing := [e for e in spec.shape if isinstance(e, str) and e not in dims]:
         raise InvalidArgumentError(
@@ -204,27 +205,27 @@ def run(
     seed: int = 0,
     device: str = "cpu",
     launch: Mapping[str, int] | None = None,
-    case: Case | None = None,
+    example: Example | None = None,
 ) -> Trial:
     """Draw, launch and compare.
 
     Args:
         launch: overrides of launch dims, e.g. {"splits": 3}.
-        case: inputs and expectation made before, to try several variants on one draw.
+        example: inputs and expectation made before, to try several variants on one draw.
     """
     problem = problems.get(variant.op)
-    case = case if case is not None else make_case(variant.op, workload, seed)
-    inputs = to_device(case.inputs, device)
+    example = example if example is not None else make_example(variant.op, workload, seed)
+    inputs = to_device(example.inputs, device)
     operands, dims = allocate(variant, workload, inputs, launch)
     stream = torch.cuda.current_stream().cuda_stream if device.startswith("cuda") else 0
     executor.prepare(variant)(operands, dims, stream)
     if device.startswith("cuda"):
         torch.cuda.synchronize()
-    comparison = problem.compare(workload.form, case.inputs, on_cpu(operands), case.expected)
+    comparison = problem.compare(workload.form, example.inputs, on_cpu(operands), example.expected)
     for spec in problem.operands(workload.form):
         if spec.zeroed:
             comparison.demand(f"{spec.name} is left zero", not bool(operands[spec.name].any()))
-    return Trial(operands, dims, case.expected, comparison)
+    return Trial(operands, dims, example.expected, comparison)
 
 
 @checked

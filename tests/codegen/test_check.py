@@ -121,12 +121,12 @@ def test_a_dsl_leaves_out_what_it_says_it_cannot_spell() -> None:
         called = {name for found in texts.values() for text in found for name in text.leaves}
         assert said <= called, f"{backend} says of {op} what no text calls: {sorted(said - called)}"
         kept = sweep(0, Filter(op=op, backend=backend)).kept
-        for candidate in kept:
-            arch = candidate.arch
+        for instance in kept:
+            arch = instance.arch
             spelled = {
                 n for _, _, names in leaf_modules(backend, op, arch.tag.removesuffix("a")) for n in names
             }
-            assert program.text(candidate.knobs, arch).leaves <= spelled, candidate.id
+            assert program.text(instance.knobs, arch).leaves <= spelled, instance.id
         assert not said or len(kept) < sum(map(len, texts.values()))
 
 

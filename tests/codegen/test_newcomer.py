@@ -176,10 +176,11 @@ BENCH_ON_CPU = """
 import json, os
 os.environ["DSL_KERNELS_EXECUTOR"] = "interpreter"
 import torch
-from dsl_kernels import ops, problems
+from dsl_kernels import executors, problems
+from dsl_kernels.arch import gpu_row
 from dsl_kernels.timing import bench, grids, measure
 measure.DEVICE, bench.turns = "cpu", lambda touched: 2
-torch.cuda.current_device, ops._base.device_facts = lambda: 0, lambda index: ("sm_90a", "")
+torch.cuda.current_device, executors.gpu_at_hand = lambda: 0, lambda index: gpu_row("sm_90a")
 timed = []
 def graph_time(calls, replays=30):
     for call in calls:
@@ -187,10 +188,10 @@ def graph_time(calls, replays=30):
     timed.append(len(calls))
     return bench.Timing(1.0, 1.0, 1.0, len(calls), replays)
 bench.graph_time = graph_time
-points = grids.cases("row_softmax", "smoke")
-small = grids.Case("row_softmax", "default", {"rows": 6, "columns": 1024})
+points = grids.points("row_softmax", "smoke")
+small = grids.Point("row_softmax", "default", {"rows": 6, "columns": 1024})
 prepared = grids.prepare(small)
-record, entry = grids.time_case(small, prepared), grids.tune_case(small, prepared)
+record, entry = grids.time_point(small, prepared), grids.tune_point(small, prepared)
 print(json.dumps([[p.label for p in points], record, entry, timed]))
 """
 
@@ -217,12 +218,19 @@ from dsl_kernels.executors import Interpreter
 found = []
 for variant in variants.variants(backend="toy"):
     for workload in trial.workloads(variant, "tiny", "edge"):
-        case = trial.cached_case(variant.op, workload)
-        runs = [trial.run(variant, workload, each, case=case) for each in (Interpreter(), backends.get("toy"))]
+        example = trial.cached_example(variant.op, workload)
+        runs = [trial.run(variant, workload, each, example=example) for each in (Interpreter(), backends.get("toy"))]
         assert all(run.comparison.ok for run in runs)
         wanted, got = (run.operands["y"] for run in runs)
         found.append([variant.id, workload.name, float((got - wanted).abs().max())])
 print(json.dumps(found))
+"""
+
+LISTED = """
+import json
+from dsl_kernels.cli.machine import _packages
+from dsl_kernels.timing import bench
+print(json.dumps([list(_packages()), bench.environment()["versions"]]))
 """
 
 
@@ -241,6 +249,10 @@ def test_a_dsl_is_three_places_of_its_name(tmp_path) -> None:
         (name, workload) for name in added for workload in ("tiny", "part_of_a_cta")
     }
     assert all(difference < 1e-8 for *_, difference in compared)
+    doctor, recorded = json.loads(tree.run("-c", LISTED))
+    assert (
+        next(row["found"] for row in doctor if row["check"] == "toy") == "toy 1.0" == f"toy {recorded['toy']}"
+    )
 
     # What holds the roles together is the plan's: with an arrival too few they wait for one another.
     module = tree.root / "generated" / next(r["file"] for r in tree.manifest() if r["backend"] == "toy")

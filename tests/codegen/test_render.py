@@ -13,7 +13,7 @@ import pytest
 
 from codegen import emit, render
 from codegen import sweep as sweeping
-from codegen.sweep import Candidate, Filter, leaf_files, sweep
+from codegen.sweep import Filter, Instance, leaf_files, sweep
 from dsl_kernels import programs
 from dsl_kernels.errors import (
     CacheError,
@@ -27,7 +27,7 @@ from dsl_kernels.runtime import storage
 from dsl_kernels.tile.text import Call, Recorder, walk
 
 
-def candidates() -> list[Candidate]:
+def instances() -> list[Instance]:
     """Those of an unfinished operation are missing: its own test below says why."""
     found = []
     for op in programs.names():
@@ -36,19 +36,19 @@ def candidates() -> list[Candidate]:
     return found
 
 
-CANDIDATES = candidates()
+INSTANCES = instances()
 DSL_PACKAGES = ("tilelang", "cutlass")
 
 
-@pytest.fixture(params=CANDIDATES, ids=lambda c: c.id)
-def candidate(request):
+@pytest.fixture(params=INSTANCES, ids=lambda c: c.id)
+def instance(request):
     return request.param
 
 
-def test_renders_to_valid_literal_python(candidate) -> None:
-    text = render.render(candidate)
+def test_renders_to_valid_literal_python(instance) -> None:
+    text = render.render(instance)
     tree = ast.parse(text)
-    assert any(isinstance(node, ast.FunctionDef) and node.name == candidate.id for node in ast.walk(tree))
+    assert any(isinstance(node, ast.FunctionDef) and node.name == instance.id for node in ast.walk(tree))
     imported = {
         node.module if isinstance(node, ast.ImportFrom) else alias.name
         for node in ast.walk(tree)
@@ -57,7 +57,7 @@ def test_renders_to_valid_literal_python(candidate) -> None:
     }
     allowed = {
         *DSL_PACKAGES,
-        f"dsl_kernels.device.{candidate.backend}",
+        f"dsl_kernels.device.{instance.backend}",
         "dsl_kernels.runtime.artifact",
         "math",
     }
@@ -70,37 +70,37 @@ def test_renders_to_valid_literal_python(candidate) -> None:
     )
 
 
-def test_a_role_is_a_function_that_says_its_purpose(candidate) -> None:
-    tree = ast.parse(render.render(candidate))
+def test_a_role_is_a_function_that_says_its_purpose(instance) -> None:
+    tree = ast.parse(render.render(instance))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
+    schedule = instance.program.schedule(instance.knobs, instance.arch)
     for role in schedule.roles:
         said = ast.get_docstring(functions[role.name])
         assert said.rstrip(".").lower() == role.doc.rstrip(".").lower()
-    kernel = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == candidate.id)
+    kernel = next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == instance.id)
     called = [n.func.id for n in ast.walk(kernel) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
     assert {role.name for role in schedule.roles} <= set(called)
 
 
-def test_sizes_have_names_that_are_defined_once_and_used(candidate) -> None:
-    tree = ast.parse(render.render(candidate))
-    products = {m.name.upper() for m in candidate.program.schedule(candidate.knobs, candidate.arch).mmas}
+def test_sizes_have_names_that_are_defined_once_and_used(instance) -> None:
+    tree = ast.parse(render.render(instance))
+    products = {m.name.upper() for m in instance.program.schedule(instance.knobs, instance.arch).mmas}
     others = products | {"LAUNCH", "PASS_CONFIGS"}
     defined = [t.id for n in tree.body if isinstance(n, ast.Assign) for t in n.targets if t.id not in others]
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     assert len(defined) == len(set(defined)) and defined
     assert {name for name in read if name.isupper() and len(name) > 1} - others == set(defined)
-    assert set(candidate.knobs) & {"tile", "heads", "threads"} <= {name.lower() for name in defined}
+    assert set(instance.knobs) & {"tile", "heads", "threads"} <= {name.lower() for name in defined}
 
 
-def test_lines_fit_and_comments_come_from_the_declaration(candidate) -> None:
-    text = render.render(candidate)
+def test_lines_fit_and_comments_come_from_the_declaration(instance) -> None:
+    text = render.render(instance)
     body = text.split('"""', 2)[2]
     assert [line for line in body.split("\n") if len(line) > render.WIDTH] == []
-    schedule = candidate.program.schedule(candidate.knobs, candidate.arch)
+    schedule = instance.program.schedule(instance.knobs, instance.arch)
     assert all(f"# {mma.doc}\n" in body for mma in schedule.mmas if mma.doc)
     said = " ".join(body.replace("#", " ").split())
-    statements = candidate.program.text(candidate.knobs, candidate.arch)
+    statements = instance.program.text(instance.knobs, instance.arch)
     for s in walk((*statements.start, *(s for part in statements.roles.values() for s in part))):
         if isinstance(s, Call):
             assert " ".join(s.leaf.doc.split("\n\n")[0].split()) in said
@@ -131,8 +131,8 @@ def test_only_imports_that_are_needed_are_kept() -> None:
     assert render.needed_imports(body).split("\n")[:2] == ["from a.b import c", "from a import e as f"]
 
 
-def test_rendering_twice_gives_the_same_bytes(candidate) -> None:
-    assert render.render(candidate) == render.render(candidate)
+def test_rendering_twice_gives_the_same_bytes(instance) -> None:
+    assert render.render(instance) == render.render(instance)
 
 
 @pytest.mark.parametrize("op", programs.names())
@@ -151,7 +151,7 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def test_stale_files_are_removed_and_only_changes_are_written(tmp_path: Path) -> None:
-    few = CANDIDATES[:2]
+    few = INSTANCES[:2]
     first = emit.emit(few, tmp_path)
     assert len(first.written) == 3
     kept, stale = map(emit.relative_path, few)
@@ -187,14 +187,14 @@ def test_a_folder_of_somebody_else_is_refused_untouched(tmp_path: Path, manifest
     before = content(tmp_path)
     for dry_run in (True, False):
         with pytest.raises(InvalidArgumentError, match="choose another folder with --out"):
-            emit.emit(CANDIDATES[:1], folder, dry_run=dry_run)
+            emit.emit(INSTANCES[:1], folder, dry_run=dry_run)
     assert content(tmp_path) == before
     with pytest.raises(InvalidArgumentError, match="got a file"):
-        emit.emit(CANDIDATES[:1], tmp_path / "notes.py")
+        emit.emit(INSTANCES[:1], tmp_path / "notes.py")
 
 
 def test_files_that_no_manifest_lists_are_left_alone_and_reported(tmp_path: Path) -> None:
-    few = CANDIDATES[:2]
+    few = INSTANCES[:2]
     emit.emit(few[:1], tmp_path)
     mine = tmp_path / "mine" / "tool.py"
     mine.parent.mkdir()
@@ -220,7 +220,7 @@ def test_a_run_that_dies_anywhere_is_completed_by_the_next(tmp_path: Path, monke
         done.append(path.name)
         real(path, text)
 
-    few = CANDIDATES[:2]
+    few = INSTANCES[:2]
     with monkeypatch.context() as patch:
         patch.setattr(storage, "write_atomically", dying)
         if writes < 4:
@@ -240,13 +240,13 @@ def test_a_folder_that_cannot_be_written_is_a_typed_error(tmp_path: Path, monkey
 
     monkeypatch.setattr(storage, "write_atomically", full)
     with pytest.raises(CacheError, match="No space left on device"):
-        emit.emit(CANDIDATES[:1], tmp_path)
+        emit.emit(INSTANCES[:1], tmp_path)
 
 
 def test_a_filtered_run_keeps_what_is_outside_and_removes_what_is_stale_inside(tmp_path: Path) -> None:
-    first = CANDIDATES[0]
-    others = [c for c in CANDIDATES if c.program.op != first.program.op][:2]
-    inside = [c for c in CANDIDATES if c.program.op == first.program.op and c.arch == first.arch][:3]
+    first = INSTANCES[0]
+    others = [c for c in INSTANCES if c.program.op != first.program.op][:2]
+    inside = [c for c in INSTANCES if c.program.op == first.program.op and c.arch == first.arch][:3]
     emit.emit([*inside, *others], tmp_path)
     only = Filter(op=first.program.op, arch=first.arch.name)
     emission = emit.emit(inside[:1], tmp_path, only=only)
@@ -256,26 +256,26 @@ def test_a_filtered_run_keeps_what_is_outside_and_removes_what_is_stale_inside(t
     assert all((tmp_path / emit.relative_path(c)).exists() for c in others)
 
 
-def with_template(monkeypatch, candidate, edit) -> str:
+def with_template(monkeypatch, instance, edit) -> str:
     """Render with the template's text changed by `edit`."""
-    source = candidate.template.read_text()
+    source = instance.template.read_text()
     changed = edit(source)
     assert changed != source, "the mutation did not apply"
     real = render.environment()
-    override = jinja2.DictLoader({f"{candidate.backend}/{candidate.template.name}": changed})
+    override = jinja2.DictLoader({f"{instance.backend}/{instance.template.name}": changed})
     environment = real.overlay(loader=jinja2.ChoiceLoader([override, real.loader]))
     monkeypatch.setattr(render, "environment", lambda: environment)
-    return render.render(candidate)
+    return render.render(instance)
 
 
 def pipelined():
-    """The first candidate whose kernel has pipelines."""
-    return next(c for c in CANDIDATES if c.program.schedule(c.knobs, c.arch).pipelines)
+    """The first instance whose kernel has pipelines."""
+    return next(c for c in INSTANCES if c.program.schedule(c.knobs, c.arch).pipelines)
 
 
 def test_a_body_that_drops_a_declared_step_does_not_render(monkeypatch) -> None:
-    candidate = pipelined()
-    pipe = candidate.program.schedule(candidate.knobs, candidate.arch).pipelines[0]
+    instance = pipelined()
+    pipe = instance.program.schedule(instance.knobs, instance.arch).pipelines[0]
     commit = Recorder.commit
 
     def forget(self, slot):
@@ -284,7 +284,7 @@ def test_a_body_that_drops_a_declared_step_does_not_render(monkeypatch) -> None:
 
     monkeypatch.setattr(Recorder, "commit", forget)
     with pytest.raises(DeclarationError, match=f"pipeline {pipe.name}.* no commit"):
-        render.render(candidate)
+        render.render(instance)
 
 
 def test_leaves_belong_to_the_operation_with_the_longest_name(monkeypatch, tmp_path: Path) -> None:
@@ -302,15 +302,15 @@ def test_leaves_belong_to_the_operation_with_the_longest_name(monkeypatch, tmp_p
 
 
 def test_an_undefined_name_is_an_error_with_the_template_and_variant(monkeypatch) -> None:
-    candidate = CANDIDATES[0]
-    with pytest.raises(TemplateError, match=f"{candidate.template.name}.*nothing_like_it.*{candidate.id}"):
-        with_template(monkeypatch, candidate, lambda s: s + "{{ nothing_like_it }}\n")
+    instance = INSTANCES[0]
+    with pytest.raises(TemplateError, match=f"{instance.template.name}.*nothing_like_it.*{instance.id}"):
+        with_template(monkeypatch, instance, lambda s: s + "{{ nothing_like_it }}\n")
 
 
 def test_barrier_counts_come_from_the_declaration() -> None:
     """Changing the declaration alone changes the generated barriers."""
-    candidate = pipelined()
-    declared = candidate.program.declare
+    instance = pipelined()
+    declared = instance.program.declare
 
     def wider(k, arch):
         s = declare_once(k, arch)
@@ -320,8 +320,8 @@ def test_barrier_counts_come_from_the_declaration() -> None:
         return replace(s, roles=roles)
 
     declare_once = declared
-    changed = replace(candidate, program=replace(candidate.program, declare=wider))
-    assert render.render(changed) != render.render(candidate)
+    changed = replace(instance, program=replace(instance.program, declare=wider))
+    assert render.render(changed) != render.render(instance)
 
 
 def test_a_filter_that_can_match_nothing_is_an_error() -> None:
@@ -341,14 +341,14 @@ def test_templates_can_be_read_in_one_sitting(limit: int) -> None:
 
 @pytest.mark.parametrize(
     "template",
-    sorted({c.template for c in CANDIDATES}),
+    sorted({c.template for c in INSTANCES}),
     ids=lambda path: f"{path.parent.name}/{path.name.removesuffix('.py.j2')}",
 )
 def test_touching_a_template_changes_its_variants_and_no_others(monkeypatch, tmp_path, template) -> None:
     """What is compiled again follows: the cache goes by the text of the module."""
-    emit.emit(CANDIDATES, tmp_path)
-    mine = [c for c in CANDIDATES if c.template == template]
+    emit.emit(INSTANCES, tmp_path)
+    mine = [c for c in INSTANCES if c.template == template]
     # The last line of a file stands in no branch.
     with_template(monkeypatch, mine[0], lambda s: s.rstrip("\n") + "\n# touched\n")
-    written = emit.emit(CANDIDATES, tmp_path).written
+    written = emit.emit(INSTANCES, tmp_path).written
     assert sorted(written) == sorted([*map(emit.relative_path, mine), emit.MANIFEST])

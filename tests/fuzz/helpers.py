@@ -96,7 +96,7 @@ def helpers(folder: Path) -> list[Helper]:
     workload = next(w for w in problem.workloads if w.tier == "tiny" and w.form == "bf16")
     size = steps.StepSize(batch=2, context=130, topk=64, heads=8, index_heads=32)
     drawn = steps.draw(size)[0]
-    case = trial.make_case("topk_selector", problems.get("topk_selector").workloads[0], 0)
+    example = trial.make_example("topk_selector", problems.get("topk_selector").workloads[0], 0)
     selector = variants.variants("topk_selector", arch="sm_90a")[0]
     dims = {"rows": 4, "stride": 4096, "b": 4, "max_pages": 64, "k": 2048, "next_n": 1, "page_size": 64}
     call = registry.Call("topk_selector", "default", "sm_90a", dims)
@@ -128,7 +128,7 @@ def helpers(folder: Path) -> list[Helper]:
     add("Problem.workload", problem.workload, lambda r: r == workload, name=workload.name)
     add(
         "base.bind_dims", base.bind_dims, lambda r: r["n"] == 5,
-        operands=(base.Operand("x", ("n", 512), "float32"),), values={"x": torch.zeros(5, 512)}, static={},
+        operands=(base.OperandSpec("x", ("n", 512), "float32"),), values={"x": torch.zeros(5, 512)}, static={},
     )  # fmt: skip
     add(
         "layouts.pack_index_keys",
@@ -202,8 +202,8 @@ def helpers(folder: Path) -> list[Helper]:
         workspace=ops.Workspace(),
         sample=2,
     )
-    add("grids.Case", grids.Case, op="sparse_mla", form="bf16", params={"t": 1})
-    add("grids.cases", grids.cases, len, op="sparse_mla", grid="smoke")
+    add("grids.Point", grids.Point, op="sparse_mla", form="bf16", params={"t": 1})
+    add("grids.points", grids.points, len, op="sparse_mla", grid="smoke")
     add("grids.bucket_of", grids.bucket_of, entry={"op": "sparse_mla", "form": "bf16", "bucket": {"t": 1}})
     add(
         "grids.write_tuned", grids.write_tuned, Path.exists, gpu="Some GPU", folder=folder / "more",
@@ -231,7 +231,7 @@ def helpers(folder: Path) -> list[Helper]:
         add("measure.step_sets", measure.step_sets, REFUSED, size=size, seed=0)
         add("measure.time_step", measure.time_step, REFUSED, sets=[drawn], baseline=False, parts=False)
         add("measure.logits", measure.logits, REFUSED, inputs=drawn)
-        add("grids.prepare", grids.prepare, REFUSED, case=grids.cases("sparse_mla", "smoke")[0], seed=0)
+        add("grids.prepare", grids.prepare, REFUSED, point=grids.points("sparse_mla", "smoke")[0], seed=0)
     add(
         "trial.workloads",
         lambda variant, tier: trial.workloads(variant, tier),
@@ -240,8 +240,17 @@ def helpers(folder: Path) -> list[Helper]:
         tier="tiny",
     )
     add("trial.draw", trial.draw, len, op="sparse_mla", workload=workload, seed=1)
-    add("trial.make_case", trial.make_case, lambda r: r.expected, op="sparse_mla", workload=workload, seed=1)
-    add("trial.cached_case", trial.cached_case, lambda r: r.expected, op="sparse_mla", workload=workload)
+    add(
+        "trial.make_example",
+        trial.make_example,
+        lambda r: r.expected,
+        op="sparse_mla",
+        workload=workload,
+        seed=1,
+    )
+    add(
+        "trial.cached_example", trial.cached_example, lambda r: r.expected, op="sparse_mla", workload=workload
+    )
     add(
         "trial.call_of",
         trial.call_of,
@@ -269,7 +278,7 @@ def helpers(folder: Path) -> list[Helper]:
     add(
         "trial.poison",
         trial.poison,
-        spec=base.Operand("x", ("n",), "float32", "out"),
+        spec=base.OperandSpec("x", ("n",), "float32", "out"),
         dims={"n": 3},
         device=torch.device("cpu"),
     )
@@ -278,7 +287,7 @@ def helpers(folder: Path) -> list[Helper]:
     add(
         "trial.run", trial.run, lambda r: r.comparison.ok, variant=selector,
         workload=problems.get("topk_selector").workloads[0], executor=executors.Interpreter(), seed=0, device="cpu",
-        launch=None, case=case,
+        launch=None, example=example,
     )  # fmt: skip
     add("executors.get", executors.get, lambda r: r.name == "cuda", name="cuda")
     add(

@@ -127,7 +127,7 @@ def _compiled() -> Iterator[Source]:
             continue
         with mock.patch.object(emulator, "launch", wraps=emulator.launch) as recorded:
             workload = trial.workloads(variant, "tiny", "edge")[0]
-            trial.run(variant, workload, Emulator(), case=trial.cached_case(variant.op, workload))
+            trial.run(variant, workload, Emulator(), example=trial.cached_example(variant.op, workload))
         launched = recorded.call_args_list[0]
         ptx, grid, block, _ = launched.args
 

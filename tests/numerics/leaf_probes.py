@@ -25,7 +25,7 @@ from unittest import mock
 import torch
 
 from codegen import render as rendering
-from codegen.sweep import Candidate, frame
+from codegen.sweep import Instance, frame
 from dsl_kernels import programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.executors import Emulator
@@ -698,9 +698,9 @@ class Probe:
         def with_own(*which: Any) -> tuple[Any, ...]:
             return (*real(*which), ("own", "own", frozenset(names)))
 
-        candidate = Candidate(self.program(), self.dsl, get_arch(self.arch), {}, frame(self.dsl))
+        instance = Instance(self.program(), self.dsl, get_arch(self.arch), {}, frame(self.dsl))
         with mock.patch.object(rendering, "leaf_modules", with_own):
-            text = rendering.render(candidate)
+            text = rendering.render(instance)
         # The probe's own leaves stand in the module itself, so that the cache's key covers them.
         text = text.replace(f"from dsl_kernels.device.{self.dsl} import own\n", "").replace("own.", "")
         text = re.sub(r"(from dsl_kernels\.device\.\w+ import .*?)(?:, own\b|\bown, )", r"\1", text, count=1)

@@ -23,7 +23,7 @@ def _lengths(p: Probe, b: int = 20, next_n: int = 3, most: int = 99, skip_below:
 @case(indexer.place_when_even, b=(1, 7, 40))
 def place_when_even(p: Probe, b: int) -> None:
     results = [p.var(text, None, out=True) for text in ("seq", "tile", "step")]
-    p.call(*results, p.dim("b", b), p.dim("cta", 25), 33)
+    p.call(*results, p.dim("b", b), p.dim("cta", 25), p.dim("ctas", 33))
 
 
 @case(indexer.read_lengths, b=(20, 40))
@@ -59,7 +59,7 @@ def find_share(p: Probe, deal: str) -> None:
     ]
     p.call(
         *given, p.operand("seq_lens", lens), p.dim("b", b), p.dim("next_n", next_n), p.dim("skip_below", 30), keys,
-        p.dim("cta", cta), ctas, p.lane,
+        p.dim("cta", cta), p.dim("ctas", ctas), p.lane,
     )  # fmt: skip
 
 

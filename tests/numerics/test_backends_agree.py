@@ -33,7 +33,7 @@ def cases():
             for workload in problems.get(op).workloads:
                 if not workload.name.startswith(WORKLOADS[op]):
                     continue
-                inputs = trial.cached_case(op, workload).inputs
+                inputs = trial.cached_example(op, workload).inputs
                 pair = [
                     next((v for v in by_backend[b] if trial.accepts(v, workload, inputs) is None), None)
                     for b in (one, other)
@@ -46,8 +46,10 @@ def cases():
 
 
 def agree(one, other, workload, executor, device) -> None:
-    case = trial.cached_case(one.op, workload)
-    results = [trial.run(v, workload, executor, case=case, device=device).operands for v in (one, other)]
+    example = trial.cached_example(one.op, workload)
+    results = [
+        trial.run(v, workload, executor, example=example, device=device).operands for v in (one, other)
+    ]
     outputs = [
         {name: value.cpu() for name, value in result.items() if isinstance(value, torch.Tensor)}
         for result in results
@@ -57,7 +59,7 @@ def agree(one, other, workload, executor, device) -> None:
     if one.op == "topk_selector":
         assert torch.equal(outputs[0]["indices"], outputs[1]["indices"])
     comparison = problem.compare(
-        workload.form, case.inputs, outputs[0], {name: outputs[1][name].double() for name in names}
+        workload.form, example.inputs, outputs[0], {name: outputs[1][name].double() for name in names}
     )
     assert comparison.ok, comparison.failures
 

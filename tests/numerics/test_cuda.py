@@ -28,8 +28,8 @@ def test_every_workload_matches_the_reference(variant) -> None:
     workloads = trial.workloads(variant, "tiny", "edge", "real")
     assert workloads, "no workload fits this variant"
     for workload in workloads:
-        drawn = trial.cached_case(variant.op, workload)
-        result = trial.run(variant, workload, executor, device="cuda:0", case=drawn)
+        drawn = trial.cached_example(variant.op, workload)
+        result = trial.run(variant, workload, executor, device="cuda:0", example=drawn)
         assert result.comparison.ok, (workload.name, result.comparison.failures)
 
 
@@ -38,7 +38,7 @@ def test_twenty_repeats_are_bitwise_equal(variant) -> None:
     launcher = Cuda().prepare(variant)
     problem = problems.get(variant.op)
     for workload in trial.workloads(variant, "edge", "real"):
-        inputs = trial.to_device(trial.cached_case(variant.op, workload).inputs, "cuda:0")
+        inputs = trial.to_device(trial.cached_example(variant.op, workload).inputs, "cuda:0")
         first = None
         for _ in range(20):
             operands, dims = trial.allocate(variant, workload, inputs)
@@ -56,8 +56,8 @@ def split_workload(heads: int, kv: str) -> Workload:
 
 
 @cache
-def split_case(heads: int, kv: str) -> trial.Case:
-    return trial.make_case("sparse_mla", split_workload(heads, kv), seed=1)
+def split_example(heads: int, kv: str) -> trial.Example:
+    return trial.make_example("sparse_mla", split_workload(heads, kv), seed=1)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 5, 8, 16, 32])
@@ -65,10 +65,10 @@ def split_case(heads: int, kv: str) -> trial.Case:
 def test_any_split_of_attention(variant, splits: int) -> None:
     knobs = variant.knobs
     workload = split_workload(knobs["heads"], knobs["kv"])
-    drawn = split_case(knobs["heads"], knobs["kv"])
+    drawn = split_example(knobs["heads"], knobs["kv"])
     if trial.accepts(variant, workload, drawn.inputs, {"splits": splits}) is not None:
         pytest.skip(f"the variant does not take {splits} splits")
-    result = trial.run(variant, workload, Cuda(), device="cuda:0", launch={"splits": splits}, case=drawn)
+    result = trial.run(variant, workload, Cuda(), device="cuda:0", launch={"splits": splits}, example=drawn)
     assert result.comparison.ok, result.comparison.failures
 
 

@@ -62,7 +62,9 @@ def cases():
 
 @pytest.mark.parametrize("variant,workload,schedule", cases())
 def test_emulated_ptx_matches_the_reference(variant, workload, schedule) -> None:
-    result = trial.run(variant, workload, Emulator(schedule), case=trial.cached_case(variant.op, workload))
+    result = trial.run(
+        variant, workload, Emulator(schedule), example=trial.cached_example(variant.op, workload)
+    )
     assert result.comparison.ok, result.comparison.failures
 
 
@@ -83,7 +85,7 @@ def test_attention_that_is_not_split_has_no_finding(variant, workload) -> None:
         variant,
         workload,
         Emulator(Schedule.random(3)),
-        case=trial.cached_case(variant.op, workload),
+        example=trial.cached_example(variant.op, workload),
         launch={"splits": 1},
     )
     assert result.comparison.ok, result.comparison.failures
@@ -152,8 +154,8 @@ def read_by_element():
 
 @pytest.mark.parametrize("variant,workload,names", read_by_element())
 def test_operands_read_by_element_may_begin_on_any_element(variant, workload, names) -> None:
-    case = trial.cached_case(variant.op, workload)
-    operands, dims = trial.allocate(variant, workload, case.inputs)
+    example = trial.cached_example(variant.op, workload)
+    operands, dims = trial.allocate(variant, workload, example.inputs)
     for name in names:
         given = operands[name]
         room = torch.empty(given.numel() + 32, dtype=given.dtype)
@@ -161,5 +163,5 @@ def test_operands_read_by_element_may_begin_on_any_element(variant, workload, na
         operands[name] = room[first : first + given.numel()].view(given.shape).copy_(given)
     Emulator().prepare(variant)(operands, dims)
     outputs = trial.on_cpu(operands)
-    comparison = problems.get(variant.op).compare(workload.form, case.inputs, outputs, case.expected)
+    comparison = problems.get(variant.op).compare(workload.form, example.inputs, outputs, example.expected)
     assert comparison.ok, comparison.failures

@@ -1,20 +1,17 @@
 """A CTA's share of the indexer's key tiles: many tiles, several sequences, rings that wrap.
 
-The committed variants deal tiles to as many CTAs as an architecture has SMs, so on a small workload none gets more
-than one. Here the same templates are rendered for an imagined part with two SMs.
+A launch has as many CTAs as the GPU at hand holds, so on a small workload none gets more than one tile. Here the
+committed variants run as they would on a GPU of two SMs.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from codegen.render import render
-from codegen.sweep import Candidate, frame
-from dsl_kernels import programs, variants
-from dsl_kernels.arch import get_arch
+from dsl_kernels import variants
+from dsl_kernels.arch import GPUS
 from dsl_kernels.emulator import Schedule
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
@@ -24,6 +21,7 @@ from dsl_kernels.verification import trial
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 
 OP = "lightning_indexer"
+SMS = 2
 ONE_QUERY = [[1500], [0], [3000], [64], [129], [800]]
 EVEN_ONE = [[17000]]
 EVEN_THREE = [[4998, 4999, 5000]]
@@ -44,28 +42,16 @@ def decode_variants() -> list[Variant]:
     ]
 
 
-def on_two_sms(variant: Variant, folder: Path) -> Variant:
-    """The variant's module, rendered for two SMs, in `folder`."""
-    arch = replace(get_arch(variant.arch), sms=2)
-    template = frame(variant.backend)
-    text = render(Candidate(programs.get(OP), variant.backend, arch, dict(variant.knobs), template))
-    path = folder / f"{variant.id}.py"
-    path.write_text(text)
-    return replace(variant, path=path)
-
-
-@pytest.fixture(scope="module", params=decode_variants(), ids=lambda variant: variant.id)
-def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Variant:
-    return on_two_sms(request.param, tmp_path_factory.mktemp("two_sms"))
-
-
+@pytest.mark.parametrize("variant", decode_variants(), ids=lambda variant: variant.id)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=["lockstep", "random", "late", "early"])
 @pytest.mark.parametrize("even", [False, True], ids=["ragged", "even"])
-def test_a_share_of_many_tiles(small: Variant, schedule: Schedule, even: bool) -> None:
-    one = small.knobs["queries"] == 1
+def test_a_share_of_many_tiles(variant: Variant, schedule: Schedule, even: bool) -> None:
+    one = variant.knobs["queries"] == 1
     lens = (EVEN_ONE if one else EVEN_THREE) if even else (ONE_QUERY if one else THREE_QUERIES)
     workload = Workload(
         f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 280}
     )
-    result = trial.run(small, workload, Emulator(schedule), case=trial.cached_case(OP, workload))
+    with mock.patch.dict(GPUS, {name: gpu.with_sms(SMS) for name, gpu in GPUS.items()}):
+        result = trial.run(variant, workload, Emulator(schedule), example=trial.cached_example(OP, workload))
+    assert result.dims["ctas"] == SMS * variant.knobs["resident"]
     assert result.comparison.ok, result.comparison.failures

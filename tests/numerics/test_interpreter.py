@@ -53,7 +53,9 @@ def test_an_operation_has_variants_and_small_workloads(op: str) -> None:
 
 @pytest.mark.parametrize("variant,workload", all_pairs())
 def test_matches_the_reference(variant: Variant, workload) -> None:
-    result = trial.run(variant, workload, Interpreter(seed=5), case=trial.cached_case(variant.op, workload))
+    result = trial.run(
+        variant, workload, Interpreter(seed=5), example=trial.cached_example(variant.op, workload)
+    )
     assert result.comparison.ok, result.comparison.failures
 
 

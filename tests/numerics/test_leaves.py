@@ -51,13 +51,13 @@ def declared(op: str) -> dict[str, Leaf]:
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
     """What the committed texts of an operation call: leaf -> {(DSL, module that spells it): an architecture}."""
     found: dict[str, dict[tuple[str, str], str]] = {}
-    for candidate in sweep(0, Filter(op=op)).kept:
-        modules = leaf_modules(candidate.backend, op, candidate.arch.tag.removesuffix("a"))
-        for name in candidate.program.text(candidate.knobs, candidate.arch).leaves:
+    for instance in sweep(0, Filter(op=op)).kept:
+        modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))
+        for name in instance.program.text(instance.knobs, instance.arch).leaves:
             home = next((module for _, module, names in modules if name in names), None)
             held = found.setdefault(name, {})
             if home is not None:
-                held.setdefault((candidate.backend, home), candidate.arch.name)
+                held.setdefault((instance.backend, home), instance.arch.name)
     return found
 
 

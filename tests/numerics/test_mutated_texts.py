@@ -1,6 +1,6 @@
 """Broken bodies: each change of a kernel's text must change what both DSLs print, and must be caught.
 
-A mutant is caught by the plan (it does not render: a declared step is missing), by the interpreter (it refuses the
+A mutant is caught by the plan (it does not render: a declared operation is missing), by the interpreter (it refuses the
 body, deadlocks, or the result is wrong), or by the emulator, which sees what the interpreter cannot: threads of one role
 that do not wait for one another. What survives all three is listed with the reason why it is no bug.
 """
@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from codegen.render import render
-from codegen.sweep import Candidate, frame
+from codegen.sweep import Instance, frame
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.emulator import EmulatorError, schedules
@@ -40,7 +40,6 @@ DSLS = ("cutedsl", "tilelang")
 SCHEDULES = 6
 # Of processor time: a mutant that takes longer goes round for ever.
 SECONDS = 10.0
-FEW_SMS = 3
 
 # Mutants of a structure that a run tries, drawn with a fixed seed; MUTANTS_FULL=1 tries all.
 SAMPLE = 24
@@ -50,11 +49,11 @@ DOCS = Path(__file__).parents[2] / "docs" / "declaring.md"
 
 @dataclass(frozen=True)
 class Structure:
-    """A schedule of each shape that a text has, and what its mutants run: workloads, with the splits where the call decides."""
+    """A schedule of each shape that a text has, and what its mutants run: workloads, with the launch dims that are not left to the rule."""
 
     name: str
     variant: str
-    runs: tuple[tuple[Workload, int], ...]
+    runs: tuple[tuple[Workload, Mapping[str, int]], ...]
 
 
 def _workload(name: str, form: str, **params: Any) -> Workload:
@@ -102,10 +101,14 @@ EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="equal")
 LONG = _workload(
     "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
 )
-SELECTION = ((TIES, 0), (BUCKET, 0), (TIED, 0), (EQUAL, 0))
+SELECTION = ((TIES, {}), (BUCKET, {}), (TIED, {}), (EQUAL, {}))
+# With few CTAs, each takes more than one share of the work.
+FEW = {"ctas": 3}
 
 
-def _attention(form: str, heads: int, *splits: int, topk: int = 448) -> tuple[tuple[Workload, int], ...]:
+def _attention(
+    form: str, heads: int, *splits: int, topk: int = 448
+) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
     """Holes leave the first tiles without a valid id, a tail the last ones; a call that is not split ends differently."""
 
     def ids(pattern: str, t: int) -> Workload:
@@ -113,16 +116,19 @@ def _attention(form: str, heads: int, *splits: int, topk: int = 448) -> tuple[tu
             f"{pattern}_{form}_h{heads}", form, t=t, heads=heads, topk=topk, n=700, sink=True, lse_scale=0.7, ids=pattern
         )  # fmt: skip
 
-    return (*((ids("holes", 3), each) for each in splits), (ids("tail", 1), splits[0]))
+    return (
+        *((ids("holes", 3), {"splits": each}) for each in splits),
+        (ids("tail", 1), {"splits": splits[0]}),
+    )
 
 
 STRUCTURES = (
-    Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, 0), (ALONE, 0))),
-    Structure("scoring prefill, Hopper", "lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ((PREFILL, 2),)),
-    Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, 0), (ALONE, 0))),
-    Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, 2),)),
+    Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
+    Structure("scoring prefill, Hopper", "lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ((PREFILL, {"splits": 2}),)),
+    Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
+    Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
-    Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, 0))),
+    Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2", _attention("bf16", 8, 16, 8, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
     Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", _attention("bf16", 64, 2, 1)),
@@ -138,30 +144,20 @@ class Mutant:
 
 
 class Written(TileProgram):
-    """A program whose text is given, on a GPU of `sms` SMs: with few, a CTA takes more than one share of the work."""
+    """A program whose text is given."""
 
-    given: t.Text | None = None
-    sms: int | None = None
-
-    def _gpu(self, arch: ArchSpec) -> ArchSpec:
-        return dataclasses.replace(arch, sms=self.sms) if self.sms else arch
-
-    def schedule(self, knobs: Mapping[str, Any], arch: ArchSpec) -> Schedule:
-        return super().schedule(knobs, self._gpu(arch))
+    given: t.Text
 
     def text(self, knobs: Mapping[str, Any], arch: ArchSpec) -> t.Text:
-        if self.given is None:
-            return super().text(knobs, self._gpu(arch))
         operands = self.problem.operands(self.form(knobs))
         check_uses(self.op, knobs, self.schedule(knobs, arch), self.given, operands)
         return self.given
 
 
-def written(program: TileProgram, sms: int | None, text: t.Text | None = None) -> TileProgram:
+def written(program: TileProgram, text: t.Text) -> TileProgram:
     values = {field.name: getattr(program, field.name) for field in dataclasses.fields(program)}
     found = Written(**values)
     object.__setattr__(found, "given", text)
-    object.__setattr__(found, "sms", sms)
     return found
 
 
@@ -187,7 +183,7 @@ def replaced(statements: Any, path: tuple[Any, ...], block: list[t.Statement]) -
 
 
 def label(s: t.Statement) -> str:
-    if isinstance(s, t.Step):
+    if isinstance(s, t.PipelineOp):
         return f"{s.kind} {s.slot.pipeline.name}"
     if isinstance(s, t.Call):
         return s.leaf.name
@@ -198,10 +194,10 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
     """The ways in which statement `i` of a block is broken: what a slip of the one who writes a body looks like."""
     s, before, after = block[i], block[:i], block[i + 1 :]
     # A bulk fill has one arrival, which a DSL makes where it announces the bytes or behind the copies.
-    placed = isinstance(s, t.Step) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
+    placed = isinstance(s, t.PipelineOp) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
     barrier = isinstance(s, BARRIERS)
     if (
-        isinstance(s, (t.Step, t.AwaitProducts, t.TakeTicket, t.BarriersStand, t.Depend, t.TearDown))
+        isinstance(s, (t.PipelineOp, t.AwaitProducts, t.TakeTicket, t.BarriersStand, t.Depend, t.TearDown))
         or barrier
     ):
         yield f"drop {label(s)}", before + after
@@ -250,27 +246,27 @@ def ordered(before: list[t.Statement], after: list[t.Statement], shared: set[str
     return bool(touched[0] & touched[1])
 
 
-def touches(s: t.Statement, step: t.Step) -> bool:
-    """Whether a statement is a step of the same pipeline, or reads or writes one of its buffers."""
+def touches(s: t.Statement, op: t.PipelineOp) -> bool:
+    """Whether a statement is an operation of the same pipeline, or reads or writes one of its buffers."""
     views = {value.buffer for value in t.values(s) if isinstance(value, t.View)}
-    if isinstance(s, t.Step):
-        return s.slot.pipeline.name == step.slot.pipeline.name
-    return bool(views & set(step.slot.pipeline.buffers))
+    if isinstance(s, t.PipelineOp):
+        return s.slot.pipeline.name == op.slot.pipeline.name
+    return bool(views & set(op.slot.pipeline.buffers))
 
 
-def late(step: t.Step, behind: t.Statement) -> bool:
-    """Whether a step comes too late behind a statement. A slot that is let go of later than it could be is no bug, unless
+def late(op: t.PipelineOp, behind: t.Statement) -> bool:
+    """Whether an operation comes too late behind a statement. A slot that is let go of later than it could be is no bug, unless
     letting go waits for the role's own asynchronous reads, whose results the statement uses."""
-    if step.kind in ("acquire", "wait"):
-        return touches(behind, step)
-    engines = {r.role: r.engine for r in step.slot.pipeline.readers}
-    waits = step.kind == "release" and engines[step.slot.role] in (Engine.WGMMA, Engine.TMEM)
+    if op.kind in ("acquire", "wait"):
+        return touches(behind, op)
+    engines = {r.role: r.engine for r in op.slot.pipeline.readers}
+    waits = op.kind == "release" and engines[op.slot.role] in (Engine.WGMMA, Engine.TMEM)
     return waits and isinstance(behind, t.Call)
 
 
-def early(step: t.Step, before: t.Statement) -> bool:
-    """Whether a step comes too early before a statement. A slot that is taken earlier than it need be is no bug."""
-    return step.kind in ("commit", "release") and touches(before, step)
+def early(op: t.PipelineOp, before: t.Statement) -> bool:
+    """Whether an operation comes too early before a statement. A slot that is taken earlier than it need be is no bug."""
+    return op.kind in ("commit", "release") and touches(before, op)
 
 
 def spelled(value: t.Value) -> str:
@@ -309,7 +305,7 @@ def printed(program: TileProgram, variant: Variant, dsl: str) -> str | None:
     arch = get_arch(variant.arch)
     template = frame(dsl)
     try:
-        return render(Candidate(program, dsl, arch, dict(variant.knobs), template))
+        return render(Instance(program, dsl, arch, dict(variant.knobs), template))
     except DslKernelError as error:
         if "leaf" in str(error):
             return None
@@ -331,10 +327,9 @@ def interpreted(program: TileProgram, variant: Variant, structure: Structure) ->
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         programs.get = lambda op: program if op == variant.op else original(op)  # type: ignore[assignment]
-        for workload, splits in structure.runs:
-            case = trial.cached_case(variant.op, workload)
-            launch = {"splits": splits} if splits else {}
-            result = trial.run(variant, workload, Interpreter(seed=3), case=case, launch=launch)
+        for workload, launch in structure.runs:
+            example = trial.cached_example(variant.op, workload)
+            result = trial.run(variant, workload, Interpreter(seed=3), example=example, launch=launch)
             if not result.comparison.ok:
                 return result.comparison.failures[0]
     except (
@@ -365,12 +360,11 @@ def emulated(text: str, variant: Variant, structure: Structure, folder: Path) ->
     except DslKernelError as error:
         return f"does not compile: {error}"
     ptx = (folder / "kernel.ptx").read_text()
-    for schedule, (workload, splits) in itertools.product(schedules(SCHEDULES), structure.runs):
-        case = trial.cached_case(variant.op, workload)
+    for schedule, (workload, launch) in itertools.product(schedules(SCHEDULES), structure.runs):
+        example = trial.cached_example(variant.op, workload)
         executor = Emulator(schedule, edit=lambda _: ptx, strict=True)
-        launch = {"splits": splits} if splits else {}
         try:
-            result = trial.run(variant, workload, executor, case=case, launch=launch)
+            result = trial.run(variant, workload, executor, example=example, launch=launch)
         except EmulatorError as error:
             return str(error)
         if not result.comparison.ok:
@@ -396,18 +390,14 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
     variant = variants.get(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
-    few = written(program, FEW_SMS)
-    assert interpreted(few, variant, structure) is None
-    small, full = (
-        mutants(p.text(variant.knobs, arch), p.schedule(variant.knobs, arch)) for p in (few, program)
-    )
-    pairs = list(zip(small, full, strict=True))
-    chosen = range(len(pairs))
-    if sample is not None and sample < len(pairs):
+    assert interpreted(program, variant, structure) is None
+    found = list(mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch)))
+    chosen = range(len(found))
+    if sample is not None and sample < len(found):
         chosen = sorted(random.Random(SEED).sample(chosen, sample))  # type: ignore[assignment]
     for number in chosen:
-        on_few, mutant = pairs[number]
-        broken = written(program, None, mutant.text)
+        mutant = found[number]
+        broken = written(program, mutant.text)
         try:
             after = {dsl: printed(broken, variant, dsl) for dsl in DSLS}
         except DslKernelError as error:
@@ -415,7 +405,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
             continue
         for dsl in DSLS:
             assert after[dsl] != before[dsl] or before[dsl] is None, (mutant.name, dsl)
-        how = interpreted(written(program, FEW_SMS, on_few.text), variant, structure)
+        how = interpreted(broken, variant, structure)
         if how is not None:
             yield Outcome(mutant.name, "interpreter", how)
             continue

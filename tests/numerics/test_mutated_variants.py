@@ -128,14 +128,14 @@ def original(variant: variants.Variant) -> str:
 
 def caught(variant: variants.Variant, workload, launch: dict[str, int], ptx: str) -> str | None:
     """How a broken kernel was caught, or None."""
-    case = trial.cached_case(variant.op, workload)
+    example = trial.cached_example(variant.op, workload)
     for schedule in schedules(SCHEDULES):
         try:
             result = trial.run(
                 variant,
                 workload,
                 Emulator(schedule, edit=lambda _: ptx, strict=True),
-                case=case,
+                example=example,
                 launch=launch,
             )
         except EmulatorError as error:

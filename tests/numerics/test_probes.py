@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from codegen.emit import emit
 from codegen.render import render
-from codegen.sweep import candidate_of, leaf_modules
+from codegen.sweep import instance_of, leaf_modules
 from dsl_kernels import backends, ops, problems, profile, programs, registry, variants
 from dsl_kernels.arch import ARCHS, ArchSpec, get_arch
 from dsl_kernels.cli import app
@@ -76,7 +76,7 @@ def marks(statements: t.Statement) -> list[str]:
 
 @pytest.mark.parametrize("variant", chosen(), ids=lambda variant: variant.id)
 def test_nothing_shows_of_probes_that_are_off(variant: Variant) -> None:
-    off = candidate_of(variant)
+    off = instance_of(variant)
     off.knobs["probe"] = 0
     assert off.id == variant.id
     assert render(off) == variant.source
@@ -96,11 +96,11 @@ def emulated(test: Callable[..., None]) -> Callable[..., None]:
 
 def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed, torch.Tensor]:
     """Hold a variant with probes to the one without; what its probes left."""
-    emit([candidate_of(variant, mode)], folder)
+    emit([instance_of(variant, mode)], folder)
     (probed,) = variants.in_folder(folder)
     workload = min(trial.workloads(variant, "tiny"), key=lambda w: str(w.params))
-    case = trial.cached_case(variant.op, workload)
-    plain, counted = (trial.run(v, workload, Emulator(), case=case) for v in (variant, probed))
+    example = trial.cached_example(variant.op, workload)
+    plain, counted = (trial.run(v, workload, Emulator(), example=example) for v in (variant, probed))
     assert counted.comparison.ok, counted.comparison.failures
     program = programs.get(variant.op)
     for spec in program.problem.operands(workload.form):
@@ -195,7 +195,7 @@ def test_a_region_that_a_body_names_changes_nothing_else() -> None:
         return {part: body if part == START else named(body) for part, body in held.items()}
 
     changed = dataclasses.replace(program, bodies=bodies)
-    assert render(dataclasses.replace(candidate_of(variant), program=changed)) == variant.source
+    assert render(dataclasses.replace(instance_of(variant), program=changed)) == variant.source
     found = changed.probes({**variant.knobs, "probe": probes.SUMS}, arch)
     assert set(found.regions.values()) == {("start", "all of it")}
 
@@ -206,7 +206,7 @@ def test_the_interpreter_runs_a_probed_text() -> None:
     probed = Variant("probed", variant.op, variant.backend, variant.arch, {**variant.knobs, "probe": 1}, variant.path)  # fmt: skip
     workload = trial.workloads(variant, "tiny")[0]
     assert trial.run(
-        probed, workload, Interpreter(), case=trial.cached_case(variant.op, workload)
+        probed, workload, Interpreter(), example=trial.cached_example(variant.op, workload)
     ).comparison.ok
 
 
@@ -232,15 +232,15 @@ def test_the_command_prints_regions_by_role() -> None:
 def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
-    emit([candidate_of(variant, mode)], tmp_path)
+    emit([instance_of(variant, mode)], tmp_path)
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path))
     (probed,) = variants.variants()
     workload = trial.workloads(variant, "tiny")[0]
-    case = trial.cached_case(variant.op, workload)
-    call = trial.call_of(probed, workload, case.inputs)
+    example = trial.cached_example(variant.op, workload)
+    call = trial.call_of(probed, workload, example.inputs)
     assert "has probes" in (registry.refusal(call, probed) or "")
     workspace = ops.Workspace()
-    operands = {spec.name: None for spec in problems.get(variant.op).operands(workload.form)} | case.inputs
+    operands = {spec.name: None for spec in problems.get(variant.op).operands(workload.form)} | example.inputs
     ops.clear()
     try:
         ops._base.run(variant.op, workload.form, operands, "emulator", probed.id, workspace=workspace)
@@ -252,7 +252,7 @@ def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch
     assert held.elapsed.gt(0).all()
     assert (
         operands["probe"].numel()
-        == layout.ctas(trial.dims_of(variant.op, workload, case.inputs)) * 4 * layout.words
+        == layout.ctas(trial.dims_of(variant.op, workload, example.inputs)) * 4 * layout.words
     )
     assert workspace.bytes >= operands["probe"].numel() * 4
 

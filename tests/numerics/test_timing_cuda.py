@@ -16,36 +16,36 @@ from dsl_kernels.timing import bench, grids, measure
 
 pytestmark = pytest.mark.sm90
 
-CASES = (
-    grids.Case("lightning_indexer", "decode", {"b": 3, "len": 4096, "heads": 64, "next_n": 2}),
-    grids.Case("lightning_indexer", "prefill", {"s": 130, "skv": 4096, "heads": 64}),
-    grids.Case("topk_selector", "default", {"rows": 3, "len": 32768, "k": 2048, "scores": "ties"}),
-    grids.Case("topk_selector", "default", {"rows": 600, "len": 4096, "k": 2048}),
-    grids.Case("sparse_mla", "bf16", {"t": 3, "heads": 16, "pages": 512}),
-    grids.Case("sparse_mla", "fp8", {"t": 3, "heads": 128, "pages": 512, "ids": "holes"}),
-    grids.Case(
+POINTS = (
+    grids.Point("lightning_indexer", "decode", {"b": 3, "len": 4096, "heads": 64, "next_n": 2}),
+    grids.Point("lightning_indexer", "prefill", {"s": 130, "skv": 4096, "heads": 64}),
+    grids.Point("topk_selector", "default", {"rows": 3, "len": 32768, "k": 2048, "scores": "ties"}),
+    grids.Point("topk_selector", "default", {"rows": 600, "len": 4096, "k": 2048}),
+    grids.Point("sparse_mla", "bf16", {"t": 3, "heads": 16, "pages": 512}),
+    grids.Point("sparse_mla", "fp8", {"t": 3, "heads": 128, "pages": 512, "ids": "holes"}),
+    grids.Point(
         "gqa_forward",
         "bf16",
         {"b": 1, "sq": 512, "skv": 512, "heads": 16, "kv_heads": 8, "dim": 128, "causal": 1},
     ),
-    grids.Case("resample_trajectories", "default", {"b": 3, "n": 1024, "m": 1024, "d": 32}),
+    grids.Point("resample_trajectories", "default", {"b": 3, "n": 1024, "m": 1024, "d": 32}),
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op} {case.point}")
-def test_a_point_is_checked_before_it_is_timed(case) -> None:
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.op} {point.name}")
+def test_a_point_is_checked_before_it_is_timed(point) -> None:
     with torch.inference_mode():
-        prepared = grids.prepare(case)
-        record = grids.time_case(case, prepared, baseline=False)
+        fixture = grids.prepare(point)
+        record = grids.time_point(point, fixture, baseline=False)
         assert record["checked"] and record["us"] > 0
-        prepared.calls = lambda variant, launch: [lambda: None]
+        fixture.calls = lambda variant, launch: [lambda: None]
         with pytest.raises(WrongResultError):
-            grids.check_variant(case, prepared)
+            grids.check_variant(point, fixture)
 
 
 def test_a_sustained_run_lasts_and_sees_the_clocks() -> None:
     with torch.inference_mode():
-        calls = grids.prepare(CASES[4]).calls(None, None)
+        calls = grids.prepare(POINTS[4]).calls(None, None)
         short, found = bench.graph_time(calls), bench.sustained(calls, seconds=0.3)
     assert 0.2 < found["seconds"] < 1.5 and 0.5 < found["us"] / short.us < 2
     assert bench.clocks() is None or found["sm_mhz"] > 100

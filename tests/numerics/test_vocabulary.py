@@ -20,14 +20,14 @@ import pytest
 import torch
 
 from codegen.render import render
-from codegen.sweep import Candidate, frame, leaf_modules
+from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.device.torch import fragment
 from dsl_kernels.emulator import EmulatorError, schedules
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
-from dsl_kernels.problems.base import Operand, bind_dims
+from dsl_kernels.problems.base import OperandSpec, bind_dims
 from dsl_kernels.runtime import store
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile import text as t
@@ -545,8 +545,8 @@ def write_own(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
 
 
-def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[Operand, ...]:
-    return tuple(Operand(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
+def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[OperandSpec, ...]:
+    return tuple(OperandSpec(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
 
 # The machinery: a program with its operands, what it should compute, and one change that breaks it.
@@ -568,7 +568,7 @@ class Case:
     name: str
     declare: Callable[[SimpleNamespace, ArchSpec], Schedule]
     bodies: Mapping[str, Body]
-    operands: tuple[Operand, ...]
+    operands: tuple[OperandSpec, ...]
     expected: Callable[[Mapping[str, torch.Tensor]], Mapping[str, torch.Tensor]]
     role: str
     broken: Slip
@@ -608,23 +608,26 @@ def product_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {"c": (inputs["a"].double() @ inputs["b"].double().T).float()}
 
 
-QKV = (Operand("q", (128, 64), "float16"), *(Operand(name, (64, 64), "float16") for name in "kv"))
+QKV = (OperandSpec("q", (128, 64), "float16"), *(OperandSpec(name, (64, 64), "float16") for name in "kv"))
 CASES = (
     Case(
         "replicas",
         replicas,
         {"multiply": multiply_rows, "load": load_both},
-        (*matrices((128, 64 * TILES), (32, 64 * TILES)), Operand("c", (128, 32), "float32", "out")),
+        (*matrices((128, 64 * TILES), (32, 64 * TILES)), OperandSpec("c", (128, 32), "float32", "out")),
         product_of,
         "multiply",
-        with_fields(of(t.Step, kind="release", pending=1), pending=2),
+        with_fields(of(t.PipelineOp, kind="release", pending=1), pending=2),
         "interpreter: releases use 0 of ab under a product that reads it",
     ),
     Case(
         "registers",
         registers,
         {"attend": attend, "load": load_qkv},
-        (*(Operand(name, (64, 64), "bfloat16") for name in "qkv"), Operand("o", (64, 64), "float32", "out")),
+        (
+            *(OperandSpec(name, (64, 64), "bfloat16") for name in "qkv"),
+            OperandSpec("o", (64, 64), "float32", "out"),
+        ),
         softmax_of,
         "attend",
         without(of(t.AwaitProducts)),
@@ -635,7 +638,7 @@ CASES = (
         "atomics",
         atomics,
         {"multiply": add_half, "load": load_half},
-        (*matrices((128, 256), (32, 256)), Operand("c", (128, 32), "float32", "workspace", zeroed=True)),
+        (*matrices((128, 256), (32, 256)), OperandSpec("c", (128, 32), "float32", "workspace", zeroed=True)),
         product_of,
         "multiply",
         twice(of(t.Call)),
@@ -645,7 +648,7 @@ CASES = (
         "turns",
         turns,
         {"multiply": add_in_turn, "load": load_two},
-        (*matrices((128, 128), (32, 128)), Operand("c", (128, 32), "float32", "out")),
+        (*matrices((128, 128), (32, 128)), OperandSpec("c", (128, 32), "float32", "out")),
         in_turn,
         "multiply",
         too_early(of(t.PassTurn)),
@@ -655,7 +658,7 @@ CASES = (
         "stores",
         stores,
         {"multiply": store_tiles, "load": load_columns},
-        (*matrices((128, 64), (128, 64)), Operand("c", (128, 128), "float16", "out")),
+        (*matrices((128, 64), (128, 64)), OperandSpec("c", (128, 128), "float16", "out")),
         product_of,
         "multiply",
         without(of(t.AwaitStores)),
@@ -665,7 +668,7 @@ CASES = (
         "multicast",
         multicast,
         {"multiply": multiply_tiles, "load": load_for_both},
-        (*matrices((128, 64 * TILES), (64, 64 * TILES)), Operand("c", (128, 64), "float32", "out")),
+        (*matrices((128, 64 * TILES), (64, 64 * TILES)), OperandSpec("c", (128, 64), "float32", "out")),
         product_of,
         "load",
         with_fields(of(t.Bulk, multicast=True), multicast=False),
@@ -676,9 +679,11 @@ CASES = (
         strided,
         {"multiply": store_steps, "load": load_steps},
         (
-            Operand("a", ("b", "s", "h", 64), "float16", strides=("a_batch", "a_step", "a_head", 1)),
-            Operand("w", (64, 64), "float16"),
-            Operand("c", ("b", "s", "h", 64), "float16", "out", strides=("c_batch", "c_step", "c_head", 1)),
+            OperandSpec("a", ("b", "s", "h", 64), "float16", strides=("a_batch", "a_step", "a_head", 1)),
+            OperandSpec("w", (64, 64), "float16"),
+            OperandSpec(
+                "c", ("b", "s", "h", 64), "float16", "out", strides=("c_batch", "c_step", "c_head", 1)
+            ),
         ),
         every_step,
         "multiply",
@@ -699,10 +704,10 @@ CASES = (
         "tensor_operand",
         tensor_operand,
         {"epilogue": weigh_and_store, "load": load_qkv, "mma": issue_both},
-        (*QKV, Operand("o", (128, 64), "float16", "out")),
+        (*QKV, OperandSpec("o", (128, 64), "float16", "out")),
         softmax_of,
         "epilogue",
-        too_early(of(t.Step, kind="commit")),
+        too_early(of(t.PipelineOp, kind="commit")),
         "interpreter: touches p_t of use 0 of p, which it does not hold",
         arch="sm_100a",
         limit=2e-3,
@@ -713,11 +718,11 @@ CASES = (
         {"epilogue": write_own, "load": load_own, "mma": issue_for_both},
         (
             *matrices((256, 64 * TILES), (64, 64 * TILES), dtype="bfloat16"),
-            Operand("c", (256, 64), "float32", "out"),
+            OperandSpec("c", (256, 64), "float32", "out"),
         ),
         product_of,
         "mma",
-        too_early(of(t.Step, kind="release")),
+        too_early(of(t.PipelineOp, kind="release")),
         "interpreter: touches a_s of use 0 of ab, which it does not hold",
         arch="sm_100a",
     ),
@@ -725,7 +730,10 @@ CASES = (
         "rows",
         rows,
         {"add": add_rows},
-        (Operand("x", (256, 32), "float32"), Operand("c", (256, 32), "float32", "workspace", zeroed=True)),
+        (
+            OperandSpec("x", (256, 32), "float32"),
+            OperandSpec("c", (256, 32), "float32", "workspace", zeroed=True),
+        ),
         lambda inputs: {"c": inputs["x"] / 2},
         "add",
         without(of(t.Fill)),
@@ -776,7 +784,7 @@ def variant_of(case: Case, program: TileProgram, dsl: str, path: Path) -> Varian
 
 
 def source_of(case: Case, program: TileProgram, dsl: str) -> str:
-    return render(Candidate(program, dsl, get_arch(case.arch), {}, frame(dsl)))
+    return render(Instance(program, dsl, get_arch(case.arch), {}, frame(dsl)))
 
 
 def launch(case: Case, executor: Any, variant: Variant) -> str | None:
@@ -1016,7 +1024,7 @@ def test_a_map_for_two_ways_of_copying_is_refused() -> None:
 
 def test_a_dim_named_as_a_buffer_is_refused() -> None:
     case = BY_NAME["strided"]
-    operands = (Operand("a", ("b", "s", "h", "c_s"), "float16"), *case.operands[1:])
+    operands = (OperandSpec("a", ("b", "s", "h", "c_s"), "float16"), *case.operands[1:])
     with pytest.raises(DslKernelError, match="dim c_s"):
         source_of(case, program_of(dataclasses.replace(case, operands=operands)), "cutedsl")
 

@@ -18,13 +18,14 @@ from typer.testing import CliRunner
 import dsl_kernels
 from codegen.check import check
 from codegen.emit import GENERATED, entry, relative_path
-from codegen.sweep import Candidate, combinations
-from dsl_kernels import env, programs, registry, variants
+from codegen.sweep import Instance, combinations
+from dsl_kernels import backends, env, programs, registry, variants
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.cli import app
-from dsl_kernels.errors import CompileError
+from dsl_kernels.errors import CompileError, ToolchainError
 from dsl_kernels.runtime import cache, pool
 from dsl_kernels.runtime.artifact import Artifact, Operand, Param, Resources
+from dsl_kernels.timing import bench
 from dsl_kernels.verification import runs
 
 TEXT = "# stands for a generated module\n"
@@ -39,13 +40,13 @@ def declared(tmp_path_factory) -> Path:
         program = programs.get(op)
         for arch in ARCHS.values():
             for knobs in combinations(program, arch, 0):
-                candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
+                instance = Instance(program, "tilelang", arch, knobs, Path("none"))
                 if check(program, knobs, arch):
                     continue
-                path = root / relative_path(candidate)
+                path = root / relative_path(instance)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(TEXT)
-                records.append(entry(candidate, TEXT))
+                records.append(entry(instance, TEXT))
     (root / "manifest.json").write_text(json.dumps({"schema": variants.SCHEMA, "variants": records}))
     return root
 
@@ -287,6 +288,27 @@ def test_explain_says_which_tuned_entry_decided(tmp_path):
     )
     assert next(c["tuned_us"] for c in found["candidates"] if c["variant"] == other) == 3.5
     assert "tuned entry" in invoke(*TOPK, "--gpu", "NVIDIA H200").stdout
+
+
+def test_explain_takes_a_gpu_that_is_not_here(monkeypatch):
+    monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(GENERATED))
+    decode = ("explain", "lightning_indexer", "--dim", "b=4,next_n=1,heads=64,max_pages=64,stride=4096")
+    found = data(*decode, "--gpu", "H20")
+    assert (found["gpu"], found["sms"], found["note"]) == ("NVIDIA H20", 78, None)
+    resident = variants.get(found["selection"]["variant"]).knobs["resident"]
+    assert found["selection"]["launch"] == {"ctas": 78 * resident}
+    text = invoke(*decode, "--gpu", "H20").stdout
+    assert (
+        "for H20 with 78 SMs; its rates are published figures, not measured" in text and "note:" not in text
+    )
+    other = data(*decode, "--gpu", "NVIDIA GB200")
+    assert (other["arch"], other["gpu"], other["sms"]) == ("sm_100a", "NVIDIA GB200", 148)
+    assert other["note"] == "no row for NVIDIA GB200 on sm_100a: the rates of the B200"
+    assert "note: no row for NVIDIA GB200" in invoke(*decode, "--gpu", "NVIDIA GB200").stdout
+    # The GPU of this machine counts with the SMs that its driver reports.
+    monkeypatch.setattr("dsl_kernels.cli._machine.gpus", lambda: [gpu("sm_90a")])
+    here = data(*decode)
+    assert (here["gpu"], here["sms"]) == ("NVIDIA GPU", 100) and "for 100 SMs" in here["note"]
 
 
 def test_explain_says_which_dsl_won_and_by_how_much(tmp_path, monkeypatch):
@@ -576,7 +598,7 @@ def test_doctor_tells_needed_from_optional(monkeypatch, tmp_path):
 
 
 def gpu(arch: str | None) -> dict[str, Any]:
-    return {"name": "NVIDIA GPU", "capability": "9.0", "arch": arch}
+    return {"name": "NVIDIA GPU", "capability": "9.0", "sms": 100, "arch": arch}
 
 
 @pytest.mark.parametrize(
@@ -615,6 +637,29 @@ def test_doctor_counts_what_this_machine_needs(
     assert needed == expected | ({f"GPU {i}" for i, arch in enumerate(present) if arch is None}) | (
         set() if fits else {"bundle"}
     )
+
+
+def test_doctor_notes_a_gpu_without_a_row(monkeypatch):
+    known = {"name": "NVIDIA H20", "capability": "9.0", "sms": 78, "arch": "sm_90a"}
+    monkeypatch.setattr("dsl_kernels.cli.machine.gpus", lambda: [known, gpu("sm_90a"), gpu(None)])
+    rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
+    assert [rows[f"GPU {i}"]["status"] for i in range(3)] == ["ok", "note", "broken"]
+    assert rows["GPU 0"]["found"] == "NVIDIA H20, 9.0, 78 SMs, sm_90a"
+    assert "no row for NVIDIA GPU on sm_90a: the rates of the H200, for 100 SMs" in rows["GPU 1"]["found"]
+
+
+def test_doctor_asks_each_backend_what_it_lacks(monkeypatch):
+    def missing(self):
+        raise ToolchainError("some-dsl", expected="SomeDSL 1.0", got="not installed", fix="install some-dsl")
+
+    name = backends.names()[0]
+    monkeypatch.setattr(type(backends.get(name)), "versions", missing)
+    rows = {row["check"]: row for row in json.loads(invoke("doctor", "--json").stdout)["checks"]}
+    assert set(backends.names()) <= set(rows)
+    assert rows[name] == {
+        "check": name, "status": "note", "found": f"some-dsl: not installed (for compiling {name} variants)", "fix": "install some-dsl",
+    }  # fmt: skip
+    assert bench.environment()["versions"]["some-dsl"] is None
 
 
 def test_doctor_says_that_a_cache_is_not_to_be_trusted(tmp_path):

@@ -69,9 +69,9 @@ class CountingExecutor(Executor):
         return
         yield
 
-    def _step(self, step):
-        if step.kind == "acquire" or (step.kind == "commit" and step.slot.pipeline.fill is Engine.PEERS):
-            self._run.uses[step.slot.pipeline.name] += 1
+    def _pipeline_op(self, op):
+        if op.kind == "acquire" or (op.kind == "commit" and op.slot.pipeline.fill is Engine.PEERS):
+            self._run.uses[op.slot.pipeline.name] += 1
         return
         yield
 
@@ -137,11 +137,11 @@ def test_counts_are_what_the_bodies_do(op) -> None:
             arch = get_arch(call.arch)
             dims = {**call.dims, "max_len": call.dims.get("stride", 0)}
             if program.launch:
-                dims |= program.launch(SimpleNamespace(**knobs), dims, arch)
+                dims |= program.launch(SimpleNamespace(**knobs), dims, call.row)
             found = program.counts(SimpleNamespace(**knobs), program.schedule(knobs, arch), dims)
             found = dataclasses.replace(found, flops={name: n for name, n in found.flops.items() if n})
-            # A text shows its products and steps; the bytes that its leaves move, only the leaves know.
-            assert (found.flops, found.steps) == counted(program, knobs, arch, call.form, dims), (knobs, call)
+            # A text shows its products and uses of pipelines; the bytes that its leaves move, only the leaves know.
+            assert (found.flops, found.uses) == counted(program, knobs, arch, call.form, dims), (knobs, call)
             compared += 1
     assert compared > 20
 

@@ -14,10 +14,10 @@ import torch
 
 from codegen.check import check
 from codegen.emit import entry, relative_path
-from codegen.sweep import Candidate, combinations
-from dsl_kernels import ops, problems, programs, registry, variants
+from codegen.sweep import Instance, combinations
+from dsl_kernels import executors, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
-from dsl_kernels.arch import get_arch
+from dsl_kernels.arch import get_arch, gpu_row
 from dsl_kernels.cli import run as cli_run
 from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
@@ -39,10 +39,10 @@ def on_cpu(tmp_path, monkeypatch):
     for op in programs.names():
         program, arch = programs.get(op), get_arch("sm_90a")
         for knobs in combinations(program, arch, 0):
-            candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
+            instance = Instance(program, "tilelang", arch, knobs, Path("none"))
             if not check(program, knobs, arch):
-                records.append(entry(candidate, ""))
-                path = tmp_path / relative_path(candidate)
+                records.append(entry(instance, ""))
+                path = tmp_path / relative_path(instance)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text("")
     (tmp_path / "manifest.json").write_text(json.dumps({"schema": variants.SCHEMA, "variants": records}))
@@ -53,7 +53,7 @@ def on_cpu(tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "CONTEST_PAGES", 8)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(ops._base, "device_facts", lambda index: ("sm_90a", GPU))
+    monkeypatch.setattr(executors, "gpu_at_hand", lambda index: gpu_row("sm_90a", GPU))
     timed = SimpleNamespace(calls=[], gathered=[])
 
     def clock(calls, replays=bench.REPLAYS):
@@ -150,8 +150,8 @@ def test_a_ceiling_that_cannot_be_measured_becomes_a_note(on_cpu, monkeypatch):
 @pytest.mark.parametrize("op", problems.names())
 @pytest.mark.parametrize("grid", grids.GRIDS)
 def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
-    for case in grids.cases(op, grid):
-        form = {"form": case.form, "kv": case.form}
+    for point in grids.points(op, grid):
+        form = {"form": point.form, "kv": point.form}
         program = programs.get(op)
         dims = {
             "rows": 1,
@@ -162,7 +162,7 @@ def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
             "next_n": 1,
             "n": 64,
             "page_size": 0,
-            **{name: value for name, value in case.params.items() if isinstance(value, int)},
+            **{name: value for name, value in point.params.items() if isinstance(value, int)},
             **form,
         }
         accepted = [
@@ -170,47 +170,47 @@ def test_every_point_of_every_grid_is_a_call_some_variant_accepts(op, grid):
             for knobs in combinations(program, get_arch("sm_90a"), 0)
             if all(guard.refuse(knobs, dims) is None for guard in program.guards)
         ]
-        assert accepted, f"no variant of the committed set serves {case}"
+        assert accepted, f"no variant of the committed set serves {point}"
 
 
 def test_an_unknown_grid_lists_the_known():
     with pytest.raises(UnknownNameError, match="serving"):
-        grids.cases("sparse_mla", "servin")
+        grids.points("sparse_mla", "servin")
 
 
-CASES = (
-    grids.Case("lightning_indexer", "decode", {"b": 2, "len": 192, "heads": 64, "next_n": 2}),
-    grids.Case("lightning_indexer", "prefill", {"s": 3, "skv": 130, "heads": 64}),
-    grids.Case("topk_selector", "default", {"rows": 3, "len": 300, "k": 64, "scores": "ties"}),
-    grids.Case("sparse_mla", "bf16", {"t": 2, "heads": 16, "pages": 8, "topk": 128}),
-    grids.Case("resample_trajectories", "default", {"b": 2, "n": 50, "m": 9, "d": 8, "targets": "mixed"}),
-    grids.Case("sparse_mla", "fp8", {"t": 2, "heads": 16, "pages": 8, "topk": 128, "ids": "holes"}),
+POINTS = (
+    grids.Point("lightning_indexer", "decode", {"b": 2, "len": 192, "heads": 64, "next_n": 2}),
+    grids.Point("lightning_indexer", "prefill", {"s": 3, "skv": 130, "heads": 64}),
+    grids.Point("topk_selector", "default", {"rows": 3, "len": 300, "k": 64, "scores": "ties"}),
+    grids.Point("sparse_mla", "bf16", {"t": 2, "heads": 16, "pages": 8, "topk": 128}),
+    grids.Point("resample_trajectories", "default", {"b": 2, "n": 50, "m": 9, "d": 8, "targets": "mixed"}),
+    grids.Point("sparse_mla", "fp8", {"t": 2, "heads": 16, "pages": 8, "topk": 128, "ids": "holes"}),
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.op}-{case.form}")
-def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, case):
+@pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.op}-{point.form}")
+def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, point):
     monkeypatch.setattr(bench, "MAX_TURNS", 2)
     monkeypatch.setattr(bench, "turns", lambda touched: 2)
-    prepared = grids.prepare(case)
-    record = grids.time_case(case, prepared, baseline=False)
-    selection = registry.select(grids.call_of(case, prepared))
+    fixture = grids.prepare(point)
+    record = grids.time_point(point, fixture, baseline=False)
+    selection = registry.select(grids.call_of(point, fixture))
     assert record["variant"] == selection.variant.id and record["us"] == 1.0
-    assert record["gbps"] == pytest.approx(problems.get(case.op).bytes(case.form, prepared.dims) / 1e3)
+    assert record["gbps"] == pytest.approx(problems.get(point.op).bytes(point.form, fixture.dims) / 1e3)
     assert [used.variant.id for used in steps.used()] == [selection.variant.id]
     if "ceiling_us" in record:
         assert record["ceiling_us"] == 3.0 and record["ratio"] == pytest.approx(1 / 3) and on_cpu.gathered
-    assert ("ceiling_us" in record) == (case.form != "prefill" and case.op in module_names(grids.__path__))
+    assert ("ceiling_us" in record) == (point.form != "prefill" and point.op in module_names(grids.__path__))
     json.dumps(record)
 
 
 def test_tuning_times_every_variant_that_accepts_and_the_registry_obeys(on_cpu, monkeypatch):
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
-    case = CASES[2]
-    prepared = grids.prepare(case)
-    call = grids.call_of(case, prepared)
-    accepted = {v.id for v in variants.variants(case.op) if registry.refusal(call, v) is None}
-    entry = grids.tune_case(case, prepared)
+    point = POINTS[2]
+    fixture = grids.prepare(point)
+    call = grids.call_of(point, fixture)
+    accepted = {v.id for v in variants.variants(point.op) if registry.refusal(call, v) is None}
+    entry = grids.tune_point(point, fixture)
     assert set(entry["us"]) == accepted and entry["us"][entry["variant"]] == min(entry["us"].values())
     losing = max(entry["us"], key=lambda name: entry["us"][name])
     path = grids.write_tuned(GPU, [{**entry, "variant": losing}], {"command": "test"})
@@ -224,11 +224,11 @@ def test_tuning_times_every_variant_that_accepts_and_the_registry_obeys(on_cpu, 
 
 def test_tuning_tries_splits_in_whole_clusters(on_cpu, monkeypatch):
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
-    case = grids.Case("sparse_mla", "bf16", {"t": 1, "heads": 16, "pages": 8, "topk": 2048})
+    point = grids.Point("sparse_mla", "bf16", {"t": 1, "heads": 16, "pages": 8, "topk": 2048})
     launches = grids._grid("sparse_mla").launches
-    assert launches(case, {"splits": 16}, {"cluster": 8}) == [{"splits": 8}, {"splits": 32}]
-    assert launches(case, {"splits": 32}, {"cluster": 1}) == [{"splits": 16}]
-    entry = grids.tune_case(CASES[3], grids.prepare(CASES[3]))
+    assert launches(point, {"splits": 16}, {"cluster": 8}) == [{"splits": 8}, {"splits": 32}]
+    assert launches(point, {"splits": 32}, {"cluster": 1}) == [{"splits": 16}]
+    entry = grids.tune_point(POINTS[3], grids.prepare(POINTS[3]))
     assert entry["bucket"] == {"t": 2, "heads": 16, "topk": 128} and set(entry["launch"]) <= {"splits"}
 
 
@@ -239,7 +239,7 @@ def bench_command(monkeypatch, *args):
 
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(bench, "require_gpu", lambda: GPU)
-    monkeypatch.setattr(grids, "cases", lambda op, grid: [case for case in CASES if case.op == op])
+    monkeypatch.setattr(grids, "points", lambda op, grid: [point for point in POINTS if point.op == op])
     return CliRunner().invoke(app, ["bench", *args])
 
 
@@ -248,10 +248,10 @@ def test_the_bench_command_writes_records_and_the_tuned_table(on_cpu, monkeypatc
     result = bench_command(monkeypatch, "--tune", "--no-baseline", "--json", "--out", str(path))
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert len(report["records"]) == len(report["tuned"]) == len(CASES) == len(path.read_text().splitlines())
+    assert len(report["records"]) == len(report["tuned"]) == len(POINTS) == len(path.read_text().splitlines())
     assert {record["rule"] for record in report["records"]} == {"fastest of a sweep"}
     table = json.loads((tmp_path / "tuned" / "nvidia_h200.json").read_text())
-    assert table["schema"] == registry.TUNED_SCHEMA and len(table["entries"]) == len(CASES)
+    assert table["schema"] == registry.TUNED_SCHEMA and len(table["entries"]) == len(POINTS)
     text = bench_command(monkeypatch, "topk_selector", "--no-baseline").stdout
     assert "topk_selector on NVIDIA H200" in text and "ceiling us" in text
 
@@ -259,10 +259,10 @@ def test_the_bench_command_writes_records_and_the_tuned_table(on_cpu, monkeypatc
 def test_the_bench_command_survives_a_variant_that_cannot_be_loaded(on_cpu, monkeypatch):
     right = grids.prepare
 
-    def broken(case, seed=0):
-        if case.form == "fp8":
+    def broken(point, seed=0):
+        if point.form == "fp8":
             raise ToolchainError("nvcc", expected="nvcc", got="none", fix="install it")
-        return right(case, seed)
+        return right(point, seed)
 
     monkeypatch.setattr(grids, "prepare", broken)
     result = bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json")
@@ -405,22 +405,22 @@ def test_pairs_are_timed_in_turns(monkeypatch):
 def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
     """The check runs the variant for real: one that leaves its outputs as they were is refused."""
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
-    for case in CASES:
-        prepared = grids.prepare(case)
-        assert grids.check_variant(case, prepared).ok
-        right = prepared.calls
-        prepared.calls = lambda variant, launch: [lambda: None]
-        with pytest.raises(WrongResultError, match=case.op):
-            grids.time_case(case, prepared, baseline=False)
-        assert grids.time_case(case, prepared, baseline=False, check=False)["checked"] is False
-        prepared.calls = right
+    for point in POINTS:
+        fixture = grids.prepare(point)
+        assert grids.check_variant(point, fixture).ok
+        right = fixture.calls
+        fixture.calls = lambda variant, launch: [lambda: None]
+        with pytest.raises(WrongResultError, match=point.op):
+            grids.time_point(point, fixture, baseline=False)
+        assert grids.time_point(point, fixture, baseline=False, check=False)["checked"] is False
+        fixture.calls = right
     failed: list[str] = []
-    case = CASES[2]
-    prepared = grids.prepare(case)
-    held = registry.select(grids.call_of(case, prepared)).variant.id
-    every = prepared.calls
-    prepared.calls = lambda variant, launch: [lambda: None] if variant == held else every(variant, launch)
-    entry = grids.tune_case(case, prepared, failed)
+    point = POINTS[2]
+    fixture = grids.prepare(point)
+    held = registry.select(grids.call_of(point, fixture)).variant.id
+    every = fixture.calls
+    fixture.calls = lambda variant, launch: [lambda: None] if variant == held else every(variant, launch)
+    entry = grids.tune_point(point, fixture, failed)
     assert held not in entry["us"] and len(entry["us"]) > 1 and held in failed[0]
 
 
@@ -431,22 +431,22 @@ def test_rows_of_a_prompt_and_of_dense_attention_are_checked_too(on_cpu, monkeyp
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(grid, "DECODE_ROWS", 2)
     dense = {"b": 1, "sq": 40, "skv": 40, "heads": 2, "kv_heads": 1, "dim": 128, "causal": 1}
-    for case in (CASES[2], grids.Case("gqa_forward", "bf16", dense)):
-        prepared = grids.prepare(case)
-        assert grids.check_variant(case, prepared).ok
-        prepared.calls = lambda variant, launch: [lambda: None]
+    for point in (POINTS[2], grids.Point("gqa_forward", "bf16", dense)):
+        fixture = grids.prepare(point)
+        assert grids.check_variant(point, fixture).ok
+        fixture.calls = lambda variant, launch: [lambda: None]
         with pytest.raises(WrongResultError):
-            grids.check_variant(case, prepared)
+            grids.check_variant(point, fixture)
 
 
 def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
-    case = CASES[2]
-    prepared = grids.prepare(case)
-    found = grids.regret_case(case, prepared)
-    chosen = registry.select(grids.call_of(case, prepared)).variant.id
+    point = POINTS[2]
+    fixture = grids.prepare(point)
+    found = grids.regret_point(point, fixture)
+    chosen = registry.select(grids.call_of(point, fixture)).variant.id
     # A call's "time" is its place in the order of timing, so the first that was timed is the fastest.
-    names = [variant.id for variant in grids.runnable(case, prepared)]
+    names = [variant.id for variant in grids.runnable(point, fixture)]
     assert (found["variant"], found["us"]) == (chosen, names.index(chosen) + 1.0)
     assert found["regret"]["best"] == names[0] and found["regret"]["lost"] == names.index(chosen)
     assert found["regret"]["variants"] == len(names)
@@ -458,8 +458,8 @@ def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
 
 def test_the_regret_command_leaves_out_what_was_tuned(on_cpu, monkeypatch, tmp_path):
     everything = json.loads(bench_command(monkeypatch, "--regret", "--json").stdout)
-    assert len(everything["records"]) == len(CASES) and {s["op"] for s in everything["regret"]} == {
-        c.op for c in CASES
+    assert len(everything["records"]) == len(POINTS) and {s["op"] for s in everything["regret"]} == {
+        c.op for c in POINTS
     }
     bench_command(monkeypatch, "topk_selector", "--tune", "--no-baseline")
     report = json.loads(bench_command(monkeypatch, "--regret", "--json").stdout)
@@ -473,37 +473,37 @@ def test_points_of_the_record_file_are_skipped_and_a_limit_leaves_the_rest(on_cp
     args = ("--no-baseline", "--json", "--out", str(path))
     monkeypatch.setattr(cli_run.time, "monotonic", iter(range(0, 10**6, 10)).__next__)
     first = json.loads(bench_command(monkeypatch, *args, "--limit", "15").stdout)
-    assert len(first["records"]) == 1 and first["left_out"] == len(CASES) - 1
+    assert len(first["records"]) == 1 and first["left_out"] == len(POINTS) - 1
     # The process was killed within a line.
     path.write_text(path.read_text() + '{"op": "sparse')
     rest = json.loads(bench_command(monkeypatch, *args).stdout)
-    assert rest["skipped"] == 1 and len(rest["records"]) == len(CASES) - 1 and rest["left_out"] == 0
-    assert {row["point"] for row in bench.read_records(path)} == {case.point for case in CASES}
+    assert rest["skipped"] == 1 and len(rest["records"]) == len(POINTS) - 1 and rest["left_out"] == 0
+    assert {row["point"] for row in bench.read_records(path)} == {point.name for point in POINTS}
     nothing = json.loads(bench_command(monkeypatch, *args).stdout)
-    assert nothing["skipped"] == len(CASES) and nothing["records"] == []
+    assert nothing["skipped"] == len(POINTS) and nothing["records"] == []
     # Another question about the same points, another commit, or --again.
-    assert len(json.loads(bench_command(monkeypatch, *args, "--regret").stdout)["records"]) == len(CASES)
-    assert len(json.loads(bench_command(monkeypatch, *args, "--again").stdout)["records"]) == len(CASES)
+    assert len(json.loads(bench_command(monkeypatch, *args, "--regret").stdout)["records"]) == len(POINTS)
+    assert len(json.loads(bench_command(monkeypatch, *args, "--again").stdout)["records"]) == len(POINTS)
     monkeypatch.setattr(bench, "commit", lambda: "another")
-    assert len(json.loads(bench_command(monkeypatch, *args).stdout)["records"]) == len(CASES)
+    assert len(json.loads(bench_command(monkeypatch, *args).stdout)["records"]) == len(POINTS)
 
 
 def test_any_beginning_of_the_wide_grid_lies_all_over_it():
-    points = [case for op in problems.names() for case in grids.cases(op, "wide")]
+    points = [point for op in problems.names() for point in grids.points(op, "wide")]
     order = grids.spread(points)
     assert sorted(map(repr, order)) == sorted(map(repr, points)) and len(points) > 500
     assert grids.spread(points) == order
     for count in (100, 300):
         begun = order[:count]
         for op in problems.names():
-            share = sum(case.op == op for case in points) / len(points)
-            assert abs(sum(case.op == op for case in begun) / count - share) < 0.1
-    assert {case.params["t"] for case in order[:150] if case.op == "sparse_mla"} >= {1, 8, 37, 96, 512}
+            share = sum(point.op == op for point in points) / len(points)
+            assert abs(sum(point.op == op for point in begun) / count - share) < 0.1
+    assert {point.params["t"] for point in order[:150] if point.op == "sparse_mla"} >= {1, 8, 37, 96, 512}
 
 
 def test_the_wide_grid_holds_what_it_promises():
     mla, rows, scores = (
-        grids.cases(op, "wide") for op in ("sparse_mla", "topk_selector", "lightning_indexer")
+        grids.points(op, "wide") for op in ("sparse_mla", "topk_selector", "lightning_indexer")
     )
     sizes = {1, 2, 3, 8, 16, 24, 37, 48, 64, 96, 128, 200, 512}
     for form in ("bf16", "fp8"):
@@ -554,10 +554,10 @@ def test_a_long_call_is_timed_sustained_too(on_cpu, monkeypatch):
     monkeypatch.setattr(
         bench, "sustained", lambda calls: asked.append(len(calls)) or {"us": 400.0, "watts": 700.0}
     )
-    prepared = grids.prepare(CASES[2])
-    assert grids.time_case(CASES[2], prepared, baseline=False)["sustained"] is None
+    fixture = grids.prepare(POINTS[2])
+    assert grids.time_point(POINTS[2], fixture, baseline=False)["sustained"] is None
     monkeypatch.setattr(bench, "graph_time", lambda calls, replays=0: bench.Timing(350.0, 350.0, 350.0, 1, 1))
-    record = grids.time_case(CASES[2], prepared, baseline=False)
+    record = grids.time_point(POINTS[2], fixture, baseline=False)
     assert record["sustained"] == {"us": 400.0, "watts": 700.0} and asked == [1]
     assert set(record["clocks"]) == {"before", "after"}
 
@@ -615,7 +615,9 @@ def test_bench_takes_only_the_points_that_match(on_cpu, monkeypatch):
     chosen = json.loads(
         bench_command(monkeypatch, "--no-baseline", "--json", "--point", "^fp8 .*heads=").stdout
     )
-    assert [row["form"] for row in chosen["records"]] == ["fp8"] * sum(case.form == "fp8" for case in CASES)
+    assert [row["form"] for row in chosen["records"]] == ["fp8"] * sum(
+        point.form == "fp8" for point in POINTS
+    )
     for text, expected in (("t=12345", "a form or sizes of the grid"), ("(", "a regular expression")):
         refused = bench_command(monkeypatch, "--point", text)
         assert refused.exit_code == 2 and expected in " ".join(refused.output.split())

@@ -190,7 +190,7 @@ def test_what_torch_does_in_place_of_an_op_is_the_op(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(measure, "DEVICE", "cpu")
     drawn = []
     prepare = grids.prepare
-    monkeypatch.setattr(grids, "prepare", lambda case, seed: drawn.append(prepare(case, seed)) or drawn[-1])
+    monkeypatch.setattr(grids, "prepare", lambda point, seed: drawn.append(prepare(point, seed)) or drawn[-1])
     monkeypatch.setattr("dsl_kernels.timing.bench.turns", lambda touched: 1)
     made = targets.target("sparse_mla", {"t": 2, "pages": 8, "topk": 128}, "torch")
     given = drawn[0].baseline[-1]

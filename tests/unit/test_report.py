@@ -68,7 +68,7 @@ def test_every_published_figure_stands_for_a_point_that_bench_can_time() -> None
     for figure in peers.figures:
         problems.get(figure.op).operands(figure.form)
         known = {
-            name for grid in grids.GRIDS for case in grids.cases(figure.op, grid) for name in case.params
+            name for grid in grids.GRIDS for point in grids.points(figure.op, grid) for name in point.params
         }
         assert figure.sizes.keys() <= known and figure.us > 0
         assert any(figure.peer.startswith(name) for name in peers.versions)

@@ -12,7 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from dsl_kernels import env, measured, ops, registry, variants
+from dsl_kernels import env, executors, measured, ops, registry, variants
+from dsl_kernels.arch import gpu_row
 from dsl_kernels.cli import app
 from dsl_kernels.cli.tune import seconds_of, sizes_of
 from dsl_kernels.errors import CompileError, InvalidArgumentError, LaunchError, ToolchainError
@@ -20,7 +21,7 @@ from dsl_kernels.runtime import pool, store
 from dsl_kernels.timing import bench, grids, measure, search
 
 GPU = "NVIDIA H200"
-CASE = grids.Case("topk_selector", "default", {"rows": 2, "len": 300, "k": 64})
+POINT = grids.Point("topk_selector", "default", {"rows": 2, "len": 300, "k": 64})
 DIMS = "rows=2,len=300,k=64"
 
 
@@ -35,7 +36,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(ops._base, "device_facts", lambda index: ("sm_90a", GPU))
+    monkeypatch.setattr(executors, "gpu_at_hand", lambda index: gpu_row("sm_90a", GPU))
     monkeypatch.setattr(bench, "require_gpu", lambda: GPU)
     monkeypatch.setattr(bench, "turns", lambda touched: 1)
     monkeypatch.setattr(variants, "_lent", {})
@@ -151,7 +152,7 @@ def test_a_torn_journal_and_a_variant_that_never_came_back(machine) -> None:
 
 def test_an_interrupted_search_blames_no_variant(machine, monkeypatch) -> None:
     journal = search.Journal(search.journal_path(env.tuned_root(), GPU))
-    found = search.Search(CASE, grids.prepare(CASE), journal, 0.0)
+    found = search.Search(POINT, grids.prepare(POINT), journal, 0.0)
 
     def interrupted(calls, replays=0):
         raise KeyboardInterrupt
@@ -167,10 +168,10 @@ def test_a_wrong_variant_is_never_recorded(machine, monkeypatch) -> None:
     wrong = committed()[0]
     right = grids.check_variant
 
-    def check(case, prepared, variant=None, launch=None):
+    def check(point, fixture, variant=None, launch=None):
         if variant == wrong:
             raise search.WrongResultError(variant, expected="the reference", got="other", fix="report it")
-        return right(case, prepared, variant, launch)
+        return right(point, fixture, variant, launch)
 
     monkeypatch.setattr(grids, "check_variant", check)
     machine.us[wrong] = 0.1
@@ -210,7 +211,7 @@ def test_next_are_the_models_best_and_neighbours_of_the_fastest(machine) -> None
     known = {v.id: v for v in search.swept(call(), 1)}
     fastest = known[committed()[0]]
     waiting = [v for v in known.values() if v.id not in committed()]
-    found = search.Search(CASE, grids.prepare(CASE), search.Journal(env.tuned_root() / "j"), 0.0, jobs=3)
+    found = search.Search(POINT, grids.prepare(POINT), search.Journal(env.tuned_root() / "j"), 0.0, jobs=3)
     found.times = [search.Timed(fastest.id, {}, 1.0)]
     chosen = found._next(waiting, known)
     assert len(chosen) == 6 and waiting[0] in chosen
@@ -291,11 +292,11 @@ def test_sizes_name_points() -> None:
     for wrong in ("t", "t=", "=1", "t=1//2", "t=-1", "t=1.5"):
         with pytest.raises(InvalidArgumentError, match="name=integer"):
             sizes_of([wrong])
-    found = search.named_cases("sparse_mla", None, {"t": [1, 37], "heads": [16]})
-    assert [case.params for case in found] == [{"t": t, "heads": 16, "pages": 4096} for t in (1, 37)]
-    assert search.named_cases("lightning_indexer", None, {"skv": [4096]})[0].form == "prefill"
+    found = search.named_points("sparse_mla", None, {"t": [1, 37], "heads": [16]})
+    assert [point.params for point in found] == [{"t": t, "heads": 16, "pages": 4096} for t in (1, 37)]
+    assert search.named_points("lightning_indexer", None, {"skv": [4096]})[0].form == "prefill"
     with pytest.raises(InvalidArgumentError, match="one of t, heads"):
-        search.named_cases("sparse_mla", "bf16", {"rows": [1]})
+        search.named_points("sparse_mla", "bf16", {"rows": [1]})
 
 
 def test_tune_says_what_it_needs() -> None:

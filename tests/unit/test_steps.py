@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from codegen.check import check as check_resources
 from codegen.emit import entry, relative_path
-from codegen.sweep import Candidate, combinations
+from codegen.sweep import Instance, combinations
 from dsl_kernels import ops, programs, variants
 from dsl_kernels.arch import get_arch
 from dsl_kernels.dsa import steps
@@ -30,9 +30,9 @@ def declared(tmp_path, monkeypatch):
     for op in programs.names():
         program, arch = programs.get(op), get_arch("sm_90a")
         for knobs in combinations(program, arch, 0):
-            candidate = Candidate(program, "tilelang", arch, knobs, Path("none"))
+            instance = Instance(program, "tilelang", arch, knobs, Path("none"))
             if not check_resources(program, knobs, arch):
-                records.append({**entry(candidate, ""), "file": relative_path(candidate)})
+                records.append({**entry(instance, ""), "file": relative_path(instance)})
     (tmp_path / "manifest.json").write_text(json.dumps({"schema": variants.SCHEMA, "variants": records}))
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(tmp_path))
     ops.clear()

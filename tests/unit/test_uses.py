@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dsl_kernels.arch import ARCHS, ArchSpec
 from dsl_kernels.errors import DeclarationError
-from dsl_kernels.problems.base import Operand, Problem
+from dsl_kernels.problems.base import OperandSpec, Problem
 from dsl_kernels.runtime.artifact import TensorMap
 from dsl_kernels.tile.lang import (
     START,
@@ -27,7 +28,7 @@ from dsl_kernels.tile.lang import (
     Space,
     TileProgram,
 )
-from dsl_kernels.tile.text import Box, Recorder, Span, Writes, leaf
+from dsl_kernels.tile.text import Box, Call, Recorder, Span, Writes, leaf
 
 SHARED, REGISTER = Space.SHARED, Space.REGISTER
 ARCH = ARCHS["sm_90a"]
@@ -47,10 +48,10 @@ SCHEDULE = Schedule(
     maps=(TensorMap("x_map", "x", "BFLOAT16", ("64", "rows"), ("128",), (64, 64), (1, 1)),),
 )
 OPERANDS = (
-    Operand("x", ("rows", 64), "bfloat16"),
-    Operand("w", ("rows", 64), "bfloat16"),
-    Operand("y", ("rows", 64), "float32", "out"),
-    Operand("scale", (), "float32", "scalar"),
+    OperandSpec("x", ("rows", 64), "bfloat16"),
+    OperandSpec("w", ("rows", 64), "bfloat16"),
+    OperandSpec("y", ("rows", 64), "float32", "out"),
+    OperandSpec("scale", (), "float32", "scalar"),
 )
 
 
@@ -87,7 +88,7 @@ def work(m: Recorder) -> None:
 BODIES = {START: start, "work": work, "load": load}
 
 
-def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[Operand, ...]) -> TileProgram:
+def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[OperandSpec, ...]) -> TileProgram:
     none: Callable[..., Any] = lambda *_: {}  # noqa: E731
     problem = Problem("toy", "", {"default": operands}, (), none, none, none, none, none)  # type: ignore[arg-type]
     return TileProgram(
@@ -103,7 +104,7 @@ def program(schedule: Schedule, bodies: dict[str, Any], operands: tuple[Operand,
 
 def text(
     schedule: Schedule = SCHEDULE,
-    operands: tuple[Operand, ...] = OPERANDS,
+    operands: tuple[OperandSpec, ...] = OPERANDS,
     arch: ArchSpec = ARCH,
     **bodies: Any,
 ) -> Any:
@@ -226,9 +227,9 @@ def test_a_tensor_map_that_nothing_is_copied_from() -> None:
 
 
 def test_an_operand_that_is_not_used() -> None:
-    refused("input z", "none", operands=(*OPERANDS, Operand("z", ("rows",), "float32")))
-    refused("output z", "none", operands=(*OPERANDS, Operand("z", ("rows",), "float32", "out")))
-    refused("scalar z", "none", operands=(*OPERANDS, Operand("z", (), "float32", "scalar")))
+    refused("input z", "none", operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32")))
+    refused("output z", "none", operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32", "out")))
+    refused("scalar z", "none", operands=(*OPERANDS, OperandSpec("z", (), "float32", "scalar")))
 
 
 def test_an_output_that_is_only_read() -> None:
@@ -327,4 +328,37 @@ def test_span_counts_as_a_read() -> None:
         m.bulk(ring.ring_s, Span("z", "bfloat16", 0, 64, 0, 64), ring)
         m.commit(ring)
 
-    assert text(operands=(*OPERANDS, Operand("z", ("rows",), "float32")), load=spans)
+    assert text(operands=(*OPERANDS, OperandSpec("z", ("rows",), "float32")), load=spans)
+
+
+def _called(say: Callable[[Recorder], None]) -> list[tuple[Any, ...]]:
+    """The arguments of each call of a leaf that a body says, values by their text."""
+    m = Recorder(SimpleNamespace(threads=128), SCHEDULE, ARCH, "work", OPERANDS)
+    say(m)
+    return [tuple(map(repr, s.arguments)) for s in m.statements if isinstance(s, Call)]
+
+
+@leaf
+def shift(rows: int, source: Any, threads: int, thread: Any, scale: float) -> None:
+    """Takes a size, a thread and a scalar of the kernel by their names, and what only the call knows."""
+
+
+def test_a_call_may_leave_out_what_is_called_like_the_kernels_own() -> None:
+    full = _called(lambda m: write(m, m.operand("y"), m.buffer("acc"), m.buffer("red_s"), m.scalar("scale")))
+    assert _called(lambda m: write(m, m.buffer("acc"), m.buffer("red_s"))) == full
+    short = _called(lambda m: shift(m, m.buffer("acc"), 128, rows=1))
+    assert short == _called(lambda m: shift(m, 1, m.buffer("acc"), 128, m.thread, m.scalar("scale")))
+
+
+@pytest.mark.parametrize(
+    ("say", "got"),
+    [
+        (lambda m: write(m, m.buffer("acc")), "expected source, scratch; the rest of y, source, scratch, scale by name; got 1 arguments"),
+        (lambda m: write(m, m.buffer("acc"), m.buffer("red_s"), rows=2), "got no parameter rows"),
+        (lambda m: write(m, *[m.buffer("acc")] * 5), "got 5 arguments"),
+    ],
+)  # fmt: skip
+def test_a_call_that_does_not_fit_its_leaf_is_refused(say: Callable[[Recorder], None], got: str) -> None:
+    with pytest.raises(DeclarationError) as error:
+        _called(say)
+    assert got in str(error.value) and "leaf write in work" in str(error.value)

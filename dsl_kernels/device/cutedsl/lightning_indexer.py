@@ -56,7 +56,7 @@ def inverse_of(size):
 
 
 @cute.jit
-def place_when_even(b, cta, ctas: cutlass.Constexpr):
+def place_when_even(b, cta, ctas):
     """(seq, tile, step): when tiles are dealt evenly, a sequence has `step` CTAs, and this one starts at `tile`."""
     seq, tile, group = Int32(0), cta, Int32(ctas)
     if b > 1:
@@ -78,7 +78,7 @@ def find_share(
     skip_below,
     keys: cutlass.Constexpr,
     cta,
-    ctas: cutlass.Constexpr,
+    ctas,
     lane,
 ):
     """Which key tiles this CTA scores: (seq, tile, need, turns, step).

@@ -8,11 +8,11 @@ neither pipe holds the other up.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32
+from cutlass import Float32, Int64, Uint32
 from cutlass._mlir.dialects import math as mlir_math
 from cutlass.cute.nvgpu import tcgen05
 
-from .lightning_indexer import window_begin, window_end
+from .lightning_indexer import length_to_score, window_begin, window_end
 
 KEYS = 128
 LANE_STRIDE = 1 << 16
@@ -49,25 +49,9 @@ def weigh_one(logit, dots, query, weight, thread):
     logit[0] = _weighted_relu_sum([dots[query * heads + h] for h in range(heads)], weight, heads)
 
 
-@cute.jit
-def read_query_lengths(
-    length: cute.Tensor,
-    seq_lens: cute.Pointer,
-    seq,
-    query,
-    queries: cutlass.Constexpr,
-    next_n,
-    skip_below,
-    thread,
-):
+def read_query_lengths(length, seq_lens, seq, query, queries, next_n, skip_below, thread):
     """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
-    own = query + thread % 32
-    found = Int32(0)
-    if own < next_n:
-        found = seq_lens[seq * next_n + own]
-        if found <= skip_below:
-            found = Int32(0)
-    length[0] = found
+    length[0] = length_to_score(seq_lens, seq, query + thread % 32, next_n, skip_below)
 
 
 @cute.jit

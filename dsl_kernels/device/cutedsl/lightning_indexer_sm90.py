@@ -10,9 +10,9 @@ query's. Four: every lane gets one query's, of both keys.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32
+from cutlass import Float32, Int64, Uint32
 
-from .lightning_indexer import window_begin, window_end
+from .lightning_indexer import length_to_score, window_begin, window_end
 
 
 def _key(thread, queries):
@@ -83,25 +83,9 @@ def one_length(length, need):
     length[0] = need
 
 
-@cute.jit
-def read_query_lengths(
-    length: cute.Tensor,
-    seq_lens: cute.Pointer,
-    seq,
-    query,
-    queries: cutlass.Constexpr,
-    next_n,
-    skip_below,
-    thread,
-):
+def read_query_lengths(length, seq_lens, seq, query, queries, next_n, skip_below, thread):
     """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes whole."""
-    own = query + _query(thread, queries)
-    found = Int32(0)
-    if own < next_n:
-        found = seq_lens[seq * next_n + own]
-        if found <= skip_below:
-            found = Int32(0)
-    length[0] = found
+    length[0] = length_to_score(seq_lens, seq, query + _query(thread, queries), next_n, skip_below)
 
 
 @cute.jit

@@ -193,6 +193,13 @@ def one_length(length: Any, need: int) -> None:
     length.fill_(need)
 
 
+def _store(row: Any, values: Any, key: int, begin: int, end: int) -> None:
+    """The values of the keys from `key` on that lie in [begin, end)."""
+    start, stop = max(begin, key), min(end, key + len(values))
+    if start < stop:
+        row[start:stop] = values[start - key : stop - key]
+
+
 @leaf
 def store_logits(
     logits: Writes,
@@ -209,9 +216,8 @@ def store_logits(
 ) -> None:
     """Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as each has keys."""
     for i, upto in enumerate(length.tolist()):
-        count = min(logit.shape[0], upto - key)
-        if count > 0:
-            logits[seq, query + i, key : key + count] = logit[:count, i] * scale[:count]
+        if query + i < next_n:
+            _store(logits[seq, query + i], logit[:, i] * scale, key, 0, upto)
 
 
 def _window(k_start: Any, k_end: Any, row: int, s: int, skv: int, skip_below: int) -> tuple[int, int]:
@@ -280,9 +286,8 @@ def store_window(
 ) -> None:
     """Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's window."""
     for i, (low, count) in enumerate(zip(begin.tolist(), size.tolist(), strict=True)):
-        start, end = max(low, key), min(low + count, key + logit.shape[0])
-        if start < end:
-            logits[row + i, start:end] = logit[start - key : end - key, i] * scale[start - key : end - key]
+        if count:
+            _store(logits[row + i], logit[:, i] * scale, key, low, low + count)
 
 
 @leaf
@@ -312,9 +317,8 @@ def store_query(
     thread: Any,
 ) -> None:
     """Logits of one query and the keys from `key` on, times their scales: as many as the query has keys."""
-    count = min(logit.shape[0], int(length[query]) - key) if query < next_n else 0
-    if count > 0:
-        logits[seq, query, key : key + count] = logit[:count] * scale[:count]
+    if query < next_n:
+        _store(logits[seq, query], logit * scale, key, 0, int(length[query]))
 
 
 @leaf
@@ -331,7 +335,5 @@ def store_row(
     thread: Any,
 ) -> None:
     """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
-    low, high = int(begin[j]), int(begin[j]) + int(size[j])
-    start, end = max(low, key), min(high, key + logit.shape[0])
-    if start < end:
-        logits[row, start:end] = logit[start - key : end - key] * scale[start - key : end - key]
+    if size[j]:
+        _store(logits[row], logit * scale, key, int(begin[j]), int(begin[j] + size[j]))

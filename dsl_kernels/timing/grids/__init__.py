@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ... import measured, ops, problems, registry, variants
+from ... import executors, measured, ops, problems, registry, variants
 from ..._discover import discover, module_names
 from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
 from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError, WrongResultError
@@ -31,7 +31,7 @@ Calls = Callable[[str | None, Mapping[str, int] | None], list[bench.Call]]
 
 @checked
 @dataclass(frozen=True)
-class Case:
+class Point:
     """One point of a grid: an op, a form and its sizes."""
 
     op: str
@@ -43,7 +43,7 @@ class Case:
         return " ".join(f"{name}={value}" for name, value in self.params.items())
 
     @property
-    def point(self) -> str:
+    def name(self) -> str:
         """Form and sizes: what `--point` is searched in, and what a record is found by again."""
         return f"{self.form} {self.label}"
 
@@ -64,8 +64,8 @@ class Sample:
 
 
 @dataclass
-class Prepared:
-    """A case on the GPU.
+class Fixture:
+    """A point on the GPU.
 
     Attributes:
         calls: (variant, launch dims), each None for the registry's choice -> the turns of its rotation.
@@ -84,11 +84,11 @@ class Prepared:
     sample: Callable[[], Sample] | None = None
     _expected: tuple[Sample, dict[str, torch.Tensor]] | None = field(default=None, repr=False)
 
-    def expected(self, case: Case) -> tuple[Sample, dict[str, torch.Tensor]] | None:
+    def expected(self, point: Point) -> tuple[Sample, dict[str, torch.Tensor]] | None:
         """The sample and its reference, made once."""
         if self._expected is None and self.sample is not None:
             sample = self.sample()
-            self._expected = sample, problems.get(case.op).reference(case.form, sample.given)
+            self._expected = sample, problems.get(point.op).reference(point.form, sample.given)
         return self._expected
 
 
@@ -97,14 +97,14 @@ class Grid:
     """What a module here says of its op.
 
     Attributes:
-        prepare: (case, seed) -> its inputs on the GPU.
-        launches: (case, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
-        step: (case, seed) -> what the op adds to a decode step of these sizes; None where no such step is.
+        prepare: (point, seed) -> its inputs on the GPU.
+        launches: (point, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
+        step: (point, seed) -> what the op adds to a decode step of these sizes; None where no such step is.
     """
 
-    prepare: Callable[[Case, int], Prepared]
-    launches: Callable[[Case, Mapping[str, int], Mapping[str, Any]], list[dict[str, int]]] | None = None
-    step: Callable[[Case, int], dict[str, Any] | None] | None = None
+    prepare: Callable[[Point, int], Fixture]
+    launches: Callable[[Point, Mapping[str, int], Mapping[str, Any]], list[dict[str, int]]] | None = None
+    step: Callable[[Point, int], dict[str, Any] | None] | None = None
 
 
 def _grid(op: str) -> Grid:
@@ -115,7 +115,7 @@ def _grid(op: str) -> Grid:
 
 
 @checked
-def cases(op: str, grid: str) -> list[Case]:
+def points(op: str, grid: str) -> list[Point]:
     """The points of a grid for an op.
 
     Raises:
@@ -125,76 +125,77 @@ def cases(op: str, grid: str) -> list[Case]:
     require_known("grid", grid, GRIDS, "grid")
     problem = problems.get(op)
     if problem.points is not None:
-        return [Case(op, form, params) for form, params in problem.points(grid)]
+        return [Point(op, form, params) for form, params in problem.points(grid)]
     real = [workload for workload in problem.workloads if workload.tier == "real"]
-    return [Case(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
+    return [Point(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
 
 
 # Seconds after which the wide grid begins no further point, unless it is asked to.
 WIDE_SECONDS = 300.0
 
 
-def spread(points: Sequence[Case]) -> list[Case]:
+def spread(points: Sequence[Point]) -> list[Point]:
     """The points in an order of which any beginning lies all over the grid, the same one every time."""
     return random.Random(0).sample(points, len(points))
 
 
 @checked
-def prepare(case: Case, seed: int = 0) -> Prepared:
-    """Draw the inputs of a case on the GPU.
+def prepare(point: Point, seed: int = 0) -> Fixture:
+    """Draw the inputs of a point on the GPU.
 
     Raises:
         ExecutorUnavailableError: there is none.
     """
     require_device("device", measure.DEVICE)
     require_range("seed", seed, 0, 2**62)
-    require_known("operation", case.op, problems.names(), "operation")
-    return _grid(case.op).prepare(case, seed)
+    require_known("operation", point.op, problems.names(), "operation")
+    return _grid(point.op).prepare(point, seed)
 
 
-def _drawn(case: Case, seed: int) -> Prepared:
+def _drawn(point: Point, seed: int) -> Fixture:
     """The inputs of a workload of these sizes, in as many copies as a rotation has turns."""
-    problem, workload = problems.get(case.op), Workload(case.label, "real", case.form, case.params)
-    inputs = trial.draw(case.op, workload, seed)
-    dims = trial.dims_of(case.op, workload, inputs)
+    problem, workload = problems.get(point.op), Workload(point.label, "real", point.form, point.params)
+    inputs = trial.draw(point.op, workload, seed)
+    dims = trial.dims_of(point.op, workload, inputs)
     static = {name: value for name, value in inputs.items() if isinstance(value, int)}
     device = torch.device(measure.DEVICE)
     sets = []
-    for _ in range(bench.turns(problem.bytes(case.form, dims))):
+    for _ in range(bench.turns(problem.bytes(point.form, dims))):
         operands: dict[str, Any] = {
-            spec.name: None for spec in problem.operands(case.form) if spec.kind == "in"
+            spec.name: None for spec in problem.operands(point.form) if spec.kind == "in"
         }
         operands.update(trial.to_device(inputs, measure.DEVICE))
-        for spec in problem.operands(case.form):
+        for spec in problem.operands(point.form):
             if spec.kind == "out":
                 operands[spec.name] = trial.poison(spec, dims, device)
         sets.append(operands)
 
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
         def call(operands: dict[str, Any]) -> None:
-            ops._base.run(case.op, case.form, dict(operands), static=static, variant=variant, launch=launch)
+            ops._base.run(point.op, point.form, dict(operands), static=static, variant=variant, launch=launch)
 
         return [partial(call, operands) for operands in sets]
 
-    prepared = facts(case, calls, dims)
-    given = {spec.name: sets[0][spec.name] for spec in problem.operands(case.form) if spec.name in inputs}
-    outs = {s.name: sets[0][s.name] for s in problem.operands(case.form) if s.kind == "out"}
-    prepared.sample = lambda: Sample({**static, **given}, tuple(outs.values()), lambda: outs)
-    return prepared
+    fixture = facts(point, calls, dims)
+    given = {spec.name: sets[0][spec.name] for spec in problem.operands(point.form) if spec.name in inputs}
+    outs = {s.name: sets[0][s.name] for s in problem.operands(point.form) if s.kind == "out"}
+    fixture.sample = lambda: Sample({**static, **given}, tuple(outs.values()), lambda: outs)
+    return fixture
 
 
-def facts(case: Case, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None) -> Prepared:
-    """A case with the bytes and FLOPs of its dims."""
-    problem = problems.get(case.op)
-    return Prepared(calls, dims, problem.bytes(case.form, dims), problem.flops(case.form, dims), ceiling)
+def facts(
+    point: Point, calls: Calls, dims: dict[str, int], ceiling: measure.Ceiling | None = None
+) -> Fixture:
+    """A point with the bytes and FLOPs of its dims."""
+    problem = problems.get(point.op)
+    return Fixture(calls, dims, problem.bytes(point.form, dims), problem.flops(point.form, dims), ceiling)
 
 
 @checked
-def call_of(case: Case, prepared: Prepared) -> registry.Call:
-    """The registry's view of a case on the current GPU."""
-    arch, gpu = ops._base.device_facts(torch.cuda.current_device())
-    dims = {name: value for name, value in prepared.dims.items() if name != "max_len"}
-    return registry.Call(case.op, case.form, arch, dims, gpu)
+def call_of(point: Point, fixture: Fixture) -> registry.Call:
+    """The registry's view of a point on the current GPU."""
+    dims = {name: value for name, value in fixture.dims.items() if name != "max_len"}
+    return registry.Call.on(executors.gpu_at_hand(torch.cuda.current_device()), point.op, point.form, dims)
 
 
 # A call that takes longer is a prompt's: many follow each other, so a sustained run of it is timed too.
@@ -203,20 +204,20 @@ SUSTAINED_FROM_US = 300.0
 
 @checked
 def check_variant(
-    case: Case, prepared: Prepared, variant: str | None = None, launch: Mapping[str, int] | None = None
+    point: Point, fixture: Fixture, variant: str | None = None, launch: Mapping[str, int] | None = None
 ) -> Comparison | None:
     """Run the first turn once and compare some rows with the reference; None where the grid has nothing to compare.
 
     Raises:
         WrongResultError: they differ.
     """
-    held = prepared.expected(case)
+    held = fixture.expected(point)
     if held is None:
         return None
     sample, expected = held
     for tensor in sample.outputs:
         tensor.fill_(float("nan") if tensor.dtype.is_floating_point else -77)
-    prepared.calls(variant, launch)[0]()
+    fixture.calls(variant, launch)[0]()
     if torch.device(measure.DEVICE).type == "cuda":
         torch.cuda.synchronize()
     here = next(iter(expected.values())).device
@@ -224,10 +225,10 @@ def check_variant(
         {name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in values.items()}
         for values in (sample.given, sample.got())
     )
-    found = problems.get(case.op).compare(case.form, given, got, expected)
+    found = problems.get(point.op).compare(point.form, given, got, expected)
     if not found.ok:
         raise WrongResultError(
-            f"{variant or 'the selected variant'} at {case.op} {case.point}",
+            f"{variant or 'the selected variant'} at {point.op} {point.name}",
             expected="the reference's result",
             got="; ".join(found.failures),
             fix="report it: no time of it is recorded",
@@ -236,9 +237,9 @@ def check_variant(
 
 
 @checked
-def time_case(
-    case: Case,
-    prepared: Prepared,
+def time_point(
+    point: Point,
+    fixture: Fixture,
     *,
     baseline: bool = True,
     tuned: Mapping[str, Any] | None = None,
@@ -247,40 +248,40 @@ def time_case(
     """One record: the variant's time, rates, clocks, and its ratio to the ceiling and to the Triton baseline.
 
     Args:
-        tuned: entry of `tune_case` whose winner is timed; by default what the registry selects.
+        tuned: entry of `tune_point` whose winner is timed; by default what the registry selects.
         check: compare some rows with the reference before they are timed.
 
     Raises:
         WrongResultError: they differ.
     """
-    selection = registry.select(call_of(case, prepared), tuned["variant"] if tuned else None)
+    selection = registry.select(call_of(point, fixture), tuned["variant"] if tuned else None)
     launch = {**selection.launch, **(tuned["launch"] if tuned else {})}
     asked = (tuned["variant"], launch) if tuned else (None, None)
-    compared = check_variant(case, prepared, *asked) if check else None
-    calls = prepared.calls(*asked)
+    compared = check_variant(point, fixture, *asked) if check else None
+    calls = fixture.calls(*asked)
     before = bench.clocks()
     timing = bench.graph_time(calls)
     record: dict[str, Any] = {
-        "op": case.op,
-        "form": case.form,
-        **case.params,
-        "point": case.point,
+        "op": point.op,
+        "form": point.form,
+        **point.params,
+        "point": point.name,
         "variant": selection.variant.id,
         "rule": SWEPT if tuned else selection.rule,
         "launch": launch,
         **timing.to_dict(),
-        "gbps": prepared.bytes / timing.us / 1e3,
-        "tflops": {unit: count / timing.us / 1e6 for unit, count in prepared.flops.items()},
+        "gbps": fixture.bytes / timing.us / 1e3,
+        "tflops": {unit: count / timing.us / 1e6 for unit, count in fixture.flops.items()},
         "clocks": {"before": before, "after": bench.clocks()},
         "sustained": bench.sustained(calls) if timing.us >= SUSTAINED_FROM_US else None,
         "checked": compared is not None,
         "notes": [],
     }
-    if prepared.ceiling:
-        record["ceiling_us"] = measure.time_ceiling(prepared.ceiling, record)
+    if fixture.ceiling:
+        record["ceiling_us"] = measure.time_ceiling(fixture.ceiling, record)
         record["ratio"] = timing.us / record["ceiling_us"] if record["ceiling_us"] else None
-    if baseline and prepared.time_baseline is not None:
-        found = prepared.time_baseline(record["notes"])
+    if baseline and fixture.time_baseline is not None:
+        found = fixture.time_baseline(record["notes"])
         record["triton_us"] = found["us"] if found else None
     return record
 
@@ -308,10 +309,10 @@ def record_key(record: Mapping[str, Any], environment: Mapping[str, Any]) -> tup
 
 
 @checked
-def runnable(case: Case, prepared: Prepared) -> list[Variant]:
-    """The generated variants that accept a case."""
-    call = call_of(case, prepared)
-    return [v for v in variants.variants(case.op) if registry.refusal(call, v) is None]
+def runnable(point: Point, fixture: Fixture) -> list[Variant]:
+    """The generated variants that accept a point."""
+    call = call_of(point, fixture)
+    return [v for v in variants.variants(point.op) if registry.refusal(call, v) is None]
 
 
 @dataclass(frozen=True)
@@ -324,31 +325,31 @@ class Timed:
 
 
 @checked
-def time_variant(case: Case, prepared: Prepared, variant: Variant) -> Iterator[Timed]:
-    """A variant's time at a case, with its launch rule's dims and with others that the grid names; each checked first.
+def time_variant(point: Point, fixture: Fixture, variant: Variant) -> Iterator[Timed]:
+    """A variant's time at a point, with its launch rule's dims and with others that the grid names; each checked first.
 
     Raises:
         WrongResultError: its outputs differ from the reference.
         DslKernelError: it cannot be loaded or launched.
     """
-    launches = _grid(case.op).launches
-    default = registry.explain(call_of(case, prepared), variant.id, predict=False).selection
-    others = launches(case, default.launch, variant.knobs) if launches and default else []
+    launches = _grid(point.op).launches
+    default = registry.explain(call_of(point, fixture), variant.id, predict=False).selection
+    others = launches(point, default.launch, variant.knobs) if launches and default else []
     for launch in ({}, *others):
-        check_variant(case, prepared, variant.id, launch)
-        yield Timed(variant.id, launch, bench.graph_time(prepared.calls(variant.id, launch), replays=15).us)
+        check_variant(point, fixture, variant.id, launch)
+        yield Timed(variant.id, launch, bench.graph_time(fixture.calls(variant.id, launch), replays=15).us)
 
 
 @checked
 def time_all(
-    case: Case, prepared: Prepared, chosen: Iterable[Variant], failed: list[str] | None = None
+    point: Point, fixture: Fixture, chosen: Iterable[Variant], failed: list[str] | None = None
 ) -> list[Timed]:
     """The times of variants; `failed` gets a line for each that could not be loaded or launched, or is wrong."""
     found: list[Timed] = []
     for variant in chosen:
         mine: list[Timed] = []
         try:
-            mine.extend(time_variant(case, prepared, variant))
+            mine.extend(time_variant(point, fixture, variant))
         except WrongResultError as error:
             mine = []
             _note(failed, error)
@@ -364,7 +365,7 @@ def _note(failed: list[str] | None, error: DslKernelError) -> None:
 
 
 @checked
-def entry_of(case: Case, prepared: Prepared, times: Sequence[Timed]) -> dict[str, Any] | None:
+def entry_of(point: Point, fixture: Fixture, times: Sequence[Timed]) -> dict[str, Any] | None:
     """The tuned entry that times make: the fastest variant with its launch dims, and the best time of each."""
     best: dict[str, Timed] = {}
     for timed in times:
@@ -374,9 +375,9 @@ def entry_of(case: Case, prepared: Prepared, times: Sequence[Timed]) -> dict[str
         return None
     winner = min(best.values(), key=lambda timed: timed.us)
     return {
-        "op": case.op,
-        "form": case.form,
-        "bucket": registry.deciding(call_of(case, prepared)),
+        "op": point.op,
+        "form": point.form,
+        "bucket": registry.deciding(call_of(point, fixture)),
         "variant": winner.variant,
         "launch": winner.launch,
         "us": {name: round(timed.us, 3) for name, timed in sorted(best.items())},
@@ -384,35 +385,35 @@ def entry_of(case: Case, prepared: Prepared, times: Sequence[Timed]) -> dict[str
 
 
 @checked
-def tune_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """The tuned entry of a case: every generated variant that accepts it, timed; None where none could be.
+def tune_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """The tuned entry of a point: every generated variant that accepts it, timed; None where none could be.
 
     Args:
         failed: gets a line for each variant that could not be loaded or launched, or is wrong.
     """
-    return entry_of(case, prepared, time_all(case, prepared, runnable(case, prepared), failed))
+    return entry_of(point, fixture, time_all(point, fixture, runnable(point, fixture), failed))
 
 
 @checked
-def is_tuned(case: Case, prepared: Prepared) -> bool:
+def is_tuned(point: Point, fixture: Fixture) -> bool:
     """Whether a tuned table has a point of these very sizes."""
-    return registry.explain(call_of(case, prepared), predict=False).tuned is not None
+    return registry.explain(call_of(point, fixture), predict=False).tuned is not None
 
 
 @checked
-def regret_case(case: Case, prepared: Prepared, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """What selection loses at a case: its choice against the fastest of all generated variants; None where it has no time."""
-    selection = registry.select(call_of(case, prepared))
-    times = time_all(case, prepared, runnable(case, prepared), failed)
+def regret_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """What selection loses at a point: its choice against the fastest of all generated variants; None where it has no time."""
+    selection = registry.select(call_of(point, fixture))
+    times = time_all(point, fixture, runnable(point, fixture), failed)
     mine = [timed.us for timed in times if timed.variant == selection.variant.id and not timed.launch]
     if not mine:
         return None
     best = min(times, key=lambda timed: timed.us)
     return {
-        "op": case.op,
-        "form": case.form,
-        **case.params,
-        "point": case.point,
+        "op": point.op,
+        "form": point.form,
+        **point.params,
+        "point": point.name,
         "variant": selection.variant.id,
         "rule": selection.rule,
         "launch": dict(selection.launch),
@@ -450,10 +451,10 @@ def regrets(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 @checked
-def step_case(case: Case, seed: int = 0) -> dict[str, Any] | None:
-    """What a case's op adds to a decode step of its sizes; None where there is no such step."""
-    step = _grid(case.op).step
-    return step(case, seed) if step is not None else None
+def step_point(point: Point, seed: int = 0) -> dict[str, Any] | None:
+    """What a point's op adds to a decode step of its sizes; None where there is no such step."""
+    step = _grid(point.op).step
+    return step(point, seed) if step is not None else None
 
 
 @checked
@@ -468,7 +469,7 @@ def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
             "entry",
             expected="op, form and a bucket of sizes",
             got=", ".join(map(shown, entry)),
-            fix="see tune_case",
+            fix="see tune_point",
         )
     return measured.point_of(entry)
 

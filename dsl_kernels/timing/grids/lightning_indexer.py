@@ -12,15 +12,15 @@ from ...dsa import check as sampling
 from ...dsa.steps import StepSize, draw
 from ...problems.lightning_indexer import PAGE
 from .. import bench, measure
-from . import Case, Grid, Prepared, Sample, facts
+from . import Fixture, Grid, Point, Sample, facts
 
 # Sequences, or rows of a prompt, that a check compares: each is scored in float64.
 SAMPLED = 2
 
 
-def _prepare(case: Case, seed: int) -> Prepared:
-    p = case.params
-    if case.form == "prefill":
+def _prepare(point: Point, seed: int) -> Fixture:
+    p = point.params
+    if point.form == "prefill":
         size = StepSize("prefill", rows=p["s"], context=p["skv"], index_heads=p["heads"])
         tensors = draw(size, device=measure.DEVICE, seed=seed)[0].tensors
         args = [
@@ -32,9 +32,9 @@ def _prepare(case: Case, seed: int) -> Prepared:
         def flat(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
             return [lambda: ops.lightning_indexer_prefill(*args, out=out, variant=variant)]
 
-        prepared = facts(case, flat, dims)
-        prepared.sample = partial(_rows, tensors, out)
-        return prepared
+        fixture = facts(point, flat, dims)
+        fixture.sample = partial(_rows, tensors, out)
+        return fixture
     next_n = p.get("next_n", 1)
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"], next_n=next_n, heads=8, topk=64)
     turns = bench.turns(p["b"] * p["len"] * 132.0)
@@ -60,9 +60,9 @@ def _prepare(case: Case, seed: int) -> Prepared:
 
     pages = [{"pages": s.tensors["k_index_cache"].view(size.pages, -1)} for s in sets]
     ceiling = measure.gathers(pages, measure.live_pages(sets))
-    prepared = facts(case, paged, dims, ceiling)
-    prepared.sample = partial(_sequences, sets[0].tensors, outs[0])
-    return prepared
+    fixture = facts(point, paged, dims, ceiling)
+    fixture.sample = partial(_sequences, sets[0].tensors, outs[0])
+    return fixture
 
 
 def _rows(t: Mapping[str, torch.Tensor], out: torch.Tensor) -> Sample:

@@ -14,7 +14,7 @@ from ...dsa.steps import StepInputs, StepSize, draw, part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
 from .. import bench, measure
-from . import Case, Grid, Prepared, Sample, facts
+from . import Fixture, Grid, Point, Sample, facts
 
 # Queries that a check compares.
 SAMPLED = 4
@@ -22,16 +22,16 @@ SAMPLED = 4
 SPLIT_FACTORS = (0.5, 1.0, 2.0)
 
 
-def _prepare(case: Case, seed: int) -> Prepared:
-    p = case.params
+def _prepare(point: Point, seed: int) -> Fixture:
+    p = point.params
     t, heads, n, topk = p["t"], p["heads"], p["pages"] * PAGE, p.get("topk", 2048)
-    row = 656 if case.form == "fp8" else 1152
+    row = 656 if point.form == "fp8" else 1152
     sets = bench.turns(t * topk * float(row))
     size = StepSize(
         batch=t,
         context=PAGE,
         heads=heads,
-        kv="fp8" if case.form == "fp8" else "bf16",
+        kv="fp8" if point.form == "fp8" else "bf16",
         pages=p["pages"],
         topk=64,
     )
@@ -60,15 +60,15 @@ def _prepare(case: Case, seed: int) -> Prepared:
             for s, i, o in zip(drawn, ids, outs, strict=True)
         ]
 
-    prepared = facts(case, calls, dims, measure.gathers([s.cache_rows() for s in drawn], ids))
-    prepared.sample = partial(_rows, drawn[0], ids[0], *outs[0])
-    if case.form == "bf16":
-        prepared.baseline = [
+    fixture = facts(point, calls, dims, measure.gathers([s.cache_rows() for s in drawn], ids))
+    fixture.sample = partial(_rows, drawn[0], ids[0], *outs[0])
+    if point.form == "bf16":
+        fixture.baseline = [
             {**s.cache_rows(), "q_nope": s.tensors["q_nope"], "q_pe": s.tensors["q_pe"], "indices": i}
             for s, i in zip(drawn, ids, strict=True)
         ]
-        prepared.time_baseline = partial(measure.time_baseline, prepared.baseline, DATASET_SM_SCALE)
-    return prepared
+        fixture.time_baseline = partial(measure.time_baseline, fixture.baseline, DATASET_SM_SCALE)
+    return fixture
 
 
 def _rows(inputs: StepInputs, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> Sample:
@@ -86,10 +86,10 @@ def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch
     return draw_indices(pattern, t, topk, n, torch.Generator().manual_seed(seed + turn)).to(measure.DEVICE)
 
 
-def _launches(case: Case, default: Mapping[str, int], knobs: Mapping[str, Any]) -> list[dict[str, int]]:
+def _launches(point: Point, default: Mapping[str, int], knobs: Mapping[str, Any]) -> list[dict[str, int]]:
     """The neighbours of the launch rule's number of splits, in whole clusters."""
     cluster, splits = knobs.get("cluster", 1), default["splits"]
-    limit = case.params.get("topk", 2048) // 64 * knobs.get("slices", 1) // cluster
+    limit = point.params.get("topk", 2048) // 64 * knobs.get("slices", 1) // cluster
     found = {cluster * max(1, min(limit, round(splits * factor / cluster))) for factor in SPLIT_FACTORS}
     return [{"splits": other} for other in sorted(found - {splits})]
 
@@ -99,13 +99,13 @@ STEP_ROWS = 128
 STEP_CONTEXT = 32768
 
 
-def _step(case: Case, seed: int) -> dict[str, Any] | None:
-    p = case.params
+def _step(point: Point, seed: int) -> dict[str, Any] | None:
+    p = point.params
     if p["t"] > STEP_ROWS or "ids" in p:
         return None
     size = StepSize(
         batch=p["t"], context=STEP_CONTEXT, heads=p["heads"], topk=p.get("topk", 2048),
-        kv="fp8" if case.form == "fp8" else "bf16",
+        kv="fp8" if point.form == "fp8" else "bf16",
     )  # fmt: skip
     return {"context": STEP_CONTEXT, **measure.time_marginal(measure.step_sets(size, seed))}
 

@@ -16,7 +16,7 @@ from ...dsa.steps import part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.topk_selector import draw
 from .. import bench, calibrate, measure
-from . import Case, Grid, Prepared, Sample, facts
+from . import Fixture, Grid, Point, Sample, facts
 
 DECODE_ROWS = 512
 """Rows that a decode step selects of at most."""
@@ -24,8 +24,8 @@ DECODE_ROWS = 512
 SAMPLED = 4
 
 
-def _prepare(case: Case, seed: int) -> Prepared:
-    p = case.params
+def _prepare(point: Point, seed: int) -> Fixture:
+    p = point.params
     rows, length, k = p["rows"], p["len"], p["k"]
     generator = torch.Generator().manual_seed(seed)
     sets = min(16, bench.turns(rows * length * 4.0))
@@ -60,7 +60,7 @@ def _prepare(case: Case, seed: int) -> Prepared:
             for scores, table in zip(logits, tables, strict=True)
         ]
 
-    prepared = facts(case, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
+    fixture = facts(point, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
 
     def sample() -> Sample:
         picked = sampling._spread(rows, SAMPLED).to(out.device)
@@ -75,8 +75,8 @@ def _prepare(case: Case, seed: int) -> Prepared:
         }
         return Sample(given, (out,), lambda: {"indices": out[picked]})
 
-    prepared.sample = sample
-    return prepared
+    fixture.sample = sample
+    return fixture
 
 
 GRID = Grid(_prepare)

@@ -65,7 +65,7 @@ pipelines
       score_1: wait full, fence after
     empty x4: mma wait empty, fence after
       score_1: wait::ld, fence before, one lane a warp, arrive empty
-totals: 320 threads, 135344 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (148)
+totals: 320 threads, 135344 of 232448 bytes of shared memory, 512 of 512 tensor-memory columns, grid (ctas)
 """
 import cutlass
 import cutlass.cute as cute
@@ -82,7 +82,6 @@ HEADS = 32  # index heads
 QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
 TILE = 128  # keys a tile
 STAGES = 6  # key tiles in flight
-CTAS = 148
 TILE_PAGES = 2
 INDEX_DIM = 128
 ROWS_PER_PRODUCT = 4
@@ -103,8 +102,9 @@ LAUNCH = Launch(
         Operand("block_table", "tensor", "int32", ("b", "max_pages")),
         Operand("logits", "tensor", "float32", ("b", "next_n", "stride"), written=True),
         Operand("skip_below", "scalar", "int32"),
+        Operand("ctas", "scalar", "int32"),
     ),
-    grid=("148", "1", "1"),
+    grid=("ctas", "1", "1"),
     block=320,
     cluster=(1, 1, 1),
     tensor_maps=(
@@ -432,8 +432,8 @@ def mma(
 def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
-    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32,
-    next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
+    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32,
+    b: Int32, next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -461,7 +461,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
     fresh = Boolean(False)
     # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
     # turn.
-    seq, tile, step = leaf.place_when_even(b, cta, CTAS)
+    seq, tile, step = leaf.place_when_even(b, cta, ctas)
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 8:
@@ -506,7 +506,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
     need = leaf.keys_to_score(seq_lens, b, next_n, skip_below, lane)
     # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
     seq, tile, need, turns, step = leaf.find_share(
-        seq, tile, need, step, seq_lens, b, next_n, skip_below, TILE, cta, CTAS, lane
+        seq, tile, need, step, seq_lens, b, next_n, skip_below, TILE, cta, ctas, lane
     )
     if warp < 4:
         score_0(
@@ -543,13 +543,13 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
 @cute.jit
 def program(
     q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
-    block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, pages: Int32,
-    max_pages: Int32, stride: Int32
+    block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32, b: Int32, next_n: Int32,
+    pages: Int32, max_pages: Int32, stride: Int32
 ):
     query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (HEADS, INDEX_DIM), True)
     key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (PAGE, INDEX_DIM), True)
     kernel = lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
         query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table,
-        logits, skip_below, b, next_n, pages, max_pages, stride
+        logits, skip_below, ctas, b, next_n, pages, max_pages, stride
     )
     kernel.launch(grid=(1, 1, 1), block=(320, 1, 1), cluster=(1, 1, 1))

@@ -46,7 +46,7 @@ pipelines
       score_0: wait full, fence after
     empty x4: mma wait empty, fence after
       score_0: wait::ld, fence before, one lane a warp, arrive empty
-totals: 192 threads, 143840 of 232448 bytes of shared memory, 128 of 512 tensor-memory columns, grid (148)
+totals: 192 threads, 143840 of 232448 bytes of shared memory, 128 of 512 tensor-memory columns, grid (ctas)
 """
 import tilelang.language as T
 
@@ -59,7 +59,6 @@ HEADS = 32  # index heads
 QUERIES = 1  # decode: most queries a sequence; prefill: query rows a CTA
 TILE = 128  # keys a tile
 STAGES = 8  # key tiles in flight
-CTAS = 148
 TILE_PAGES = 2
 INDEX_DIM = 128
 COLUMNS = 32
@@ -231,8 +230,9 @@ def program():
         block_table: T.Tensor((b, max_pages), "int32"),
         logits: T.Tensor((b, next_n, stride), "float32"),
         skip_below: T.int32,
+        ctas: T.int32,
     ):
-        with T.Kernel(148, threads=192) as cta:
+        with T.Kernel(ctas, threads=192) as cta:
             query_map_rows = T.view(q, (b * next_n * 32, 128), "float8_e4m3")
             weights_words = T.view(weights, (b * next_n, 32), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
@@ -263,7 +263,7 @@ def program():
             leaf.read_lengths(early_length, seq_lens, b, lane)
             # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
             # tiles in turn.
-            leaf.place_when_even(seq, tile, step, b, cta, CTAS)
+            leaf.place_when_even(seq, tile, step, b, cta, ctas)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
@@ -281,7 +281,7 @@ def program():
             # What the lanes' sequences have to score, from their lengths.
             leaf.lengths_to_score(need, early_length, b, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
-            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, CTAS, lane)
+            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane)
             if thread < 128:
                 score_0(
                     seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, scores_0,

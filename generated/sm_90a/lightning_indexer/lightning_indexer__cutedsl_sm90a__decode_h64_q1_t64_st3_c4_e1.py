@@ -32,7 +32,7 @@ pipelines
       score: wait full
     empty x4: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
-totals: 160 threads, 42320 of 232448 bytes of shared memory, grid (528)
+totals: 160 threads, 42320 of 232448 bytes of shared memory, grid (ctas)
 """
 import cutlass
 import cutlass.cute as cute
@@ -47,7 +47,6 @@ from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 HEADS = 64  # index heads
 TILE = 64  # keys a tile
 STAGES = 3  # key tiles in flight
-CTAS = 528
 TILE_PAGES = 1
 INDEX_DIM = 128
 ROWS_PER_PRODUCT = 1
@@ -68,8 +67,9 @@ LAUNCH = Launch(
         Operand("block_table", "tensor", "int32", ("b", "max_pages")),
         Operand("logits", "tensor", "float32", ("b", "next_n", "stride"), written=True),
         Operand("skip_below", "scalar", "int32"),
+        Operand("ctas", "scalar", "int32"),
     ),
-    grid=("528", "1", "1"),
+    grid=("ctas", "1", "1"),
     block=160,
     cluster=(1, 1, 1),
     tensor_maps=(
@@ -222,8 +222,8 @@ def load(
 def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
     query_map: cute.CopyAtom, query_map_coords: cute.Tensor, key_map: cute.CopyAtom,
     key_map_coords: cute.Tensor, q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer,
-    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32,
-    next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
+    seq_lens: cute.Pointer, block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32,
+    b: Int32, next_n: Int32, pages: Int32, max_pages: Int32, stride: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     keys = shared.keys.data_ptr()
@@ -250,7 +250,7 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
     early_length = leaf.read_lengths(seq_lens, b, lane)
     # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
     # turn.
-    seq, tile, step = leaf.place_when_even(b, cta, CTAS)
+    seq, tile, step = leaf.place_when_even(b, cta, ctas)
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 4:
@@ -280,7 +280,7 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
     need = leaf.lengths_to_score(early_length, b, skip_below, lane)
     # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
     seq, tile, need, turns, step = leaf.find_share(
-        seq, tile, need, step, seq_lens, b, 1, skip_below, TILE, cta, CTAS, lane
+        seq, tile, need, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane
     )
     if warp < 4:
         score(
@@ -298,13 +298,13 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
 @cute.jit
 def program(
     q: cute.Pointer, k_cache: cute.Pointer, weights: cute.Pointer, seq_lens: cute.Pointer,
-    block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, pages: Int32,
-    max_pages: Int32, stride: Int32
+    block_table: cute.Pointer, logits: cute.Pointer, skip_below: Int32, ctas: Int32, b: Int32, next_n: Int32,
+    pages: Int32, max_pages: Int32, stride: Int32
 ):
     query_map, query_map_coords = bulk.box_map(q, cutlass.Float8E4M3FN, (HEADS, INDEX_DIM), True)
     key_map, key_map_coords = bulk.box_map(k_cache, cutlass.Float8E4M3FN, (PAGE, INDEX_DIM), True)
     kernel = lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
         query_map, query_map_coords, key_map, key_map_coords, q, k_cache, weights, seq_lens, block_table,
-        logits, skip_below, b, next_n, pages, max_pages, stride
+        logits, skip_below, ctas, b, next_n, pages, max_pages, stride
     )
     kernel.launch(grid=(1, 1, 1), block=(160, 1, 1), cluster=(1, 1, 1))

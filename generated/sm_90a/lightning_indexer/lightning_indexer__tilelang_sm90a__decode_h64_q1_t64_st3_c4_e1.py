@@ -32,7 +32,7 @@ pipelines
       score: wait full
     empty x4: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
-totals: 160 threads, 42320 of 232448 bytes of shared memory, grid (528)
+totals: 160 threads, 42320 of 232448 bytes of shared memory, grid (ctas)
 """
 import tilelang.language as T
 
@@ -43,7 +43,6 @@ PASS_CONFIGS = leaf.PASS_CONFIGS
 HEADS = 64  # index heads
 TILE = 64  # keys a tile
 STAGES = 3  # key tiles in flight
-CTAS = 528
 TILE_PAGES = 1
 INDEX_DIM = 128
 ROWS_PER_PRODUCT = 1
@@ -176,8 +175,9 @@ def program():
         block_table: T.Tensor((b, max_pages), "int32"),
         logits: T.Tensor((b, next_n, stride), "float32"),
         skip_below: T.int32,
+        ctas: T.int32,
     ):
-        with T.Kernel(528, threads=160) as cta:
+        with T.Kernel(ctas, threads=160) as cta:
             T.annotate_min_blocks_per_sm(4)
             query_map_rows = T.view(q, (b * next_n * 64, 128), "float8_e4m3")
             weights_words = T.view(weights, (b * next_n, 64), "float32")
@@ -206,7 +206,7 @@ def program():
             leaf.read_lengths(early_length, seq_lens, b, lane)
             # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
             # tiles in turn.
-            leaf.place_when_even(seq, tile, step, b, cta, CTAS)
+            leaf.place_when_even(seq, tile, step, b, cta, ctas)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
@@ -224,7 +224,7 @@ def program():
             # What the lanes' sequences have to score, from their lengths.
             leaf.lengths_to_score(need, early_length, b, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
-            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, CTAS, lane)
+            leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane)
             if thread < 128:
                 score(
                     seq_lens, logits, skip_below, b, stride, keys, key_scales, queries, head_weights,

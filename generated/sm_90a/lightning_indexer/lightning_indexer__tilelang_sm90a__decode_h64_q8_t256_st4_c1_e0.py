@@ -32,7 +32,7 @@ pipelines
       score: wait full
     empty x16: load wait empty
       score: wgmma wait, one lane a warp, arrive empty
-totals: 640 threads, 202832 of 232448 bytes of shared memory, grid (132)
+totals: 640 threads, 202832 of 232448 bytes of shared memory, grid (ctas)
 """
 import tilelang.language as T
 
@@ -44,7 +44,6 @@ HEADS = 64  # index heads
 QUERIES = 8  # decode: most queries a sequence; prefill: query rows a CTA
 TILE = 256  # keys a tile
 STAGES = 4  # key tiles in flight
-CTAS = 132
 TILE_PAGES = 4
 INDEX_DIM = 128
 ROWS_PER_PRODUCT = 2
@@ -190,8 +189,9 @@ def program():
         block_table: T.Tensor((b, max_pages), "int32"),
         logits: T.Tensor((b, next_n, stride), "float32"),
         skip_below: T.int32,
+        ctas: T.int32,
     ):
-        with T.Kernel(132, threads=640) as cta:
+        with T.Kernel(ctas, threads=640) as cta:
             query_map_rows = T.view(q, (b * next_n * 64, 128), "float8_e4m3")
             weights_words = T.view(weights, (b * next_n, 64), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
@@ -216,7 +216,7 @@ def program():
             fresh = T.alloc_var("bool", init=False)
             # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
             # tiles in turn.
-            leaf.place_when_even(seq, tile, step, b, cta, CTAS)
+            leaf.place_when_even(seq, tile, step, b, cta, ctas)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 512) & (thread < 544):
@@ -236,7 +236,7 @@ def program():
             leaf.keys_to_score(need, seq_lens, b, next_n, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
             leaf.find_share(
-                seq, tile, need, turns, step, seq_lens, b, next_n, skip_below, TILE, cta, CTAS, lane
+                seq, tile, need, turns, step, seq_lens, b, next_n, skip_below, TILE, cta, ctas, lane
             )
             if thread < 512:
                 T.set_max_nreg(104, 1)

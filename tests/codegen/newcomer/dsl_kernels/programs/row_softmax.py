@@ -95,7 +95,7 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
     """Each row in and out."""
     rows = min(dims["rows"], ROWS)
-    return Counts(loaded=4 * rows * k.columns, stored=4 * rows * k.columns, steps=rows)
+    return Counts(loaded=4 * rows * k.columns, stored=4 * rows * k.columns, uses=rows)
 
 
 def _columns(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:

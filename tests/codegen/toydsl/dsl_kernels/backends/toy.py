@@ -19,7 +19,7 @@ class ToyBackend:
     name = "toy"
 
     def versions(self) -> dict[str, str]:
-        return {}
+        return {"toy": "1.0"}
 
     def sources(self, path: Path) -> list[Path]:
         return [*imported_helpers(path, self.name), Path(__file__)]

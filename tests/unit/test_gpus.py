@@ -1,0 +1,121 @@
+"""GPU rows: how a device finds its own, and that grids and predictions follow it while generated code does not."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+from dsl_kernels import executors, programs, registry, variants
+from dsl_kernels.arch import ARCHS, GPUS, ArchSpec, GpuSpec, gpu_row
+from dsl_kernels.errors import UnsupportedArchError
+from dsl_kernels.executors import Interpreter
+from dsl_kernels.verification import trial
+
+DECODE = {"b": 4, "next_n": 1, "heads": 64, "max_pages": 64, "stride": 4096, "pages": 300, "skip_below": 0}
+
+
+def test_rows_are_complete() -> None:
+    assert set(GPUS) == {gpu.name for gpu in GPUS.values()} == {"H100", "H20", "H200", "B200", "B300"}
+    assert len({gpu.device for gpu in GPUS.values()}) == len(GPUS)
+    for arch in ARCHS.values():
+        assert GPUS[arch.gpu].arch is arch
+    for gpu in GPUS.values():
+        assert gpu.rates_from.startswith(
+            "measured on one H200" if gpu.name == "H200" else "published figures"
+        )
+
+
+def test_a_declaration_cannot_see_a_gpu() -> None:
+    """What generated text is made from has nothing that only a product knows."""
+    assert {f.name for f in fields(ArchSpec)} & {f.name for f in fields(GpuSpec)} == {"name"}
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=lambda gpu: gpu.name)
+def test_a_device_finds_its_row(gpu: GpuSpec) -> None:
+    for name in (gpu.name, gpu.device):
+        assert gpu_row(gpu.arch.name, name) is gpu_row(gpu.arch.name, name, gpu.sms) is gpu
+
+
+def test_without_a_device_the_reference_counts() -> None:
+    assert (gpu_row("sm_90a").name, gpu_row("sm_100a").name) == ("H200", "B200")
+    with pytest.raises(UnsupportedArchError):
+        gpu_row("sm_80")
+
+
+@pytest.mark.parametrize(
+    ("device", "sms", "note"),
+    [
+        ("NVIDIA GH200 480GB", 132, "no row for NVIDIA GH200 480GB on sm_90a"),
+        ("NVIDIA H100 PCIe", 114, "no row for NVIDIA H100 PCIe on sm_90a"),
+        ("NVIDIA H200", 16, "no row for NVIDIA H200 with 16 SMs"),
+        ("NVIDIA B200", 148, "no row for NVIDIA B200 on sm_90a"),
+    ],
+)
+def test_another_product_gets_the_reference_with_its_own_sms(device: str, sms: int, note: str) -> None:
+    gpu, reference = gpu_row("sm_90a", device, sms), GPUS["H200"]
+    assert (gpu.device, gpu.sms, gpu.arch, gpu.hbm_gbps) == (device, sms, reference.arch, reference.hbm_gbps)
+    assert gpu.l2_gbps / sms == pytest.approx(reference.l2_gbps / reference.sms)
+    assert gpu.tensor_tflops["bfloat16"] / sms == pytest.approx(814.0 / 132)
+    assert gpu.note == f"{note}: the rates of the H200, for {sms} SMs" and "the H200" in gpu.rates_from
+
+
+def test_the_device_at_hand_is_read_once(monkeypatch) -> None:
+    asked = []
+
+    def properties(index: int) -> SimpleNamespace:
+        asked.append(index)
+        name, major, sms = {0: ("NVIDIA H20", 9, 78), 1: ("NVIDIA X", 10, 100)}[index]
+        return SimpleNamespace(name=name, major=major, minor=0, multi_processor_count=sms)
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties)
+    executors.gpu_at_hand.cache_clear()
+    try:
+        for _ in range(2):
+            assert executors.gpu_at_hand(0) is GPUS["H20"]
+            assert (executors.gpu_at_hand(1).sms, executors.gpu_at_hand(1).arch.name) == (100, "sm_100a")
+        assert asked == [0, 1]
+    finally:
+        executors.gpu_at_hand.cache_clear()
+
+
+def test_launches_follow_the_sms_of_the_gpu() -> None:
+    def launched(gpu: GpuSpec, variant: variants.Variant, dims: dict[str, int]) -> dict[str, int]:
+        form = programs.get(variant.op).form(variant.knobs)
+        call = registry.Call.on(gpu, variant.op, form, dims)
+        selection = registry.explain(call, variant.id).selection
+        assert selection is not None
+        return selection.launch
+
+    for variant in variants.variants("lightning_indexer"):
+        if variant.knobs["mode"] == "decode":
+            for gpu in (g for g in GPUS.values() if g.arch.name == variant.arch):
+                found = launched(gpu, variant, {**DECODE, "heads": variant.knobs["heads"]})
+                assert found == {"ctas": gpu.sms * variant.knobs["resident"]}
+    attend = next(v for v in variants.variants("gqa_forward", arch="sm_90a") if v.knobs["dim"] == 128)
+    dims = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8, "dim": 128, "causal": 0}
+    for name in ("H20", "H200"):
+        assert launched(GPUS[name], attend, dims)["ctas"] == GPUS[name].sms // attend.knobs["cluster"]
+
+
+def test_predictions_follow_the_gpu() -> None:
+    """An H20 multiplies at a sixth of an H100's rate and reads faster: scoring a long prompt takes it many times as long."""
+    dims = {"s": 4096, "skv": 32768, "heads": 64, "stride": 32768, "skip_below": 0}
+
+    def best(gpu: str) -> float:
+        found = registry.explain(registry.Call.on(GPUS[gpu], "lightning_indexer", "prefill", dims))
+        return min(c.predicted_us for c in found.candidates if c.predicted_us is not None)
+
+    assert best("H20") > 4 * best("H100")
+
+
+@pytest.mark.parametrize("backend", ["cutedsl", "tilelang"])
+def test_a_kernel_generated_once_is_right_on_an_h20(backend: str) -> None:
+    variant = variants.get(f"lightning_indexer__{backend}_sm90a__decode_h64_q8_t256_st4_c1_e0")
+    workload = next(w for w in trial.workloads(variant, "edge") if "ragged" in w.name)
+    with mock.patch.dict(GPUS, {"H200": replace(GPUS["H20"], name="H200")}):
+        result = trial.run(variant, workload, Interpreter())
+    assert result.dims["ctas"] == 78 and result.comparison.ok, result.comparison.failures
