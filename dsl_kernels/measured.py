@@ -82,8 +82,9 @@ def user_table(gpu: str) -> UserTable:
 def added_variants() -> dict[str, Variant]:
     """Every variant in the user's folder that the generated set lacks, by id."""
     folder = env.tuned_root()
-    here = {variant.id for variant in variants.variants()}
-    return {} if folder is None else {k: v for k, v in _added(folder).items() if k not in here}
+    found = {} if folder is None else _added(folder)
+    here = {variant.id for variant in variants.variants()} if found else ()
+    return {name: variant for name, variant in found.items() if name not in here}
 
 
 def _stamp(path: Path) -> int | None:
@@ -164,7 +165,7 @@ def _added(folder: Path) -> dict[str, Variant]:
     from .runtime import storage
 
     root = folder / MODULES
-    if not (root / variants.MANIFEST).exists():
+    if _stamp(root / variants.MANIFEST) is None:
         return {}
     try:
         storage.require_trusted(folder, root, root / variants.MANIFEST)

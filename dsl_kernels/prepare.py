@@ -70,8 +70,9 @@ def warmup(
     names = {op} if isinstance(op, str) else set(op) if op is not None else None
     for name in names or ():
         require_known("op", name, programs.names(), "operation")
-    every = [*variants.variants(), *measured.added_variants().values()]
-    chosen = [v for v in every if v.arch == target and (names is None or v.op in names)]
+    added = (v for v in measured.added_variants().values() if v.arch == target)
+    every = [*variants.variants(arch=target), *added]
+    chosen = [v for v in every if names is None or v.op in names]
     if not chosen:
         raise ArtifactError(
             "generated kernels",
