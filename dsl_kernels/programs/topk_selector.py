@@ -63,6 +63,7 @@ COMMITTED = (
     (1, 512, 16, 2, 0),
     (1, 1024, 16, 1, 16),
     (1, 512, 8, 1, 16),
+    (1, 512, 16, 2, 16),
 )
 
 
@@ -239,6 +240,9 @@ def _share(m: Recorder) -> _Share:
     with m.when(stride > _held(m)):
         leaf.share_row(m, origin, run, start, last, m.c.warps * m.k.group)
     batches = m.let("batches", ceildiv(run, m.k.keep))
+    if m.k.sample:
+        m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
+        m.set(run, batches * m.k.keep)
     base = m.let("base", origin + name("owner") * run * WORD)
     limit, lo, hi = m.var("limit"), m.var("lo"), m.var("hi")
     leaf.bound_warp(m, limit, lo, hi, base, run, start, last, stride)
@@ -382,9 +386,9 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     leaf.clear_run(
         m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane
     )
-    column = m.warp * (c.few * WORD)
-    leaf.make_keys(m, few, m.buffer("few_digits"), column, 0, sampled, m.lane)
-    leaf.count_first(m, hist, m.buffer("few_digits"), column, 0, sampled)
+    own = m.warp * (c.few * WORD)
+    leaf.make_keys(m, few, m.buffer("few_digits"), own, 0, sampled, m.lane)
+    leaf.count_first(m, hist, m.buffer("few_digits"), own, 0, sampled)
     m.set(r.need, wanted + wanted // 4 + SPARE)
     _settle(m, r, first=True)
     m.set(r.rounds, r.rounds + 1)
@@ -397,15 +401,16 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     m.comment("Two batches in turn, so that one is on its way while the other is looked at.")
     listed, place = m.var("listed"), m.var("place")
 
+    def column(batch: Value) -> Expr:
+        return name("origin") + (batch * c.warps + m.warp) * c.batch
+
     def load(bits: Any, batch: Value) -> None:
-        leaf.load_quads(
-            m, bits, m.operand("logits"), m.block(0), m.dim("stride"), share.base + batch * c.batch, m.lane
-        )
+        leaf.load_quads(m, bits, m.operand("logits"), m.block(0), m.dim("stride"), column(batch), m.lane)
 
     def list_above(bits: Any, batch: Value) -> None:
         leaf.list_above(
-            m, listed, bits, entries, counters, bottom, name("owner"), share.base + batch * c.batch, share.base, share.lo, share.hi,
-            m.dim("stride"), c.listed, m.lane,
+            m, listed, bits, entries, counters, bottom, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
+            c.listed, m.lane,
         )  # fmt: skip
 
     load(keys, 0)
@@ -499,9 +504,10 @@ def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -
     """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
     start, slot = name("start"), m.var("slot")
     if m.k.sample:
-        placed = m.buffer("hist")
-        leaf.first_slot(m, slot, m.buffer("counts"), skip, m.warp, m.lane)
-        leaf.place_marks(m, placed, slot, m.buffer("above"), first, words, share.base - start, m.lane)
+        placed, sums, own = m.buffer("hist"), m.buffer("sums"), (m.buffer("above"), first, words)
+        leaf.count_marks(m, slot, sums, *own, m.warp, m.lane)
+        m.meet()
+        leaf.place_marks(m, placed, slot, sums, *own, share.base - start, m.warp, m.lane)
         m.meet()
         leaf.write_ids(
             m, m.operand("indices"), m.block(0), m.dim("k"), placed, *_table(m), m.thread, m.k.threads

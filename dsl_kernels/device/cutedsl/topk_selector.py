@@ -141,19 +141,19 @@ def _pick(bits, j, first, count):
 
 @cute.jit
 def list_above(
-    listed, bits, entries, counters, bottom, owner, column, base, lo, hi, stride, room: cutlass.Constexpr, lane,
+    listed, bits, entries, counters, bottom, column, origin, start, last, stride, room: cutlass.Constexpr, lane,
 ):  # fmt: skip
     """List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is room for `room`.
 
-    Returns how many there are, as far as this warp knows.
+    Positions count from `origin`. Returns how many there are, as far as this warp knows.
     """
     size = cutlass.const_expr(cute.size(bits))
     at = cutlass.min(column, stride - 32 * size)
-    lo = cutlass.max(lo, column)
-    if (at < lo) | (at + 32 * size > hi):
+    first = cutlass.max(start, column)
+    if (at < first) | (at + 32 * size > last):
         own = at + 4 * lane
         for j in cutlass.range_constexpr(size):
-            if (own + (j // 4 * 128 + j % 4) < lo) | (own + (j // 4 * 128 + j % 4) >= hi):
+            if (own + (j // 4 * 128 + j % 4) < first) | (own + (j // 4 * 128 + j % 4) >= last):
                 bits[j] = Uint32(MINUS_INFINITY)
     floor = bottom.bitcast(Int32)
     # From zero, so that the sum with a score of either zero is not negative where the threshold is zero.
@@ -173,7 +173,7 @@ def list_above(
         listed = slot + total
         if listed <= room:
             slot += through - mine
-            place = ~((owner << OFFSET_BITS) + (at - base + 4 * lane))
+            place = ~(at - origin + 4 * lane)
             while left != 0:
                 j = 31 - Int32(cute.arch.clz(left))
                 left = left ^ (Int32(1) << j)
@@ -852,22 +852,30 @@ def emit_sparse(
 
 
 @cute.jit
-def place_marks(placed, slot, above, first, count, position, lane):
-    """Positions of the warp's marked columns, ascending, from `slot` on: `count` words, one a lane."""
-    words = above + first
-    for base in cutlass.range(0, count, 32, unroll=1):
-        word = Int32(0)
-        if base + lane < count:
-            word = words[base + lane]
-        own = cute.arch.popc(word)
-        through = scan(own)
-        place = slot + through - own
+def count_marks(sums, above, first, words, warp, lane):
+    """Count the warp's marked columns in `sums`; returns those of lower lanes, which have consecutive words each."""
+    each = ceildiv(words, 32)
+    own = Int32(0)
+    for i in cutlass.range(lane * each, cutlass.min(lane * each + each, words), unroll=1):
+        own += cute.arch.popc(above[first + i])
+    through = scan(own)
+    if lane == 31:
+        sums[warp] = through
+    return through - own
+
+
+@cute.jit
+def place_marks(placed, slot, sums, above, first, words, position, warp, lane):
+    """Positions of the warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
+    each = ceildiv(words, 32)
+    place = slot + lower_warps(sums, warp, lane)
+    for i in cutlass.range(lane * each, cutlass.min(lane * each + each, words), unroll=1):
+        word = above[first + i]
         while word != 0:
             lowest = word & -word
-            placed[place] = position + (base + lane) * 32 + (31 - Int32(cute.arch.clz(lowest)))
+            placed[place] = position + i * 32 + (31 - Int32(cute.arch.clz(lowest)))
             place += 1
             word = word ^ lowest
-        slot += cute.arch.shuffle_sync(through, 31)
 
 
 @cute.jit

@@ -273,18 +273,18 @@ def read_bottom(bottom: T.Ref, end, span):
 
 @T.macro
 def list_above(
-    listed: T.Ref, bits, entries, counters, bottom, owner, column, base, lo, hi, stride, room, lane,
+    listed: T.Ref, bits, entries, counters, bottom, column, origin, start, last, stride, room, lane,
 ):  # fmt: skip
     """List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is room for `room`.
 
-    `listed` is then how many there are, as far as this warp knows.
+    Positions count from `origin`. `listed` is then how many there are, as far as this warp knows.
     """
     left, through, slot, at, j = zeros(5)
     at = T.min(column, stride - 32 * bits.shape[0])
-    if (at < T.max(lo, column)) | (at + 32 * bits.shape[0] > hi):
+    if (at < T.max(start, column)) | (at + 32 * bits.shape[0] > last):
         for i in T.unroll(bits.shape[0]):
             j = at + 4 * lane + i // 4 * 128 + i % 4
-            if (j < T.max(lo, column)) | (j >= hi):
+            if (j < T.max(start, column)) | (j >= last):
                 bits[i] = T.uint32(0xFF800000)
     left = external("int32", f"dk::reaching<{bits.shape[0]}>")(T.address_of(bits[0]), key_score(bottom))
     through = scan(popc(left))
@@ -300,7 +300,7 @@ def list_above(
                 left = left ^ (1 << j)
                 entries[slot] = make_entry(
                     external("uint32", f"dk::pick<{bits.shape[0]}>")(T.address_of(bits[0]), j),
-                    (owner << OFFSET_BITS) + (at - base + 4 * lane + (j >> 2) * 128 + (j & 3)),
+                    at - origin + 4 * lane + (j >> 2) * 128 + (j & 3),
                 )
                 slot = slot + 1
 
@@ -835,22 +835,35 @@ def emit_sparse(
 
 
 @T.macro
-def place_marks(placed, slot, above, first, words, position, lane):
-    """Positions of the warp's marked columns, ascending, from `slot` on: a word a lane."""
-    at = T.alloc_var("int32", init=slot)
-    word = T.alloc_var("uint32", init=0)
-    place, through = zeros(2)
+def count_marks(slot: T.Ref, sums, above, first, words, warp, lane):
+    """Count the warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive words each."""
+    own, through = zeros(2)
     for i in rolled(ceildiv(words, 32)):
+        if lane * ceildiv(words, 32) + i < words:
+            own = own + popc(above[first + lane * ceildiv(words, 32) + i])
+    through = scan(own)
+    if lane == 31:
+        sums[warp] = through
+    slot = through - own
+
+
+@T.macro
+def place_marks(placed, slot, sums, above, first, words, position, warp, lane):
+    """Positions of the warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
+    word = T.alloc_var("uint32", init=0)
+    place, own = zeros(2)
+    if lane < warp:
+        place = sums[lane]
+    place = slot + warp_sum(place)
+    for i in rolled(ceildiv(words, 32)):
+        own = lane * ceildiv(words, 32) + i
         word = T.uint32(0)
-        if i * 32 + lane < words:
-            word = T.cast(above[first + i * 32 + lane], "uint32")
-        through = scan(popc(word))
-        place = at + through - popc(word)
+        if own < words:
+            word = T.cast(above[first + own], "uint32")
         while word != T.uint32(0):
-            placed[place] = position + (i * 32 + lane) * 32 + ffs(T.cast(word, "int32")) - 1
+            placed[place] = position + own * 32 + ffs(T.cast(word, "int32")) - 1
             place = place + 1
             word = word & (word - T.uint32(1))
-        at = at + shuffle(through, 31)
 
 
 @T.macro

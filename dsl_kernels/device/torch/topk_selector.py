@@ -193,18 +193,17 @@ def read_bottom(bottom: Sets, end: int, span: int) -> Any:
 
 @leaf
 def list_above(
-    listed: Changes, bits: Any, entries: Any, counters: Any, bottom: int, owner: Any, column: Any, base: Any, lo: Any, hi: Any,
+    listed: Changes, bits: Any, entries: Any, counters: Any, bottom: int, column: Any, origin: int, start: int, last: int,
     stride: int, room: int, lane: Any,
 ) -> Any:  # fmt: skip
     """List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is room for `room`.
 
-    `listed` is then how many there are, as far as each warp knows.
+    Positions count from `origin`. `listed` is then how many there are, as far as each warp knows.
     """
     columns = _quads(_within(column, bits, stride), bits.shape[1])
-    reach = (columns >= _by_thread(lo)) & (columns >= _by_thread(column)) & (columns < _by_thread(hi))
+    reach = (columns >= start) & (columns >= _by_thread(column)) & (columns < last)
     reach &= order_key(bits)[0] >= bottom
-    place = _by_thread(owner) << OFFSET_BITS | columns - _by_thread(base)
-    found, slot = bits[reach] << 32 | ~place[reach] & UINT32, int(counters[LISTED])
+    found, slot = bits[reach] << 32 | ~(columns - origin)[reach] & UINT32, int(counters[LISTED])
     counters[LISTED] += len(found)
     if slot + len(found) <= room:
         entries[slot : slot + len(found)] = found
@@ -629,10 +628,24 @@ def emit(
 
 
 @leaf
-def place_marks(placed: Any, slot: Any, above: Any, first: Any, words: int, position: Any, lane: Any) -> None:
-    """Positions of each warp's marked columns, ascending, from `slot` on."""
+def count_marks(slot: Sets, sums: Any, above: Any, first: Any, words: int, warp: Any, lane: Any) -> Any:
+    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive words each."""
+    each = -(-words // WORD)
+    marks = torch.zeros((len(warp), each * WORD), dtype=torch.int64)
+    marks[:, :words] = _marks(above[_run(first, words)]).sum(dim=-1)
+    lanes = marks.view(-1, WORD, each).sum(dim=-1)
+    sums[: len(lanes)] = lanes.sum(dim=1).to(torch.int32)
+    return (lanes.cumsum(dim=1) - lanes).view(-1)
+
+
+@leaf
+def place_marks(
+    placed: Any, slot: Any, sums: Any, above: Any, first: Any, words: int, position: Any, warp: Any, lane: Any
+) -> None:
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
     marks = _marks(above[_run(first, words)]).flatten(1).bool()
-    slots = (torch.as_tensor(slot).view(-1, 1) + marks.cumsum(dim=1) - 1)[marks]
+    warps = sums[: len(marks)].long()
+    slots = ((warps.cumsum(dim=0) - warps).view(-1, 1) + marks.cumsum(dim=1) - 1)[marks]
     placed[slots] = (torch.as_tensor(position).view(-1, 1) + torch.arange(marks.shape[1]))[marks].to(torch.int32)
 
 

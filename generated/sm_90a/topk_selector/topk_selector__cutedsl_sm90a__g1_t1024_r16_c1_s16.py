@@ -119,6 +119,8 @@ def select(
             # hold.
             origin, run = leaf.share_row(origin, run, start, last, WARPS)
         batches = leaf.ceildiv(run, KEEP)
+        # Runs of whole batches, so that a word of the bitmaps is one of the row.
+        run = batches * KEEP
         base = origin + owner * run * WORD
         limit = Int32(0)
         lo = Int32(0)
@@ -177,19 +179,23 @@ def select(
             place = Int32(0)
             # Bit patterns of each warp's columns from `column` on, four a lane; a batch that would end past
             # the row is its last one instead.
-            leaf.load_quads(keys, logits, row, stride, base, lane)
+            leaf.load_quads(keys, logits, row, stride, origin + warp * BATCH, lane)
             while (place < batches) & (listed <= LISTED):
-                leaf.load_quads(ahead, logits, row, stride, base + (place + 1) * BATCH, lane)
+                leaf.load_quads(
+                    ahead, logits, row, stride, origin + ((place + 1) * WARPS + warp) * BATCH, lane
+                )
                 # List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is
                 # room for `room`.
                 listed = leaf.list_above(
-                    listed, keys, entries, counters, bottom, owner, base + place * BATCH, base, lo, hi,
-                    stride, LISTED, lane
+                    listed, keys, entries, counters, bottom, origin + (place * WARPS + warp) * BATCH, origin,
+                    start, last, stride, LISTED, lane
                 )
-                leaf.load_quads(keys, logits, row, stride, base + (place + 2) * BATCH, lane)
+                leaf.load_quads(
+                    keys, logits, row, stride, origin + ((place + 2) * WARPS + warp) * BATCH, lane
+                )
                 listed = leaf.list_above(
-                    listed, ahead, entries, counters, bottom, owner, base + (place + 1) * BATCH, base, lo, hi,
-                    stride, LISTED, lane
+                    listed, ahead, entries, counters, bottom, origin + ((place + 1) * WARPS + warp) * BATCH,
+                    origin, start, last, stride, LISTED, lane
                 )
                 place = place + 2
             need = k
@@ -311,10 +317,13 @@ def select(
             leaf.take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
-        # Slot of each warp's first column: behind lower ranks' and lower warps'.
-        slot = leaf.first_slot(counts, skip, warp, lane)
-        # Positions of each warp's marked columns, ascending, from `slot` on.
-        leaf.place_marks(hist, slot, above, first, words, base - start, lane)
+        # Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive
+        # words each.
+        slot = leaf.count_marks(sums, above, first, words, warp, lane)
+        cute.arch.sync_threads()
+        # Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of
+        # lower lanes.
+        leaf.place_marks(hist, slot, sums, above, first, words, base - start, warp, lane)
         cute.arch.sync_threads()
         # Write the ids of `k` positions.
         leaf.write_ids(
