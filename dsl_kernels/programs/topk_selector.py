@@ -35,8 +35,8 @@ BINS, COARSE, WORD = Size(leaf.BINS, "BINS"), Size(leaf.COARSE, "COARSE"), Size(
 DENSE = Size(8, "DENSE")
 # Keys of a list that are ranked without another round.
 RANKED = Size(64, "RANKED")
-# Scores of a sample, and those among them that may lie between its threshold and the one that was asked for.
-SAMPLED, BETWEEN = 8192, Size(32, "BETWEEN")
+# Of a sample, the keys that may lie between its threshold and the one that was asked for.
+BETWEEN = Size(32, "BETWEEN")
 # Of the sample, keys beyond k's share that are to reach the threshold: that fewer than k of the row do is then as rare as
 # four standard deviations of what a sample of 1/16 finds.
 SPARE = Size(28, "SPARE")
@@ -63,7 +63,6 @@ COMMITTED = (
     (1, 512, 16, 2, 0),
     (1, 1024, 16, 1, 16),
     (1, 512, 8, 1, 16),
-    (1, 512, 16, 2, 16),
 )
 
 
@@ -79,8 +78,8 @@ def _listed(k: SimpleNamespace) -> int:
 
 
 def _few(k: SimpleNamespace) -> int:
-    """Keys of the sample that a thread has."""
-    return Size(min(k.keep, SAMPLED // k.threads), "FEW")
+    """Keys of the sample that a thread has: half as many as it holds of a row, the registers of one of two batches."""
+    return Size(k.keep // 2, "FEW")
 
 
 def _columns(k: SimpleNamespace) -> int:
@@ -395,8 +394,8 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     for _ in _undecided(m, r, BETWEEN):
         leaf.count_keys(m, hist, r.bins, few, r.end, r.span)
         _settle(m, r)
-    bottom = m.var("bottom", 0, "uint32")
-    leaf.read_bottom(m, bottom, r.end, r.span)
+    bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
+    leaf.read_bottom(m, bottom, less, r.end, r.span)
 
     m.comment("Two batches in turn, so that one is on its way while the other is looked at.")
     listed, place = m.var("listed"), m.var("place")
@@ -409,7 +408,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
 
     def list_above(bits: Any, batch: Value) -> None:
         leaf.list_above(
-            m, listed, bits, entries, counters, bottom, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
+            m, listed, bits, entries, counters, less, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
             c.listed, m.lane,
         )  # fmt: skip
 

@@ -117,8 +117,14 @@ def load_quads(bits, logits, row, stride, column, lane):
 
 
 def read_bottom(end, span):
-    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score."""
-    return cutlass.min(cutlass.max(end - span, Uint32(LOWEST)), Uint32(INFINITE))
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score.
+
+    Returns it, and less its score: the sum with a score is negative below. From zero, so that of zeros none is negative.
+    """
+    bottom = cutlass.min(cutlass.max(end - span, Uint32(LOWEST)), Uint32(INFINITE))
+    score = bottom.bitcast(Int32)
+    score = score ^ (~(score >> 31) | Int32(-(1 << 31)))
+    return bottom, Float32(0.0) - score.bitcast(Float32)
 
 
 def _score_below_bit(word, bits, less):
@@ -141,9 +147,9 @@ def _pick(bits, j, first, count):
 
 @cute.jit
 def list_above(
-    listed, bits, entries, counters, bottom, column, origin, start, last, stride, room: cutlass.Constexpr, lane,
+    listed, bits, entries, counters, less, column, origin, start, last, stride, room: cutlass.Constexpr, lane,
 ):  # fmt: skip
-    """List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is room for `room`.
+    """List a batch of load_quads, as bit patterns: what with `less` is not negative, while there is room for `room`.
 
     Positions count from `origin`. Returns how many there are, as far as this warp knows.
     """
@@ -155,9 +161,6 @@ def list_above(
         for j in cutlass.range_constexpr(size):
             if (own + (j // 4 * 128 + j % 4) < first) | (own + (j // 4 * 128 + j % 4) >= last):
                 bits[j] = Uint32(MINUS_INFINITY)
-    floor = bottom.bitcast(Int32)
-    # From zero, so that the sum with a score of either zero is not negative where the threshold is zero.
-    less = Float32(0.0) - (floor ^ (~(floor >> 31) | Int32(-(1 << 31)))).bitcast(Float32)
     left = Int32(0)
     for j in cutlass.range_constexpr(size):
         left = _score_below_bit(left, bits[size - 1 - j], less)
@@ -172,14 +175,19 @@ def list_above(
         slot = cute.arch.shuffle_sync(slot, 0)
         listed = slot + total
         if listed <= room:
-            slot += through - mine
+            to = (entries + (slot + through - mine)).toint()
             place = ~(at - origin + 4 * lane)
             while left != 0:
-                j = 31 - Int32(cute.arch.clz(left))
+                j = cute.arch.inline_ptx(
+                    "bfind.u32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[left]
+                )
                 left = left ^ (Int32(1) << j)
-                own = place - ((j >> 2) * 128 + (j & 3))
-                entries[slot] = ((_pick(bits, j, 0, size).to(Uint64) << 32) | own.bitcast(Uint32).to(Uint64)).to(Int64)
-                slot += 1
+                # 128 columns on for every four words.
+                cute.arch.inline_ptx(
+                    "st.shared.v2.b32 [{$r0}], {{$r1}, {$r2}};",
+                    read_only_args=[to, place - j - (j >> 2) * 124, _pick(bits, j, 0, size)],
+                )
+                to += 8
     return listed
 
 

@@ -101,19 +101,18 @@ __device__ __forceinline__ int entry_place(long long entry) { return ~static_cas
 
 __device__ __forceinline__ void set_bit(int* words, int bit) { atomicOr(words + (bit >> 5), 1 << (bit & 31)); }
 
-// The score that has a key.
-__device__ __forceinline__ float key_score(unsigned key) {
+// Less the score that has a key: from zero, so that of zeros no sum is negative.
+__device__ __forceinline__ float less_score(unsigned key) {
   int same = static_cast<int>(key);
-  return __int_as_float(same ^ (~(same >> 31) | 0x80000000));
+  return __fsub_rn(0.0f, __int_as_float(same ^ (~(same >> 31) | 0x80000000)));
 }
 __device__ __forceinline__ void load_quad(unsigned* bits, const float* from) {
   uint4 quad = __ldg(reinterpret_cast<const uint4*>(from));
   bits[0] = quad.x, bits[1] = quad.y, bits[2] = quad.z, bits[3] = quad.w;
 }
-// A bit for each score that reaches `floor`. NaN does: a sum with it is not negative, nor is one of zeros.
+// A bit for each score that with `less` is not negative, as NaN is not.
 template <int SIZE>
-__device__ __forceinline__ int reaching(const unsigned* bits, float floor) {
-  float less = __fsub_rn(0.0f, floor);
+__device__ __forceinline__ int reaching(const unsigned* bits, float less) {
   unsigned below = 0;
 #pragma unroll
   for (int j = SIZE - 1; j >= 0; j--)
@@ -194,7 +193,7 @@ entry_key = external("uint32", "dk::entry_key")
 entry_place = external("int32", "dk::entry_place")
 entry_before = external("bool", "dk::entry_before")
 page_of = external("int32", "dk::page_of")
-key_score = external("float32", "dk::key_score")
+less_score = external("float32", "dk::less_score")
 load_quad = external("handle", "dk::load_quad")
 sampled_bits = external("uint32", "dk::sampled_bits")
 note_largest = external("handle", "dk::note_largest")
@@ -266,16 +265,20 @@ def load_quads(bits, logits, row, stride, column, lane):
 
 
 @T.macro
-def read_bottom(bottom: T.Ref, end, span):
-    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score."""
+def read_bottom(bottom: T.Ref, less: T.Ref, end, span):
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score.
+
+    `less` is less its score: the sum with a score is negative below.
+    """
     bottom = T.min(T.max(end - span, T.uint32(LOWEST)), T.uint32(INFINITE))
+    less = less_score(bottom)
 
 
 @T.macro
 def list_above(
-    listed: T.Ref, bits, entries, counters, bottom, column, origin, start, last, stride, room, lane,
+    listed: T.Ref, bits, entries, counters, less, column, origin, start, last, stride, room, lane,
 ):  # fmt: skip
-    """List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is room for `room`.
+    """List a batch of load_quads, as bit patterns: what with `less` is not negative, while there is room for `room`.
 
     Positions count from `origin`. `listed` is then how many there are, as far as this warp knows.
     """
@@ -286,7 +289,7 @@ def list_above(
             j = at + 4 * lane + i // 4 * 128 + i % 4
             if (j < T.max(start, column)) | (j >= last):
                 bits[i] = T.uint32(0xFF800000)
-    left = external("int32", f"dk::reaching<{bits.shape[0]}>")(T.address_of(bits[0]), key_score(bottom))
+    left = external("int32", f"dk::reaching<{bits.shape[0]}>")(T.address_of(bits[0]), less)
     through = scan(popc(left))
     if shuffle(through, 31) > 0:
         if lane == 31:

@@ -186,23 +186,28 @@ def _within(column: Any, bits: Any, stride: int) -> torch.Tensor:
 
 
 @leaf
-def read_bottom(bottom: Sets, end: int, span: int) -> Any:
-    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score."""
-    return min(max(end - span, LOWEST), INFINITE)
+def read_bottom(bottom: Sets, less: Sets, end: int, span: int) -> Any:
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score.
+
+    `less` is less its score: the sum with a score is negative below.
+    """
+    bottom = min(max(end - span, LOWEST), INFINITE)
+    bits = torch.tensor(bottom ^ (1 << 31) if bottom >= 1 << 31 else bottom ^ UINT32)
+    return bottom, float(0.0 - _signed(bits).view(torch.float32))
 
 
 @leaf
 def list_above(
-    listed: Changes, bits: Any, entries: Any, counters: Any, bottom: int, column: Any, origin: int, start: int, last: int,
+    listed: Changes, bits: Any, entries: Any, counters: Any, less: float, column: Any, origin: int, start: int, last: int,
     stride: int, room: int, lane: Any,
 ) -> Any:  # fmt: skip
-    """List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is room for `room`.
+    """List a batch of load_quads, as bit patterns: what with `less` is not negative, while there is room for `room`.
 
     Positions count from `origin`. `listed` is then how many there are, as far as each warp knows.
     """
     columns = _quads(_within(column, bits, stride), bits.shape[1])
     reach = (columns >= start) & (columns >= _by_thread(column)) & (columns < last)
-    reach &= order_key(bits)[0] >= bottom
+    reach &= ~(order_key(bits)[1] + torch.tensor(less, dtype=torch.float32) < 0)
     found, slot = bits[reach] << 32 | ~(columns - origin)[reach] & UINT32, int(counters[LISTED])
     counters[LISTED] += len(found)
     if slot + len(found) <= room:

@@ -8,8 +8,8 @@ roles
 buffers
   hist       4096 int32, shared
   entries    4160 int64, shared
-  above      2048 int32, shared
-  equal      2048 int32, shared
+  above      1024 int32, shared
+  equal      1024 int32, shared
   sums       32 int32, shared
   counts     32 int32, shared
   state      8 int32, shared
@@ -18,13 +18,13 @@ buffers
   digits     512x4 uint32, registers of select
   mine       512x4 int32, registers of select
   ahead      512x8 uint32, registers of select
-  few        512x8 uint32, registers of select
-  few_digits 512x4 uint32, registers of select
-totals: 512 threads, 66368 of 232448 bytes of shared memory, grid (rows, 1)
+  few        512x4 uint32, registers of select
+  few_digits 512x2 uint32, registers of select
+totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64
 
 from dsl_kernels.device.cutedsl import topk_selector as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
@@ -38,8 +38,8 @@ HELD = 4096
 BINS = 2048
 WARPS = 16
 WORD = 32
-FEW = 8
-SPAN = 65536
+FEW = 4
+SPAN = 32768
 SPARE = 28
 BETWEEN = 32
 LISTED = 4096
@@ -171,9 +171,10 @@ def select(
                 end, span, need, inside = leaf.read_state(state)
                 rounds = rounds + 1
             bottom = cutlass.Uint32(0)
+            less = Float32(0.0)
             # The threshold that a sample gives: the smallest key of a range, at least that of the smallest
             # finite score.
-            bottom = leaf.read_bottom(end, span)
+            bottom, less = leaf.read_bottom(end, span)
             # Two batches in turn, so that one is on its way while the other is looked at.
             listed = Int32(0)
             place = Int32(0)
@@ -184,17 +185,17 @@ def select(
                 leaf.load_quads(
                     ahead, logits, row, stride, origin + ((place + 1) * WARPS + warp) * BATCH, lane
                 )
-                # List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is
-                # room for `room`.
+                # List a batch of load_quads, as bit patterns: what with `less` is not negative, while there
+                # is room for `room`.
                 listed = leaf.list_above(
-                    listed, keys, entries, counters, bottom, origin + (place * WARPS + warp) * BATCH, origin,
+                    listed, keys, entries, counters, less, origin + (place * WARPS + warp) * BATCH, origin,
                     start, last, stride, LISTED, lane
                 )
                 leaf.load_quads(
                     keys, logits, row, stride, origin + ((place + 2) * WARPS + warp) * BATCH, lane
                 )
                 listed = leaf.list_above(
-                    listed, ahead, entries, counters, bottom, origin + ((place + 1) * WARPS + warp) * BATCH,
+                    listed, ahead, entries, counters, less, origin + ((place + 1) * WARPS + warp) * BATCH,
                     origin, start, last, stride, LISTED, lane
                 )
                 place = place + 2

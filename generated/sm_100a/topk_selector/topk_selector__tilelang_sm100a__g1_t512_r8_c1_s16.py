@@ -8,8 +8,8 @@ roles
 buffers
   hist       4096 int32, shared
   entries    4160 int64, shared
-  above      2048 int32, shared
-  equal      2048 int32, shared
+  above      1024 int32, shared
+  equal      1024 int32, shared
   sums       32 int32, shared
   counts     32 int32, shared
   state      8 int32, shared
@@ -18,9 +18,9 @@ buffers
   digits     512x4 uint32, registers of select
   mine       512x4 int32, registers of select
   ahead      512x8 uint32, registers of select
-  few        512x8 uint32, registers of select
-  few_digits 512x4 uint32, registers of select
-totals: 512 threads, 66368 of 232448 bytes of shared memory, grid (rows, 1)
+  few        512x4 uint32, registers of select
+  few_digits 512x2 uint32, registers of select
+totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import tilelang.language as T
 
@@ -37,8 +37,8 @@ HELD = 4096
 BINS = 2048
 WARPS = 16
 WORD = 32
-FEW = 8
-SPAN = 65536
+FEW = 4
+SPAN = 32768
 SPARE = 28
 BETWEEN = 32
 LISTED = 4096
@@ -138,9 +138,10 @@ def select(
                 leaf.read_state(end, span, need, inside, state)
                 rounds = rounds + 1
             bottom = T.alloc_var("uint32", init=0)
+            less = T.alloc_var("float32", init=0.0)
             # The threshold that a sample gives: the smallest key of a range, at least that of the smallest
             # finite score.
-            leaf.read_bottom(bottom, end, span)
+            leaf.read_bottom(bottom, less, end, span)
             # Two batches in turn, so that one is on its way while the other is looked at.
             listed = T.alloc_var("int32", init=0)
             place = T.alloc_var("int32", init=0)
@@ -151,17 +152,17 @@ def select(
                 leaf.load_quads(
                     ahead, logits, row, stride, origin + ((place + 1) * WARPS + warp) * BATCH, lane
                 )
-                # List the keys of a batch of load_quads that reach `bottom`, as bit patterns, while there is
-                # room for `room`.
+                # List a batch of load_quads, as bit patterns: what with `less` is not negative, while there
+                # is room for `room`.
                 leaf.list_above(
-                    listed, keys, entries, counters, bottom, origin + (place * WARPS + warp) * BATCH, origin,
+                    listed, keys, entries, counters, less, origin + (place * WARPS + warp) * BATCH, origin,
                     start, last, stride, LISTED, lane
                 )
                 leaf.load_quads(
                     keys, logits, row, stride, origin + ((place + 2) * WARPS + warp) * BATCH, lane
                 )
                 leaf.list_above(
-                    listed, ahead, entries, counters, bottom, origin + ((place + 1) * WARPS + warp) * BATCH,
+                    listed, ahead, entries, counters, less, origin + ((place + 1) * WARPS + warp) * BATCH,
                     origin, start, last, stride, LISTED, lane
                 )
                 place = place + 2
