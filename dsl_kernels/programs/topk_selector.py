@@ -192,6 +192,10 @@ def _select(m: Recorder) -> None:
     leaf.load_ahead(
         m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
     )
+    if m.k.sample:
+        leaf.load_sample(
+            m, m.buffer("few"), m.operand("logits"), row, stride, _held(m), m.k.sample, m.warp, m.c.warps, m.lane,
+        )  # fmt: skip
     start, last = m.var("start"), m.var("last")
     leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
     leaf.clear(m, m.buffer("hist"), 0, 2 * BINS, m.thread, m.k.threads)
@@ -379,9 +383,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     k, c, keys, ahead, few = m.k, m.c, m.buffer("keys"), m.buffer("ahead"), m.buffer("few")
     hist, entries, counters = m.buffer("hist"), m.buffer("entries"), m.buffer("counters")
     sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
-    leaf.load_sample(
-        m, few, m.operand("logits"), m.block(0), m.dim("stride"), name("start"), name("last"), k.sample, m.warp, c.warps, m.lane,
-    )  # fmt: skip
+    leaf.keep_sample(m, few, name("start"), name("last"), k.sample, m.warp, c.warps, m.lane)
     leaf.clear_run(
         m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane
     )

@@ -83,24 +83,37 @@ def load_ahead(bits, logits, row, stride, column, columns, lane):
     load_words(bits, logits, row, stride, column, cutlass.select_(stride <= columns, stride, 0), lane)
 
 
+def _sampled(j, every, warp, warps, lane):
+    """The column of a lane's word `j` of the sample."""
+    return ((warp + j * warps) * every + ((warp + 5 * j) & (every - 1))) * 32 + lane
+
+
 @cute.jit
 def load_sample(
-    bits, logits, row, stride, start, last, every: cutlass.Constexpr, warp, warps: cutlass.Constexpr, lane,
+    bits, logits, row, stride, columns, every: cutlass.Constexpr, warp, warps: cutlass.Constexpr, lane,
 ):  # fmt: skip
-    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf past the row's columns.
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where there is no column.
 
-    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words. Of a row of at most `columns` nothing is read.
     """
     address = logits + row.to(Int64) * stride
+    limit = cutlass.select_(stride > columns, stride, 0)
     for j in cutlass.range_constexpr(cute.size(bits)):
-        place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
-        column = ((start >> 5) + place) * 32 + lane
-        wanted = (column >= start) & (column < last)
+        column = _sampled(j, every, warp, warps, lane)
         bits[j] = cute.arch.inline_ptx(
-            "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0xFF800000; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
+            "{ .reg .pred p; setp.lt.s32 p, {$r1}, {$r2}; mov.b32 {$w0}, 0xFF800000; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
             write_only_types=[Uint32],
-            read_only_args=[address + column, wanted.to(Int32)],
+            read_only_args=[address + column, column, limit],
         )
+
+
+@cute.jit
+def keep_sample(bits, start, last, every: cutlass.Constexpr, warp, warps: cutlass.Constexpr, lane):
+    """Make those of load_sample -inf that are no columns of the row."""
+    for j in cutlass.range_constexpr(cute.size(bits)):
+        column = _sampled(j, every, warp, warps, lane)
+        if (column < start) | (column >= last):
+            bits[j] = Uint32(MINUS_INFINITY)
 
 
 @cute.jit

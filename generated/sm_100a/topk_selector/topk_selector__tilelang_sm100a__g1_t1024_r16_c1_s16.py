@@ -34,10 +34,10 @@ KEEP = 16  # keys a thread keeps in registers; longer rows are read again in eve
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BATCH = 512
 HELD = 16384
-BINS = 2048
-WARPS = 32
-WORD = 32
 FEW = 8
+WARPS = 32
+BINS = 2048
+WORD = 32
 SPAN = 131072
 SPARE = 28
 BETWEEN = 32
@@ -59,6 +59,9 @@ def select(
     worker = thread
     # load_words of a row of at most `columns`; of a longer one nothing is read.
     leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    # Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where there
+    # is no column.
+    leaf.load_sample(few, logits, row, stride, HELD, SAMPLE, warp, WARPS, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
     # The columns of a row, [start, last).
@@ -104,9 +107,8 @@ def select(
         through = T.alloc_var("int32", init=0)
         unlisted = T.alloc_var("bool", init=True)
         if stride > HELD:
-            # Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf past
-            # the row's columns.
-            leaf.load_sample(few, logits, row, stride, start, last, SAMPLE, warp, WARPS, lane)
+            # Make those of load_sample -inf that are no columns of the row.
+            leaf.keep_sample(few, start, last, SAMPLE, warp, WARPS, lane)
             # Zero the warps' words of a bitmap.
             leaf.clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
             # Turn loaded bit patterns into keys in place, and pair up their first digits.
