@@ -74,7 +74,7 @@ def _stashed(k: SimpleNamespace) -> int:
 
 def _listed(k: SimpleNamespace) -> int:
     """Keys that a list holds: undecided ones of a histogram, or those that reach a sample's threshold."""
-    return Size(8 * k.threads if k.sample else 2048, "LISTED")
+    return Size(11 * k.threads if k.sample else 2048, "LISTED")
 
 
 def _few(k: SimpleNamespace) -> int:
@@ -393,9 +393,11 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     m.set(r.need, wanted + wanted // 4 + SPARE)
     _settle(m, r, first=True)
     m.set(r.rounds, r.rounds + 1)
-    for _ in _undecided(m, r, BETWEEN):
+    m.comment("A second digit tells tight scores apart; equal ones no digit does.")
+    with m.when(r.inside > BETWEEN):
         leaf.count_keys(m, hist, r.bins, few, r.end, r.span)
         _settle(m, r)
+        m.set(r.rounds, r.rounds + 1)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
     leaf.read_bottom(m, bottom, less, r.end, r.span)
 

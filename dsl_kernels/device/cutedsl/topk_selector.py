@@ -777,18 +777,23 @@ def count_equal(equal, sums, first, words, warp, lane):
 def take_ties(
     above, equal, counts, sums, take, first, words, warp, lane,
 ):  # fmt: skip
-    """Select the first `take` columns marked as equal, in order of position."""
-    left = take - lower_warps(sums, warp, lane)
-    added = Int32(0)
-    for i in cutlass.range(words, unroll=1):
+    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    each = ceildiv(words, 32)
+    end = cutlass.min(lane * each + each, words)
+    own = Int32(0)
+    for i in cutlass.range(lane * each, end, unroll=1):
+        own += cute.arch.popc(equal[first + i])
+    left = take - lower_warps(sums, warp, lane) - scan(own) + own
+    added = cutlass.max(cutlass.min(left, own), 0)
+    for i in cutlass.range(lane * each, end, unroll=1):
+        word = equal[first + i]
+        found = cute.arch.popc(word)
         if left > 0:
-            word = equal[first + i]
-            chosen = ((word >> lane) & 1 != 0) & (cute.arch.popc(word & ((Int32(1) << lane) - 1)) < left)
-            taken = cute.arch.vote_ballot_sync(chosen)
-            if lane == 0:
-                above[first + i] = above[first + i] | taken
-            added += cute.arch.popc(taken)
-            left -= cute.arch.popc(taken)
+            for _ in cutlass.range(left, found, unroll=1):
+                word = word ^ (Int32(1) << (31 - Int32(cute.arch.clz(word))))
+            above[first + i] = above[first + i] | word
+        left -= found
+    added = warp_sum(added)
     if lane == 0:
         counts[warp] = counts[warp] + added
 

@@ -781,24 +781,25 @@ def count_equal(equal, sums, first, words, warp, lane):
 
 @T.macro
 def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
-    """Select the first `take` columns marked as equal, in order of position."""
-    left, added = zeros(2)
+    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    left, added, own, at = zeros(4)
     word = T.alloc_var("uint32", init=0)
-    taken = T.alloc_var("uint32", init=0)
+    for i in rolled(ceildiv(words, 32)):
+        if lane * ceildiv(words, 32) + i < words:
+            own = own + popc(equal[first + lane * ceildiv(words, 32) + i])
     if lane < warp:
         left = sums[lane]
-    left = take - warp_sum(left)
-    for i in rolled(words):
-        if left > 0:
-            word = T.cast(equal[first + i], "uint32")
-            taken = ballot(
-                (((word >> T.cast(lane, "uint32")) & T.uint32(1)) != T.uint32(0))
-                & (popc(word & bits_below(lane)) < left)
-            )
-            if lane == 0:
-                above[first + i] = above[first + i] | T.cast(taken, "int32")
-            added = added + popc(taken)
-            left = left - popc(taken)
+    left = take - warp_sum(left) - scan(own) + own
+    added = warp_sum(T.max(T.min(left, own), 0))
+    for i in rolled(ceildiv(words, 32)):
+        at = lane * ceildiv(words, 32) + i
+        if (at < words) & (left > 0):
+            word = T.cast(equal[first + at], "uint32")
+            own = popc(word)
+            while popc(word) > left:
+                word = word ^ (T.uint32(1) << T.cast(31 - clz(T.cast(word, "int32")), "uint32"))
+            above[first + at] = above[first + at] | T.cast(word, "int32")
+            left = left - own
     if lane == 0:
         counts[warp] = counts[warp] + added
 

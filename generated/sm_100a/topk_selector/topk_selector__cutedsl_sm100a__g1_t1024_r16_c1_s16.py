@@ -7,7 +7,7 @@ roles
   select     threads 0..1023  every warp owns a run of words of 32 columns
 buffers
   hist       4096 int32, shared
-  entries    8256 int64, shared
+  entries    11328 int64, shared
   above      4096 int32, shared
   equal      4096 int32, shared
   sums       32 int32, shared
@@ -20,7 +20,7 @@ buffers
   ahead      1024x16 uint32, registers of select
   few        1024x8 uint32, registers of select
   few_digits 1024x4 uint32, registers of select
-totals: 1024 threads, 115520 of 232448 bytes of shared memory, grid (rows, 1)
+totals: 1024 threads, 140096 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -42,7 +42,7 @@ WORD = 32
 SPAN = 131072
 SPARE = 28
 BETWEEN = 32
-LISTED = 8192
+LISTED = 11264
 RANKED = 64
 
 
@@ -161,7 +161,8 @@ def select(
             # End, span, keys needed and keys inside of the undecided range, as the last round left them.
             end, span, need, inside = leaf.read_state(state)
             rounds = rounds + 1
-            while (inside > BETWEEN) & (span != 0):
+            # A second digit tells tight scores apart; equal ones no digit does.
+            if inside > BETWEEN:
                 # Count the next digit of the undecided keys of a batch; the bins are those from `first` on.
                 leaf.count_keys(hist, (rounds & 1) * BINS, few, end, span)
                 leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)

@@ -7,7 +7,7 @@ roles
   select     threads 0..511  every warp owns a run of words of 32 columns
 buffers
   hist       4096 int32, shared
-  entries    4160 int64, shared
+  entries    5696 int64, shared
   above      1024 int32, shared
   equal      1024 int32, shared
   sums       32 int32, shared
@@ -20,7 +20,7 @@ buffers
   ahead      512x8 uint32, registers of select
   few        512x4 uint32, registers of select
   few_digits 512x2 uint32, registers of select
-totals: 512 threads, 58176 of 232448 bytes of shared memory, grid (rows, 1)
+totals: 512 threads, 70464 of 232448 bytes of shared memory, grid (rows, 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -42,7 +42,7 @@ WORD = 32
 SPAN = 32768
 SPARE = 28
 BETWEEN = 32
-LISTED = 4096
+LISTED = 5632
 RANKED = 64
 
 
@@ -161,7 +161,8 @@ def select(
             # End, span, keys needed and keys inside of the undecided range, as the last round left them.
             end, span, need, inside = leaf.read_state(state)
             rounds = rounds + 1
-            while (inside > BETWEEN) & (span != 0):
+            # A second digit tells tight scores apart; equal ones no digit does.
+            if inside > BETWEEN:
                 # Count the next digit of the undecided keys of a batch; the bins are those from `first` on.
                 leaf.count_keys(hist, (rounds & 1) * BINS, few, end, span)
                 leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
