@@ -53,14 +53,13 @@ KNOBS = (
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
     Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
 )
-# (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many rows.
+# (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
 COMMITTED = (
     (1, 512, 8, 1, 0),
     (8, 512, 8, 1, 0),
     (16, 512, 16, 1, 0),
     (4, 1024, 16, 1, 0),
     (2, 1024, 16, 1, 0),
-    (1, 512, 16, 2, 0),
     (1, 1024, 16, 1, 16),
     (1, 512, 8, 1, 16),
 )
@@ -192,10 +191,6 @@ def _select(m: Recorder) -> None:
     leaf.load_ahead(
         m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
     )
-    if m.k.sample:
-        leaf.load_sample(
-            m, m.buffer("few"), m.operand("logits"), row, stride, _held(m), m.k.sample, m.warp, m.c.warps, m.lane,
-        )  # fmt: skip
     start, last = m.var("start"), m.var("last")
     leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
     leaf.clear(m, m.buffer("hist"), 0, 2 * BINS, m.thread, m.k.threads)
@@ -383,7 +378,9 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     k, c, keys, ahead, few = m.k, m.c, m.buffer("keys"), m.buffer("ahead"), m.buffer("few")
     hist, entries, counters = m.buffer("hist"), m.buffer("entries"), m.buffer("counters")
     sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
-    leaf.keep_sample(m, few, name("start"), name("last"), k.sample, m.warp, c.warps, m.lane)
+    leaf.load_sample(
+        m, few, m.operand("logits"), m.block(0), m.dim("stride"), name("start"), name("last"), k.sample, m.warp, c.warps, m.lane,
+    )  # fmt: skip
     leaf.clear_run(
         m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane
     )
@@ -393,11 +390,9 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     m.set(r.need, wanted + wanted // 4 + SPARE)
     _settle(m, r, first=True)
     m.set(r.rounds, r.rounds + 1)
-    m.comment("A second digit tells tight scores apart; equal ones no digit does.")
-    with m.when(r.inside > BETWEEN):
+    for _ in _undecided(m, r, BETWEEN):
         leaf.count_keys(m, hist, r.bins, few, r.end, r.span)
         _settle(m, r)
-        m.set(r.rounds, r.rounds + 1)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
     leaf.read_bottom(m, bottom, less, r.end, r.span)
 

@@ -83,37 +83,24 @@ def load_ahead(bits, logits, row, stride, column, columns, lane):
     load_words(bits, logits, row, stride, column, cutlass.select_(stride <= columns, stride, 0), lane)
 
 
-def _sampled(j, every, warp, warps, lane):
-    """The column of a lane's word `j` of the sample."""
-    return ((warp + j * warps) * every + ((warp + 5 * j) & (every - 1))) * 32 + lane
-
-
 @cute.jit
 def load_sample(
-    bits, logits, row, stride, columns, every: cutlass.Constexpr, warp, warps: cutlass.Constexpr, lane,
+    bits, logits, row, stride, start, last, every: cutlass.Constexpr, warp, warps: cutlass.Constexpr, lane,
 ):  # fmt: skip
-    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where there is no column.
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
 
-    Word j of a warp is of the `j * warps + warp`-th run of `every` words. Of a row of at most `columns` nothing is read.
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
     """
     address = logits + row.to(Int64) * stride
-    limit = cutlass.select_(stride > columns, stride, 0)
     for j in cutlass.range_constexpr(cute.size(bits)):
-        column = _sampled(j, every, warp, warps, lane)
+        place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
+        column = ((start >> 5) + place) * 32 + lane
         bits[j] = cute.arch.inline_ptx(
-            "{ .reg .pred p; setp.lt.s32 p, {$r1}, {$r2}; mov.b32 {$w0}, 0xFF800000; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
+            "{ .reg .pred p; setp.ge.s32 p, {$r1}, {$r2}; setp.lt.and.s32 p, {$r1}, {$r3}, p; "
+            "mov.b32 {$w0}, 0xFF800000; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
             write_only_types=[Uint32],
-            read_only_args=[address + column, column, limit],
+            read_only_args=[address + column, column, start, last],
         )
-
-
-@cute.jit
-def keep_sample(bits, start, last, every: cutlass.Constexpr, warp, warps: cutlass.Constexpr, lane):
-    """Make those of load_sample -inf that are no columns of the row."""
-    for j in cutlass.range_constexpr(cute.size(bits)):
-        column = _sampled(j, every, warp, warps, lane)
-        if (column < start) | (column >= last):
-            bits[j] = Uint32(MINUS_INFINITY)
 
 
 @cute.jit
@@ -188,7 +175,7 @@ def list_above(
         slot = cute.arch.shuffle_sync(slot, 0)
         listed = slot + total
         if listed <= room:
-            to = (entries + (slot + through - mine)).toint()
+            slot += through - mine
             place = ~(at - origin + 4 * lane)
             while left != 0:
                 j = cute.arch.inline_ptx(
@@ -196,11 +183,9 @@ def list_above(
                 )
                 left = left ^ (Int32(1) << j)
                 # 128 columns on for every four words.
-                cute.arch.inline_ptx(
-                    "st.shared.v2.b32 [{$r0}], {{$r1}, {$r2}};",
-                    read_only_args=[to, place - j - (j >> 2) * 124, _pick(bits, j, 0, size)],
-                )
-                to += 8
+                own = (place - j - (j >> 2) * 124).bitcast(Uint32)
+                entries[slot] = ((_pick(bits, j, 0, size).to(Uint64) << 32) | own.to(Uint64)).to(Int64)
+                slot += 1
     return listed
 
 

@@ -242,29 +242,15 @@ def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
     last = T.min(row_ends[row], stride)
 
 
-def sampled(j, every, warp, warps, lane):
-    """The column of a lane's word `j` of the sample."""
-    return ((warp + j * warps) * every + ((warp + 5 * j) & (every - 1))) * 32 + lane
-
-
 @T.macro
-def load_sample(bits, logits, row, stride, columns, every, warp, warps, lane):
-    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where there is no column.
+def load_sample(bits, logits, row, stride, start, last, every, warp, warps, lane):
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
 
-    Word j of a warp is of the `j * warps + warp`-th run of `every` words. Of a row of at most `columns` nothing is read.
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
     """
     for j in T.unroll(bits.shape[0]):
-        own = sampled(j, every, warp, warps, lane)
-        bits[j] = sampled_bits(T.address_of(logits[row, own]), (own < stride) & (stride > columns))
-
-
-@T.macro
-def keep_sample(bits, start, last, every, warp, warps, lane):
-    """Make those of load_sample -inf that are no columns of the row."""
-    for j in T.unroll(bits.shape[0]):
-        own = sampled(j, every, warp, warps, lane)
-        if (own < start) | (own >= last):
-            bits[j] = T.uint32(0xFF800000)
+        own = ((start >> 5) + (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))) * 32 + lane
+        bits[j] = sampled_bits(T.address_of(logits[row, own]), (own >= start) & (own < last))
 
 
 @T.macro

@@ -156,32 +156,21 @@ def load_ahead(bits: Any, logits: Any, row: int, stride: int, column: Any, colum
     load_words.torch(bits, logits, row, stride, column, limit, lane)
 
 
-def _sampled(count: int, every: int, warp: Any, warps: int) -> torch.Tensor:
-    """Columns of a sample, (threads, count)."""
-    warp, words = torch.as_tensor(warp).view(-1, 1), torch.arange(count).view(1, -1)
-    columns = ((words * warps + warp) * every + (warp + 5 * words) % every) * WORD
-    return (columns.view(-1, 1, count) + torch.arange(WORD).view(1, -1, 1)).view(-1, count)
-
-
 @leaf
 def load_sample(
-    bits: Any, logits: Any, row: int, stride: int, columns: int, every: int, warp: Any, warps: int, lane: Any
+    bits: Any, logits: Any, row: int, stride: int, start: int, last: int, every: int, warp: Any, warps: int, lane: Any
 ) -> None:
-    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where there is no column.
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
 
-    Word j of a warp is of the `j * warps + warp`-th run of `every` words. Of a row of at most `columns` nothing is read.
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
     """
-    own = _sampled(bits.shape[1], every, warp, warps)
-    inside = (own < stride) & (stride > columns)
+    count = bits.shape[1]
+    warp, words = torch.as_tensor(warp).view(-1, 1), torch.arange(count).view(1, -1)
+    place = start // WORD + (words * warps + warp) * every + (warp + 5 * words) % every
+    columns = (place.view(-1, 1, count) * WORD + torch.arange(WORD).view(1, -1, 1)).view(-1, count)
+    inside = (columns >= start) & (columns < last)
     bits.fill_(MINUS_INFINITY)
-    bits[inside] = _unsigned(logits[row].view(torch.int32))[own[inside]]
-
-
-@leaf
-def keep_sample(bits: Any, start: int, last: int, every: int, warp: Any, warps: int, lane: Any) -> None:
-    """Make those of load_sample -inf that are no columns of the row."""
-    own = _sampled(bits.shape[1], every, warp, warps)
-    bits[(own < start) | (own >= last)] = MINUS_INFINITY
+    bits[inside] = _unsigned(logits[row].view(torch.int32))[columns[inside]]
 
 
 @leaf

@@ -35,10 +35,10 @@ KEEP = 8  # keys a thread keeps in registers; longer rows are read again in ever
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BATCH = 256
 HELD = 4096
-FEW = 4
-WARPS = 16
 BINS = 2048
+WARPS = 16
 WORD = 32
+FEW = 4
 SPAN = 32768
 SPARE = 28
 BETWEEN = 32
@@ -92,9 +92,6 @@ def select(
     worker = thread
     # load_words of a row of at most `columns`; of a longer one nothing is read.
     leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
-    # Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where there
-    # is no column.
-    leaf.load_sample(few, logits, row, stride, HELD, SAMPLE, warp, WARPS, lane)
     start = Int32(0)
     last = Int32(0)
     # The columns of a row, [start, last).
@@ -140,8 +137,9 @@ def select(
         through = Int32(0)
         unlisted = Boolean(True)
         if stride > HELD:
-            # Make those of load_sample -inf that are no columns of the row.
-            leaf.keep_sample(few, start, last, SAMPLE, warp, WARPS, lane)
+            # Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf
+            # where the row has no column.
+            leaf.load_sample(few, logits, row, stride, start, last, SAMPLE, warp, WARPS, lane)
             # Zero the warps' words of a bitmap.
             leaf.clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
             # Turn loaded bit patterns into keys in place, and pair up their first digits.
@@ -161,8 +159,7 @@ def select(
             # End, span, keys needed and keys inside of the undecided range, as the last round left them.
             end, span, need, inside = leaf.read_state(state)
             rounds = rounds + 1
-            # A second digit tells tight scores apart; equal ones no digit does.
-            if inside > BETWEEN:
+            while (inside > BETWEEN) & (span != 0):
                 # Count the next digit of the undecided keys of a batch; the bins are those from `first` on.
                 leaf.count_keys(hist, (rounds & 1) * BINS, few, end, span)
                 leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
