@@ -539,6 +539,14 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     if dims["stride"] > k.group * k.threads * k.keep:
         words = -(-end // (k.group * k.threads))
     share = min(dims["stride"], words * k.threads)
+    if k.sample:
+        # Every score is compared; a sample of them and the list go through the rounds.
+        listed = share / k.sample + 4 * MAX_K
+        return Counts(
+            loaded=bounds + 4 * share * (1 + 1 / k.sample),
+            stored=4 * min(share, selected),
+            elements=1.5 * share + (rounds + 1) * listed,
+        )
     return Counts(
         loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
         stored=4 * min(share, selected),
@@ -576,6 +584,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], arch: ArchSpec) -> flo
     The fixed parts and the instructions a key over the two passes are read off one H200.
     """
     share = -(-dims["max_len"] // k.group)
+    if k.sample:
+        # What a row costs beside its scores, which the other CTAs of the SM hide.
+        hidden = min(_min_ctas_per_sm(k, arch), max(1.0, dims["rows"] / arch.sms))
+        return (7.0 if k.threads > 512 else 9.0) / hidden
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
     issue = share * k.resident * 14 / 32 / 4 / 1755
     kept = k.threads * k.keep * (1 + _stashed(k))

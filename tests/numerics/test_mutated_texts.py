@@ -102,8 +102,11 @@ EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="equal")
 LONG = _workload(
     "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
 )
-# A row of which the list that a sample gives will do.
+# A row of which the list that a sample gives will do, and rows that overflow it.
 SAMPLED = _workload("sampled_row", "default", lens=[20001, 4700], k=700, starts=[7, 2], page_size=64, pages=600)
+OVERFLOW = _workload(
+    "overflowing_rows", "default", lens=[14011, 12203], k=260, scores="steps", starts=[5, 41], page_size=64, pages=600
+)
 SELECTION = ((TIES, 0), (BUCKET, 0), (TIED, 0), (EQUAL, 0))
 
 
@@ -124,7 +127,7 @@ STRUCTURES = (
     Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, 0), (ALONE, 0))),
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, 2),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
-    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, 0))),
+    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, 0), (OVERFLOW, 0))),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, 0))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2", _attention("bf16", 8, 16, 8, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
