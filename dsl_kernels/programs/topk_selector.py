@@ -349,7 +349,12 @@ def _select_some(m: Recorder) -> None:
             if c.stashed:
                 with m.when(step < minimum(c.stashed, share.batches - 1)):
                     leaf.stash(
-                        m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"), m.thread, k.threads
+                        m,
+                        m.buffer("stash"),
+                        step * (k.keep * k.threads),
+                        m.buffer("keys"),
+                        m.thread,
+                        k.threads,
                     )
         settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
@@ -381,9 +386,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     leaf.load_sample(
         m, few, m.operand("logits"), m.block(0), m.dim("stride"), name("start"), name("last"), k.sample, m.warp, c.warps, m.lane,
     )  # fmt: skip
-    leaf.clear_run(
-        m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane
-    )
+    leaf.clear_run(m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane)
     own = m.warp * (c.few * WORD)
     leaf.make_keys(m, few, m.buffer("few_digits"), own, 0, sampled, m.lane)
     leaf.count_first(m, hist, m.buffer("few_digits"), own, 0, sampled)

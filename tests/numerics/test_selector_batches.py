@@ -42,14 +42,20 @@ def test_rows_of_several_batches_match_the_reference(variant: Variant, length: i
 
 SAMPLED = [v for v in variants.variants("topk_selector") if v.knobs["sample"]]
 KINDS = (
-    "normal", "tight", "ties", "equal", "outlier", "negative", "zeros", "bucket", "steps", "specials", "ascending", "descending",
+    "normal", "tight", "ties", "equal", "outlier", "negative", "zeros", "bucket", "steps", "levels", "specials", "ascending", "descending",
     "blocks", "masked",
 )  # fmt: skip
 
 
 def sampled_rows(kind: str) -> Workload:
     """Rows of which a sample is taken: long, short of what it stands for, shorter than a batch, and not sampled at all."""
-    params = {"lens": [21011, 17003, 2310, 40], "starts": [5, 0, 331, 7], "k": 1500, "page_size": 64, "pages": 1500}
+    params = {
+        "lens": [21011, 17003, 2310, 40],
+        "starts": [5, 0, 331, 7],
+        "k": 1500,
+        "page_size": 64,
+        "pages": 1500,
+    }
     return Workload(f"sampled_{kind}", "edge", "default", {**params, "scores": kind})
 
 
@@ -77,7 +83,9 @@ def passes() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
-@pytest.mark.parametrize(("kind", "listed"), [("normal", True), ("tight", True), ("ties", True), ("steps", False)])
+@pytest.mark.parametrize(
+    ("kind", "listed"), [("normal", True), ("tight", True), ("ties", True), ("steps", False)]
+)
 def test_a_row_needs_the_histogram_only_where_a_list_overflows(
     variant: Variant, kind: str, listed: bool, passes: list[int]
 ) -> None:

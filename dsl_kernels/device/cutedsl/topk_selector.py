@@ -107,7 +107,9 @@ def load_sample(
 def load_quads(bits, logits, row, stride, column, lane):
     """Bit patterns of columns `column + 128 * i + 4 * lane` and the three behind; a batch that would end past the row is
     its last one instead."""
-    address = logits + row.to(Int64) * stride + (cutlass.min(column, stride - 32 * cute.size(bits)) + 4 * lane)
+    address = (
+        logits + row.to(Int64) * stride + (cutlass.min(column, stride - 32 * cute.size(bits)) + 4 * lane)
+    )
     for j in cutlass.range_constexpr(0, cute.size(bits), 4):
         bits[j], bits[j + 1], bits[j + 2], bits[j + 3] = cute.arch.inline_ptx(
             f"ld.global.nc.v4.b32 {{{{$w0}}, {{$w1}}, {{$w2}}, {{$w3}}}}, [{{$r0}} + {128 * j}];",

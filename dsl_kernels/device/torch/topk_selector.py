@@ -158,7 +158,16 @@ def load_ahead(bits: Any, logits: Any, row: int, stride: int, column: Any, colum
 
 @leaf
 def load_sample(
-    bits: Any, logits: Any, row: int, stride: int, start: int, last: int, every: int, warp: Any, warps: int, lane: Any
+    bits: Any,
+    logits: Any,
+    row: int,
+    stride: int,
+    start: int,
+    last: int,
+    every: int,
+    warp: Any,
+    warps: int,
+    lane: Any,
 ) -> None:
     """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
 
@@ -650,7 +659,9 @@ def place_marks(
     marks = _marks(above[_run(first, words)]).flatten(1).bool()
     warps = sums[: len(marks)].long()
     slots = ((warps.cumsum(dim=0) - warps).view(-1, 1) + marks.cumsum(dim=1) - 1)[marks]
-    placed[slots] = (torch.as_tensor(position).view(-1, 1) + torch.arange(marks.shape[1]))[marks].to(torch.int32)
+    placed[slots] = (torch.as_tensor(position).view(-1, 1) + torch.arange(marks.shape[1]))[marks].to(
+        torch.int32
+    )
 
 
 @leaf
