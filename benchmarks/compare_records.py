@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any
 
 # What a record says of a point besides what was measured there.
-SIZES = ("b", "t", "rows", "s", "len", "skv", "heads", "next_n", "pages", "ids", "scores")
+SIZES = (
+    "b", "t", "rows", "s", "sq", "len", "skv", "n", "m", "d", "heads", "kv_heads", "dim", "causal", "next_n", "k", "topk", "pages",
+    "ids", "scores", "targets",
+)  # fmt: skip
 
 
 def fastest(path: Path) -> dict[tuple[Any, ...], dict[str, Any]]:

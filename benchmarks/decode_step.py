@@ -2,7 +2,8 @@
 
     python benchmarks/decode_step.py [--out step.jsonl] [--no-check] [--queries 1,4] [--contexts 32768]
 
-Prints a Markdown table of times under a CUDA graph: the whole step, its three ops alone, the Triton attention,
+Prints a Markdown table of times under a CUDA graph: the whole step, its three ops alone, what attention adds to the step
+(the step with it, minus the step without it), the Triton attention,
 and what the same card needs to gather the selected rows and to read the index pages. Inputs rotate past the L2; T is
 the number of sequences.
 """
@@ -31,6 +32,7 @@ COLUMNS = (
     "indexer us",
     "top-k us",
     "attention us",
+    "adds to the step us",
     "Triton attention us",
     "attention / Triton",
     "gather us",
@@ -73,6 +75,7 @@ def cells(row: dict[str, Any]) -> list[str]:
         indexer,
         parts["topk_selector"],
         attention,
+        time["marginal"],
         triton,
         _ratio(attention, triton),
         limits["gather"],

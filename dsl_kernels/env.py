@@ -115,6 +115,13 @@ BUNDLE_DIR = EnvVar[Path | None](
     "Folder of compiled variants (`bundle write`) that is looked up before the cache.",
     "a folder that holds bundle.json",
 )
+TUNED_DIR = EnvVar[Path | None](
+    "DSL_KERNELS_TUNED_DIR",
+    _folder,
+    None,
+    "Folder of the user's own tuned tables (`tune`), read before the shipped ones; the platform's user data by default.",
+    "a folder",
+)
 DISABLE_JIT = EnvVar(
     "DSL_KERNELS_DISABLE_JIT",
     _flag,
@@ -181,15 +188,9 @@ def cache_root() -> Path:
         CacheError: code CACHE_HOME; neither is there (no home directory and no passwd entry).
     """
     configured = CACHE_DIR.get()
-    if configured is not None:
-        return configured.absolute()
-    import platformdirs
-
-    # Without a home directory, newer versions of platformdirs raise RuntimeError and older ones leave the tilde.
-    with contextlib.suppress(RuntimeError):
-        found = platformdirs.user_cache_path("dsl_kernels", appauthor=False)
-        if found.is_absolute():
-            return found
+    found = configured.absolute() if configured is not None else _platform_folder("user_cache_path")
+    if found is not None:
+        return found
     raise CacheError(
         "the cache folder",
         expected="a home directory, XDG_CACHE_HOME or DSL_KERNELS_CACHE_DIR",
@@ -197,3 +198,25 @@ def cache_root() -> Path:
         fix="set DSL_KERNELS_CACHE_DIR to a folder that can be written",
         code="CACHE_HOME",
     )
+
+
+def tuned_root() -> Path | None:
+    """The folder of the user's tuned tables: DSL_KERNELS_TUNED_DIR, or below the platform's user data; None without a home."""
+    configured = TUNED_DIR.get()
+    if configured is not None:
+        return configured.absolute()
+    found = None
+    with contextlib.suppress(ImportError):
+        found = _platform_folder("user_data_path")
+    return found / "tuned" if found is not None else None
+
+
+def _platform_folder(kind: str) -> Path | None:
+    import platformdirs
+
+    # Without a home directory, newer versions of platformdirs raise RuntimeError and older ones leave the tilde.
+    with contextlib.suppress(RuntimeError):
+        found: Path = getattr(platformdirs, kind)("dsl_kernels", appauthor=False)
+        if found.is_absolute():
+            return found
+    return None

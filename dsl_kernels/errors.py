@@ -137,6 +137,12 @@ class LaunchError(DslKernelError, RuntimeError):
     default_code = "LAUNCH"
 
 
+class WrongResultError(DslKernelError, RuntimeError):
+    """A variant whose outputs differ from the reference by more than the problem's tolerances."""
+
+    default_code = "WRONG_RESULT"
+
+
 def did_you_mean(name: str, known: list[str]) -> str:
     """A short hint with the closest of the known names, or all of them when few."""
     import difflib

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import chain
 
-from . import programs, variants
+from . import measured, programs, variants
 from .arch import get_arch
 from .arguments import checked, require_known, require_range
 from .errors import ArtifactError, DslKernelError, InvalidArgumentError
@@ -35,7 +35,7 @@ def warmup(
     strict: bool = True,
     progress: Progress | None = None,
 ) -> list[Warmed]:
-    """Compile every variant that calls may select, and load them onto the GPU if there is one.
+    """Compile every variant that calls may select, the user's tuned ones too, and load them onto the GPU if there is one.
 
     Variants of the bundle in use are not compiled.
 
@@ -70,7 +70,9 @@ def warmup(
     names = {op} if isinstance(op, str) else set(op) if op is not None else None
     for name in names or ():
         require_known("op", name, programs.names(), "operation")
-    chosen = [v for v in variants.variants(arch=target) if names is None or v.op in names]
+    added = (v for v in measured.added_variants().values() if v.arch == target)
+    every = [*variants.variants(arch=target), *added]
+    chosen = [v for v in every if names is None or v.op in names]
     if not chosen:
         raise ArtifactError(
             "generated kernels",

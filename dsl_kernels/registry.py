@@ -1,8 +1,9 @@
 """Which variant serves a call, and why.
 
-The order is: an explicit argument, the environment's override, the tuned table of this GPU for the call's shape
-bucket, the cost model among applicable variants, otherwise an error that says what was refused for which reasons. A
-ranking never fails a call: equal predictions, or a cost model that fails, leave the choice to the variants' names.
+The order is: an explicit argument, the environment's override, the point of this GPU's tuned tables (the user's, then
+the shipped one) that has the call's sizes, the nearest points together with the cost model, the cost model alone,
+otherwise an error that says what was refused for which reasons. A ranking never fails a call: equal predictions, or a
+cost model that fails, leave the choice to the variants' names.
 Nothing ever falls back to another dtype or to the reference.
 """
 
@@ -20,10 +21,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from . import env, programs, variants
+from . import env, measured, programs, variants
 from .arch import GpuSpec, get_arch, gpu_row
 from .arguments import checked, is_path, require_range
-from .errors import ArtifactError, InvalidArgumentError, NoVariantError
+from .errors import ArtifactError, DslKernelError, InvalidArgumentError, NoVariantError
+from .measured import Near, slug
 from .tile.cost import predict
 from .tile.lang import PROBE, Schedule
 from .variants import Variant
@@ -92,13 +94,17 @@ class Selection:
 
 @dataclass
 class Candidate:
-    """One row of `explain`: a variant, why it was refused or how it ranks."""
+    """One row of `explain`: a variant, why it was refused or how it ranks.
+
+    `tuned_us` was measured at the call's own sizes, `estimated_us` follows from measured points near them.
+    """
 
     variant: Variant
     refusal: str | None = None
     predicted_us: float | None = None
     bound: str = ""
     tuned_us: float | None = None
+    estimated_us: float | None = None
     chosen: bool = False
 
 
@@ -112,7 +118,13 @@ class Refusals:
 
 @dataclass
 class Explanation:
-    """The whole decision: every candidate, the bucket, the tuned entry if one decided, and the result or the error."""
+    """The whole decision: every candidate, the bucket, what was measured, and the result or the error.
+
+    Attributes:
+        tuned: the entry of the call's own sizes.
+        near: without one, the measured points that speak for the call, the nearest first.
+        notes: what a person should know besides.
+    """
 
     call: Call
     bucket: dict[str, int]
@@ -120,6 +132,8 @@ class Explanation:
     tuned: Mapping[str, Any] | None = None
     selection: Selection | None = None
     error: Exception | None = field(default=None, repr=False)
+    near: list[Near] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def refusals(self) -> list[Refusals]:
         """The refusals of this call, grouped, the nearest first."""
@@ -194,25 +208,31 @@ def explain(
     """
     program = programs.get(call.op)
     sizes = bucket(call)
+    user = measured.user_table(call.gpu) if call.gpu else measured.UserTable()
     rows = [Candidate(v, refusal(call, v, named=variant)) for v in variants.variants(call.op)]
     result = Explanation(call, sizes, rows)
-    table = tuned_table(call.gpu) if call.gpu else []
-    for entry in table:
-        if _applies(entry, call, sizes):
-            for row in rows:
-                row.tuned_us = entry.get("us", {}).get(row.variant.id, row.tuned_us)
-            result.tuned = entry
+    for added in user.added(call.op):
+        rows.append(
+            Candidate(added, refusal(call, added, named=variant) or _unavailable(added, result.notes))
+        )
+    guest = variants.lent(variant) if variant and all(row.variant.id != variant for row in rows) else None
+    if guest is not None and guest.op == call.op:
+        rows.append(Candidate(guest, refusal(call, guest, named=variant)))
     open_rows = [row for row in rows if row.refusal is None]
-    named = variant or (result.tuned or {}).get("variant")
-    if predict or all(row.variant.id != named for row in open_rows):
+    if call.gpu:
+        table = measured.merged(user.entries, tuned_table(call.gpu))
+        known = (row.variant.id for row in open_rows)
+        result.near = measured.near(table, call.op, call.form, deciding(call), known)
+    if result.near and result.near[0].distance == 0:
+        result.tuned = result.near.pop().entry
+        for row in rows:
+            row.tuned_us = result.tuned["us"].get(row.variant.id)
+    decided = variant is not None or result.tuned is not None
+    if predict or not decided:
+        assumed = _assumed(call, deciding(call) if result.near else sizes)
         for row in open_rows:
-            row.predicted_us, row.bound = _predict(
-                call.op,
-                (call.arch, call.gpu, call.sms),
-                _frozen(row.variant.knobs),
-                call.form,
-                _frozen(_assumed(call, sizes)),
-            )
+            row.predicted_us, row.bound = _prediction(call, row.variant, assumed)
+        _estimate(call, open_rows, result.near)
         open_rows.sort(key=_rank)
     try:
         chosen, rule, launch = _decide(call, rows, open_rows, result.tuned, variant, forced_by)
@@ -264,10 +284,14 @@ def _decide(
             "`python -m dsl_kernels explain --json` lists each refusal",
         )
     if tuned is not None:
-        row = next((r for r in open_rows if r.variant.id == tuned["variant"]), None)
-        if row is not None:
-            return row, "tuned table", dict(tuned.get("launch", {}))
+        # The winner, or where it cannot serve the call the fastest of those that were timed with it.
+        timed = [r for r in open_rows if r.tuned_us is not None]
+        row = min(timed, key=lambda r: (r.variant.id != tuned["variant"], r.tuned_us, r.variant.id))
+        won = row.variant.id == tuned["variant"]
+        return row, measured.table_of(tuned), dict(tuned.get("launch", {})) if won else {}
     best = open_rows[0]
+    if best.estimated_us is not None:
+        return best, "between tuned points", {}
     if len(open_rows) == 1:
         return best, "only applicable variant", {}
     if best.predicted_us is None:
@@ -278,9 +302,49 @@ def _decide(
     return min(tied, key=lambda row: row.variant.id), "cost model, first by name of equal predictions", {}
 
 
-def _rank(row: Candidate) -> tuple[float, str]:
-    """Predicted times first, then what has none."""
-    return math.inf if row.predicted_us is None else row.predicted_us, row.variant.id
+def _rank(row: Candidate) -> tuple[float, float, str]:
+    """Estimated times first, then predicted ones, then what has none."""
+    estimated, predicted = (math.inf if us is None else us for us in (row.estimated_us, row.predicted_us))
+    return estimated, predicted, row.variant.id
+
+
+def _estimate(call: Call, rows: list[Candidate], near: list[Near]) -> None:
+    """Fill in what the points near a call make of the predictions."""
+    by_id = {row.variant.id: row for row in rows}
+
+    def at_point(name: str, entry: Mapping[str, Any]) -> float | None:
+        return _prediction(call, by_id[name].variant, _assumed(call, entry["bucket"]))[0]
+
+    if near:
+        found = measured.between(near, {name: row.predicted_us for name, row in by_id.items()}, at_point)
+        for name, us in found.items():
+            by_id[name].estimated_us = us
+
+
+def _unavailable(variant: Variant, notes: list[str]) -> str | None:
+    """Why a variant of the user's table cannot be loaded; None where it is compiled, or can be."""
+    from .runtime import store
+
+    try:
+        if store.lookup(variant) is not None:
+            return None
+        reason = "not compiled, and compiling is switched off" if env.DISABLE_JIT.get() else None
+        if reason is None and (missing := store.toolchain_missing(variant)) is not None:
+            reason = f"not compiled, and {missing.subject} is missing"
+    except (DslKernelError, OSError) as error:
+        reason = str(error)
+    if reason is not None:
+        notes.append(
+            f"skipped {variant.id} of the user's tuned table: {reason}; "
+            f"run `python -m dsl_kernels compile {variant.id}` where compiling is allowed"
+        )
+    return reason
+
+
+@checked
+def predicted_us(call: Call, variant: Variant) -> float | None:
+    """The cost model's time of a variant for a call, of its very sizes; None where the model fails."""
+    return _prediction(call, variant, _assumed(call, deciding(call)))[0]
 
 
 @checked
@@ -404,10 +468,16 @@ def _listed(groups: list[Refusals]) -> str:
 @checked
 def bucket(call: Call) -> dict[str, int]:
     """The sizes that decide, rounded up to powers of two; 0 stays apart."""
+    return {name: value and 1 << (value - 1).bit_length() for name, value in deciding(call).items()}
+
+
+@checked
+def deciding(call: Call) -> dict[str, int]:
+    """The sizes that decide, as they are: what a tuned point is named by."""
     program = programs.get(call.op)
     program.problem.operands(call.form)
     try:
-        sizes = program.bucket(call.form, call.dims)
+        return dict(program.bucket(call.form, call.dims))
     except KeyError as error:
         raise InvalidArgumentError(
             "dims",
@@ -415,7 +485,6 @@ def bucket(call: Call) -> dict[str, int]:
             got=f"no {error.args[0]}",
             fix="pass the dims that problems.base.bind_dims returns",
         ) from None
-    return {name: value and 1 << (value - 1).bit_length() for name, value in sizes.items()}
 
 
 def _assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -428,6 +497,11 @@ def _assumed(call: Call, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def _frozen(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(values.items()))
+
+
+def _prediction(call: Call, variant: Variant, dims: Mapping[str, int]) -> tuple[float | None, str]:
+    on = (call.arch, call.gpu, call.sms)
+    return _predict(call.op, on, _frozen(variant.knobs), call.form, _frozen(dims))
 
 
 @lru_cache(maxsize=4096)
@@ -470,12 +544,6 @@ def _schedule(op: str, arch_name: str, knobs: tuple[tuple[str, Any], ...]) -> Sc
     return programs.get(op).declare(SimpleNamespace(**dict(knobs)), get_arch(arch_name))
 
 
-@checked
-def slug(gpu: str) -> str:
-    """File stem of a GPU's tuned table."""
-    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_")
-
-
 @lru_cache(maxsize=32)
 def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
     try:
@@ -499,15 +567,6 @@ def _table(path: Path) -> tuple[Mapping[str, Any], ...]:
 
 @checked
 def tuned_table(gpu: str) -> tuple[Mapping[str, Any], ...]:
-    """Entries recorded on this GPU; empty when none were."""
+    """Entries of the shipped table of a GPU; empty when none were recorded."""
     path = TUNED / f"{slug(gpu)}.json"
     return _table(path) if is_path(str(path)) and path.exists() else ()
-
-
-def _applies(entry: Mapping[str, Any], call: Call, sizes: Mapping[str, int]) -> bool:
-    return (
-        entry["op"] == call.op
-        and entry["form"] == call.form
-        and entry["bucket"] == dict(sizes)
-        and (call.backend is None or call.backend == variants.get(entry["variant"]).backend)
-    )

@@ -110,6 +110,20 @@ def _read(root: Path, stamp: int) -> tuple[Variant, ...]:
         ) from error
 
 
+_lent: dict[str, Variant] = {}
+
+
+@checked
+def lend(variant: Variant) -> None:
+    """Let calls of this process name a variant that the generated set lacks (`variant=`); no other call is served by it."""
+    _lent[variant.id] = variant
+
+
+def lent(variant_id: str) -> Variant | None:
+    """The variant that was lent under this id."""
+    return _lent.get(variant_id)
+
+
 def in_folder(root: Path) -> tuple[Variant, ...]:
     """The variants that the manifest of a folder lists."""
     return _read(root, (root / MANIFEST).stat().st_mtime_ns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +25,8 @@ def pytest_configure() -> None:
     import torch
 
     torch.set_num_threads(1)
+    # No test sees what the user of this machine tuned.
+    os.environ["DSL_KERNELS_TUNED_DIR"] = os.devnull
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .. import variants
+from .. import measured, variants
 from ..arch import get_arch
 from ..arguments import require_known, shown
 from ..errors import InvalidArgumentError, UnknownNameError, did_you_mean
@@ -200,6 +200,8 @@ def variant(name: str) -> Variant:
     ids = variants.ids(variants.variants())
     if name in ids:
         return variants.get(name)
+    if (added := measured.added_variants().get(name)) is not None:
+        return added
     near = (
         [known for known in ids if all(part in known for part in name.split("_") if part)]
         if len(name) > 2

@@ -214,11 +214,13 @@ def cache_prune(
     as_json: out.Json = False,
 ) -> None:
     """Delete artifacts that are no longer used; safe while other processes compile and launch."""
+    from ..measured import added_variants
     from ..runtime import cache
     from ..runtime.prune import prune
     from ..variants import variants
 
-    wanted = {folder for variant in variants() if (folder := cache.lookup(variant)) is not None}
+    used = [*variants(), *added_variants().values()]
+    wanted = {folder for variant in used if (folder := cache.lookup(variant)) is not None}
     if max_size is not None:
         require_range("--max-size", max_size, 0, 2**40, "leave it out for no limit")
     limit = None if max_size is None else int(max_size * 2**20)

@@ -363,7 +363,7 @@ def _fingerprint(found: Explanation) -> dict[str, Any] | None:
     if not found.tuned or not found.call.gpu:
         return None
     call = found.call
-    seen = recorded.of(call.gpu, call.op, call.form, found.bucket, found.tuned["variant"])
+    seen = recorded.of(call.gpu, call.op, call.form, found.tuned["bucket"], found.tuned["variant"])
     return dict(seen) if seen else None
 
 
@@ -381,6 +381,8 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
         "assumed": assumed,
         "bucket": found.bucket,
         "tuned": dict(found.tuned) if found.tuned else None,
+        "near": [{"bucket": n.entry["bucket"], "octaves": n.distance} for n in found.near],
+        "notes": found.notes,
         "fingerprint": _fingerprint(found),
         "best_by_backend": {
             backend: {"variant": variant, "us": us, "times_the_fastest": times}
@@ -393,6 +395,7 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
                 "model_us": c.predicted_us,
                 "bound": c.bound or None,
                 "tuned_us": c.tuned_us,
+                "estimated_us": c.estimated_us,
                 "chosen": c.chosen,
             }
             for c in found.candidates
@@ -402,29 +405,44 @@ def _as_json(found: Explanation, assumed: list[str]) -> dict[str, Any]:
     }
 
 
+def _sizes(values: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
 def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: list[str]) -> None:
     console, call, gpu = out.console(), found.call, found.call.row
-    sizes = " ".join(f"{name}={value}" for name, value in given.items())
     console.print(
-        f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {sizes}",
+        f"{call.op} {call.form} on {call.arch}{f' ({call.gpu})' if call.gpu else ''}: {_sizes(given)}",
         style="bold",
         markup=False,
     )
-    bucket = " ".join(f"{name}={value}" for name, value in found.bucket.items())
-    console.print(f"bucket {bucket}; sizes that decide nothing: {', '.join(assumed) or 'none'}", markup=False)
+    console.print(
+        f"bucket {_sizes(found.bucket)}; sizes that decide nothing: {', '.join(assumed) or 'none'}",
+        markup=False,
+    )
     order = sorted(
         (c for c in found.candidates if c.refusal is None),
         key=lambda c: (
             not c.chosen,
             c.tuned_us or math.inf,
+            c.estimated_us or math.inf,
             math.inf if c.predicted_us is None else c.predicted_us,
             c.variant.id,
         ),
     )
-    rows = [("*" if c.chosen else " ", c.variant.id, c.predicted_us, c.bound, c.tuned_us) for c in order]
+    rows = [
+        (
+            "*" if c.chosen else " ",
+            c.variant.id,
+            c.predicted_us,
+            c.bound,
+            c.estimated_us if found.near else c.tuned_us,
+        )
+        for c in order
+    ]
     if rows:
-        names = (" ", "variant", "model us", "bound", "tuned us")
-        out.show(out.table("candidates", names, rows, right=("model us", "tuned us")))
+        names = (" ", "variant", "model us", "bound", "estimated us" if found.near else "tuned us")
+        out.show(out.table("candidates", names, rows, right=("model us", names[4])))
     refused = [(len(group.variants), group.reason, group.variants[0]) for group in found.refusals()]
     if refused:
         out.show(
@@ -451,12 +469,20 @@ def _print_explanation(found: Explanation, given: Mapping[str, int], assumed: li
             console.print(
                 f"  best of {backend}: {us:.2f} us, {times:.2f} times the fastest: {variant}", markup=False
             )
-    elif call.gpu:
-        console.print(f"no tuned entry for {call.gpu} and this bucket", markup=False)
-    if found.selection is not None:
-        launch = " ".join(f"{name}={value}" for name, value in found.selection.launch.items())
+    elif found.near:
         console.print(
-            f"selected: {found.selection.variant.id} ({found.selection.rule}) {launch}",
+            "estimated us: the model, corrected by the nearest tuned points, which lie "
+            + ", ".join(f"{n.distance:.2f} octaves off at {_sizes(n.entry['bucket'])}" for n in found.near),
+            markup=False,
+            soft_wrap=True,
+        )
+    elif call.gpu:
+        console.print(f"no tuned point for {call.gpu} near these sizes", markup=False)
+    for note in found.notes:
+        out.error_console().print(note, style="yellow", markup=False, soft_wrap=True)
+    if found.selection is not None:
+        console.print(
+            f"selected: {found.selection.variant.id} ({found.selection.rule}) {_sizes(found.selection.launch)}",
             style="bold green",
             markup=False,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -275,6 +275,8 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
     for op, us in parts.items():
         name, limit = against.get(op, (None, None))
         rows.append((op, us, name, limit, us / limit if limit else None))
+    if "marginal" in figures:
+        rows.append(("the step with attention minus without", figures["marginal"], None, None, None))
     if baseline:
         rows.append(("Triton sparse_mla", baseline["us"], "gather of its rows", limits.get("gather"), None))
     turns = figures["turns"]
@@ -291,25 +293,64 @@ def _print_times(console: Any, figures: dict[str, Any]) -> None:
 
 @app.command()
 def bench(
-    op: Annotated[str | None, typer.Argument(help="Operation; all by default.")] = None,
-    grid: Annotated[str, typer.Option(help="core, serving, contest or smoke.")] = "serving",
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[OP | RECORDS...]", help="Operation, all by default; the files of a --report."
+        ),
+    ] = None,
+    grid: Annotated[str, typer.Option(help="core, serving, contest, smoke or wide.")] = "serving",
     tune: Annotated[
         bool, typer.Option("--tune", help="Time every variant and record the tuned table of this GPU.")
+    ] = False,
+    regret: Annotated[
+        bool,
+        typer.Option(
+            "--regret", help="Where nothing was tuned: time every variant against what is selected."
+        ),
+    ] = False,
+    report: Annotated[
+        bool,
+        typer.Option("--report", help="A page from records instead of timing; --out page.html or page.md."),
     ] = False,
     point: Annotated[
         str, typer.Option(help="Only points whose form and sizes match this regular expression.")
     ] = "",
-    output: Annotated[Path | None, typer.Option("--out", help="Append JSON lines here.")] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(min=0, help="Begin no point after so many seconds; 0 for none. The wide grid's is 300."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--out", help="Append JSON lines here; points that it holds are skipped.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Time points that the --out file holds.")] = False,
+    step: Annotated[
+        bool, typer.Option("--step", help="Attention: time also what it adds to a decode step.")
+    ] = False,
     baseline: Annotated[
         bool, typer.Option("--baseline/--no-baseline", help="Time the Triton attention too.")
+    ] = True,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare some rows with the reference before timing.")
     ] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
     as_json: out.Json = False,
 ) -> None:
     """Time each op over a measuring grid on this GPU: microseconds, rates, and ratios to its ceilings."""
+    if report:
+        _report([Path(name) for name in what or []], output)
+        return
+    if len(what or []) > 1 or (tune and regret):
+        raise InvalidArgumentError(
+            "bench",
+            expected="one operation, and --tune or --regret or neither",
+            got=" ".join([*(what or []), *(["--tune --regret"] if tune and regret else [])]),
+            fix="name one or none; files of records go with --report",
+        )
     from .. import problems
     from ..timing import bench as timing
 
+    op = what[0] if what else None
     if op is not None:
         problems.get(op)
     gpu = timing.require_gpu()
@@ -317,9 +358,9 @@ def bench(
 
     from ..timing import grids
 
-    points = [point for name in ([op] if op else _generated()) for point in grids.points(name, grid)]
+    points = [at for name in ([op] if op else _generated()) for at in grids.points(name, grid)]
     wanted = out.pattern("--point", point)
-    points = [point for point in points if wanted.search(f"{point.form} {point.label}")]
+    points = [at for at in points if wanted.search(at.name)]
     if not points:
         raise InvalidArgumentError(
             "--point",
@@ -327,45 +368,98 @@ def bench(
             got=repr(point),
             fix="look at `bench` without it",
         )
+    place = {(at.op, at.name): order for order, at in enumerate(points)}
+    held = timing.read_records(output) if output is not None and not again else []
     records = timing.Records(output)
-    # Of the points that share a bucket the first is recorded: grids list ordinary data and a bucket's own size first.
-    first: dict[tuple[Any, ...], dict[str, Any]] = {}
+    done = {grids.record_key(row, row.get("environment", {})) for row in held}
+    mode = {"regret": True} if regret else {"rule": grids.SWEPT} if tune else {}
+    left = [
+        at for at in points
+        if grids.record_key({**mode, "op": at.op, "point": at.name}, records.environment) not in done
+    ]  # fmt: skip
+    seconds = limit if limit is not None else grids.WIDE_SECONDS if grid == "wide" else 0.0
+    asked = _Asked(tune, regret, step, baseline, check, seed)
+    # Of the points that share their sizes the first of the grid is recorded: grids list ordinary data first.
+    first: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
     failed: list[str] = []
-    path = None
+    path, begun, begin = None, 0, time.monotonic()
     with out.progress(as_json) as bar, torch.inference_mode():
-        task = bar.add_task("bench", total=len(points))
+        if (tune or regret) and torch.cuda.is_available():
+            failed += _compile_runnable({at.op for at in left}, bar)
+        task = bar.add_task("bench", total=len(left))
         try:
-            for at in points:
+            for at in grids.spread(left) if grid == "wide" else left:
+                if seconds and time.monotonic() - begin >= seconds:
+                    break
+                begun += 1
                 bar.update(task, description=f"{at.op} {at.label}")
                 try:
-                    record, entry = _time_point(at, seed, tune, baseline, failed)
-                    records.add(record)
+                    record, entry = _time_point(at, asked, failed)
+                    if record:
+                        records.add(record)
                     if entry:
-                        first.setdefault(grids.bucket_of(entry), entry)
+                        mine = (place[at.op, at.name], entry)
+                        key = grids.bucket_of(entry)
+                        first[key] = min(first.get(key, mine), mine, key=lambda held: held[0])
                 except (DslKernelError, torch.OutOfMemoryError) as error:
-                    failed.append(f"{at.op} {at.form} {at.label}: {error}")
+                    failed.append(f"{at.op} {at.name}: {error}")
                 torch.cuda.empty_cache()
                 bar.update(task, advance=1)
         finally:
             # A run that breaks off keeps what it tuned so far.
-            entries = list(first.values())
+            entries = [entry for _, entry in first.values()]
             path = grids.write_tuned(gpu, entries, records.environment) if entries else None
+    summary = grids.regrets(records.rows) if regret else []
+    counts = {"points": len(points), "skipped": len(points) - len(left), "left_out": len(left) - begun}
     if as_json:
         out.print_json(
             {
                 "environment": records.environment,
                 "records": records.rows,
                 "tuned": entries,
+                "regret": summary,
                 "failed": failed,
                 "table": path,
+                **counts,
             }
         )
     else:
-        _print_bench(gpu, records.rows, entries, path)
+        _print_bench(gpu, records.rows, entries, path, summary)
         for text in failed:
             out.error_console().print(text, style="red", markup=False, soft_wrap=True)
+        if counts["skipped"]:
+            out.console().print(f"{counts['skipped']} of {len(points)} points are in {output} already")
+        if counts["left_out"]:
+            out.console().print(
+                f"{counts['left_out']} of {len(points)} points are left after {seconds:g} s: "
+                "run again with the same --out, or pass --limit 0"
+            )
     if failed:
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `bench` is to find out about each point."""
+
+    tune: bool
+    regret: bool
+    step: bool
+    baseline: bool
+    check: bool
+    seed: int
+
+
+def _report(files: list[Path], page: Path | None) -> None:
+    """Write a page of records, or print it as Markdown without its pictures."""
+    from ..timing import report
+
+    made = report.page(report.read(files))
+    if page is None:
+        typer.echo(made.markdown())
+        return
+    for written in made.write(page):
+        out.console().print(f"wrote {written}", markup=False, soft_wrap=True)
 
 
 def _generated() -> list[str]:
@@ -375,24 +469,54 @@ def _generated() -> list[str]:
     return list(dict.fromkeys(variant.op for variant in variants.variants()))
 
 
+def _compile_runnable(operations: set[str], bar: Any) -> list[str]:
+    """Compile every variant of this GPU that a sweep may time, in worker processes; what went wrong, a line each."""
+    import torch
+
+    from .. import executors, variants
+    from .verify import _compile
+
+    arch = executors.gpu_at_hand(torch.cuda.current_device()).arch.name
+    chosen = [variant for variant in variants.variants(arch=arch) if variant.op in operations]
+    return list(_compile(chosen, "cuda", bar).values())
+
+
 def _time_point(
-    point: Point, seed: int, tune: bool, baseline: bool, failed: list[str]
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    at: Point, asked: _Asked, failed: list[str]
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """The record of a point and, when tuning, its tuned entry; the point's tensors are gone on return."""
     from ..timing import grids
 
-    fixture = grids.prepare(point, seed)
-    entry = grids.tune_point(point, fixture, failed) if tune else None
-    return grids.time_point(point, fixture, baseline=baseline, tuned=entry), entry
+    fixture = grids.prepare(at, asked.seed)
+    if asked.regret:
+        return None if grids.is_tuned(at, fixture) else grids.regret_point(at, fixture, failed), None
+    entry = grids.tune_point(at, fixture, failed) if asked.tune else None
+    record = grids.time_point(at, fixture, baseline=asked.baseline, tuned=entry, check=asked.check)
+    if asked.step:
+        del fixture
+        record["step"] = grids.step_point(at, asked.seed)
+    return record, entry
 
 
 def _print_bench(
-    gpu: str, records: list[dict[str, Any]], entries: list[dict[str, Any]], path: Path | None
+    gpu: str,
+    records: list[dict[str, Any]],
+    entries: list[dict[str, Any]],
+    path: Path | None,
+    regrets: list[dict[str, Any]],
 ) -> None:
     console = out.console()
     for name in dict.fromkeys(record["op"] for record in records):
         mine = [record for record in records if record["op"] == name]
-        _print_records(console, name, gpu, mine)
+        if regrets:
+            _print_regret(name, gpu, mine)
+        else:
+            _print_records(name, gpu, mine)
+    if regrets:
+        losses = [(r["op"], r["points"], 100 * r["mean"], 100 * r["worst"], r["where"]) for r in regrets]
+        columns = ("op", "points", "mean %", "worst %", "worst at")
+        title = "what selection loses against the fastest variant, where nothing was tuned"
+        out.show(out.table(title, columns, losses, right=columns[1:4], fold=("worst at",)))
     if path is not None:
         rows = [
             (e["op"], e["form"], e["bucket"], e["variant"], e["launch"], e["us"][e["variant"]])
@@ -400,46 +524,64 @@ def _print_bench(
         ]
         out.show(
             out.table(
-                f"tuned on {gpu}", ("op", "form", "bucket", "variant", "launch", "us"), rows, right=("us",)
+                f"tuned on {gpu}", ("op", "form", "sizes", "variant", "launch", "us"), rows, right=("us",)
             )
         )
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _print_records(console: Any, op: str, gpu: str, records: list[dict[str, Any]]) -> None:
+def _print_regret(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
+    rows = [
+        (
+            r["point"],
+            r["us"],
+            r["regret"]["us"],
+            100 * r["regret"]["lost"],
+            r["variant"],
+            r["regret"]["best"],
+            r["rule"],
+        )
+        for r in records
+    ]
+    columns = ("point", "us", "best us", "lost %", "selected", "best", "chosen by")
+    out.show(out.table(f"{op} on {gpu}", columns, rows, right=columns[1:4], fold=("point",)))
+
+
+def _print_records(op: str, gpu: str, records: list[dict[str, Any]]) -> None:
+    from ..timing import grids
+
     rows = []
     for record in records:
-        fixed = {
-            "op",
-            "form",
-            "variant",
-            "rule",
-            "launch",
-            "us",
-            "low",
-            "high",
-            "calls",
-            "replays",
-            "gbps",
-            "tflops",
-            "notes",
-            "ceiling_us",
-            "ratio",
-            "triton_us",
-        }
-        sizes = {name: value for name, value in record.items() if name not in fixed}
         floating = [rate for dtype, rate in record["tflops"].items() if "float" in dtype]
         rows.append(
             (
-                {"form": record["form"], **sizes},
+                {"form": record["form"], **grids.sizes_of(record)},
                 record["us"],
                 record["gbps"],
                 max(floating, default=None),
                 record.get("ceiling_us"),
                 record.get("ratio"),
                 record.get("triton_us"),
+                (record.get("step") or {}).get("marginal"),
+                (record.get("sustained") or {}).get("us"),
+                *_clocks(record),
                 record["variant"],
             )
         )
-    columns = ("sizes", "us", "GB/s", "TFLOP/s", "ceiling us", "ratio", "Triton us", "variant")
-    out.show(out.table(f"{op} on {gpu}", columns, rows, right=columns[1:7], fold=("sizes",)))
+    columns = (
+        "sizes", "us", "GB/s", "TFLOP/s", "ceiling us", "ratio", "Triton us", "adds to a step us", "sustained us", "MHz", "W",
+        "variant",
+    )  # fmt: skip
+    # Columns that no record fills are left out.
+    shown = [
+        at for at, name in enumerate(columns) if at in (0, 1) or any(row[at] is not None for row in rows)
+    ]
+    names = [columns[at] for at in shown]
+    cells = [[row[at] for at in shown] for row in rows]
+    out.show(out.table(f"{op} on {gpu}", names, cells, right=names[1:-1], fold=("sizes",)))
+
+
+def _clocks(record: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Clock of the SMs and watts: in the middle of a sustained run, else right behind the timing."""
+    seen = record.get("sustained") or record["clocks"]["after"] or {}
+    return seen.get("sm_mhz"), seen.get("watts")

@@ -135,14 +135,19 @@ class Comparison:
             self.failures.append(f"{name} violated{': ' + detail if detail else ''}")
 
 
-GRIDS = ("core", "serving", "contest", "smoke")
+GRIDS = ("core", "serving", "contest", "smoke", "wide")
 """Measuring grids."""
+# Queries, sequences or rows of the wide grid: powers of two, and what lies between them.
+WIDE = (1, 2, 3, 8, 16, 24, 37, 48, 64, 96, 128, 200, 512)
+# Scores that a point of the wide grid holds at most: a quarter of a gigabyte of them.
+WIDE_SCORES = 1 << 26
 # Sequences and their lengths on each, for operations over rows of scores.
 ROW_GRIDS = {
     "core": ((1, 16, 64), (4096, 32768, 131072)),
     "serving": ((1, 4, 16, 64, 128), (4096, 32768, 131072)),
     "contest": ((1, 8, 31), (1024, 2880, 5824)),
     "smoke": ((1, 16), (4096,)),
+    "wide": (WIDE, (4096, 8192, 32768, 131072, 524288, 1 << 20)),
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -153,9 +154,17 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Sequences of 4096 in both dtypes; serving adds other lengths of as many tokens, and small heads."""
-    forms, lengths = (("fp16",), (512,)) if grid == "smoke" else (tuple(FORMS), (4096,))
-    sizes = [(form, length, 128) for form in forms for length in lengths]
+    """Sequences of 4096 in both dtypes; serving adds other lengths of as many tokens, and small heads; wide other heads."""
+    if grid == "wide":
+        lengths = ((16, 1024), (4, 4096), (1, 16384), (3, 2000))
+        for (b, n), heads, dim, causal in product(lengths, (16, 64, 128), (128, 64), (0, 1)):
+            yield (
+                "bf16",
+                {"b": b, "sq": n, "skv": n, "heads": heads, "kv_heads": 8, "dim": dim, "causal": causal},
+            )
+        return
+    forms, length = (("fp16",), 512) if grid == "smoke" else (tuple(FORMS), 4096)
+    sizes = [(form, length, 128) for form in forms]
     if grid == "serving":
         sizes += [("bf16", length, dim) for dim in (128, 64) for length in (1024, 16384)]
     for form, length, dim in sizes:

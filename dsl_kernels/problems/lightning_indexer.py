@@ -16,7 +16,7 @@ import torch
 
 from ..arguments import INT32_MAX
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import ROW_GRIDS, Comparison, OperandSpec, Problem, Values, Workload, require_dense
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload, require_dense
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
 
 PAGE = 64
@@ -296,8 +296,16 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Batches over lengths; serving adds fewer heads, several queries a sequence, and prompts."""
+    """Batches over lengths; serving adds fewer heads, several queries a sequence, and prompts; wide more of all of them."""
     batches, lengths = ROW_GRIDS[grid]
+    if grid == "wide":
+        spread = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
+        yield from (("decode", {"b": b, "len": n, "heads": h}) for h in (64, 32) for b, n in spread)
+        more = product((1, 16, 48), (32768, 131072), range(2, 9))
+        yield from (("decode", {"b": b, "len": n, "heads": 64, "next_n": q}) for b, n, q in more)
+        prompts = product((1024, 2048, 4096, 8192), (32768, 131072), (64, 32))
+        yield from (("prefill", {"s": s, "skv": n, "heads": h}) for s, n, h in prompts)
+        return
     yield from (("decode", {"b": b, "len": n, "heads": 64}) for b, n in product(batches, lengths))
     if grid == "serving":
         yield from (("decode", {"b": 16, "len": n, "heads": 32}) for n in lengths)

@@ -10,6 +10,7 @@ rows is not defined.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -146,7 +147,11 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Trajectories of 4096 rows of 32 at 1024 times; serving adds other orders of targets, widths and lengths."""
+    """Trajectories of 4096 rows of 32 at 1024 times; serving adds other orders of targets, widths and lengths; wide all."""
+    if grid == "wide":
+        for b, n, m, d in product((1, 3, 16, 37, 64, 200, 512), (1024, 4096), (1024, 8192), (32, 64)):
+            yield "default", {"b": b, "n": n, "m": m, "d": d}
+        return
     for b in {"core": (64, 512), "serving": (1, 16, 64, 512), "contest": (64,), "smoke": (1,)}[grid]:
         yield "default", {"b": b, "n": 4096, "m": 1024, "d": 32}
     if grid == "serving":

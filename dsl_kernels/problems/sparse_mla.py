@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentTypeError, InvalidArgumentError
-from .base import Comparison, OperandSpec, Problem, Values, Workload, require_dense
+from .base import WIDE, Comparison, OperandSpec, Problem, Values, Workload, require_dense
 from .layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM, pack_fp8_tokens, unpack_fp8_tokens
 
 _QUERIES = (
@@ -294,9 +294,21 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Queries over heads; serving adds the fp8 cache, other patterns of ids, and prompts."""
+    """Queries over heads; serving adds the fp8 cache, other patterns of ids, and prompts; wide more of all of them."""
     if grid == "contest":
         yield from (("bf16", {"t": t, "heads": 16, "pages": 8462, "ids": "tail"}) for t in (1, 2, 6, 7, 8))
+        return
+    if grid == "wide":
+        every = (8, 16, 32, 64, 128)
+        yield from (
+            (f, {"t": t, "heads": h, "pages": 4096}) for f, h, t in product(("bf16", "fp8"), every, WIDE)
+        )
+        fewer = product(("bf16", "fp8"), (16, 128), (1, 16, 64), (512, 1024))
+        yield from ((f, {"t": t, "heads": h, "pages": 4096, "topk": k}) for f, h, t, k in fewer)
+        patterns = product((16, 128), (16, 128), ("sorted", "holes"))
+        yield from (("bf16", {"t": t, "heads": h, "pages": 4096, "ids": i}) for h, t, i in patterns)
+        prompts = product(("bf16", "fp8"), every, (1024, 2048, 4096, 8192), (512, 2048))
+        yield from ((f, {"t": t, "heads": h, "pages": p}) for f, h, t, p in prompts)
         return
     queries = (1, 16) if grid == "smoke" else (1, 4, 16, 64, 128)
     heads = (16, 8, 32, 64, 128) if grid == "serving" else (16,)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .base import ROW_GRIDS, Comparison, OperandSpec, Problem, Values, Workload
+from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload
 
 
 def _lengths(o: Mapping[str, Any], dims: Mapping[str, int]) -> torch.Tensor:
@@ -93,7 +93,9 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
     """Scores of one of the distributions that break selection kernels.
 
     normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
-    bucket (most scores in one histogram bin), steps (few distinct values), specials (NaN and infinities inside).
+    bucket (most scores in one histogram bin), steps (two values), levels (a tenth just above the others, which are
+    equal), specials (NaN and infinities inside),
+    ascending, descending, blocks (a word of 32 in 16 is larger than the others), masked (-inf but for the first 3000).
     """
     x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
     if kind == "tight":
@@ -114,11 +116,19 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
         return torch.where(x > 3.0, x, 1.0 + x.abs() * 1e-6)
     if kind == "steps":
         return (x > 0).float()
+    if kind == "levels":
+        return torch.where(x > 1.3, 1.0 + 1e-3 * x, 1.0).to(x.dtype)
     if kind == "specials":
         x[x > 2.5] = float("nan")
         x[x < -2.5] = float("-inf")
         x[(x > 2.2) & (x <= 2.5)] = float("inf")
         return x
+    if kind in ("ascending", "descending"):
+        return x.sort(dim=1, descending=kind == "descending").values
+    if kind == "blocks":
+        return x + 8.0 * (torch.arange(columns, device=x.device) // 32 % 16 == 5)
+    if kind == "masked":
+        x[:, 3000:] = float("-inf")
     return x
 
 
@@ -205,8 +215,19 @@ def flops(form: str, dims: Mapping[str, int]) -> dict[str, float]:
 
 
 def points(grid: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows over lengths; serving adds other distributions of scores, and prompts."""
+    """Rows over lengths; serving adds other distributions of scores, and prompts; wide more of all of them, and smaller k."""
     batches, lengths = ROW_GRIDS[grid]
+    if grid == "wide":
+        fitting = [(b, n) for b, n in product(batches, lengths) if b * n <= WIDE_SCORES]
+        yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in fitting)
+        hard = product((1, 16, 37, 128), (4096, 32768, 131072, 1 << 20), ("tight", "ties"))
+        hard_ones = ((b, n, s) for b, n, s in hard if b * n <= WIDE_SCORES)
+        yield from (("default", {"rows": b, "len": n, "k": 2048, "scores": s}) for b, n, s in hard_ones)
+        fewer = product((1, 16, 64), (32768, 131072), (512, 1024))
+        yield from (("default", {"rows": b, "len": n, "k": k}) for b, n, k in fewer)
+        prompts = product((1024, 2048, 4096, 8192), (32768, 131072))
+        yield from (("default", {"rows": s, "len": n, "k": 2048}) for s, n in prompts)
+        return
     yield from (("default", {"rows": b, "len": n, "k": 2048}) for b, n in product(batches, lengths))
     if grid == "serving":
         spread = product((4, 64), (32768, 131072), ("tight", "ties"))

@@ -8,11 +8,17 @@ As soon as few keys are undecided, one pass over the row marks the columns above
 all CTAs; the remaining digits are counted over the list, and the last few entries are ranked against each other. Ties
 go to the lower position. Every CTA then writes its own share in ascending position, at an offset that follows from the
 counts of lower ranks: no atomics on the output, the same bits in every run.
+
+Where a CTA has a long row, `sample` spares it the histogram of the row. The key that a few more than k are expected to
+reach is taken from the histogram of a sample, and the row is streamed once: what reaches that key is listed. When the
+list holds at least k keys and did not overflow, the k largest keys of the row are in it, whatever the sample was like, and
+the rounds over the list do the rest; else the row goes through the histogram after all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +33,13 @@ MAX_K = 2048
 BINS, COARSE, WORD = Size(leaf.BINS, "BINS"), Size(leaf.COARSE, "COARSE"), Size(leaf.WORD, "WORD")
 # A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
 DENSE = Size(8, "DENSE")
-# Undecided keys that are listed, and those of the list that are ranked without another round.
-LISTED = Size(2048, "LISTED")
+# Keys of a list that are ranked without another round.
 RANKED = Size(64, "RANKED")
-# Columns that a CTA can mark in its bitmaps: a cluster of 16 serves rows of a million.
-SPAN = Size(81920, "SPAN")
+# Of a sample, the keys that may lie between its threshold and the one that was asked for.
+BETWEEN = Size(32, "BETWEEN")
+# Of the sample, keys beyond k's share that are to reach the threshold: that fewer than k of the row do is then as rare as
+# four standard deviations of what a sample of 1/16 finds.
+SPARE = Size(28, "SPARE")
 
 KNOBS = (
     Knob("group", "g", ((1, 2, 4, 8, 16),), "CTAs a row, one cluster"),
@@ -43,21 +51,39 @@ KNOBS = (
         "keys a thread keeps in registers; longer rows are read again in every pass",
     ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
+    Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
 )
-# (group, threads, keep, resident) of the committed set: short rows, a few long rows, many rows.
+# (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
 COMMITTED = (
-    (1, 512, 8, 1),
-    (8, 512, 8, 1),
-    (16, 512, 16, 1),
-    (4, 1024, 16, 1),
-    (2, 1024, 16, 1),
-    (1, 512, 16, 2),
+    (1, 512, 8, 1, 0),
+    (8, 512, 8, 1, 0),
+    (16, 512, 16, 1, 0),
+    (4, 1024, 16, 1, 0),
+    (2, 1024, 16, 1, 0),
+    (1, 1024, 16, 1, 16),
+    (1, 512, 8, 1, 16),
 )
 
 
 def _stashed(k: SimpleNamespace) -> int:
     """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
-    return Size(2 if k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 else 0, "STASHED")
+    long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4
+    return Size(2 if long and not k.sample else 0, "STASHED")
+
+
+def _listed(k: SimpleNamespace) -> int:
+    """Keys that a list holds: undecided ones of a histogram, or those that reach a sample's threshold."""
+    return Size(11 * k.threads if k.sample else 2048, "LISTED")
+
+
+def _few(k: SimpleNamespace) -> int:
+    """Keys of the sample that a thread has: half as many as it holds of a row, the registers of one of two batches."""
+    return Size(k.keep // 2, "FEW")
+
+
+def _columns(k: SimpleNamespace) -> int:
+    """Columns that a CTA can mark in its bitmaps: those that its sample stands for; a cluster of 16 serves a million."""
+    return Size(k.sample * k.threads * _few(k) if k.sample else 81920, "SPAN")
 
 
 def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
@@ -69,7 +95,7 @@ def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    stashed, words = _stashed(k), SPAN // WORD
+    stashed, words, few = _stashed(k), _columns(k) // WORD, _few(k)
 
     def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
@@ -90,12 +116,12 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         roles=(Role("select", k.threads // 32, doc="every warp owns a run of words of 32 columns"),),
         buffers=(
             shared("hist", 2 * BINS, "the bins of a round, of even and odd rounds"),
-            shared("entries", LISTED + RANKED, "undecided keys of the row with their positions", "int64"),
+            shared("entries", _listed(k) + RANKED, "undecided keys of the row with their positions", "int64"),
             shared("above", words, "a bit a column: above the threshold"),
             shared("equal", words, "a bit a column: equal to the threshold"),
             *((shared("coarse", 2 * k.group * COARSE, "coarse sums of all CTAs, by round"),) if k.group > 1 else ()),
             *((shared("stash", stashed * k.threads * k.keep, "keys of a row's first batches, between passes"),) if stashed else ()),
-            shared("pages", k.threads, "the first entries of this CTA's part of the page table"),
+            *(() if k.sample else (shared("pages", k.threads, "the first entries of this CTA's part of the page table"),)),
             shared("sums", 32, "of each warp, within a scan"),
             shared("counts", 32, "selected columns of each warp"),
             shared("state", 8, "what a round found, for all threads"),
@@ -103,6 +129,9 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
             private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),
             private("mine", BINS // k.threads, "int32", "bins of a round"),
+            *((private("ahead", k.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
+               private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
+              if k.sample else ()),
         ),
         pipelines=(),
         mmas=(),
@@ -110,7 +139,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("row", "rank"),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"stashed": stashed, "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
+        constants={"stashed": stashed, "listed": _listed(k), "few": few, "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
         ctas_per_sm=k.resident,
         min_ctas_per_sm=_min_ctas_per_sm(k, arch),
     )  # fmt: skip
@@ -209,9 +238,14 @@ def _share(m: Recorder) -> _Share:
     with m.when(stride > _held(m)):
         leaf.share_row(m, origin, run, start, last, m.c.warps * m.k.group)
     batches = m.let("batches", ceildiv(run, m.k.keep))
+    if m.k.sample:
+        m.comment("Runs of whole batches, so that a word of the bitmaps is one of the row.")
+        m.set(run, batches * m.k.keep)
     base = m.let("base", origin + name("owner") * run * WORD)
     limit, lo, hi = m.var("limit"), m.var("lo"), m.var("hi")
     leaf.bound_warp(m, limit, lo, hi, base, run, start, last, stride)
+    if m.k.sample:
+        return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
     m.comment(
         "The page-table entries that this CTA may need, one a thread: on their way while the keys are counted."
     )
@@ -301,31 +335,107 @@ def _select_some(m: Recorder) -> None:
         m.var("within"), m.var("rounds"),
     )  # fmt: skip
     m.var("through")
-    for step in m.loop("step", share.batches):
-        column = m.let("column", share.base + step * c.batch)
-        with m.when((step > 0) | (m.dim("stride") > _held(m))):
-            _load(m, share, column)
-        leaf.make_keys(m, m.buffer("keys"), m.buffer("digits"), column, share.lo, share.hi, m.lane)
-        leaf.count_first(m, hist, m.buffer("digits"), column, share.lo, share.hi)
-        if c.stashed:
-            with m.when(step < minimum(c.stashed, share.batches - 1)):
-                leaf.stash(
-                    m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"), m.thread, k.threads
-                )
-    settle(m, r, first=True)
-    m.set(r.rounds, r.rounds + 1)
-    m.comment("By now the entries have come.")
-    with m.when(m.dim("page_size") > 0):
-        leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
-
-    m.comment("More digits over the row while the undecided keys are too many to list.")
-    for _ in _undecided(m, r, LISTED):
+    if k.sample:
+        m.var("unlisted", True, "bool")
+        with m.when(m.dim("stride") > _held(m)):
+            _list_row(m, share, r)
+    with _unlisted(m):
         for step in m.loop("step", share.batches):
-            with m.when(share.batches > 1):
-                _load_again(m, share, step)
-            leaf.count_keys(m, hist, r.bins, m.buffer("keys"), r.end, r.span)
-        settle(m, r)
+            column = m.let("column", share.base + step * c.batch)
+            with m.when((step > 0) | (m.dim("stride") > _held(m))):
+                _load(m, share, column)
+            leaf.make_keys(m, m.buffer("keys"), m.buffer("digits"), column, share.lo, share.hi, m.lane)
+            leaf.count_first(m, hist, m.buffer("digits"), column, share.lo, share.hi)
+            if c.stashed:
+                with m.when(step < minimum(c.stashed, share.batches - 1)):
+                    leaf.stash(
+                        m,
+                        m.buffer("stash"),
+                        step * (k.keep * k.threads),
+                        m.buffer("keys"),
+                        m.thread,
+                        k.threads,
+                    )
+        settle(m, r, first=True)
+        m.set(r.rounds, r.rounds + 1)
+        if not k.sample:
+            m.comment("By now the entries have come.")
+            with m.when(m.dim("page_size") > 0):
+                leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
+
+        m.comment("More digits over the row while the undecided keys are too many to list.")
+        for _ in _undecided(m, r, c.listed):
+            for step in m.loop("step", share.batches):
+                with m.when(share.batches > 1):
+                    _load_again(m, share, step)
+                leaf.count_keys(m, hist, r.bins, m.buffer("keys"), r.end, r.span)
+            settle(m, r)
     _collect(m, share, r)
+
+
+def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
+    """Around what a row needs unless its keys that reach the sample's threshold are listed."""
+    return m.when(name("unlisted", "bool")) if m.k.sample else nullcontext()
+
+
+def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
+    """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
+    k, c, keys, ahead, few = m.k, m.c, m.buffer("keys"), m.buffer("ahead"), m.buffer("few")
+    hist, entries, counters = m.buffer("hist"), m.buffer("entries"), m.buffer("counters")
+    sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
+    leaf.load_sample(
+        m, few, m.operand("logits"), m.block(0), m.dim("stride"), name("start"), name("last"), k.sample, m.warp, c.warps, m.lane,
+    )  # fmt: skip
+    leaf.clear_run(m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane)
+    own = m.warp * (c.few * WORD)
+    leaf.make_keys(m, few, m.buffer("few_digits"), own, 0, sampled, m.lane)
+    leaf.count_first(m, hist, m.buffer("few_digits"), own, 0, sampled)
+    m.set(r.need, wanted + wanted // 4 + SPARE)
+    _settle(m, r, first=True)
+    m.set(r.rounds, r.rounds + 1)
+    for _ in _undecided(m, r, BETWEEN):
+        leaf.count_keys(m, hist, r.bins, few, r.end, r.span)
+        _settle(m, r)
+    bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
+    leaf.read_bottom(m, bottom, less, r.end, r.span)
+
+    m.comment("Two batches in turn, so that one is on its way while the other is looked at.")
+    listed, place = m.var("listed"), m.var("place")
+
+    def column(batch: Value) -> Expr:
+        return name("origin") + (batch * c.warps + m.warp) * c.batch
+
+    def load(bits: Any, batch: Value) -> None:
+        leaf.load_quads(m, bits, m.operand("logits"), m.block(0), m.dim("stride"), column(batch), m.lane)
+
+    def list_above(bits: Any, batch: Value) -> None:
+        leaf.list_above(
+            m, listed, bits, entries, counters, less, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
+            c.listed, m.lane,
+        )  # fmt: skip
+
+    load(keys, 0)
+    for _ in m.repeat((place < share.batches) & (listed <= c.listed)):
+        load(ahead, place + 1)
+        list_above(keys, place)
+        load(keys, place + 2)
+        list_above(ahead, place + 1)
+        m.set(place, place + 2)
+    m.set(r.need, m.dim("k"))
+    m.meet()
+    leaf.read_listed(m, r.inside, counters)
+    m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
+    with m.when(name("unlisted", "bool")):
+        m.meet()
+        m.set(r.rounds, 0)
+        leaf.clear(m, hist, 0, 2 * BINS, m.thread, k.threads)
+        leaf.clear(m, counters, 0, 8, m.thread, k.threads)
+        m.meet()
+    with m.otherwise():
+        leaf.clear(m, m.buffer("counts"), 0, 32, m.thread, k.threads)
+        leaf.key_entries(m, entries, r.inside, counters, m.thread, k.threads, m.lane)
+        m.meet()
+        leaf.read_largest(m, r.end, r.span, counters, bottom)
 
 
 def _collect(m: Recorder, share: _Share, r: _Range) -> None:
@@ -338,17 +448,18 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     m.comment(
         "One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held."
     )
-    listing = m.let("listing", (r.inside > 0) & (r.inside <= LISTED))
-    count = m.var("count")
-    for step in m.loop("step", share.batches):
-        batch = m.let("batch", share.batches - 1 - step)
-        with m.when(step > 0):
-            _load_again(m, share, batch)
-        leaf.collect(
-            m, count, m.buffer("keys"), above, equal, (m.warp * share.batches + batch) * k.keep, counters, entries, r.within, r.end,
-            r.span, listing, name("owner"), batch * c.batch, m.lane,
-        )  # fmt: skip
-    leaf.keep_count(m, counts, count, m.warp, m.lane)
+    listing = m.let("listing", (r.inside > 0) & (r.inside <= c.listed))
+    with _unlisted(m):
+        count = m.var("count")
+        for step in m.loop("step", share.batches):
+            batch = m.let("batch", share.batches - 1 - step)
+            with m.when(step > 0):
+                _load_again(m, share, batch)
+            leaf.collect(
+                m, count, m.buffer("keys"), above, equal, (m.warp * share.batches + batch) * k.keep, counters, entries, r.within,
+                r.end, r.span, listing, name("owner"), batch * c.batch, m.lane,
+            )  # fmt: skip
+        leaf.keep_count(m, counts, count, m.warp, m.lane)
     m.meet()
     if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
@@ -371,10 +482,10 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
                 leaf.clear_run(m, equal, first, words, m.lane)
                 m.meet()
             leaf.sift(
-                m, entries, total, LISTED, above, equal, counts, counters, r.end, r.span, r.inside, RANKED, rank, c.warps, words,
+                m, entries, total, c.listed, above, equal, counts, counters, r.end, r.span, r.inside, RANKED, rank, c.warps, words,
                 m.thread, k.threads,
             )  # fmt: skip
-            m.set(ranked, LISTED)
+            m.set(ranked, c.listed)
             m.meet()
         with m.when(r.inside <= RANKED):
             leaf.rank_entries(
@@ -393,6 +504,16 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
 def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
     """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
     start, slot = name("start"), m.var("slot")
+    if m.k.sample:
+        placed, sums, own = m.buffer("hist"), m.buffer("sums"), (m.buffer("above"), first, words)
+        leaf.count_marks(m, slot, sums, *own, m.warp, m.lane)
+        m.meet()
+        leaf.place_marks(m, placed, slot, sums, *own, share.base - start, m.warp, m.lane)
+        m.meet()
+        leaf.write_ids(
+            m, m.operand("indices"), m.block(0), m.dim("k"), placed, *_table(m), m.thread, m.k.threads
+        )
+        return
     to = (m.operand("indices"), m.block(0), m.dim("k"), m.buffer("above"))
     page = (*_table(m), m.buffer("pages"), name("first_page"), name("near", "bool"))
     leaf.first_slot(m, slot, m.buffer("counts"), skip, m.warp, m.lane)
@@ -421,6 +542,14 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     if dims["stride"] > k.group * k.threads * k.keep:
         words = -(-end // (k.group * k.threads))
     share = min(dims["stride"], words * k.threads)
+    if k.sample:
+        # Every score is compared; a sample of them and the list go through the rounds.
+        listed = share / k.sample + 4 * MAX_K
+        return Counts(
+            loaded=bounds + 4 * share * (1 + 1 / k.sample),
+            stored=4 * min(share, selected),
+            elements=1.5 * share + (rounds + 1) * listed,
+        )
     return Counts(
         loaded=bounds + 4 * share + rounds * k.group * schedule.buffer("hist").bytes,
         stored=4 * min(share, selected),
@@ -446,9 +575,10 @@ def _span(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     warps, words = knobs["group"] * knobs["threads"] // 32, -(-call["stride"] // WORD)
     batches = -(-words // (warps * knobs["keep"]))
     columns = batches * knobs["keep"] * knobs["threads"]
-    if columns <= SPAN:
+    held = _columns(SimpleNamespace(**knobs))
+    if columns <= held:
         return None
-    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {SPAN}"
+    return f"a row stride of {call['stride']} gives {columns} columns to a CTA; its bitmaps hold {held}"
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
@@ -457,6 +587,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     The fixed parts and the instructions a key over the two passes are read off one H200.
     """
     share = -(-dims["max_len"] // k.group)
+    if k.sample:
+        # What a row costs beside its scores, which the other CTAs of the SM hide.
+        hidden = min(_min_ctas_per_sm(k, gpu.arch), max(1.0, dims["rows"] / gpu.sms))
+        return (7.0 if k.threads > 512 else 9.0) / hidden
     rounds = 2.2 + 0.1 * k.group if k.group > 1 else 1.3
     issue = share * k.resident * 14 / 32 / 4 / 1755
     kept = k.threads * k.keep * (1 + _stashed(k))
@@ -465,8 +599,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """At level 0 only the combinations that the tuned tables use."""
-    return level > 0 or (k.group, k.threads, k.keep, k.resident) in COMMITTED
+    """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use."""
+    if k.sample and k.group > 1:
+        return False
+    return level > 0 or (k.group, k.threads, k.keep, k.resident, k.sample) in COMMITTED
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

@@ -41,7 +41,7 @@ CUBIN = "kernel.cubin"
 _KEY_LENGTH = 8
 # Failures that say nothing about the module, so that the next compile of the same sources may succeed.
 STALE = "COMPILE_STALE"
-_TRANSIENT = (toolkit.KILLED, toolkit.UNFINISHED, "COMPILE_TIMEOUT", STALE)
+TRANSIENT = (toolkit.KILLED, toolkit.UNFINISHED, "COMPILE_TIMEOUT", STALE)
 
 
 class Module(Protocol):
@@ -324,7 +324,7 @@ def _build(module: Module, key: Key, retry: bool) -> Path:
             try:
                 backends.get(module.backend).compile_module(module.path, module.arch, made)
             except CompileError as error:
-                if error.code not in _TRANSIENT and _content(module, sources.digest) == key.content:
+                if error.code not in TRANSIENT and _content(module, sources.digest) == key.content:
                     _record(failure, error)
                 raise
             _require_same_sources(module, key)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dsl_kernels.arguments import checked
-from dsl_kernels.errors import ArtifactError, MissingArtifactError
+from dsl_kernels.errors import ArtifactError, MissingArtifactError, ToolchainError
 from dsl_kernels.variants import Variant
 
 from . import bundle
@@ -59,6 +59,13 @@ def outside_bundle(chosen: Iterable[Variant], file: str = bundle.CUBIN) -> list[
     """The variants that the bundle in use lacks: what a command that needs them all has to compile."""
     held = bundle.active()
     return [v for v in chosen if held is None or v.arch != held.arch or not held.holds(v.id, file)]
+
+
+def toolchain_missing(variant: Variant) -> ToolchainError | None:
+    """What compiling a variant would need and this machine lacks."""
+    from . import cache
+
+    return cache.key_of(variant).missing
 
 
 def _cached(variant: Variant, held: bundle.Bundle | None) -> Path:

@@ -7,6 +7,9 @@ turn of a rotation uses other inputs; once they together touch `ROTATION_BYTES`,
 from __future__ import annotations
 
 import gc
+import importlib
+import json
+import math
 import platform
 import statistics
 import subprocess
@@ -221,6 +224,77 @@ def _replayed(graph: Any, stream: Any, count: int) -> list[float]:
     return [1e3 * begin.elapsed_time(end) for begin, end in events]
 
 
+SUSTAINED_SECONDS = 1.0
+
+
+@checked
+def sustained(calls: Sequence[Call], *, seconds: float = SUSTAINED_SECONDS) -> dict[str, Any]:
+    """Time of one call while the GPU is busy with them for a second, and the clocks and watts in the middle of it.
+
+    A short run ends before the power limit lowers the clocks; calls that follow each other in a server do not.
+    """
+    import torch
+
+    require_range("seconds", seconds, 0.01, 60.0)
+    stream = _stream(torch.cuda.current_device())
+    graph, count = _fitting_graph(calls, stream)
+    replays = max(2, math.ceil(seconds * 1e6 / max(_replayed(graph, stream, 1)[0], 1.0)))
+    begin, middle, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+    with torch.cuda.stream(stream):
+        begin.record(stream)
+        for replay in range(replays):
+            if replay == replays // 2:
+                middle.record(stream)
+            graph.replay()
+        end.record(stream)
+    # All of it waits in the stream, so the GPU stays busy while the clocks are read.
+    middle.synchronize()
+    seen = clocks()
+    stream.synchronize()
+    total = begin.elapsed_time(end)
+    return {"us": 1e3 * total / (replays * count), "seconds": total / 1e3, **(seen or {})}
+
+
+CLOCKS = ("sm_mhz", "mem_mhz", "watts", "celsius")
+
+
+def clocks() -> dict[str, float] | None:
+    """Clocks in MHz, watts and degrees of the current GPU, from NVML or nvidia-smi; None where neither answers."""
+    try:
+        import torch
+
+        uuid = f"GPU-{torch.cuda.get_device_properties(torch.cuda.current_device()).uuid}"
+    except Exception:
+        return None
+    return _from_nvml(uuid) or _from_smi(uuid)
+
+
+def _from_nvml(uuid: str) -> dict[str, float] | None:
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        gpu = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        figures = (
+            nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+            nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+            nvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
+            nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
+        )
+        return dict(zip(CLOCKS, map(float, figures), strict=True))
+    except Exception:
+        # Not installed, or a driver, container or card that does not say: a figure is never worth a run.
+        return None
+
+
+def _from_smi(uuid: str) -> dict[str, float] | None:
+    query = "--query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu"
+    text = _output("nvidia-smi", "-i", uuid, query, "--format=csv,noheader,nounits")
+    try:
+        return dict(zip(CLOCKS, map(float, (text or "").split(",")), strict=True))
+    except ValueError:
+        return None
+
+
 def environment() -> dict[str, Any]:
     """What a figure depends on besides the code: GPU, driver, versions, commit, command and date."""
     import torch
@@ -303,6 +377,45 @@ def _output(*command: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def append(path: Path, text: str) -> None:
+    """Add text to a file at once; a line that a killed run left without its end is ended first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab+") as file:
+        size = file.seek(0, 2)
+        if size:
+            file.seek(size - 1)
+            text = text if file.read(1) == b"\n" else f"\n{text}"
+        file.write(text.encode())
+        file.flush()
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none without a file. Lines that are no record are left out.
+
+    Raises:
+        CacheError: it cannot be read.
+    """
+    try:
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    except OSError as error:
+        raise CacheError(
+            str(path), expected="a file that can be read", got=str(error), fix="name another file"
+        ) from None
+    found = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            found.append(row)
+    return found
+
+
 class Records:
     """JSON lines: one record a measurement, each with the environment it was made in.
 
@@ -330,9 +443,7 @@ class Records:
     @staticmethod
     def _append(path: Path, text: str) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as file:
-                file.write(text)
+            append(path, text)
         except OSError as error:
             raise CacheError(
                 str(path), expected="a file that can be written", got=str(error), fix="name another file"

@@ -61,7 +61,8 @@ def step_sets(size: StepSize, seed: int = 0) -> list[StepInputs]:
 def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = True) -> dict[str, Any]:
     """Microseconds of a step under a CUDA graph, of its three ops alone, the baseline and the ceilings.
 
-    A figure that cannot be had is None, and `notes` says why.
+    `without_attention` is the step without its last op, `marginal` what attention adds to it: less than its time alone
+    where it sets up while the op before it drains, and finds its ids in the L2. A figure that cannot be had is None, and `notes` says why.
 
     Raises:
         InvalidArgumentError: no inputs.
@@ -88,6 +89,7 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
     figures["ops"] = {
         op: bench.graph_time(calls).us for op, calls in _parts(sets, outputs, scratch, workspace).items()
     }
+    figures |= _marginal(whole.us, sets, outputs, scratch, workspace)
     ids = [output.indices for output in outputs]
     caches = [inputs.cache_rows() for inputs in sets]
     pages = [
@@ -102,6 +104,45 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
     if baseline:
         figures["baseline"] = _baseline(sets, outputs, figures)
     return figures
+
+
+@checked
+def time_marginal(sets: list[StepInputs]) -> dict[str, float]:
+    """Microseconds of a decode step, of the same without attention, and what attention adds.
+
+    Raises:
+        InvalidArgumentError: no inputs, or those of another step.
+        ExecutorUnavailableError: no GPU.
+    """
+    require_device("device", DEVICE)
+    if not sets:
+        raise InvalidArgumentError(
+            "sets", expected="inputs of a step", got="none", fix="draw them with step_sets"
+        )
+    scratch = [logits(inputs) for inputs in sets]
+    workspace = ops.Workspace()
+    outputs = [inputs.run(workspace=workspace) for inputs in sets]
+    calls = [
+        partial(inputs.run, workspace=workspace, output=output)
+        for inputs, output in zip(sets, outputs, strict=True)
+    ]
+    whole = bench.graph_time(calls).us
+    return {"step": whole, **_marginal(whole, sets, outputs, scratch, workspace)}
+
+
+def _marginal(
+    whole: float,
+    sets: list[StepInputs],
+    outputs: list[dsa.StepOutput],
+    scratch: list[torch.Tensor],
+    workspace: ops.Workspace,
+) -> dict[str, float]:
+    parts = _parts(sets, outputs, scratch, workspace)
+    before = [
+        call for turn in zip(parts["lightning_indexer"], parts["topk_selector"], strict=True) for call in turn
+    ]
+    without = 2 * bench.graph_time(before).us
+    return {"without_attention": without, "marginal": whole - without}
 
 
 def gathers(caches: Sequence[dict[str, torch.Tensor]], ids: Sequence[torch.Tensor]) -> Ceiling:

@@ -530,3 +530,129 @@ def emit(p: Probe, pages: str) -> None:
         *_pages(p, pages == "near"),
         p.lane,
     )
+
+
+EVERY = 16
+
+
+@case(topk.load_sample)
+def load_sample(p: Probe) -> None:
+    p.threads = THREADS
+    # The last words of the sample lie past the row's columns.
+    logits = p.operand("logits", p.normal(2, 9004))
+    p.call(
+        _keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 9004), p.dim("start", 700), p.dim("last", 8555), EVERY,
+        p.warp, WARPS, p.lane,
+    )  # fmt: skip
+
+
+@case(topk.load_quads)
+def load_quads(p: Probe) -> None:
+    p.threads = THREADS
+    # The third warp's batch ends past the row, the fourth's begins there.
+    logits = p.operand("logits", p.normal(2, 700))
+    p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 700), _column(p), p.lane)
+
+
+BOTTOMS = (0, 0x007FFFFF, 0x7FFFFFFF, 1 << 31, (1 << 31) + 12345, 0xFF800000, ALL - 5)
+
+
+@case(topk.read_bottom, bottom=BOTTOMS)
+def read_bottom(p: Probe, bottom: int) -> None:
+    p.call(
+        p.var("bottom", None, dtype="uint32", out=True),
+        p.var("less", None, dtype="float32", out=True),
+        *_range(p, bottom + min(3, ALL - bottom), min(3, ALL - bottom)),
+    )
+
+
+@case(topk.list_above, score=(0.0, -3.5, INF), room=(900, 60))
+def list_above(p: Probe, score: float, room: int) -> None:
+    p.threads = THREADS
+    bits = _bits_of(p, THREADS, KEEP)
+    p.call(
+        p.var("listed", 0),
+        _keys(p, "bits", bits, out=False),
+        p.shared("entries", (1024,), torch.zeros(1024, dtype=torch.int64), dtype="int64", out=room > 800, ordered=False),
+        _counters(p, [3, 0, 0, 0]),
+        p.var("less", 0.0 - score, dtype="float32"),
+        _column(p),
+        p.dim("origin", 32),
+        p.dim("start", 37),
+        p.dim("last", 850),
+        p.dim("stride", 900),
+        room,
+        p.lane,
+    )  # fmt: skip
+
+
+@case(topk.read_listed)
+def read_listed(p: Probe) -> None:
+    p.call(p.var("listed", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
+
+
+@case(topk.key_entries, total=(1, 300))
+def key_entries(p: Probe, total: int) -> None:
+    p.threads = THREADS
+    found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
+    p.call(
+        p.shared("entries", (512,), found, dtype="int64", out=True),
+        p.dim("total", total),
+        _counters(p, [total, 0, 0, 0]),
+        p.thread,
+        THREADS,
+        p.lane,
+    )
+
+
+@case(topk.read_largest)
+def read_largest(p: Probe) -> None:
+    counters = torch.tensor([400, 0, 0, 0, -12345, 0, 0, 0], dtype=torch.int32)
+    p.call(
+        p.var("end", None, dtype="uint32", out=True),
+        p.var("span", None, dtype="uint32", out=True),
+        p.shared("counters", (8,), counters, dtype="int32"),
+        p.var("bottom", END, dtype="uint32"),
+    )
+
+
+@case(topk.count_marks, words=(16, 40))
+def count_marks(p: Probe, words: int) -> None:
+    p.threads = THREADS
+    sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
+    slot = p.var("slot", None, out=True, each="thread")
+    p.call(slot, sums, _bitmap(p, "above", words), _first(words), p.dim("words", words), p.warp, p.lane)
+
+
+@case(topk.place_marks, words=(16, 40))
+def place_marks(p: Probe, words: int) -> None:
+    p.threads = THREADS
+    above = p.integers(-(2**31), 2**31 - 1, WARPS * words)
+    each = -(-words // 32)
+    marks = torch.zeros(WARPS, 32 * each, dtype=torch.int64)
+    marks[:, :words] = (above[:, None] >> torch.arange(32) & 1).sum(dim=1).view(WARPS, words)
+    lanes, sums = marks.view(WARPS, 32, each).sum(dim=2), torch.zeros(32, dtype=torch.int32)
+    sums[:WARPS] = lanes.sum(dim=1).int()
+    p.call(
+        p.shared("placed", (4096,), torch.full((4096,), -77, dtype=torch.int32), dtype="int32", out=True),
+        p.var("slot", (lanes.cumsum(dim=1) - lanes).flatten(), each="thread"),
+        p.shared("sums", (32,), sums, dtype="int32"),
+        p.shared("above", (WARPS * words,), above, dtype="int32"),
+        _first(words),
+        p.dim("words", words),
+        lambda m: m.warp * (32 * words) + 5,
+        p.warp,
+        p.lane,
+    )
+
+
+@case(topk.write_ids, page_size=(0, 48))
+def write_ids(p: Probe, page_size: int) -> None:
+    p.threads = THREADS
+    p.call(
+        *_ids_out(p, 600),
+        p.shared("placed", (1024,), p.integers(0, 40 * 48, 1024), dtype="int32"),
+        *_table(p, page_size),
+        p.thread,
+        THREADS,
+    )

@@ -104,6 +104,20 @@ LONG = _workload(
 SELECTION = ((TIES, {}), (BUCKET, {}), (TIED, {}), (EQUAL, {}))
 # With few CTAs, each takes more than one share of the work.
 FEW = {"ctas": 3}
+# A row of which the list that a sample gives will do, and rows that overflow it.
+SAMPLED = _workload(
+    "sampled_row", "default", lens=[20001, 4700], k=700, starts=[7, 2], page_size=64, pages=600
+)
+OVERFLOW = _workload(
+    "overflowing_rows",
+    "default",
+    lens=[14011, 12203],
+    k=1300,
+    scores="levels",
+    starts=[5, 41],
+    page_size=64,
+    pages=600,
+)
 
 
 def _attention(
@@ -128,6 +142,7 @@ STRUCTURES = (
     Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
+    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}))),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2", _attention("bf16", 8, 16, 8, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
@@ -416,6 +431,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
         yield Outcome(mutant.name, "nobody" if how is None else "emulator", how or "unexplained")
 
 
+ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
 # What may survive, and why the kernel is still the same one.
 EXPLAINED = {
     "max_pages and line of emit": "an entry lies at line * max_pages + page, a product of the two",
@@ -433,6 +449,12 @@ EXPLAINED = {
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "stride and start of load_sample": ANY_SAMPLE,
+    "start and last of load_sample": ANY_SAMPLE,
+    "last and every of load_sample": ANY_SAMPLE,
+    "lo and hi of make_keys": ANY_SAMPLE,
+    "end and span of read_bottom": ANY_SAMPLE,
+    "select: not (> stride 4096)": ANY_SAMPLE,
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }

@@ -1,15 +1,20 @@
-"""Rows of several times what a group of CTAs holds in registers, with most scores in one bin of the first digit.
+"""Rows of several times what a group of CTAs holds in registers.
 
-Such rows go through every round more than once a batch: what is kept between passes must be what was kept.
+With most scores in one bin of the first digit they go through every round more than once a batch: what is kept between
+passes must be what was kept. A row of which a sample is taken must come out the same whatever the sample was like, with a
+list of what reaches its threshold or without.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from dsl_kernels import variants
+from dsl_kernels.device.torch import topk_selector as leaf
 from dsl_kernels.emulator import Schedule
-from dsl_kernels.executors import Emulator
+from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
@@ -33,3 +38,57 @@ def test_rows_of_several_batches_match_the_reference(variant: Variant, length: i
     workload = Workload("batches", "edge", "default", {"lens": [length], "k": 2048, "scores": "tight"})
     result = trial.run(variant, workload, Emulator(Schedule.lockstep()))
     assert result.comparison.ok, result.comparison.failures
+
+
+SAMPLED = [v for v in variants.variants("topk_selector") if v.knobs["sample"]]
+KINDS = (
+    "normal", "tight", "ties", "equal", "outlier", "negative", "zeros", "bucket", "steps", "levels", "specials", "ascending", "descending",
+    "blocks", "masked",
+)  # fmt: skip
+
+
+def sampled_rows(kind: str) -> Workload:
+    """Rows of which a sample is taken: long, short of what it stands for, shorter than a batch, and not sampled at all."""
+    params = {
+        "lens": [21011, 17003, 2310, 40],
+        "starts": [5, 0, 331, 7],
+        "k": 1500,
+        "page_size": 64,
+        "pages": 1500,
+    }
+    return Workload(f"sampled_{kind}", "edge", "default", {**params, "scores": kind})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
+def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
+    case = trial.cached_case(variant.op, sampled_rows(kind))
+    for executor in (Interpreter(seed=3), Emulator(Schedule.lockstep()), Emulator(Schedule.random(11))):
+        result = trial.run(variant, sampled_rows(kind), executor, case=case)
+        assert result.comparison.ok, result.comparison.failures
+
+
+@pytest.fixture
+def passes() -> Iterator[list[int]]:
+    """Grows with each batch of a row that is marked from the histogram."""
+    found, meaning = [], leaf.collect.torch
+
+    def counted(*arguments: object) -> object:
+        found.append(1)
+        return meaning(*arguments)
+
+    object.__setattr__(leaf.collect, "torch", counted)
+    yield found
+    object.__setattr__(leaf.collect, "torch", meaning)
+
+
+@pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
+@pytest.mark.parametrize(
+    ("kind", "listed"), [("normal", True), ("tight", True), ("ties", True), ("steps", False)]
+)
+def test_a_row_needs_the_histogram_only_where_a_list_overflows(
+    variant: Variant, kind: str, listed: bool, passes: list[int]
+) -> None:
+    row = Workload(f"lone_{kind}", "edge", "default", {"lens": [31001], "k": 2048, "scores": kind})
+    assert trial.run(variant, row, Interpreter()).comparison.ok
+    assert (not passes) is listed

@@ -59,6 +59,7 @@ def isolated(declared, tmp_path, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("DSL_KERNELS_GENERATED_DIR", str(declared))
     monkeypatch.setenv("DSL_KERNELS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DSL_KERNELS_TUNED_DIR", str(tmp_path / "own"))
     monkeypatch.setattr(runs, "PATH", tmp_path / "runs.json")
     monkeypatch.setattr(registry, "TUNED", tmp_path / "tuned")
     registry.clear()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +18,14 @@ from codegen.sweep import Instance, combinations
 from dsl_kernels import executors, ops, problems, programs, registry, variants
 from dsl_kernels._discover import module_names
 from dsl_kernels.arch import get_arch, gpu_row
+from dsl_kernels.cli import run as cli_run
 from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ExecutorUnavailableError,
     InvalidArgumentError,
     ToolchainError,
     UnknownNameError,
+    WrongResultError,
 )
 from dsl_kernels.timing import bench, calibrate, grids, measure
 
@@ -97,12 +101,15 @@ def test_a_step_is_timed_with_its_parts_and_ceilings(on_cpu):
         "topk_selector",
         "sparse_mla",
     }
-    assert on_cpu.calls == [3] * 8
+    # The step, its three parts, scoring and selection together, and two ways to fetch for each ceiling.
+    assert on_cpu.calls == [3, 3, 3, 3, 6, 3, 3, 3, 3]
     assert (
         figures["step"]["us"] == 1.0
-        and figures["ceilings"]["gather"] == 6.0
-        and figures["ceilings"]["read"] == 8.0
+        and figures["ceilings"]["gather"] == 7.0
+        and figures["ceilings"]["read"] == 9.0
     )
+    # The fifth time is of two ops a turn.
+    assert figures["without_attention"] == 10.0 and figures["marginal"] == 1.0 - 10.0
     assert on_cpu.gathered == [(["ckv", "kpe"], 128)] * 6 + [(["pages"], 8)] * 6
     assert figures["baseline"] is None or "us" in figures["baseline"]
 
@@ -182,7 +189,7 @@ POINTS = (
 
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: f"{point.op}-{point.form}")
-def test_a_point_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, point):
+def test_a_case_gives_a_record_of_the_selected_variant(on_cpu, monkeypatch, point):
     monkeypatch.setattr(bench, "MAX_TURNS", 2)
     monkeypatch.setattr(bench, "turns", lambda touched: 2)
     fixture = grids.prepare(point)
@@ -393,6 +400,215 @@ def test_pairs_are_timed_in_turns(monkeypatch):
     }
     with pytest.raises(InvalidArgumentError, match="at least one call"):
         bench.paired([], [print])
+
+
+def test_a_wrong_result_is_never_recorded(on_cpu, monkeypatch):
+    """The check runs the variant for real: one that leaves its outputs as they were is refused."""
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    for point in POINTS:
+        fixture = grids.prepare(point)
+        assert grids.check_variant(point, fixture).ok
+        right = fixture.calls
+        fixture.calls = lambda variant, launch: [lambda: None]
+        with pytest.raises(WrongResultError, match=point.op):
+            grids.time_point(point, fixture, baseline=False)
+        assert grids.time_point(point, fixture, baseline=False, check=False)["checked"] is False
+        fixture.calls = right
+    failed: list[str] = []
+    point = POINTS[2]
+    fixture = grids.prepare(point)
+    held = registry.select(grids.call_of(point, fixture)).variant.id
+    every = fixture.calls
+    fixture.calls = lambda variant, launch: [lambda: None] if variant == held else every(variant, launch)
+    entry = grids.tune_point(point, fixture, failed)
+    assert held not in entry["us"] and len(entry["us"]) > 1 and held in failed[0]
+
+
+def test_rows_of_a_prompt_and_of_dense_attention_are_checked_too(on_cpu, monkeypatch):
+    """The forms that the cases above leave out: selection without a block table, and inputs drawn as for a workload."""
+    from dsl_kernels.timing.grids import topk_selector as grid
+
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    monkeypatch.setattr(grid, "DECODE_ROWS", 2)
+    dense = {"b": 1, "sq": 40, "skv": 40, "heads": 2, "kv_heads": 1, "dim": 128, "causal": 1}
+    for point in (POINTS[2], grids.Point("gqa_forward", "bf16", dense)):
+        fixture = grids.prepare(point)
+        assert grids.check_variant(point, fixture).ok
+        fixture.calls = lambda variant, launch: [lambda: None]
+        with pytest.raises(WrongResultError):
+            grids.check_variant(point, fixture)
+
+
+def test_regret_compares_what_is_selected_with_the_fastest(on_cpu, monkeypatch):
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    point = POINTS[2]
+    fixture = grids.prepare(point)
+    found = grids.regret_point(point, fixture)
+    chosen = registry.select(grids.call_of(point, fixture)).variant.id
+    # A call's "time" is its place in the order of timing, so the first that was timed is the fastest.
+    names = [variant.id for variant in grids.runnable(point, fixture)]
+    assert (found["variant"], found["us"]) == (chosen, names.index(chosen) + 1.0)
+    assert found["regret"]["best"] == names[0] and found["regret"]["lost"] == names.index(chosen)
+    assert found["regret"]["variants"] == len(names)
+    [summary] = grids.regrets(
+        [found, {**found, "point": "other", "regret": {**found["regret"], "lost": 99.0}}]
+    )
+    assert (summary["points"], summary["worst"], summary["where"]) == (2, 99.0, "other")
+
+
+def test_the_regret_command_leaves_out_what_was_tuned(on_cpu, monkeypatch, tmp_path):
+    everything = json.loads(bench_command(monkeypatch, "--regret", "--json").stdout)
+    assert len(everything["records"]) == len(POINTS) and {s["op"] for s in everything["regret"]} == {
+        c.op for c in POINTS
+    }
+    bench_command(monkeypatch, "topk_selector", "--tune", "--no-baseline")
+    report = json.loads(bench_command(monkeypatch, "--regret", "--json").stdout)
+    assert "topk_selector" not in {record["op"] for record in report["records"]}
+    text = bench_command(monkeypatch, "sparse_mla", "--regret").stdout
+    assert "mean %" in text and "worst at" in text
+
+
+def test_points_of_the_record_file_are_skipped_and_a_limit_leaves_the_rest(on_cpu, monkeypatch, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    args = ("--no-baseline", "--json", "--out", str(path))
+    monkeypatch.setattr(cli_run.time, "monotonic", iter(range(0, 10**6, 10)).__next__)
+    first = json.loads(bench_command(monkeypatch, *args, "--limit", "15").stdout)
+    assert len(first["records"]) == 1 and first["left_out"] == len(POINTS) - 1
+    # The process was killed within a line.
+    path.write_text(path.read_text() + '{"op": "sparse')
+    rest = json.loads(bench_command(monkeypatch, *args).stdout)
+    assert rest["skipped"] == 1 and len(rest["records"]) == len(POINTS) - 1 and rest["left_out"] == 0
+    assert {row["point"] for row in bench.read_records(path)} == {point.name for point in POINTS}
+    nothing = json.loads(bench_command(monkeypatch, *args).stdout)
+    assert nothing["skipped"] == len(POINTS) and nothing["records"] == []
+    # Another question about the same points, another commit, or --again.
+    assert len(json.loads(bench_command(monkeypatch, *args, "--regret").stdout)["records"]) == len(POINTS)
+    assert len(json.loads(bench_command(monkeypatch, *args, "--again").stdout)["records"]) == len(POINTS)
+    monkeypatch.setattr(bench, "commit", lambda: "another")
+    assert len(json.loads(bench_command(monkeypatch, *args).stdout)["records"]) == len(POINTS)
+
+
+def test_any_beginning_of_the_wide_grid_lies_all_over_it():
+    points = [point for op in problems.names() for point in grids.points(op, "wide")]
+    order = grids.spread(points)
+    assert sorted(map(repr, order)) == sorted(map(repr, points)) and len(points) > 500
+    assert grids.spread(points) == order
+    for count in (100, 300):
+        begun = order[:count]
+        for op in problems.names():
+            share = sum(point.op == op for point in points) / len(points)
+            assert abs(sum(point.op == op for point in begun) / count - share) < 0.1
+    assert {point.params["t"] for point in order[:150] if point.op == "sparse_mla"} >= {1, 8, 37, 96, 512}
+
+
+def test_the_wide_grid_holds_what_it_promises():
+    mla, rows, scores = (
+        grids.points(op, "wide") for op in ("sparse_mla", "topk_selector", "lightning_indexer")
+    )
+    sizes = {1, 2, 3, 8, 16, 24, 37, 48, 64, 96, 128, 200, 512}
+    for form in ("bf16", "fp8"):
+        held = {(c.params["t"], c.params["heads"]) for c in mla if c.form == form}
+        assert {(t, heads) for t in sizes for heads in (8, 16, 32, 64, 128)} < held
+        assert {(t, 128) for t in (1024, 2048, 4096, 8192)} < held
+    assert {c.params["rows"] for c in rows} >= sizes and {c.params.get("scores") for c in rows} == {
+        None,
+        "tight",
+        "ties",
+    }
+    lengths = {c.params["len"] for c in scores if c.form == "decode"}
+    assert min(lengths) == 4096 and max(lengths) == 1 << 20
+    assert {c.params.get("next_n", 1) for c in scores} == set(range(1, 9))
+    assert {(c.params["s"], c.params["skv"]) for c in scores if c.form == "prefill"} >= {
+        (s, n) for s in (1024, 8192) for n in (32768, 131072)
+    }
+
+
+def test_clocks_come_from_nvml_else_from_nvidia_smi_else_not_at_all(monkeypatch):
+    assert bench.clocks() is None or set(bench.clocks()) == set(bench.CLOCKS)
+    card = SimpleNamespace(uuid="1234")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    asked = []
+    monkeypatch.setattr(bench, "_output", lambda *command: asked.append(command) or "1980, 3201, 512.25, 61")
+    assert bench.clocks() == {"sm_mhz": 1980.0, "mem_mhz": 3201.0, "watts": 512.25, "celsius": 61.0}
+    assert "GPU-1234" in asked[0]
+    for answer in (None, "", "[N/A], 3201, 512, 61", "1, 2"):
+        monkeypatch.setattr(bench, "_output", lambda *command, answer=answer: answer)
+        assert bench.clocks() is None
+    nvml = SimpleNamespace(
+        NVML_CLOCK_SM=1, NVML_CLOCK_MEM=2, NVML_TEMPERATURE_GPU=0, nvmlInit=lambda: None,
+        nvmlDeviceGetHandleByUUID=lambda uuid: {"GPU-1234": "card"}[uuid],
+        nvmlDeviceGetClockInfo=lambda gpu, kind: {1: 1755, 2: 3201}[kind],
+        nvmlDeviceGetPowerUsage=lambda gpu: 698_500, nvmlDeviceGetTemperature=lambda gpu, kind: 66,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert bench.clocks() == {"sm_mhz": 1755.0, "mem_mhz": 3201.0, "watts": 698.5, "celsius": 66.0}
+    card.uuid = "other"
+    assert bench.clocks() is None
+
+
+def test_a_long_call_is_timed_sustained_too(on_cpu, monkeypatch):
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    asked = []
+    monkeypatch.setattr(
+        bench, "sustained", lambda calls: asked.append(len(calls)) or {"us": 400.0, "watts": 700.0}
+    )
+    fixture = grids.prepare(POINTS[2])
+    assert grids.time_point(POINTS[2], fixture, baseline=False)["sustained"] is None
+    monkeypatch.setattr(bench, "graph_time", lambda calls, replays=0: bench.Timing(350.0, 350.0, 350.0, 1, 1))
+    record = grids.time_point(POINTS[2], fixture, baseline=False)
+    assert record["sustained"] == {"us": 400.0, "watts": 700.0} and asked == [1]
+    assert set(record["clocks"]) == {"before", "after"}
+
+
+def test_a_sustained_run_fills_its_second(monkeypatch):
+    """300 us a graph of two calls: 3334 replays of it fill the second, in whose middle the clocks are read."""
+    replays, order = [], []
+
+    class Event:
+        def __init__(self, enable_timing):
+            pass
+
+        def record(self, stream):
+            order.append(len(replays))
+
+        def synchronize(self):
+            order.append("waited")
+
+        def elapsed_time(self, end):
+            return 1100.0
+
+    class Stream:
+        def synchronize(self):
+            pass
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(bench, "_stream", lambda device: Stream())
+    graph = SimpleNamespace(replay=lambda: replays.append(1))
+    monkeypatch.setattr(bench, "_fitting_graph", lambda calls, stream: (graph, 2))
+    monkeypatch.setattr(bench, "_replayed", lambda graph, stream, count: [300.0])
+    monkeypatch.setattr(bench, "clocks", lambda: order.append("clocks") or {"watts": 690.0})
+    found = bench.sustained([print, print])
+    assert len(replays) == 3334 and order == [0, 1667, 3334, "waited", "clocks"]
+    assert found == {"us": pytest.approx(1.1e6 / 6668), "seconds": 1.1, "watts": 690.0}
+
+
+def test_attention_is_timed_within_a_step_on_demand(on_cpu, monkeypatch):
+    from dsl_kernels.timing.grids import sparse_mla as grid
+
+    monkeypatch.setattr(bench, "turns", lambda touched: 1)
+    monkeypatch.setattr(grid, "STEP_CONTEXT", 200)
+    plain = json.loads(bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json").stdout)
+    assert all("step" not in record for record in plain["records"])
+    report = json.loads(bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--json", "--step").stdout)
+    steps = {record["form"]: record["step"] for record in report["records"]}
+    assert set(steps["bf16"]) == {"context", "step", "without_attention", "marginal"}
+    assert steps["bf16"]["marginal"] == steps["bf16"]["step"] - steps["bf16"]["without_attention"]
+    assert steps["fp8"] is None
+    assert "adds to a step us" in bench_command(monkeypatch, "sparse_mla", "--no-baseline", "--step").stdout
 
 
 def test_bench_takes_only_the_points_that_match(on_cpu, monkeypatch):

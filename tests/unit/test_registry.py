@@ -205,19 +205,51 @@ def write_table(monkeypatch, tmp_path, entries, schema=registry.TUNED_SCHEMA) ->
     (tmp_path / "test_gpu.json").write_text(json.dumps(content))
 
 
-def test_the_tuned_entry_of_the_bucket_decides_and_sets_launch_dims(monkeypatch, tmp_path) -> None:
+def tuned_entry(call: registry.Call, us: dict[str, float], **extra) -> dict:
+    winner = min(us, key=us.__getitem__)
+    bucket = registry.deciding(call)
+    return {
+        "op": call.op,
+        "form": call.form,
+        "bucket": bucket,
+        "variant": winner,
+        "launch": {},
+        "us": us,
+        **extra,
+    }
+
+
+def test_the_tuned_entry_of_the_sizes_decides_and_sets_launch_dims(monkeypatch, tmp_path) -> None:
     call = mla(t=5, gpu="Test GPU")
     chosen = registry.select(mla(t=5)).variant.id
-    entry = {
-        "op": "sparse_mla", "form": "bf16", "bucket": {"t": 8, "heads": 16, "topk": 2048}, "variant": chosen,
-        "launch": {"splits": 3}, "us": {chosen: 7.5},
-    }  # fmt: skip
-    write_table(monkeypatch, tmp_path, [entry])
+    other_id = next(
+        c.variant.id for c in registry.explain(mla(t=5)).candidates if c.refusal is None and not c.chosen
+    )
+    us = {chosen: 7.5, other_id: 8.5}
+    write_table(monkeypatch, tmp_path, [tuned_entry(call, us, launch={"splits": 3})])
     selection = registry.select(call)
     assert selection.rule == "tuned table" and selection.launch["splits"] == 3
     explanation = registry.explain(call)
     assert [c.tuned_us for c in explanation.candidates if c.chosen] == [7.5]
-    assert registry.select(mla(t=9, gpu="Test GPU")).rule != "tuned table"
+    other = registry.select(mla(t=6, gpu="Test GPU"))
+    assert other.rule == "between tuned points"
+    assert other.launch == registry.select(mla(t=6), other.variant.id).launch
+
+
+def test_a_winner_that_cannot_serve_leaves_the_fastest_that_can(monkeypatch, tmp_path) -> None:
+    """A call for one DSL takes the fastest of that DSL, without launch dims that were found for another variant."""
+    names = [v.id for v in variants.variants("topk_selector", arch="sm_90a")]
+    other, slow, fast = (
+        *(n for n in names if "cutedsl" in n and n.endswith("g1_t512_r8_c1")),
+        *[n for n in names if "tilelang" in n][:2],
+    )
+    call = topk(gpu="Test GPU")
+    write_table(
+        monkeypatch, tmp_path, [tuned_entry(call, {other: 1.0, slow: 9.0, fast: 2.0}, launch={"x": 1})]
+    )
+    assert registry.select(call).variant.id == other
+    found = registry.select(replace(call, backend="tilelang"))
+    assert (found.variant.id, found.rule, found.launch) == (fast, "tuned table", {})
 
 
 def test_a_broken_tuned_table_is_reported(monkeypatch, tmp_path) -> None:

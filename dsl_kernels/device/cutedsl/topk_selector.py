@@ -17,8 +17,14 @@ COARSE = 32
 OFFSET_BITS = 22
 """Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
 
-LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL = 0, 1, 2, 3
-"""Counters: entries listed, entries kept for ranking, and entries of lower ranks that are selected or may be."""
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST = 0, 1, 2, 3, 4
+"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key."""
+
+LOWEST, INFINITE = 0x00800000, 0xFF800000
+"""Keys of the smallest finite score and of infinity."""
+
+MINUS_INFINITY = 0xFF800000
+"""Its bit pattern."""
 
 
 def ceildiv(count, size):
@@ -75,6 +81,144 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 def load_ahead(bits, logits, row, stride, column, columns, lane):
     """load_words of a row of at most `columns`; of a longer one nothing is read."""
     load_words(bits, logits, row, stride, column, cutlass.select_(stride <= columns, stride, 0), lane)
+
+
+@cute.jit
+def load_sample(
+    bits, logits, row, stride, start, last, every: cutlass.Constexpr, warp, warps: cutlass.Constexpr, lane,
+):  # fmt: skip
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
+
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
+    """
+    address = logits + row.to(Int64) * stride
+    for j in cutlass.range_constexpr(cute.size(bits)):
+        place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
+        column = ((start >> 5) + place) * 32 + lane
+        bits[j] = cute.arch.inline_ptx(
+            "{ .reg .pred p; setp.ge.s32 p, {$r1}, {$r2}; setp.lt.and.s32 p, {$r1}, {$r3}, p; "
+            "mov.b32 {$w0}, 0xFF800000; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
+            write_only_types=[Uint32],
+            read_only_args=[address + column, column, start, last],
+        )
+
+
+@cute.jit
+def load_quads(bits, logits, row, stride, column, lane):
+    """Bit patterns of columns `column + 128 * i + 4 * lane` and the three behind; a batch that would end past the row is
+    its last one instead."""
+    address = (
+        logits + row.to(Int64) * stride + (cutlass.min(column, stride - 32 * cute.size(bits)) + 4 * lane)
+    )
+    for j in cutlass.range_constexpr(0, cute.size(bits), 4):
+        bits[j], bits[j + 1], bits[j + 2], bits[j + 3] = cute.arch.inline_ptx(
+            f"ld.global.nc.v4.b32 {{{{$w0}}, {{$w1}}, {{$w2}}, {{$w3}}}}, [{{$r0}} + {128 * j}];",
+            write_only_types=[Uint32] * 4,
+            read_only_args=[address],
+        )
+
+
+def read_bottom(end, span):
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score.
+
+    Returns it, and less its score: the sum with a score is negative below. From zero, so that of zeros none is negative.
+    """
+    bottom = cutlass.min(cutlass.max(end - span, Uint32(LOWEST)), Uint32(INFINITE))
+    score = bottom.bitcast(Int32)
+    score = score ^ (~(score >> 31) | Int32(-(1 << 31)))
+    return bottom, Float32(0.0) - score.bitcast(Float32)
+
+
+def _score_below_bit(word, bits, less):
+    """`word` moved up by a bit, which tells whether a score plus `less` is negative; of NaN it is not."""
+    return cute.arch.inline_ptx(
+        "{ .reg .f32 t; .reg .b32 u; add.rn.f32 t, {$r1}, {$r2}; mov.b32 u, t; shf.l.wrap.b32 {$w0}, u, {$r0}, 1; }",
+        write_only_types=[Int32],
+        read_only_args=[word, bits.bitcast(Float32), less],
+    )
+
+
+def _pick(bits, j, first, count):
+    """Word `j`, of `count` from `first` on: registers have no address."""
+    if count == 1:
+        return bits[first]
+    half = count // 2
+    upper, lower = _pick(bits, j, first + half, half), _pick(bits, j, first, half)
+    return Uint32(cutlass.select_((j & half) != 0, upper, lower))
+
+
+@cute.jit
+def list_above(
+    listed, bits, entries, counters, less, column, origin, start, last, stride, room: cutlass.Constexpr, lane,
+):  # fmt: skip
+    """List a batch of load_quads, as bit patterns: what with `less` is not negative, while there is room for `room`.
+
+    Positions count from `origin`. Returns how many there are, as far as this warp knows.
+    """
+    size = cutlass.const_expr(cute.size(bits))
+    at = cutlass.min(column, stride - 32 * size)
+    first = cutlass.max(start, column)
+    if (at < first) | (at + 32 * size > last):
+        own = at + 4 * lane
+        for j in cutlass.range_constexpr(size):
+            if (own + (j // 4 * 128 + j % 4) < first) | (own + (j // 4 * 128 + j % 4) >= last):
+                bits[j] = Uint32(MINUS_INFINITY)
+    left = Int32(0)
+    for j in cutlass.range_constexpr(size):
+        left = _score_below_bit(left, bits[size - 1 - j], less)
+    left = ~left & ((1 << size) - 1)
+    mine = cute.arch.popc(left)
+    through = scan(mine)
+    total = cute.arch.shuffle_sync(through, 31)
+    if total > 0:
+        slot = Int32(0)
+        if lane == 0:
+            slot = add(counters + LISTED, total)
+        slot = cute.arch.shuffle_sync(slot, 0)
+        listed = slot + total
+        if listed <= room:
+            slot += through - mine
+            place = ~(at - origin + 4 * lane)
+            while left != 0:
+                j = cute.arch.inline_ptx(
+                    "bfind.u32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[left]
+                )
+                left = left ^ (Int32(1) << j)
+                # 128 columns on for every four words.
+                own = (place - j - (j >> 2) * 124).bitcast(Uint32)
+                entries[slot] = ((_pick(bits, j, 0, size).to(Uint64) << 32) | own.to(Uint64)).to(Int64)
+                slot += 1
+    return listed
+
+
+def read_listed(counters):
+    """Keys that were listed, or for which there was no room."""
+    return counters[LISTED]
+
+
+@cute.jit
+def key_entries(entries, total, counters, thread, threads: cutlass.Constexpr, lane):
+    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+    largest = Uint32(0)
+    for i in cutlass.range(thread, total, threads, unroll=1):
+        entry = entries[i].to(Uint64)
+        key, _ = order_key(entry_key(entry))
+        entries[i] = ((key.to(Uint64) << 32) | (entry & Uint64(0xFFFFFFFF))).to(Int64)
+        largest = cutlass.max(largest, key)
+    largest = cute.arch.inline_ptx(
+        "redux.sync.max.u32 {$w0}, {$r0}, -1;", write_only_types=[Uint32], read_only_args=[largest]
+    )
+    if lane == 0:
+        cute.arch.inline_ptx(
+            "red.shared.max.u32 [{$r0}], {$r1};",
+            read_only_args=[(counters + LARGEST).toint(), largest],
+        )
+
+
+def read_largest(counters, bottom):
+    """The range from `bottom` to the largest key of the list: its end and its span."""
+    largest = counters[LARGEST].bitcast(Uint32)
+    return largest, largest - bottom
 
 
 def read_bounds(row_starts, row_ends, row, stride):
@@ -620,18 +764,23 @@ def count_equal(equal, sums, first, words, warp, lane):
 def take_ties(
     above, equal, counts, sums, take, first, words, warp, lane,
 ):  # fmt: skip
-    """Select the first `take` columns marked as equal, in order of position."""
-    left = take - lower_warps(sums, warp, lane)
-    added = Int32(0)
-    for i in cutlass.range(words, unroll=1):
+    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    each = ceildiv(words, 32)
+    end = cutlass.min(lane * each + each, words)
+    own = Int32(0)
+    for i in cutlass.range(lane * each, end, unroll=1):
+        own += cute.arch.popc(equal[first + i])
+    left = take - lower_warps(sums, warp, lane) - scan(own) + own
+    added = cutlass.max(cutlass.min(left, own), 0)
+    for i in cutlass.range(lane * each, end, unroll=1):
+        word = equal[first + i]
+        found = cute.arch.popc(word)
         if left > 0:
-            word = equal[first + i]
-            chosen = ((word >> lane) & 1 != 0) & (cute.arch.popc(word & ((Int32(1) << lane) - 1)) < left)
-            taken = cute.arch.vote_ballot_sync(chosen)
-            if lane == 0:
-                above[first + i] = above[first + i] | taken
-            added += cute.arch.popc(taken)
-            left -= cute.arch.popc(taken)
+            for _ in cutlass.range(left, found, unroll=1):
+                word = word ^ (Int32(1) << (31 - Int32(cute.arch.clz(word))))
+            above[first + i] = above[first + i] | word
+        left -= found
+    added = warp_sum(added)
     if lane == 0:
         counts[warp] = counts[warp] + added
 
@@ -713,6 +862,48 @@ def emit_sparse(
             place += 1
             word = word ^ lowest
         slot += cute.arch.shuffle_sync(through, 31)
+
+
+@cute.jit
+def count_marks(sums, above, first, words, warp, lane):
+    """Count the warp's marked columns in `sums`; returns those of lower lanes, which have consecutive words each."""
+    each = ceildiv(words, 32)
+    own = Int32(0)
+    for i in cutlass.range(lane * each, cutlass.min(lane * each + each, words), unroll=1):
+        own += cute.arch.popc(above[first + i])
+    through = scan(own)
+    if lane == 31:
+        sums[warp] = through
+    return through - own
+
+
+@cute.jit
+def place_marks(placed, slot, sums, above, first, words, position, warp, lane):
+    """Positions of the warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
+    each = ceildiv(words, 32)
+    place = slot + lower_warps(sums, warp, lane)
+    for i in cutlass.range(lane * each, cutlass.min(lane * each + each, words), unroll=1):
+        word = above[first + i]
+        while word != 0:
+            lowest = word & -word
+            placed[place] = position + i * 32 + (31 - Int32(cute.arch.clz(lowest)))
+            place += 1
+            word = word ^ lowest
+
+
+@cute.jit
+def write_ids(
+    indices, row, k, placed, block_table, max_pages, line, page_size, inverse, thread, threads: cutlass.Constexpr,
+):  # fmt: skip
+    """Write the ids of `k` positions."""
+    out = indices + row.to(Int64) * k
+    table = table_line(block_table, max_pages, line)
+    for slot in cutlass.range(thread, k, threads, unroll=1):
+        id = placed[slot]
+        if page_size > 0:
+            page, offset = page_of(inverse, page_size, id)
+            id = table[page] * page_size + offset
+        out[slot] = id
 
 
 @cute.jit

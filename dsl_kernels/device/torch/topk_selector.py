@@ -25,8 +25,17 @@ COARSE = 32
 OFFSET_BITS = 22
 """Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
 
-LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL = range(4)
-"""Counters: entries listed, entries kept for ranking, and entries of lower ranks that are selected or may be."""
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST = range(5)
+"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key."""
+
+QUAD = 4
+"""Columns that a lane loads at once."""
+
+LOWEST, INFINITE = 0x00800000, 0xFF800000
+"""Keys of the smallest finite score and of infinity."""
+
+MINUS_INFINITY = 0xFF800000
+"""Its bit pattern."""
 
 UINT32 = 0xFFFFFFFF
 HALF_WORD = 0xFFFF
@@ -38,9 +47,17 @@ def _columns(column: Any, keep: int) -> torch.Tensor:
     return (torch.as_tensor(column).view(-1, 1, 1) + words * WORD + lanes).view(-1, keep)
 
 
+def _quads(column: Any, keep: int) -> torch.Tensor:
+    """Columns of a batch, (threads, keep): each warp's from `column` on, four a lane, 128 in a row of them."""
+    lanes, each = torch.arange(WORD).view(1, -1, 1), torch.arange(keep).view(1, 1, -1)
+    columns = each // QUAD * (QUAD * WORD) + lanes * QUAD + each % QUAD
+    return (torch.as_tensor(column).view(-1, 1, 1) + columns).view(-1, keep)
+
+
 def _by_thread(value: Any) -> torch.Tensor:
-    """A value of each warp, for each of its threads."""
-    return torch.as_tensor(value).repeat_interleave(WORD).view(-1, 1)
+    """A value of each warp, or of all, for each thread."""
+    value = torch.as_tensor(value)
+    return value.repeat_interleave(WORD).view(-1, 1) if value.dim() else value
 
 
 def _signed(words: torch.Tensor) -> torch.Tensor:
@@ -127,7 +144,7 @@ def _write_state(state: Any, end: int, span: int, need: int, inside: int) -> Non
 def load_words(bits: Any, logits: Any, row: int, stride: int, column: Any, limit: Any, lane: Any) -> None:
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
     columns = _columns(column, bits.shape[1])
-    inside = columns < _by_thread(limit).expand(len(columns) if torch.as_tensor(limit).dim() else -1, -1)
+    inside = columns < _by_thread(limit)
     bits.zero_()
     bits[inside] = _unsigned(logits[row].view(torch.int32))[columns[inside]]
 
@@ -137,6 +154,94 @@ def load_ahead(bits: Any, logits: Any, row: int, stride: int, column: Any, colum
     """load_words of a row of at most `columns`; of a longer one nothing is read."""
     limit = torch.full((len(bits) // WORD,), stride if stride <= columns else 0)
     load_words.torch(bits, logits, row, stride, column, limit, lane)
+
+
+@leaf
+def load_sample(
+    bits: Any,
+    logits: Any,
+    row: int,
+    stride: int,
+    start: int,
+    last: int,
+    every: int,
+    warp: Any,
+    warps: int,
+    lane: Any,
+) -> None:
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
+
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
+    """
+    count = bits.shape[1]
+    warp, words = torch.as_tensor(warp).view(-1, 1), torch.arange(count).view(1, -1)
+    place = start // WORD + (words * warps + warp) * every + (warp + 5 * words) % every
+    columns = (place.view(-1, 1, count) * WORD + torch.arange(WORD).view(1, -1, 1)).view(-1, count)
+    inside = (columns >= start) & (columns < last)
+    bits.fill_(MINUS_INFINITY)
+    bits[inside] = _unsigned(logits[row].view(torch.int32))[columns[inside]]
+
+
+@leaf
+def load_quads(bits: Any, logits: Any, row: int, stride: int, column: Any, lane: Any) -> None:
+    """Bit patterns of each warp's columns from `column` on, four a lane; a batch that would end past the row is its last
+    one instead."""
+    bits.copy_(_unsigned(logits[row].view(torch.int32))[_quads(_within(column, bits, stride), bits.shape[1])])
+
+
+def _within(column: Any, bits: Any, stride: int) -> torch.Tensor:
+    return torch.as_tensor(column).clamp(max=stride - WORD * bits.shape[1])
+
+
+@leaf
+def read_bottom(bottom: Sets, less: Sets, end: int, span: int) -> Any:
+    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score.
+
+    `less` is less its score: the sum with a score is negative below.
+    """
+    bottom = min(max(end - span, LOWEST), INFINITE)
+    bits = torch.tensor(bottom ^ (1 << 31) if bottom >= 1 << 31 else bottom ^ UINT32)
+    return bottom, float(0.0 - _signed(bits).view(torch.float32))
+
+
+@leaf
+def list_above(
+    listed: Changes, bits: Any, entries: Any, counters: Any, less: float, column: Any, origin: int, start: int, last: int,
+    stride: int, room: int, lane: Any,
+) -> Any:  # fmt: skip
+    """List a batch of load_quads, as bit patterns: what with `less` is not negative, while there is room for `room`.
+
+    Positions count from `origin`. `listed` is then how many there are, as far as each warp knows.
+    """
+    columns = _quads(_within(column, bits, stride), bits.shape[1])
+    reach = (columns >= start) & (columns >= _by_thread(column)) & (columns < last)
+    reach &= ~(order_key(bits)[1] + torch.tensor(less, dtype=torch.float32) < 0)
+    found, slot = bits[reach] << 32 | ~(columns - origin)[reach] & UINT32, int(counters[LISTED])
+    counters[LISTED] += len(found)
+    if slot + len(found) <= room:
+        entries[slot : slot + len(found)] = found
+    return slot + len(found)
+
+
+@leaf
+def read_listed(listed: Sets, counters: Any) -> Any:
+    """Keys that were listed, or for which there was no room."""
+    return int(counters[LISTED])
+
+
+@leaf
+def key_entries(entries: Any, total: int, counters: Any, thread: Any, threads: int, lane: Any) -> None:
+    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+    keys = order_key(entries[:total] >> 32 & UINT32)[0]
+    entries[:total] = keys << 32 | entries[:total] & UINT32
+    counters[LARGEST] = _signed(keys.max())
+
+
+@leaf
+def read_largest(end: Sets, span: Sets, counters: Any, bottom: int) -> Any:
+    """The range from `bottom` to the largest key of the list."""
+    largest = int(_unsigned(counters[LARGEST]))
+    return largest, largest - bottom
 
 
 @leaf
@@ -533,3 +638,36 @@ def emit(
         first_page,
         near,
     )
+
+
+@leaf
+def count_marks(slot: Sets, sums: Any, above: Any, first: Any, words: int, warp: Any, lane: Any) -> Any:
+    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive words each."""
+    each = -(-words // WORD)
+    marks = torch.zeros((len(warp), each * WORD), dtype=torch.int64)
+    marks[:, :words] = _marks(above[_run(first, words)]).sum(dim=-1)
+    lanes = marks.view(-1, WORD, each).sum(dim=-1)
+    sums[: len(lanes)] = lanes.sum(dim=1).to(torch.int32)
+    return (lanes.cumsum(dim=1) - lanes).view(-1)
+
+
+@leaf
+def place_marks(
+    placed: Any, slot: Any, sums: Any, above: Any, first: Any, words: int, position: Any, warp: Any, lane: Any
+) -> None:
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
+    marks = _marks(above[_run(first, words)]).flatten(1).bool()
+    warps = sums[: len(marks)].long()
+    slots = ((warps.cumsum(dim=0) - warps).view(-1, 1) + marks.cumsum(dim=1) - 1)[marks]
+    placed[slots] = (torch.as_tensor(position).view(-1, 1) + torch.arange(marks.shape[1]))[marks].to(
+        torch.int32
+    )
+
+
+@leaf
+def write_ids(
+    indices: Writes, row: int, k: int, placed: Any, block_table: Any, max_pages: int, line: int, page_size: int, inverse: int,
+    thread: Any, threads: int,
+) -> None:  # fmt: skip
+    """Write the ids of `k` positions."""
+    indices[row] = _tokens(placed[:k].long(), block_table, line, page_size).to(torch.int32)

@@ -7,7 +7,8 @@ tries may be said in a module here that is named after the op; without one, inpu
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import Any
 
 import torch
 
-from ... import executors, ops, problems, registry, variants
+from ... import executors, measured, ops, problems, registry, variants
 from ..._discover import discover, module_names
 from ...arguments import as_json, checked, is_path, require_device, require_known, require_range, shown
-from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError
-from ...problems.base import GRIDS, Workload
+from ...errors import ArtifactError, CacheError, DslKernelError, InvalidArgumentError, WrongResultError
+from ...problems.base import GRIDS, Comparison, Workload
 from ...runtime.storage import write_atomically
+from ...variants import Variant
 from ...verification import trial
 from .. import bench, measure
 
@@ -40,6 +42,26 @@ class Point:
     def label(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.params.items())
 
+    @property
+    def name(self) -> str:
+        """Form and sizes: what `--point` is searched in, and what a record is found by again."""
+        return f"{self.form} {self.label}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some rows of the first turn, for comparing with the reference.
+
+    Attributes:
+        given: the inputs of these rows, as the problem takes them.
+        outputs: the whole outputs of the first turn, which a check poisons first.
+        got: what the kernel made of the rows.
+    """
+
+    given: Mapping[str, Any]
+    outputs: tuple[torch.Tensor, ...]
+    got: Callable[[], dict[str, torch.Tensor]]
+
 
 @dataclass
 class Fixture:
@@ -47,6 +69,7 @@ class Fixture:
 
     Attributes:
         calls: (variant, launch dims), each None for the registry's choice -> the turns of its rotation.
+        sample: the rows that `check_variant` compares.
         baseline: the inputs of each turn as the Triton baseline takes them; none where it does not apply.
         time_baseline: appends to notes and gives the baseline's figures.
     """
@@ -58,6 +81,15 @@ class Fixture:
     ceiling: measure.Ceiling | None = None
     baseline: list[dict[str, Any]] = field(default_factory=list)
     time_baseline: Callable[[list[str]], dict[str, Any] | None] | None = None
+    sample: Callable[[], Sample] | None = None
+    _expected: tuple[Sample, dict[str, torch.Tensor]] | None = field(default=None, repr=False)
+
+    def expected(self, point: Point) -> tuple[Sample, dict[str, torch.Tensor]] | None:
+        """The sample and its reference, made once."""
+        if self._expected is None and self.sample is not None:
+            sample = self.sample()
+            self._expected = sample, problems.get(point.op).reference(point.form, sample.given)
+        return self._expected
 
 
 @dataclass(frozen=True)
@@ -67,10 +99,12 @@ class Grid:
     Attributes:
         prepare: (point, seed) -> its inputs on the GPU.
         launches: (point, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
+        step: (point, seed) -> what the op adds to a decode step of these sizes; None where no such step is.
     """
 
     prepare: Callable[[Point, int], Fixture]
     launches: Callable[[Point, Mapping[str, int], Mapping[str, Any]], list[dict[str, int]]] | None = None
+    step: Callable[[Point, int], dict[str, Any] | None] | None = None
 
 
 def _grid(op: str) -> Grid:
@@ -94,6 +128,15 @@ def points(op: str, grid: str) -> list[Point]:
         return [Point(op, form, params) for form, params in problem.points(grid)]
     real = [workload for workload in problem.workloads if workload.tier == "real"]
     return [Point(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
+
+
+# Seconds after which the wide grid begins no further point, unless it is asked to.
+WIDE_SECONDS = 300.0
+
+
+def spread(points: Sequence[Point]) -> list[Point]:
+    """The points in an order of which any beginning lies all over the grid, the same one every time."""
+    return random.Random(0).sample(points, len(points))
 
 
 @checked
@@ -133,7 +176,11 @@ def _drawn(point: Point, seed: int) -> Fixture:
 
         return [partial(call, operands) for operands in sets]
 
-    return facts(point, calls, dims)
+    fixture = facts(point, calls, dims)
+    given = {spec.name: sets[0][spec.name] for spec in problem.operands(point.form) if spec.name in inputs}
+    outs = {s.name: sets[0][s.name] for s in problem.operands(point.form) if s.kind == "out"}
+    fixture.sample = lambda: Sample({**static, **given}, tuple(outs.values()), lambda: outs)
+    return fixture
 
 
 def facts(
@@ -151,28 +198,83 @@ def call_of(point: Point, fixture: Fixture) -> registry.Call:
     return registry.Call.on(executors.gpu_at_hand(torch.cuda.current_device()), point.op, point.form, dims)
 
 
+# A call that takes longer is a prompt's: many follow each other, so a sustained run of it is timed too.
+SUSTAINED_FROM_US = 300.0
+
+
+@checked
+def check_variant(
+    point: Point, fixture: Fixture, variant: str | None = None, launch: Mapping[str, int] | None = None
+) -> Comparison | None:
+    """Run the first turn once and compare some rows with the reference; None where the grid has nothing to compare.
+
+    Raises:
+        WrongResultError: they differ.
+    """
+    held = fixture.expected(point)
+    if held is None:
+        return None
+    sample, expected = held
+    for tensor in sample.outputs:
+        tensor.fill_(float("nan") if tensor.dtype.is_floating_point else -77)
+    fixture.calls(variant, launch)[0]()
+    if torch.device(measure.DEVICE).type == "cuda":
+        torch.cuda.synchronize()
+    here = next(iter(expected.values())).device
+    given, got = (
+        {name: value.to(here) if isinstance(value, torch.Tensor) else value for name, value in values.items()}
+        for values in (sample.given, sample.got())
+    )
+    found = problems.get(point.op).compare(point.form, given, got, expected)
+    if not found.ok:
+        raise WrongResultError(
+            f"{variant or 'the selected variant'} at {point.op} {point.name}",
+            expected="the reference's result",
+            got="; ".join(found.failures),
+            fix="report it: no time of it is recorded",
+        )
+    return found
+
+
 @checked
 def time_point(
-    point: Point, fixture: Fixture, *, baseline: bool = True, tuned: Mapping[str, Any] | None = None
+    point: Point,
+    fixture: Fixture,
+    *,
+    baseline: bool = True,
+    tuned: Mapping[str, Any] | None = None,
+    check: bool = True,
 ) -> dict[str, Any]:
-    """One record: the variant's time, rates, and its ratio to the ceiling and to the Triton baseline.
+    """One record: the variant's time, rates, clocks, and its ratio to the ceiling and to the Triton baseline.
 
     Args:
         tuned: entry of `tune_point` whose winner is timed; by default what the registry selects.
+        check: compare some rows with the reference before they are timed.
+
+    Raises:
+        WrongResultError: they differ.
     """
     selection = registry.select(call_of(point, fixture), tuned["variant"] if tuned else None)
     launch = {**selection.launch, **(tuned["launch"] if tuned else {})}
-    timing = bench.graph_time(fixture.calls(*(tuned["variant"], launch) if tuned else (None, None)))
+    asked = (tuned["variant"], launch) if tuned else (None, None)
+    compared = check_variant(point, fixture, *asked) if check else None
+    calls = fixture.calls(*asked)
+    before = bench.clocks()
+    timing = bench.graph_time(calls)
     record: dict[str, Any] = {
         "op": point.op,
         "form": point.form,
         **point.params,
+        "point": point.name,
         "variant": selection.variant.id,
-        "rule": "fastest of a sweep" if tuned else selection.rule,
+        "rule": SWEPT if tuned else selection.rule,
         "launch": launch,
         **timing.to_dict(),
         "gbps": fixture.bytes / timing.us / 1e3,
         "tflops": {unit: count / timing.us / 1e6 for unit, count in fixture.flops.items()},
+        "clocks": {"before": before, "after": bench.clocks()},
+        "sustained": bench.sustained(calls) if timing.us >= SUSTAINED_FROM_US else None,
+        "checked": compared is not None,
         "notes": [],
     }
     if fixture.ceiling:
@@ -184,45 +286,180 @@ def time_point(
     return record
 
 
-@checked
-def tune_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
-    """The tuned entry of a point: every variant that accepts it, timed; None where none could be.
+# What a record says besides the sizes of its point.
+FIGURES = {
+    "op", "form", "point", "variant", "rule", "launch", "us", "low", "high", "calls", "replays", "gbps", "tflops", "clocks",
+    "sustained", "checked", "notes", "ceiling_us", "ratio", "triton_us", "step", "regret", "environment",
+}  # fmt: skip
 
-    Args:
-        failed: gets a line for each variant that could not be loaded or launched.
-    """
+
+def sizes_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of a record's point."""
+    return {name: value for name, value in record.items() if name not in FIGURES}
+
+
+SWEPT = "fastest of a sweep"
+
+
+def record_key(record: Mapping[str, Any], environment: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What a record is the record of: its point, what was asked about it, and the GPU and commit that answered."""
+    mode = "regret" if record.get("regret") else "tune" if record.get("rule") == SWEPT else "time"
+    place = (environment.get("gpu"), environment.get("commit"), environment.get("dsl_kernels"))
+    return mode, record.get("op"), record.get("point"), *place
+
+
+@checked
+def runnable(point: Point, fixture: Fixture) -> list[Variant]:
+    """The generated variants that accept a point."""
     call = call_of(point, fixture)
+    return [v for v in variants.variants(point.op) if registry.refusal(call, v) is None]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A variant's time with launch dims; {} for those of its launch rule."""
+
+    variant: str
+    launch: dict[str, int]
+    us: float
+
+
+@checked
+def time_variant(point: Point, fixture: Fixture, variant: Variant) -> Iterator[Timed]:
+    """A variant's time at a point, with its launch rule's dims and with others that the grid names; each checked first.
+
+    Raises:
+        WrongResultError: its outputs differ from the reference.
+        DslKernelError: it cannot be loaded or launched.
+    """
     launches = _grid(point.op).launches
-    open_variants = [v for v in variants.variants(point.op) if registry.refusal(call, v) is None]
-    best: dict[str, tuple[float, dict[str, int]]] = {}
-    for variant in open_variants:
-        default = registry.explain(call, variant.id).selection
-        others = launches(point, default.launch, variant.knobs) if launches and default else []
-        for launch in ({}, *others):
-            try:
-                us = bench.graph_time(fixture.calls(variant.id, launch), replays=15).us
-            except DslKernelError as error:
-                if failed is not None:
-                    failed.append(str(error))
-                break
-            if variant.id not in best or us < best[variant.id][0]:
-                best[variant.id] = (us, launch)
+    default = registry.explain(call_of(point, fixture), variant.id, predict=False).selection
+    others = launches(point, default.launch, variant.knobs) if launches and default else []
+    for launch in ({}, *others):
+        check_variant(point, fixture, variant.id, launch)
+        yield Timed(variant.id, launch, bench.graph_time(fixture.calls(variant.id, launch), replays=15).us)
+
+
+@checked
+def time_all(
+    point: Point, fixture: Fixture, chosen: Iterable[Variant], failed: list[str] | None = None
+) -> list[Timed]:
+    """The times of variants; `failed` gets a line for each that could not be loaded or launched, or is wrong."""
+    found: list[Timed] = []
+    for variant in chosen:
+        mine: list[Timed] = []
+        try:
+            mine.extend(time_variant(point, fixture, variant))
+        except WrongResultError as error:
+            mine = []
+            _note(failed, error)
+        except DslKernelError as error:
+            _note(failed, error)
+        found += mine
+    return found
+
+
+def _note(failed: list[str] | None, error: DslKernelError) -> None:
+    if failed is not None:
+        failed.append(str(error))
+
+
+@checked
+def entry_of(point: Point, fixture: Fixture, times: Sequence[Timed]) -> dict[str, Any] | None:
+    """The tuned entry that times make: the fastest variant with its launch dims, and the best time of each."""
+    best: dict[str, Timed] = {}
+    for timed in times:
+        if timed.variant not in best or timed.us < best[timed.variant].us:
+            best[timed.variant] = timed
     if not best:
         return None
-    winner = min(best, key=lambda name: best[name][0])
+    winner = min(best.values(), key=lambda timed: timed.us)
     return {
         "op": point.op,
         "form": point.form,
-        "bucket": registry.bucket(call),
-        "variant": winner,
-        "launch": best[winner][1],
-        "us": {name: round(us, 3) for name, (us, _) in sorted(best.items())},
+        "bucket": registry.deciding(call_of(point, fixture)),
+        "variant": winner.variant,
+        "launch": winner.launch,
+        "us": {name: round(timed.us, 3) for name, timed in sorted(best.items())},
     }
 
 
 @checked
+def tune_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """The tuned entry of a point: every generated variant that accepts it, timed; None where none could be.
+
+    Args:
+        failed: gets a line for each variant that could not be loaded or launched, or is wrong.
+    """
+    return entry_of(point, fixture, time_all(point, fixture, runnable(point, fixture), failed))
+
+
+@checked
+def is_tuned(point: Point, fixture: Fixture) -> bool:
+    """Whether a tuned table has a point of these very sizes."""
+    return registry.explain(call_of(point, fixture), predict=False).tuned is not None
+
+
+@checked
+def regret_point(point: Point, fixture: Fixture, failed: list[str] | None = None) -> dict[str, Any] | None:
+    """What selection loses at a point: its choice against the fastest of all generated variants; None where it has no time."""
+    selection = registry.select(call_of(point, fixture))
+    times = time_all(point, fixture, runnable(point, fixture), failed)
+    mine = [timed.us for timed in times if timed.variant == selection.variant.id and not timed.launch]
+    if not mine:
+        return None
+    best = min(times, key=lambda timed: timed.us)
+    return {
+        "op": point.op,
+        "form": point.form,
+        **point.params,
+        "point": point.name,
+        "variant": selection.variant.id,
+        "rule": selection.rule,
+        "launch": dict(selection.launch),
+        "us": mine[0],
+        "regret": {
+            "best": best.variant,
+            "launch": best.launch,
+            "us": best.us,
+            "lost": mine[0] / best.us - 1,
+            "variants": len({timed.variant for timed in times}),
+        },
+        "clocks": {"after": bench.clocks()},
+        "notes": [],
+    }
+
+
+@checked
+def regrets(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What selection loses by operation: points, the mean and the worst share, and where that is."""
+    found = []
+    for op in dict.fromkeys(record["op"] for record in records if record.get("regret")):
+        mine = [record for record in records if record["op"] == op and record.get("regret")]
+        worst = max(mine, key=lambda record: record["regret"]["lost"])
+        mean = sum(record["regret"]["lost"] for record in mine) / len(mine)
+        found.append(
+            {
+                "op": op,
+                "points": len(mine),
+                "mean": mean,
+                "worst": worst["regret"]["lost"],
+                "where": worst["point"],
+            }
+        )
+    return found
+
+
+@checked
+def step_point(point: Point, seed: int = 0) -> dict[str, Any] | None:
+    """What a point's op adds to a decode step of its sizes; None where there is no such step."""
+    step = _grid(point.op).step
+    return step(point, seed) if step is not None else None
+
+
+@checked
 def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a tuned entry is looked up by.
+    """What a tuned entry is found by: operation, form and the sizes that decide.
 
     Raises:
         InvalidArgumentError: an entry without one of its fields.
@@ -234,7 +471,7 @@ def bucket_of(entry: Mapping[str, Any]) -> tuple[Any, ...]:
             got=", ".join(map(shown, entry)),
             fix="see tune_point",
         )
-    return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
+    return measured.point_of(entry)
 
 
 @checked

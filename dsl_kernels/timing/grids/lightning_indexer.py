@@ -8,10 +8,14 @@ from functools import partial
 import torch
 
 from ... import ops
+from ...dsa import check as sampling
 from ...dsa.steps import StepSize, draw
 from ...problems.lightning_indexer import PAGE
 from .. import bench, measure
-from . import Fixture, Grid, Point, facts
+from . import Fixture, Grid, Point, Sample, facts
+
+# Sequences, or rows of a prompt, that a check compares: each is scored in float64.
+SAMPLED = 2
 
 
 def _prepare(point: Point, seed: int) -> Fixture:
@@ -28,7 +32,9 @@ def _prepare(point: Point, seed: int) -> Fixture:
         def flat(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
             return [lambda: ops.lightning_indexer_prefill(*args, out=out, variant=variant)]
 
-        return facts(point, flat, dims)
+        fixture = facts(point, flat, dims)
+        fixture.sample = partial(_rows, tensors, out)
+        return fixture
     next_n = p.get("next_n", 1)
     size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"], next_n=next_n, heads=8, topk=64)
     turns = bench.turns(p["b"] * p["len"] * 132.0)
@@ -54,7 +60,28 @@ def _prepare(point: Point, seed: int) -> Fixture:
 
     pages = [{"pages": s.tensors["k_index_cache"].view(size.pages, -1)} for s in sets]
     ceiling = measure.gathers(pages, measure.live_pages(sets))
-    return facts(point, paged, dims, ceiling)
+    fixture = facts(point, paged, dims, ceiling)
+    fixture.sample = partial(_sequences, sets[0].tensors, outs[0])
+    return fixture
+
+
+def _rows(t: Mapping[str, torch.Tensor], out: torch.Tensor) -> Sample:
+    rows = sampling._spread(len(out), SAMPLED).to(out.device)
+    given = {
+        "q": t["q_index"][rows], "k": t["k_index"], "k_scales": t["k_index_scales"], "weights": t["weights"][rows],
+        "k_start": t["k_start"][rows], "k_end": t["k_end"][rows], "skip_below": 0,
+    }  # fmt: skip
+    return Sample(given, (out,), lambda: {"logits": out[rows]})
+
+
+def _sequences(t: Mapping[str, torch.Tensor], out: torch.Tensor) -> Sample:
+    picked = sampling._spread(len(out), SAMPLED).to(out.device)
+    cache, table = sampling._pages_in_use(t["k_index_cache"], t["block_table"][picked], t["seq_lens"][picked])
+    given = {
+        "q": t["q_index"][picked], "k_cache": cache, "weights": t["weights"][picked],
+        "seq_lens": t["seq_lens"][picked], "block_table": table, "skip_below": 0,
+    }  # fmt: skip
+    return Sample(given, (out,), lambda: {"logits": out[picked]})
 
 
 def _no_attention_cache() -> dict[str, torch.Tensor]:

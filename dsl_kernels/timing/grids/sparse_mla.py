@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from ... import ops
-from ...dsa.steps import StepSize, draw, part_of
+from ...dsa import check as sampling
+from ...dsa.steps import StepInputs, StepSize, draw, part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
 from .. import bench, measure
-from . import Fixture, Grid, Point, facts
+from . import Fixture, Grid, Point, Sample, facts
 
+# Queries that a check compares.
+SAMPLED = 4
 # Splits that tuning tries around the launch rule's own choice.
 SPLIT_FACTORS = (0.5, 1.0, 2.0)
 
@@ -58,6 +61,7 @@ def _prepare(point: Point, seed: int) -> Fixture:
         ]
 
     fixture = facts(point, calls, dims, measure.gathers([s.cache_rows() for s in drawn], ids))
+    fixture.sample = partial(_rows, drawn[0], ids[0], *outs[0])
     if point.form == "bf16":
         fixture.baseline = [
             {**s.cache_rows(), "q_nope": s.tensors["q_nope"], "q_pe": s.tensors["q_pe"], "indices": i}
@@ -65,6 +69,12 @@ def _prepare(point: Point, seed: int) -> Fixture:
         ]
         fixture.time_baseline = partial(measure.time_baseline, fixture.baseline, DATASET_SM_SCALE)
     return fixture
+
+
+def _rows(inputs: StepInputs, ids: torch.Tensor, out: torch.Tensor, lse: torch.Tensor) -> Sample:
+    rows = sampling._spread(len(out), SAMPLED).to(out.device)
+    given = sampling._attention(inputs, rows, ids[rows])
+    return Sample(given, (out, lse), lambda: {"out": out[rows], "lse": lse[rows]})
 
 
 def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch.Tensor:
@@ -84,4 +94,20 @@ def _launches(point: Point, default: Mapping[str, int], knobs: Mapping[str, Any]
     return [{"splits": other} for other in sorted(found - {splits})]
 
 
-GRID = Grid(_prepare, _launches)
+# Rows and tokens a sequence of the decode step that attention is timed in.
+STEP_ROWS = 128
+STEP_CONTEXT = 32768
+
+
+def _step(point: Point, seed: int) -> dict[str, Any] | None:
+    p = point.params
+    if p["t"] > STEP_ROWS or "ids" in p:
+        return None
+    size = StepSize(
+        batch=p["t"], context=STEP_CONTEXT, heads=p["heads"], topk=p.get("topk", 2048),
+        kv="fp8" if point.form == "fp8" else "bf16",
+    )  # fmt: skip
+    return {"context": STEP_CONTEXT, **measure.time_marginal(measure.step_sets(size, seed))}
+
+
+GRID = Grid(_prepare, _launches, _step)

@@ -11,14 +11,17 @@ from functools import partial
 import torch
 
 from ... import ops
+from ...dsa import check as sampling
 from ...dsa.steps import part_of
 from ...problems.lightning_indexer import PAGE
 from ...problems.topk_selector import draw
 from .. import bench, calibrate, measure
-from . import Fixture, Grid, Point, facts
+from . import Fixture, Grid, Point, Sample, facts
 
 DECODE_ROWS = 512
 """Rows that a decode step selects of at most."""
+# Rows that a check compares.
+SAMPLED = 4
 
 
 def _prepare(point: Point, seed: int) -> Fixture:
@@ -57,7 +60,23 @@ def _prepare(point: Point, seed: int) -> Fixture:
             for scores, table in zip(logits, tables, strict=True)
         ]
 
-    return facts(point, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
+    fixture = facts(point, calls, dims, lambda setting: [partial(calibrate.read, s, setting) for s in logits])
+
+    def sample() -> Sample:
+        picked = sampling._spread(rows, SAMPLED).to(out.device)
+        given = {
+            "logits": logits[0][picked],
+            "row_starts": torch.zeros_like(ends[picked]),
+            "row_ends": ends[picked],
+            "block_table": tables[0][picked] if paged else ends.new_zeros(1, 1),
+            "next_n": 1,
+            "page_size": PAGE if paged else 0,
+            "k": k,
+        }
+        return Sample(given, (out,), lambda: {"indices": out[picked]})
+
+    fixture.sample = sample
+    return fixture
 
 
 GRID = Grid(_prepare)

@@ -1,0 +1,202 @@
+"""The command that searches: the fastest variant at the user's own shapes, on the user's own GPU."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import DslKernelError, InvalidArgumentError, LaunchError
+from . import _output as out
+
+if TYPE_CHECKING:
+    from ..timing.grids import Point
+    from ..timing.search import Search
+
+app = typer.Typer()
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@app.command()
+def tune(
+    op: Annotated[str, typer.Argument(help="Operation.")],
+    dim: Annotated[
+        list[str] | None,
+        typer.Option(help="Size as name=value or name=value/value; repeat it, or separate with commas."),
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option(help="Form of the problem (decode, prefill, bf16, fp8).")
+    ] = None,
+    grid: Annotated[str | None, typer.Option(help="Take the points of a measuring grid instead.")] = None,
+    point: Annotated[
+        str, typer.Option(help="Only points whose form and sizes match this regular expression.")
+    ] = "",
+    budget: Annotated[str, typer.Option(help="Time for the whole search: 90, 120s, 10m or 1h.")] = "120s",
+    level: Annotated[
+        int, typer.Option(min=0, max=2, help="Knobs to sweep; 0 tries the generated variants alone.")
+    ] = 2,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compile workers.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Time again what the journal holds.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    as_json: out.Json = False,
+) -> None:
+    """Search the swept knobs for the fastest variant at your shapes; the registry takes it from then on.
+
+    Each variant is compared with the reference before it is timed. What was timed is kept in a journal: run the command
+    again, with a larger budget say, and it goes on where it stopped.
+    """
+    from .. import problems
+
+    problems.get(op)
+    seconds = seconds_of(budget)
+    points = _points(op, form, grid, point, dim or [])
+    from ..timing import bench, grids, search
+
+    gpu = bench.require_gpu()
+    root = search.user_folder()
+    import torch
+
+    begin = time.monotonic()
+    journal = search.Journal(search.journal_path(root, gpu), fresh)
+    rows: list[dict[str, Any]] = []
+    won: dict[str, Any] = {}
+    path, failed = None, []
+    with out.progress(as_json) as bar, torch.inference_mode():
+        task = bar.add_task("tune", total=None)
+        for place, at in enumerate(points):
+            left = max(0.0, seconds - (time.monotonic() - begin))
+            deadline = time.monotonic() + left / (len(points) - place)
+            bar.update(task, description=f"render {at.op} {at.name}", completed=0, total=None)
+            try:
+                found = search.Search(at, grids.prepare(at, seed), journal, deadline, jobs, tuple(won))
+                row, entry, winner = _search(found, level, bar, task)
+            except (DslKernelError, torch.OutOfMemoryError) as error:
+                failed.append(f"{at.op} {at.name}: {error}")
+                if isinstance(error, LaunchError):
+                    break
+                continue
+            failed += found.failed
+            if winner is not None:
+                won[winner.id] = winner
+                rows.append(row)
+                path = search.keep(gpu, [entry], won)
+            del found
+            torch.cuda.empty_cache()
+    if as_json:
+        out.print_json({"gpu": gpu, "points": rows, "failed": failed, "table": path})
+    else:
+        _print(gpu, rows, failed, path)
+    if not rows:
+        raise typer.Exit(1)
+
+
+def _search(found: Search, level: int, bar: Any, task: Any) -> tuple[dict[str, Any], Any, Any]:
+    """The row of a point's search, its tuned entry and the winner; the last two None where nothing could be timed."""
+    from .. import registry
+    from ..timing import grids, search
+
+    def show(name: str) -> None:
+        best = min((timed.us for timed in found.times), default=None)
+        figure = "" if best is None else f", best {out.figure(best)} us"
+        bar.update(task, completed=found.tried, description=f"time {name}{figure}")
+
+    call = grids.call_of(found.point, found.fixture)
+    known = search.candidates(call, level)
+    bar.update(task, total=len(known))
+    entry = found.run(known, show)
+    if entry is None:
+        return {}, None, None
+    before = registry.select(call).variant.id
+    us, old = entry["us"][entry["variant"]], entry["us"].get(before)
+    row = {
+        "op": found.point.op, "point": found.point.name, "variant": entry["variant"], "launch": entry["launch"], "us": us,
+        "before": before, "before_us": old, "gain": old / us if old else None,
+        "timed": len({timed.variant for timed in found.times}), "candidates": len(known),
+    }  # fmt: skip
+    return row, entry, next(variant for variant in known if variant.id == entry["variant"])
+
+
+def seconds_of(text: str) -> float:
+    """A time as people write it, in seconds.
+
+    Raises:
+        InvalidArgumentError: it is none, or no time at all.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    seconds = float(match[1]) * UNITS[match[2]] if match else 0.0
+    if not 0 < seconds <= 7 * 86400:
+        raise InvalidArgumentError(
+            "--budget",
+            expected="a time such as 90, 120s, 10m or 1h",
+            got=repr(text),
+            fix="pass --budget 120s",
+        )
+    return seconds
+
+
+def _points(op: str, form: str | None, grid: str | None, point: str, dim: list[str]) -> list[Point]:
+    """The points that the options name."""
+    from ..timing import grids, search
+
+    if grid is not None and not dim:
+        wanted = out.pattern("--point", point)
+        found = [c for c in grids.points(op, grid) if form in (None, c.form) and wanted.search(c.name)]
+    elif dim and grid is None and not point:
+        found = search.named_points(op, form, sizes_of(dim))
+    else:
+        raise InvalidArgumentError(
+            "tune",
+            expected="sizes (--dim), or a grid (--grid) with or without --point",
+            got="both" if grid is not None else "none",
+            fix=f"for example `python -m dsl_kernels tune {op} --grid core`; `explain {op}` names its sizes",
+        )
+    if not found:
+        raise InvalidArgumentError(
+            "--point",
+            expected=f"a form or sizes of the grid {grid}",
+            got=repr(point),
+            fix="look at `bench` without it",
+        )
+    return found
+
+
+def sizes_of(items: list[str]) -> dict[str, list[Any]]:
+    """`name=value/value` items, several to an item with commas: numbers, or the name of a distribution.
+
+    Raises:
+        InvalidArgumentError: an item of another shape.
+    """
+    found: dict[str, list[Any]] = {}
+    for part in (part.strip() for item in items for part in item.split(",")):
+        name, _, values = part.partition("=")
+        texts = values.split("/")
+        if not name.isidentifier() or not all(re.fullmatch(r"[0-9]{1,12}|[a-z_]+", text) for text in texts):
+            raise InvalidArgumentError(
+                "--dim", expected="name=integer or name=integer/integer", got=repr(part), fix="write, for example, --dim t=1/4/16,heads=16"
+            )  # fmt: skip
+        found[name] = [int(text) if text.isdigit() else text for text in texts]
+    return found
+
+
+def _print(gpu: str, rows: list[dict[str, Any]], failed: list[str], path: Any) -> None:
+    cells = [
+        (
+            r["op"],
+            r["point"],
+            r["us"],
+            r["before_us"],
+            r["gain"],
+            f"{r['timed']} of {r['candidates']}",
+            r["variant"],
+        )
+        for r in rows
+    ]
+    columns = ("op", "point", "us", "before us", "times as fast", "timed", "variant")
+    out.show(out.table(f"tuned on {gpu}", columns, cells, right=columns[2:6], fold=("point",)))
+    for text in failed:
+        out.error_console().print(text, style="red", markup=False, soft_wrap=True)
+    if path is not None:
+        out.console().print(f"wrote {path}", markup=False, soft_wrap=True)

@@ -1,0 +1,309 @@
+"""What was measured: the user's tuned table beside the shipped one, and what its points say of calls between them.
+
+A tuned table holds points: sizes at which variants were timed. `python -m dsl_kernels tune` writes one of the user's own:
+
+    <folder>/<gpu>.json                 entries as in the shipped table, read before it
+    <folder>/variants/manifest.json     the winners that the generated set lacks, with their modules beside it
+    <folder>/journal/<gpu>.jsonl        every time that a search took, to go on from
+
+Whatever is wrong with the user's files costs a warning that names the file and the fix, and never a call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from . import env, variants
+from .arguments import checked, is_path
+from .errors import DslKernelError
+from .variants import Variant
+
+log = logging.getLogger(__name__)
+
+SCHEMA = 1
+MODULES = "variants"
+# Measured points that speak for a call, at most.
+NEIGHBOURS = 8
+# Octaves at which a point says as much of a call as the cost model does; it weighs by the inverse square.
+TRUST = 2.0
+
+Entry = Mapping[str, Any]
+
+
+@checked
+def slug(gpu: str) -> str:
+    """File stem of a GPU's tuned table."""
+    return re.sub(r"[^a-z0-9]+", "_", gpu.lower()).strip("_")
+
+
+@lru_cache(maxsize=64)
+def declaration(op: str) -> str:
+    """Hash of what declares an operation: entries made from another declaration say nothing of this one."""
+    root = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for kind in ("problems", "programs"):
+        digest.update((root / kind / f"{op}.py").read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class UserTable:
+    """What a user's folder holds for a GPU: entries that apply, and the variants among them that were not generated."""
+
+    path: Path | None = None
+    entries: tuple[Entry, ...] = ()
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+
+    def added(self, op: str) -> list[Variant]:
+        """The variants of an operation that the generated set lacks."""
+        return [variant for variant in self.variants.values() if variant.op == op]
+
+
+@checked
+def user_table(gpu: str) -> UserTable:
+    """The user's table of a GPU; empty where there is none, and with a warning where there is none that can be used."""
+    folder = env.tuned_root()
+    if folder is None or not slug(gpu) or not is_path(str(folder / f"{slug(gpu)}.json")):
+        return UserTable()
+    path = folder / f"{slug(gpu)}.json"
+    stamps = tuple(_stamp(at) for at in (path, folder / MODULES / variants.MANIFEST))
+    return UserTable() if stamps[0] is None else _read(path, stamps, str(variants.generated_root()))
+
+
+def added_variants() -> dict[str, Variant]:
+    """Every variant in the user's folder that the generated set lacks, by id."""
+    folder = env.tuned_root()
+    found = {} if folder is None else _added(folder)
+    here = {variant.id for variant in variants.variants()} if found else ()
+    return {name: variant for name, variant in found.items() if name not in here}
+
+
+def _stamp(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamps: tuple[int | None, ...], generated: str) -> UserTable:
+    from . import __version__
+
+    again = f"tune again with `python -m dsl_kernels tune`, or delete {path}"
+    try:
+        content = json.loads(path.read_text())
+        made = content["metadata"]
+        if content["schema"] != SCHEMA or made["dsl_kernels"] != __version__:
+            raise ValueError(
+                f"written by version {made.get('dsl_kernels')}, schema {content['schema']}; this is {__version__}, {SCHEMA}"
+            )
+        if slug(made["gpu"]) != path.stem:
+            raise ValueError(f"measured on {made['gpu']!r}")
+        entries = [_whole(entry) for entry in content["entries"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        cause = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        log.warning("ignoring the tuned table %s: %s; %s", path, cause, again)
+        return UserTable()
+    held = _added(path.parent)
+    known = {variant.id for variant in variants.variants()} | held.keys()
+    kept = [e for e in entries if e["variant"] in known and _declared(e["op"]) == e["declaration"]]
+    if len(kept) < len(entries):
+        log.warning(
+            "ignoring %d of %d entries of the tuned table %s: variants that are gone, or an older declaration; %s",
+            len(entries) - len(kept), len(entries), path, again,
+        )  # fmt: skip
+    here = {variant.id for variant in variants.variants()}
+    wanted = {name for e in kept for name in e["us"]} - here
+    return UserTable(path, tuple(kept), {name: held[name] for name in sorted(wanted & held.keys())})
+
+
+def _declared(op: str) -> str:
+    try:
+        return declaration(op)
+    except OSError:
+        return ""
+
+
+def _whole(entry: Any) -> Entry:
+    """An entry with every field of the kind that selection expects.
+
+    Raises:
+        ValueError: it is not.
+    """
+    sound = (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), str) for name in ("op", "form", "variant", "declaration"))
+        and _numbers(entry.get("bucket"), int)
+        and _numbers(entry.get("launch", {}), int)
+        and _numbers(entry.get("us"), (int, float))
+        and entry["variant"] in entry["us"]
+        and all(us > 0 and math.isfinite(us) for us in entry["us"].values())
+    )
+    if not sound:
+        raise ValueError("an entry without its fields")
+    return dict(entry)
+
+
+def _numbers(values: Any, kind: Any) -> bool:
+    return isinstance(values, dict) and all(
+        isinstance(name, str) and isinstance(value, kind) and not isinstance(value, bool)
+        for name, value in values.items()
+    )
+
+
+def _added(folder: Path) -> dict[str, Variant]:
+    """The variants in a user's folder whose modules are what the manifest says."""
+    from .runtime import storage
+
+    root = folder / MODULES
+    if _stamp(root / variants.MANIFEST) is None:
+        return {}
+    try:
+        storage.require_trusted(folder, root, root / variants.MANIFEST)
+        found = variants.in_folder(root)
+        for variant in found:
+            storage.require_trusted(variant.path.parent.parent, variant.path.parent, variant.path)
+            if hashlib.sha256(variant.path.read_bytes()).hexdigest() != variant.sha256:
+                raise ValueError(f"{variant.path.name} is not what its manifest lists")
+        return {variant.id: variant for variant in found}
+    except (DslKernelError, OSError, ValueError) as error:
+        fix = f"tune again with `python -m dsl_kernels tune`, or delete {root}"
+        _warn_once(f"ignoring the tuned variants in {root}: {error}; {fix}")
+        return {}
+
+
+@lru_cache(maxsize=64)
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
+def merged(user: Sequence[Entry], shipped: Sequence[Entry]) -> list[Entry]:
+    """The user's entries, and the shipped ones of other points."""
+    taken = {point_of(entry) for entry in user}
+    return [*user, *(entry for entry in shipped if point_of(entry) not in taken)]
+
+
+def table_of(entry: Entry) -> str:
+    """Which table an entry is of: those that `tune` writes name the declaration that was timed."""
+    return "user's tuned table" if "declaration" in entry else "tuned table"
+
+
+def point_of(entry: Entry) -> tuple[Any, ...]:
+    """What an entry stands for: operation, form and the sizes that decide."""
+    return entry["op"], entry["form"], tuple(sorted(entry["bucket"].items()))
+
+
+def octaves(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, float] | None:
+    """How far point a lies from b, size by size; None where they say nothing of each other.
+
+    0 stays apart: a size that is absent is no small size.
+    """
+    if a.keys() != b.keys() or any((a[name] == 0) != (b[name] == 0) for name in a):
+        return None
+    return {name: math.log2(a[name] / b[name]) if a[name] else 0.0 for name in a}
+
+
+@dataclass(frozen=True)
+class Near:
+    """A measured point, and how many octaves it lies from a call by size."""
+
+    offsets: Mapping[str, float]
+    entry: Entry
+
+    @property
+    def distance(self) -> float:
+        return math.hypot(*self.offsets.values())
+
+    def before(self, other: Near) -> bool:
+        """Whether it lies between the call and the other point, in every size."""
+        return self.offsets != other.offsets and all(
+            min(0.0, far) <= self.offsets[name] <= max(0.0, far) for name, far in other.offsets.items()
+        )
+
+
+def near(
+    entries: Iterable[Entry], op: str, form: str, sizes: Mapping[str, int], of: Iterable[str]
+) -> list[Near]:
+    """The measured points around a call where some of these variants were timed, the nearest first.
+
+    Those with none between them and the call count, as its neighbours below and above in each size; the point of the
+    call's own sizes therefore stands alone. Of another point a single time says nothing: there is none to compare it with.
+    """
+    wanted, found = set(of), []
+    for entry in entries:
+        if entry["op"] == op and entry["form"] == form:
+            offsets, timed = octaves(entry["bucket"], sizes), len(wanted & entry.get("us", {}).keys())
+            if offsets is not None and timed >= (2 if any(offsets.values()) else 1):
+                found.append(Near(offsets, entry))
+    around = [far for far in found if not any(point.before(far) for point in found)]
+    return sorted(around, key=lambda point: point.distance)[:NEIGHBOURS]
+
+
+def enclosed(points: Sequence[Near]) -> bool:
+    """Whether points lie below and above a call in every size in which they differ from it."""
+    return bool(points) and all(
+        low == high == 0 or low < 0 < high
+        for name in points[0].offsets
+        for low, high in [
+            (min(p.offsets[name] for p in points), max(p.offsets[name] for p in points)),
+        ]
+    )
+
+
+def between(
+    points: Sequence[Near],
+    predicted: Mapping[str, float | None],
+    predicted_at: Callable[[str, Entry], float | None],
+) -> dict[str, float]:
+    """Estimated microseconds of the variants that any of the points timed: the cost model, corrected by the points.
+
+    A point's times are compared with each other only, as sessions differ: what counts is by how much the model misjudges
+    a variant against the others there. That is carried over with the inverse square of the distance, against the
+    weight of a correction of none, so that far from all points the model decides. Where the points enclose the call,
+    a variant stands against the others no better and no worse than at any of them.
+    """
+    timed = [name for name in predicted if any(name in point.entry["us"] for point in points)]
+    model = {name: predicted[name] for name in timed}
+    at = [{name: predicted_at(name, p.entry) for name in timed if name in p.entry["us"]} for p in points]
+    if any(us is None for held in (model, *at) for us in held.values()):
+        # Without predictions the points' times stand for themselves.
+        model, at = dict.fromkeys(timed, 1.0), [dict.fromkeys(held, 1.0) for held in at]
+    shared = [name for name in timed if all(name in held for held in at)]
+    total = dict.fromkeys(timed, 0.0)
+    weights = dict.fromkeys(timed, TRUST**-2)
+    lead: dict[str, list[float]] = {name: [] for name in timed}
+    inside = enclosed(points)
+    level = spread = 0.0
+    for point, held in zip(points, at, strict=True):
+        weight = max(point.distance, 1e-3) ** -2
+        misjudged = {name: math.log(point.entry["us"][name] / us) for name, us in held.items() if us}
+        middle = _mean(misjudged, shared or held)
+        times = {name: math.log(point.entry["us"][name]) for name in held}
+        centre = _mean(times, shared or held)
+        level, spread = level + weight * middle, spread + weight
+        for name, log_ratio in misjudged.items():
+            total[name] += weight * (log_ratio - middle)
+            weights[name] += weight
+            lead[name].append(times[name] - centre)
+    logs = {name: math.log(us) + total[name] / weights[name] for name, us in model.items() if us}
+    if inside:
+        centre = _mean({name: math.log(us) for name, us in model.items() if us}, shared or logs)
+        logs = {
+            name: centre + min(max(us - centre, min(lead[name])), max(lead[name]))
+            for name, us in logs.items()
+        }
+    return {name: math.exp(us + level / spread) for name, us in logs.items()}
+
+
+def _mean(values: Mapping[str, float], of: Iterable[str]) -> float:
+    names = list(of)
+    return sum(values[name] for name in names) / len(names)

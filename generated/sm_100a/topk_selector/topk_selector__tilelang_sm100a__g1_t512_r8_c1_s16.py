@@ -1,0 +1,340 @@
+"""topk_selector__tilelang_sm100a__g1_t512_r8_c1_s16
+
+Generated from dsl_kernels/programs/topk_selector.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+edit those, not this file. Knobs: group=1, threads=512, keep=8, resident=1, sample=16.
+
+roles
+  select     threads 0..511  every warp owns a run of words of 32 columns
+buffers
+  hist       4096 int32, shared
+  entries    5696 int64, shared
+  above      1024 int32, shared
+  equal      1024 int32, shared
+  sums       32 int32, shared
+  counts     32 int32, shared
+  state      8 int32, shared
+  counters   8 int32, shared
+  keys       512x8 uint32, registers of select
+  digits     512x4 uint32, registers of select
+  mine       512x4 int32, registers of select
+  ahead      512x8 uint32, registers of select
+  few        512x4 uint32, registers of select
+  few_digits 512x2 uint32, registers of select
+totals: 512 threads, 70464 of 232448 bytes of shared memory, grid (rows, 1)
+"""
+import tilelang.language as T
+
+from dsl_kernels.device.tilelang import topk_selector as leaf
+
+PASS_CONFIGS = leaf.PASS_CONFIGS
+
+GROUP = 1  # CTAs a row, one cluster
+THREADS = 512  # threads a CTA
+KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
+SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
+BATCH = 256
+HELD = 4096
+BINS = 2048
+WARPS = 16
+WORD = 32
+FEW = 4
+SPAN = 32768
+SPARE = 28
+BETWEEN = 32
+LISTED = 5632
+RANKED = 64
+
+@T.macro
+def select(
+    logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
+    entries, above, equal, sums, counts, state, counters, row, owner, thread, warp, lane
+):
+    """Every warp owns a run of words of 32 columns."""
+    keys = T.alloc_local((KEEP,), "uint32")
+    digits = T.alloc_local((KEEP // 2,), "uint32")
+    mine = T.alloc_local((BINS // THREADS,), "int32")
+    ahead = T.alloc_local((KEEP,), "uint32")
+    few = T.alloc_local((FEW,), "uint32")
+    few_digits = T.alloc_local((FEW // 2,), "uint32")
+    worker = thread
+    # load_words of a row of at most `columns`; of a longer one nothing is read.
+    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    start = T.alloc_var("int32", init=0)
+    last = T.alloc_var("int32", init=0)
+    # The columns of a row, [start, last).
+    leaf.read_bounds(start, last, row_starts, row_ends, row, stride)
+    # Zero `count` words of shared memory.
+    leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
+    leaf.clear(counters, 0, 8, worker, THREADS)
+    inverse = T.alloc_var("uint32", init=0)
+    line = T.alloc_var("int32", init=0)
+    # (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages.
+    leaf.page_row(inverse, line, row, next_n, page_size)
+    T.sync_threads()
+    if last - start <= k:
+        # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
+        # slots in turn.
+        leaf.take_all(
+            indices, row, k, last - start, 0, GROUP, block_table, max_pages, line, page_size, inverse, worker,
+            THREADS
+        )
+    else:
+        origin = T.alloc_var("int32", init=0)
+        run = T.alloc_var("int32", init=KEEP)
+        if stride > HELD:
+            # Where the warps' runs of words begin, and how long each is, in a row that the registers do not
+            # hold.
+            leaf.share_row(origin, run, start, last, WARPS)
+        batches = leaf.ceildiv(run, KEEP)
+        # Runs of whole batches, so that a word of the bitmaps is one of the row.
+        run = batches * KEEP
+        base = origin + owner * run * WORD
+        limit = T.alloc_var("int32", init=0)
+        lo = T.alloc_var("int32", init=0)
+        hi = T.alloc_var("int32", init=0)
+        # Where a warp's columns end, and those of the row among them, [lo, hi).
+        leaf.bound_warp(limit, lo, hi, base, run, start, last, stride)
+        end = T.alloc_var("uint32", init=0)
+        span = T.alloc_var("uint32", init=0)
+        need = T.alloc_var("int32", init=k)
+        inside = T.alloc_var("int32", init=0)
+        lower = T.alloc_var("int32", init=0)
+        within = T.alloc_var("int32", init=0)
+        rounds = T.alloc_var("int32", init=0)
+        through = T.alloc_var("int32", init=0)
+        unlisted = T.alloc_var("bool", init=True)
+        if stride > HELD:
+            # Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf
+            # where the row has no column.
+            leaf.load_sample(few, logits, row, stride, start, last, SAMPLE, warp, WARPS, lane)
+            # Zero the warps' words of a bitmap.
+            leaf.clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
+            # Turn loaded bit patterns into keys in place, and pair up their first digits.
+            leaf.make_keys(few, few_digits, warp * (FEW * WORD), 0, THREADS * FEW, lane)
+            # Count the first digits of the batches that have columns of the row.
+            leaf.count_first(hist, few_digits, warp * (FEW * WORD), 0, THREADS * FEW)
+            need = T.truncdiv(k, SAMPLE) + T.truncdiv(T.truncdiv(k, SAMPLE), 4) + SPARE
+            T.sync_threads()
+            # Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
+            # warps' totals.
+            leaf.sum_bins(mine, through, hist, 0, sums, worker, warp, lane)
+            T.sync_threads()
+            # The thread that has the `need`-th key from the top narrows the range to its bin, for all threads
+            # in `state`.
+            leaf.pick_bin(state, mine, through, sums, need, end, span, True, worker, warp, lane)
+            T.sync_threads()
+            # End, span, keys needed and keys inside of the undecided range, as the last round left them.
+            leaf.read_state(end, span, need, inside, state)
+            rounds = rounds + 1
+            while (inside > BETWEEN) & (span != 0):
+                # Count the next digit of the undecided keys of a batch; the bins are those from `first` on.
+                leaf.count_keys(hist, (rounds & 1) * BINS, few, end, span)
+                leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                T.sync_threads()
+                leaf.sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                T.sync_threads()
+                leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                T.sync_threads()
+                leaf.read_state(end, span, need, inside, state)
+                rounds = rounds + 1
+            bottom = T.alloc_var("uint32", init=0)
+            less = T.alloc_var("float32", init=0.0)
+            # The threshold that a sample gives: the smallest key of a range, at least that of the smallest
+            # finite score.
+            leaf.read_bottom(bottom, less, end, span)
+            # Two batches in turn, so that one is on its way while the other is looked at.
+            listed = T.alloc_var("int32", init=0)
+            place = T.alloc_var("int32", init=0)
+            # Bit patterns of each warp's columns from `column` on, four a lane; a batch that would end past
+            # the row is its last one instead.
+            leaf.load_quads(keys, logits, row, stride, origin + warp * BATCH, lane)
+            while (place < batches) & (listed <= LISTED):
+                leaf.load_quads(
+                    ahead, logits, row, stride, origin + ((place + 1) * WARPS + warp) * BATCH, lane
+                )
+                # List a batch of load_quads, as bit patterns: what with `less` is not negative, while there
+                # is room for `room`.
+                leaf.list_above(
+                    listed, keys, entries, counters, less, origin + (place * WARPS + warp) * BATCH, origin,
+                    start, last, stride, LISTED, lane
+                )
+                leaf.load_quads(
+                    keys, logits, row, stride, origin + ((place + 2) * WARPS + warp) * BATCH, lane
+                )
+                leaf.list_above(
+                    listed, ahead, entries, counters, less, origin + ((place + 1) * WARPS + warp) * BATCH,
+                    origin, start, last, stride, LISTED, lane
+                )
+                place = place + 2
+            need = k
+            T.sync_threads()
+            # Keys that were listed, or for which there was no room.
+            leaf.read_listed(inside, counters)
+            unlisted = (inside < need) | (inside > LISTED)
+            if unlisted:
+                T.sync_threads()
+                rounds = 0
+                leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
+                leaf.clear(counters, 0, 8, worker, THREADS)
+                T.sync_threads()
+            else:
+                leaf.clear(counts, 0, 32, worker, THREADS)
+                # Make the bit patterns of the first `total` list entries keys, and note the largest.
+                leaf.key_entries(entries, inside, counters, worker, THREADS, lane)
+                T.sync_threads()
+                # The range from `bottom` to the largest key of the list.
+                leaf.read_largest(end, span, counters, bottom)
+        if unlisted:
+            for step in T.serial(batches):
+                column = base + step * BATCH
+                if (step > 0) | (stride > HELD):
+                    # Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read
+                    # and gives 0.
+                    leaf.load_words(keys, logits, row, stride, column, limit, lane)
+                leaf.make_keys(keys, digits, column, lo, hi, lane)
+                leaf.count_first(hist, digits, column, lo, hi)
+            T.sync_threads()
+            leaf.sum_bins(mine, through, hist, 0, sums, worker, warp, lane)
+            T.sync_threads()
+            leaf.pick_bin(state, mine, through, sums, need, end, span, True, worker, warp, lane)
+            T.sync_threads()
+            leaf.read_state(end, span, need, inside, state)
+            rounds = rounds + 1
+            # More digits over the row while the undecided keys are too many to list.
+            while (inside > LISTED) & (span != 0):
+                for step in T.serial(batches):
+                    if batches > 1:
+                        column = base + step * BATCH
+                        leaf.load_words(keys, logits, row, stride, column, limit, lane)
+                        # Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0.
+                        leaf.make_keys_again(keys, column, lo, hi, lane)
+                    leaf.count_keys(hist, (rounds & 1) * BINS, keys, end, span)
+                leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                T.sync_threads()
+                leaf.sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                T.sync_threads()
+                leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                T.sync_threads()
+                leaf.read_state(end, span, need, inside, state)
+                rounds = rounds + 1
+        words = batches * KEEP
+        # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
+        # still held.
+        listing = (inside > 0) & (inside <= LISTED)
+        if unlisted:
+            count = T.alloc_var("int32", init=0)
+            for step in T.serial(batches):
+                batch = batches - 1 - step
+                if step > 0:
+                    column = base + batch * BATCH
+                    leaf.load_words(keys, logits, row, stride, column, limit, lane)
+                    leaf.make_keys_again(keys, column, lo, hi, lane)
+                # Mark a batch's keys above the range; list those in it from entry `first` on, or mark these
+                # too.
+                leaf.collect(
+                    count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within,
+                    end, span, listing, owner, batch * BATCH, lane
+                )
+            # The keys above the range of each warp, for all threads.
+            leaf.keep_count(counts, count, warp, lane)
+        T.sync_threads()
+        first = warp * words
+        ties = T.alloc_var("int32", init=T.max(need - within, 0))
+        skip = T.alloc_var("int32", init=lower + T.min(within, need))
+        if listing:
+            ranked = T.alloc_var("int32", init=0)
+            if inside > RANKED:
+                total = T.alloc_var("int32", init=inside)
+                while (inside > RANKED) & (span != 0):
+                    # Count the next digit of the undecided ones of the first `total` list entries.
+                    leaf.count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker, THREADS)
+                    leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                    T.sync_threads()
+                    leaf.sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    T.sync_threads()
+                    leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                    T.sync_threads()
+                    leaf.read_state(end, span, need, inside, state)
+                    rounds = rounds + 1
+                if inside > RANKED:
+                    leaf.clear_run(equal, first, words, lane)
+                    T.sync_threads()
+                # After the rounds over the list: mark entries above the range; keep those in it from `target`
+                # on where at most `ranked` are left to rank, else mark them as equal.
+                leaf.sift(
+                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, 0,
+                    WARPS, words, worker, THREADS
+                )
+                ranked = LISTED
+                T.sync_threads()
+            if inside <= RANKED:
+                # Mark the `need` largest of at most 64 entries; of equal keys the lower position has the
+                # larger entry.
+                leaf.rank_entries(
+                    entries, ranked, inside, need, above, counts, counters, 0, WARPS, words, warp, lane
+                )
+            T.sync_threads()
+            # Columns marked as equal that this CTA may still take, and columns that lower ranks select, after
+            # the list.
+            leaf.read_marked(ties, skip, counters, need, inside, lower, RANKED)
+        if ties > 0:
+            # Columns of each warp that are marked as equal.
+            leaf.count_equal(equal, sums, first, words, warp, lane)
+            T.sync_threads()
+            # Select the first `take` columns marked as equal, in order of position.
+            leaf.take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            T.sync_threads()
+        slot = T.alloc_var("int32", init=0)
+        # Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive
+        # words each.
+        leaf.count_marks(slot, sums, above, first, words, warp, lane)
+        T.sync_threads()
+        # Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of
+        # lower lanes.
+        leaf.place_marks(hist, slot, sums, above, first, words, base - start, warp, lane)
+        T.sync_threads()
+        # Write the ids of `k` positions.
+        leaf.write_ids(
+            indices, row, k, hist, block_table, max_pages, line, page_size, inverse, worker, THREADS
+        )
+
+
+def program():
+    rows = T.dynamic("rows")
+    stride = T.dynamic("stride")
+    b = T.dynamic("b")
+    max_pages = T.dynamic("max_pages")
+    k = T.dynamic("k")
+
+    @T.prim_func
+    def topk_selector__tilelang_sm100a__g1_t512_r8_c1_s16(
+        logits: T.Tensor((rows, stride), "float32"),
+        row_starts: T.Tensor((rows,), "int32"),
+        row_ends: T.Tensor((rows,), "int32"),
+        block_table: T.Tensor((b, max_pages), "int32"),
+        next_n: T.int32,
+        page_size: T.int32,
+        indices: T.Tensor((rows, k), "int32"),
+    ):
+        with T.Kernel(rows, 1, threads=512) as (row, rank):
+            T.annotate_min_blocks_per_sm(3)
+            T.import_source(leaf.SOURCE)
+            hist = T.alloc_shared((2 * BINS,), "int32")
+            entries = T.alloc_shared((LISTED + RANKED,), "int64")
+            above = T.alloc_shared((SPAN // WORD,), "int32")
+            equal = T.alloc_shared((SPAN // WORD,), "int32")
+            sums = T.alloc_shared((32,), "int32")
+            counts = T.alloc_shared((32,), "int32")
+            state = T.alloc_shared((8,), "int32")
+            counters = T.alloc_shared((8,), "int32")
+
+            thread = T.get_thread_binding()
+            lane = thread % 32
+            warp = thread // 32
+            owner = warp
+            select(
+                logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k,
+                hist, entries, above, equal, sums, counts, state, counters, row, owner, thread, warp, lane
+            )
+
+    return topk_selector__tilelang_sm100a__g1_t512_r8_c1_s16

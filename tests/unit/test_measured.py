@@ -1,0 +1,314 @@
+"""Measured points: the user's table and what is wrong with it, and what points say of the calls between them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import dsl_kernels
+from dsl_kernels import env, measured, prepare, registry, variants
+from dsl_kernels.cli import _output
+from dsl_kernels.runtime import store
+
+GPU = "NVIDIA H200"
+
+
+@pytest.fixture(autouse=True)
+def own(tmp_path, monkeypatch):
+    """The user's folder, empty."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    monkeypatch.setenv("DSL_KERNELS_TUNED_DIR", str(folder))
+    clear()
+    yield folder
+    clear()
+
+
+def clear() -> None:
+    registry.clear()
+    measured._read.cache_clear()
+    measured._warn_once.cache_clear()
+
+
+def topk(rows: int = 4, length: int = 32768, **kwargs: Any) -> registry.Call:
+    dims = {
+        "rows": rows, "stride": length, "b": rows, "max_pages": length // 64, "k": 2048, "next_n": 1, "page_size": 64,
+    }  # fmt: skip
+    return registry.Call("topk_selector", "default", "sm_90a", dims, **{"gpu": GPU, **kwargs})
+
+
+def of_arch() -> list[variants.Variant]:
+    return [
+        v for v in variants.variants("topk_selector", arch="sm_90a") if registry.refusal(topk(), v) is None
+    ]
+
+
+def entry(call: registry.Call, us: dict[str, float], **extra: Any) -> dict[str, Any]:
+    return {
+        "op": call.op, "form": call.form, "bucket": registry.deciding(call), "variant": min(us, key=us.__getitem__),
+        "launch": {}, "us": us, "declaration": measured.declaration(call.op), **extra,
+    }  # fmt: skip
+
+
+def write(folder, entries, gpu: str = GPU, file: str = GPU, **metadata: Any) -> None:
+    made = {"dsl_kernels": dsl_kernels.__version__, "gpu": gpu, **metadata}
+    content = {"schema": measured.SCHEMA, "metadata": made, "entries": entries}
+    (folder / f"{measured.slug(file)}.json").write_text(json.dumps(content))
+    clear()
+
+
+def test_the_users_table_is_read_before_the_shipped_one(own) -> None:
+    shipped = registry.select(topk())
+    assert shipped.rule == "tuned table"
+    other = next(v.id for v in of_arch() if v.id != shipped.variant.id)
+    write(own, [entry(topk(), {other: 1.0, shipped.variant.id: 2.0})])
+    assert registry.select(topk()).variant.id == other
+    assert registry.select(topk()).rule == "user's tuned table"
+    # Points that the user did not tune are the shipped ones'.
+    assert registry.explain(topk(16)).tuned["us"] != registry.explain(topk()).tuned["us"]
+    assert registry.select(replace(topk(), gpu="")).rule.startswith("cost model")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path, whole: path.write_text("{"), "JSONDecodeError"),
+        (lambda path, whole: path.write_text("[]"), "TypeError"),
+        (lambda path, whole: path.write_bytes(b"\xff\xfe"), "UnicodeDecodeError"),
+        (lambda path, whole: write(path.parent, whole, dsl_kernels="0.0.1"), "written by version 0.0.1"),
+        (lambda path, whole: write(path.parent, whole, gpu="NVIDIA B200"), "measured on 'NVIDIA B200'"),
+        (lambda path, whole: write(path.parent, [{**whole[0], "us": {"x": -1}}]), "an entry without its fields"),
+        (lambda path, whole: write(path.parent, [{**whole[0], "bucket": [1]}]), "an entry without its fields"),
+        (lambda path, whole: write(path.parent, [{**whole[0], "variant": "gone", "us": {"gone": 1.0}}]), "1 of 1 entries"),
+        (lambda path, whole: write(path.parent, [{**whole[0], "declaration": "older"}]), "1 of 1 entries"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_used_costs_one_warning_and_no_call(own, caplog, damage, said) -> None:
+    shipped = registry.select(topk())
+    other = next(v.id for v in of_arch() if v.id != shipped.variant.id)
+    path = own / "nvidia_h200.json"
+    whole = [entry(topk(), {other: 1.0})]
+    damage(path, whole)
+    clear()
+    with caplog.at_level(logging.WARNING, "dsl_kernels"):
+        assert registry.select(topk()) == shipped
+        registry.clear()
+        assert registry.select(topk()) == shipped
+    assert len(caplog.records) == 1
+    text = caplog.text
+    assert said in text and str(path) in text and "python -m dsl_kernels tune" in text
+
+
+def added(folder, monkeypatch) -> variants.Variant:
+    """A variant that the generated set lacks, in the user's folder."""
+    model = of_arch()[0]
+    text = "# stands for a generated module\n"
+    record = {
+        "id": f"{model.id}_mine", "op": model.op, "backend": model.backend, "arch": model.arch, "knobs": dict(model.knobs),
+        "declared": {}, "sha256": hashlib.sha256(text.encode()).hexdigest(), "file": f"{model.arch}/{model.op}/mine.py",
+    }  # fmt: skip
+    root = folder / measured.MODULES
+    (root / model.arch / model.op).mkdir(parents=True)
+    (root / record["file"]).write_text(text)
+    (root / variants.MANIFEST).write_text(json.dumps({"schema": variants.SCHEMA, "variants": [record]}))
+    write(folder, [entry(topk(), {record["id"]: 1.0, model.id: 2.0})])
+    return variants.in_folder(root)[0]
+
+
+def test_a_winner_outside_the_generated_set_is_selected(own, monkeypatch) -> None:
+    mine = added(own, monkeypatch)
+    monkeypatch.setattr(store, "lookup", lambda variant: own)
+    assert registry.select(topk()).variant == mine
+    assert registry.select(topk(), mine.id).rule == "argument"
+    assert registry.explain(topk()).notes == []
+    assert _output.variant(mine.id) == mine
+    # It has no part in a call for a GPU that it was not tuned on.
+    assert mine.id not in {c.variant.id for c in registry.explain(replace(topk(), gpu="")).candidates}
+
+
+def test_a_server_warms_the_users_variants_too(own, monkeypatch) -> None:
+    mine = added(own, monkeypatch)
+    asked: list[str] = []
+
+    def compile_all(modules: Any, jobs: Any = None) -> Any:
+        asked.extend(module.id for module in modules)
+        return iter(())
+
+    monkeypatch.setattr("dsl_kernels.runtime.pool.compile_all", compile_all)
+    prepare.warmup("topk_selector", arch="sm_90a", strict=False)
+    assert mine.id in asked and len(asked) == len(set(asked)) > 1
+
+
+def test_without_compiling_it_is_skipped_with_a_note(own, monkeypatch) -> None:
+    mine = added(own, monkeypatch)
+    monkeypatch.setenv("DSL_KERNELS_DISABLE_JIT", "1")
+    found = registry.explain(topk())
+    assert found.selection.variant.id == of_arch()[0].id
+    assert mine.id in found.notes[0] and f"python -m dsl_kernels compile {mine.id}" in found.notes[0]
+
+
+def test_an_altered_module_of_the_user_is_not_run(own, monkeypatch, caplog) -> None:
+    mine = added(own, monkeypatch)
+    mine.path.write_text("raise SystemExit\n")
+    clear()
+    with caplog.at_level(logging.WARNING, "dsl_kernels"):
+        assert registry.select(topk()).variant.id != mine.id
+    assert "is not what its manifest lists" in caplog.text
+
+
+def test_modules_that_others_may_write_are_not_run(own, monkeypatch, caplog) -> None:
+    mine = added(own, monkeypatch)
+    mine.path.chmod(0o666)
+    clear()
+    with caplog.at_level(logging.WARNING, "dsl_kernels"):
+        assert registry.select(topk()).variant.id != mine.id
+    assert "others may write to it" in caplog.text
+
+
+def test_a_lent_variant_serves_the_call_that_names_it_alone(monkeypatch) -> None:
+    guest = replace(of_arch()[0], id="topk_selector__lent")
+    monkeypatch.setattr(variants, "_lent", {})
+    variants.lend(guest)
+    assert registry.select(topk(), guest.id).variant == guest
+    assert guest.id not in {c.variant.id for c in registry.explain(topk()).candidates}
+
+
+def test_points_apart_in_a_size_that_is_absent_say_nothing_of_each_other() -> None:
+    assert measured.octaves({"a": 8, "b": 2}, {"a": 1, "b": 32}) == {"a": 3.0, "b": -4.0}
+    assert measured.octaves({"a": 0}, {"a": 1}) is None and measured.octaves({"a": 0}, {"a": 0}) == {"a": 0.0}
+    assert measured.octaves({"a": 1}, {"b": 1}) is None
+
+
+def near(distance: float, **us: float) -> measured.Near:
+    return measured.Near({"size": distance}, {"us": us})
+
+
+def test_neighbours_are_the_points_with_none_between_them_and_the_call() -> None:
+    grid = [
+        {"op": "x", "form": "f", "bucket": {"b": b, "len": n}, "us": {"v": 1.0, "w": 2.0}}
+        for b in (1, 4, 16, 64)
+        for n in (4096, 32768, 131072)
+    ]
+
+    def around(b: int, n: int) -> list[tuple[int, int]]:
+        points = measured.near(grid, "x", "f", {"b": b, "len": n}, {"v", "w"})
+        return sorted((p.entry["bucket"]["b"], p.entry["bucket"]["len"]) for p in points)
+
+    assert around(5, 40000) == [(4, 32768), (4, 131072), (16, 32768), (16, 131072)]
+    assert around(16, 32768) == [(16, 32768)]
+    assert around(8, 4096) == [(4, 4096), (16, 4096)]
+    assert around(512, 1 << 20) == [(64, 131072)]
+    assert measured.near(grid, "x", "f", {"b": 1, "len": 4096}, {"other"}) == []
+    assert measured.near(grid, "x", "f", {"b": 2, "len": 4096}, {"v"}) == []
+
+
+def test_enclosed_by_points_a_variant_keeps_its_place_whatever_the_model_says() -> None:
+    """a is the slower one on both sides: a model that falls for it in the middle alone must not turn that round."""
+    at = {-1.0: {"a": 40.0, "b": 10.0}, 1.0: {"a": 40.0, "b": 10.0}}
+    points = [near(-1.0, a=12.0, b=10.0), near(1.0, a=13.0, b=10.0)]
+    for place, point in enumerate(points):
+        point.entry["place"] = [-1.0, 1.0][place]
+    middle = {"a": 10.0, "b": 10.0}
+    found = measured.between(points, middle, lambda name, entry: at[entry["place"]][name])
+    assert 1.19 < found["a"] / found["b"] < 1.31
+    # With points on one side alone it is the model that extrapolates.
+    found = measured.between(points[:1], middle, lambda name, entry: at[entry["place"]][name])
+    assert found["a"] < found["b"]
+
+
+def test_a_misjudged_variant_is_corrected_near_a_point_and_less_far_from_it() -> None:
+    model = {"a": 10.0, "b": 11.0}
+
+    def ratio(distance: float) -> float:
+        found = measured.between([near(distance, a=20.0, b=10.0)], model, lambda name, entry: model[name])
+        return found["a"] / found["b"]
+
+    assert ratio(1e-3) == pytest.approx(2.0, rel=1e-3)
+    assert 10 / 11 < ratio(20.0) < ratio(4.0) < ratio(1.0) < 2.0
+    assert ratio(100.0) == pytest.approx(10 / 11, rel=1e-2)
+
+
+def test_between_two_points_the_nearer_one_counts_more_and_sessions_do_not_mix() -> None:
+    flat = {"a": 1.0, "b": 1.0}
+    # The second session ran twice as slowly; only the order within each counts.
+    points = [near(0.5, a=10.0, b=12.0), near(1.5, a=44.0, b=20.0)]
+    found = measured.between(points, flat, lambda name, entry: 1.0)
+    assert found["a"] < found["b"]
+    swapped = [replace(points[0], offsets={"size": 1.5}), replace(points[1], offsets={"size": 0.5})]
+    found = measured.between(swapped, flat, lambda name, entry: 1.0)
+    assert found["b"] < found["a"]
+
+
+def test_a_variant_that_one_point_lacks_is_compared_by_those_that_all_have() -> None:
+    """A sweep with many slow variants must not make its winner look faster than the same lead elsewhere."""
+    flat = dict.fromkeys(("a", "b", "mine", "slow1", "slow2"), 1.0)
+    points = [near(1.0, a=10.0, b=11.0), near(1.0, a=10.0, b=11.0, mine=9.9, slow1=90.0, slow2=90.0)]
+    found = measured.between(points, flat, lambda name, entry: 1.0)
+    assert 0.98 < found["mine"] / found["a"] < 1.03
+
+
+def test_points_decide_alone_where_the_model_fails() -> None:
+    found = measured.between(
+        [near(1.0, a=3.0, b=2.0)], {"a": None, "b": 5.0, "c": 1.0}, lambda name, entry: None
+    )
+    assert found["b"] < found["a"] and "c" not in found
+
+
+def test_leaving_a_point_out_the_rest_nearly_finds_its_winner() -> None:
+    """The shipped table against itself: each point chosen from the others, and what that would lose. No GPU is asked."""
+    known = {v.id: v for v in variants.variants()}
+    lost: dict[str, list[float]] = {}
+    blind: dict[str, list[float]] = {}
+    table = registry.tuned_table(GPU)
+    for held in table:
+        us = {name: time for name, time in held["us"].items() if name in known}
+        if len(us) < 2:
+            continue
+        call = call_of(held)
+        sizes = registry._assumed(call, held["bucket"])
+        model = {name: registry._prediction(call, known[name], sizes)[0] for name in us}
+        points = measured.near(
+            [e for e in table if e is not held], held["op"], held["form"], held["bucket"], us
+        )
+
+        def at(name: str, other: Any, call: registry.Call = call) -> float | None:
+            return registry._prediction(call, known[name], registry._assumed(call, other["bucket"]))[0]
+
+        found = measured.between(points, model, at) if points else model
+        best = min(us.values())
+        lost.setdefault(held["op"], []).append(us[min(found, key=found.__getitem__)] / best - 1)
+        blind.setdefault(held["op"], []).append(us[min(model, key=model.__getitem__)] / best - 1)
+    mean = {op: sum(each) / len(each) for op, each in lost.items()}
+    assert mean["lightning_indexer"] < 0.01 and mean["topk_selector"] < 0.01 and mean["sparse_mla"] < 0.04
+    assert all(mean[op] <= sum(blind[op]) / len(blind[op]) for op in mean)
+
+
+def call_of(held: dict[str, Any]) -> registry.Call:
+    """A call at a point of the table."""
+    dims = dict(held["bucket"])
+    length = dims.get("max_len") or dims.get("skv") or 1
+    dims |= {
+        "stride": length,
+        "max_pages": length // 64,
+        "pages": 1 << 17,
+        "skip_below": 0,
+        "n": dims.get("n", 1 << 18),
+    }
+    if held["op"] == "topk_selector":
+        dims |= {"b": dims["rows"], "next_n": 1, "page_size": 64}
+    return registry.Call(held["op"], held["form"], "sm_90a", dims, GPU)
+
+
+def test_without_a_home_there_is_no_table_of_the_user(monkeypatch) -> None:
+    monkeypatch.delenv("DSL_KERNELS_TUNED_DIR")
+    monkeypatch.setattr(env, "_platform_folder", lambda kind: None)
+    assert (
+        env.tuned_root() is None
+        and measured.user_table(GPU).entries == ()
+        and measured.added_variants() == {}
+    )
