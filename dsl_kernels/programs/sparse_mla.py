@@ -284,7 +284,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
     shared, registers = Space.SHARED, Space.REGISTER
     readers = tuple(Reader(side, Engine.WGMMA, "warp") for side in SIDES)
     fp8 = k.kv == "fp8"
-    attend, gather = (192, 64) if fp8 else (224, 56)
+    attend, gather = (192, 64) if fp8 else (216, 72)
 
     def gatherer(side: str) -> str:
         return f"gather_{side}" if fp8 else "gather"

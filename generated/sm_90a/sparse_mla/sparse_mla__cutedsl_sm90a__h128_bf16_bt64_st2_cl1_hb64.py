@@ -17,9 +17,9 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster
   |                |                |   p_right, within the role: p_s_right peak_s_right; threads -> wgmma
 
 roles
-  left       threads 0..127, 224 registers  scores of the first half of each tile, and that half of the dims
-  right      threads 128..255, 224 registers  scores of the second half of each tile, and that half of the dims
-  gather     threads 256..383, 56 registers  selected rows into the rings
+  left       threads 0..127, 216 registers  scores of the first half of each tile, and that half of the dims
+  right      threads 128..255, 216 registers  scores of the second half of each tile, and that half of the dims
+  gather     threads 256..383, 72 registers  selected rows into the rings
 buffers
   q_s        64x512 bfloat16, shared, 128-byte swizzle
   qpe_s      64x64 bfloat16, shared, 128-byte swizzle
@@ -720,7 +720,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
     if warp < 4:
-        cute.arch.setmaxregister_increase(224)
+        cute.arch.setmaxregister_increase(216)
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
             splits, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
@@ -729,7 +729,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
             done, it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
-        cute.arch.setmaxregister_increase(224)
+        cute.arch.setmaxregister_increase(216)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
             qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
@@ -738,7 +738,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
             done, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
-        cute.arch.setmaxregister_decrease(56)
+        cute.arch.setmaxregister_decrease(72)
         gather(
             q_nope, q_pe, ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, q_s, qpe_s, ckv_s_left,
             kpe_s_left, ckv_s_right, kpe_s_right, q_full, q_empty, kv_left_full, kv_left_empty, kv_right_full,
