@@ -49,9 +49,24 @@ class CountingExecutor(Executor):
 
     def _execute(self, statements):
         for statement in statements:
-            # Data that nobody computes here decide how often: once.
-            once = isinstance(statement, text_module.Repeat)
-            yield from self._execute(statement.body) if once else super()._execute((statement,))
+            if isinstance(statement, text_module.Repeat):
+                yield from self._repeat(statement)
+            else:
+                yield from super()._execute((statement,))
+
+    def _repeat(self, statement):
+        """While the condition holds; once, where data that nobody computes here decide."""
+        names = sorted(text_module.names_of(text_module.values(statement)))
+        if not names:
+            yield from self._execute(statement.body)
+        set_inside = any(
+            isinstance(s, text_module.Assign) and s.name in names for s in text_module.walk(statement.body)
+        )
+        while names and bool(self._value(statement.condition)):
+            before = [self._scope.get(name) for name in names]
+            yield from self._execute(statement.body)
+            if not set_inside and [self._scope.get(name) for name in names] == before:
+                return
 
     def _stored(self, box, view):
         return lambda: None

@@ -102,7 +102,8 @@ def test_the_sweep_holds_the_generated_set_and_more() -> None:
 
 def test_a_swept_winner_is_rendered_recorded_and_selected(machine) -> None:
     """The whole way: the generator renders, the winner's module lands in the user's folder, the registry takes it."""
-    swept = sorted({v.id for v in search.swept(call(), 1)} - set(committed()))
+    serve = search.candidates(call(), 1)
+    swept = sorted({v.id for v in serve} - set(committed()))
     machine.us = {swept[0]: 2.0, committed()[0]: 5.0}
     report = tune("--dim", DIMS, "--level", "1", "--budget", "1h")
     [row] = report["points"]
