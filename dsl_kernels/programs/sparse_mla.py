@@ -4,7 +4,8 @@
 
 A CTA owns one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits, ...).
 Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory: the
-last to arrive merges them, so the operation is one launch.
+last to arrive merges them, so the operation is one launch. With 64 heads on M (Hopper) the products are the other way
+round, and a CTA takes consecutive tiles, of one query or of several.
 """
 
 from __future__ import annotations
