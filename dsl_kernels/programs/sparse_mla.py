@@ -564,7 +564,8 @@ def _start_of_share(m: Recorder) -> None:
         m.let("head0", m.block(0) % blocks * m.c.head_block)
         which = m.block(0) // blocks
     m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
-    ctas = m.let("ctas", m.dim("arrival_slots") // blocks - t)
+    m.let("ctas", m.dim("arrival_slots") // blocks - t)
+    ctas = name("ctas")
     tiles = m.dim("topk") // m.k.tile
     share = m.var("share", (tiles + splits - 1) // splits)
     span = m.var("span", share * splits)

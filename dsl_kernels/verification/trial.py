@@ -160,7 +160,8 @@ def allocate(
     dims = dims_of(variant.op, workload, inputs)
     device = next(value.device for value in inputs.values() if isinstance(value, torch.Tensor))
     gpu = executors.gpu_at_hand(device.index) if device.type == "cuda" else gpu_row(arch.name)
-    computed = program.launch(SimpleNamespace(**variant.knobs), dims, gpu) if program.launch else {}
+    fixed = {**dims, **(launch or {})}
+    computed = program.launch(SimpleNamespace(**variant.knobs), fixed, gpu) if program.launch else {}
     for name, value in (launch or {}).items():
         require_known("launch", name, computed, "launch dim")
         require_range(name, value, 1, 2**31 - 1)

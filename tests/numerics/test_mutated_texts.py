@@ -136,6 +136,9 @@ def _attention(
     )
 
 
+# Two CTAs for the 21 tiles of three queries.
+DEALT = (_attention("bf16", 64, 1)[0][0], {"splits": 2, "arrival_slots": 5})
+
 STRUCTURES = (
     Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
     Structure("scoring prefill, Hopper", "lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0", ((PREFILL, {"splits": 2}),)),
@@ -146,7 +149,7 @@ STRUCTURES = (
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2", _attention("bf16", 8, 16, 8, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
-    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", _attention("bf16", 64, 2, 1)),
+    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), DEALT)),
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", _attention("fp8", 16, 2, 1)),
 )  # fmt: skip
