@@ -136,8 +136,8 @@ def _attention(
     )
 
 
-# Two CTAs for the 21 tiles of three queries.
-DEALT = (_attention("bf16", 64, 1)[0][0], {"splits": 2, "arrival_slots": 5})
+# Two CTAs for the 21 tiles of three queries: regardless of queries, and whole ones.
+DEALT = tuple((_attention("bf16", 64, 1)[0][0], {"splits": splits, "arrival_slots": 5}) for splits in (3, 1))
 
 STRUCTURES = (
     Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
@@ -149,7 +149,7 @@ STRUCTURES = (
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2", _attention("bf16", 8, 16, 8, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
-    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), DEALT)),
+    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *DEALT)),
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", _attention("fp8", 16, 2, 1)),
 )  # fmt: skip
@@ -458,6 +458,9 @@ EXPLAINED = {
     "lo and hi of make_keys": ANY_SAMPLE,
     "end and span of read_bottom": ANY_SAMPLE,
     "select: not (> stride 4096)": ANY_SAMPLE,
+    "left: accumulate": "the first product of a query adds to zeros",
+    "release kv_right behind rescale_rows": "O lies in registers: the slot goes back a little later",
+    "release kv_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }

@@ -197,7 +197,8 @@ def merge_rows(
     pairs = cute.make_tensor(lse_partial + (heads_at + row_of(thread)), cute.make_layout(1 << 30))
     top = Float32(-math.inf)
     top_below = Float32(-math.inf)
-    for p in cutlass.range(parts, unroll=1):
+    # Unrolled, so that the lses are on their way together.
+    for p in cutlass.range(parts, unroll=4):
         top = cute.arch.fmax(top, pairs[p * lse_step])
         top_below = cute.arch.fmax(top_below, pairs[p * lse_step + 8])
     total = Float32(0.0)
