@@ -627,42 +627,18 @@ def _start(m: Recorder) -> None:
     if not m.arch.tmem_columns:
         m.depend()
     walk = _Walk.named(m)
-    leaf.read_ids(
-        m,
-        low,
-        high,
-        m.operand("indices"),
-        m.dim("topk"),
-        walk.row,
-        0,
-        walk.turns,
-        walk.split,
-        walk.splits,
-        m.lane,
-    )
+    leaf.read_ids(m, low, high, walk.row, 0, walk.turns, walk.split, splits=walk.splits)
 
 
 def _live_tiles(m: Recorder, walk: _Walk | None = None, *, more: int = 0) -> Iterator[Expr]:
     """Turns of the walk; ids are read one turn ahead, and `in_low`, `in_high`, `live` tell which are valid."""
     walk, low, high = walk or _Walk.named(m), name("low"), name("high")
     for turn in m.loop("turn", walk.turns + more):
-        leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high, m.dim("n"))
+        leaf.vote(m, name("in_low"), name("in_high"), name("live", "bool"), low, high)
         if str(m.role).startswith(("gather", "producer")) and not m.schedule.maps:
             m.let("now_low", low)
             m.let("now_high", high)
-        leaf.read_ids(
-            m,
-            low,
-            high,
-            m.operand("indices"),
-            m.dim("topk"),
-            walk.row,
-            turn + 1,
-            walk.turns,
-            walk.split,
-            walk.splits,
-            m.lane,
-        )
+        leaf.read_ids(m, low, high, walk.row, turn + 1, walk.turns, walk.split, splits=walk.splits)
         yield turn
 
 
@@ -684,15 +660,7 @@ def _gather(m: Recorder) -> None:
                 kv = m.acquire("kv", it)
                 for target, cache, columns in ((kv.ckv_s, "ckv", dims), (kv.kpe_s, "kpe", rope)):
                     leaf.copy_rows(
-                        m,
-                        target,
-                        m.operand(cache, f"{cache}_stride"),
-                        which * columns,
-                        columns,
-                        low,
-                        high,
-                        m.dim("n"),
-                        m.thread,
+                        m, target, m.operand(cache, f"{cache}_stride"), which * columns, columns, low, high
                     )
                 m.commit(kv)
                 m.set(it, it + 1)
@@ -702,9 +670,7 @@ def _gather(m: Recorder) -> None:
         for turn in _live_tiles(m, more=1):
             with m.when(live | turn.equals(name("turns"))):
                 with m.when(live):
-                    leaf.load_tokens(
-                        m, words, m.operand("kv_cache"), which, dims, low, high, m.dim("n"), m.thread
-                    )
+                    leaf.load_tokens(m, words, which, dims, low, high)
                 with m.when(holds):
                     kv = m.acquire("kv", it)
                     leaf.store_tokens(m, held, kv.ckv_s, kv.kpe_s, dims, m.thread)
@@ -756,9 +722,7 @@ def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
     def copy_queries(walk: _Walk) -> None:
         q = m.acquire("q", name("done"))
         for target, operand, columns in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-            leaf.copy_query_rows(
-                m, target, m.operand(operand), walk.row, walk.head0, m.k.heads, columns, thread
-            )
+            leaf.copy_query_rows(m, target, m.operand(operand), walk.row, walk.head0, columns)
         m.commit(q)
 
     def unpack(side: int) -> None:
@@ -799,9 +763,7 @@ def _attend_whole(m: Recorder) -> None:
     hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("attend").threads
     scores, acc, sums, top, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak"))
     for target, q, width in (("q_s", "q_nope", LATENT_DIM), ("qpe_s", "q_pe", ROPE_DIM)):
-        leaf.load_queries(
-            m, m.buffer(target), m.operand(q), walk.row, walk.head0, k.heads, hb, width, 0, width, thread
-        )
+        leaf.load_queries(m, m.buffer(target), m.operand(q), walk.row, walk.head0, hb, width, 0, width)
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
@@ -812,7 +774,7 @@ def _attend_whole(m: Recorder) -> None:
             nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
             m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
             m.await_products()
-            leaf.mask_scores(m, scores, name("in_low"), name("in_high"), m.scalar("sm_scale"), thread)
+            leaf.mask_scores(m, scores, name("in_low"), name("in_high"))
             _softmax_of_tile(m, hb)
             m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
             m.release(kv)
@@ -867,10 +829,10 @@ def _softmax_of_tile(m: Recorder, hb: int) -> None:
     scores, acc, sums, risen, top, peak, red = (
         m.buffer(text) for text in ("scores", "acc", "sums", "risen", "top", "peak", "red_s")
     )
-    leaf.column_maxima(m, risen, scores, m.thread)
-    leaf.share_columns(m, red, risen, m.thread)
+    leaf.column_maxima(m, risen, scores)
+    leaf.share_columns(m, red, risen)
     m.meet("attend")
-    leaf.join_maxima(m, top, red, m.thread)
+    leaf.join_maxima(m, top, red)
     leaf.online_softmax(m, scores, sums, acc, peak, top)
     leaf.store_weights(m, m.buffer("p_s"), scores, hb, m.thread)
     m.publish("attend", "p_s")
@@ -881,10 +843,10 @@ def _total(m: Recorder) -> None:
     acc, sums, risen, top, peak, red = (
         m.buffer(text) for text in ("acc", "sums", "risen", "top", "peak", "red_s")
     )
-    leaf.column_sums(m, risen, sums, m.thread)
-    leaf.share_columns(m, red, risen, m.thread)
+    leaf.column_sums(m, risen, sums)
+    leaf.share_columns(m, red, risen)
     m.meet("attend")
-    leaf.join_sums(m, top, red, m.thread)
+    leaf.join_sums(m, top, red)
     leaf.normalise(m, acc, top, peak)
 
 
@@ -900,32 +862,12 @@ def _attend(m: Recorder) -> None:
     if c.parts > 1:
         parts = m.slot("o", 0)
         m.commit(parts)
-    leaf.load_sinks(m, sinks, m.operand("attn_sink"), walk.head0, hb, share, thread)
+    leaf.load_sinks(m, sinks, walk.head0, hb, share)
     leaf.load_queries(
-        m,
-        m.buffer("q_s"),
-        m.operand("q_nope"),
-        walk.row,
-        walk.head0,
-        k.heads,
-        hb,
-        LATENT_DIM,
-        which * dims,
-        dims,
-        thread,
+        m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, hb, LATENT_DIM, which * dims, dims
     )
     leaf.load_queries(
-        m,
-        m.buffer("qpe_s"),
-        m.operand("q_pe"),
-        walk.row,
-        walk.head0,
-        k.heads,
-        hb,
-        ROPE_DIM,
-        which * rope,
-        rope,
-        thread,
+        m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, hb, ROPE_DIM, which * rope, rope
     )
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
@@ -940,10 +882,10 @@ def _attend(m: Recorder) -> None:
             m.await_products()
             x = m.slot("x", it)
             m.commit(x)
-            leaf.send_scores(m, scores, m.sender(x.x_s, x), rank, slices, thread)
+            leaf.send_scores(m, scores, m.sender(x.x_s, x), rank, slices)
             m.wait("x", it)
-            leaf.add_scores(m, scores, x.x_s, slices, thread)
-            leaf.mask_scores(m, scores, low, high, m.scalar("sm_scale"), thread)
+            leaf.add_scores(m, scores, x.x_s, slices)
+            leaf.mask_scores(m, scores, low, high)
             _softmax_of_tile(m, hb)
             m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
             m.release(kv)
@@ -953,7 +895,7 @@ def _attend(m: Recorder) -> None:
         m.comment("The CTAs that hold this slice trade quads of O, so that each merges its share of them.")
         leaf.send_parts(m, acc, top, m.sender(parts.o_s, parts), rank, slices, c.parts, hb, thread)
         m.wait("o", 0)
-        leaf.merge_sent(m, quads, lses, parts.o_s, c.parts, thread)
+        leaf.merge_sent(m, quads, lses, parts.o_s, c.parts)
     else:
         leaf.unmerged(m, quads, lses, acc, top, hb)
     clusters = m.let("clusters", m.dim("splits") // k.cluster)
@@ -993,28 +935,12 @@ def _attend(m: Recorder) -> None:
                 hb,
                 thread,
             )
-        leaf.store_result(
-            m,
-            m.operand("out"),
-            m.operand("lse"),
-            quads,
-            lses,
-            sinks,
-            walk.row,
-            walk.head0,
-            k.heads,
-            share,
-            which,
-            dims,
-            hb,
-            m.scalar("lse_scale"),
-            thread,
-        )
+        leaf.store_result(m, quads, lses, sinks, walk.row, walk.head0, share, which, dims, hb)
 
 
 def _attend_half(m: Recorder, side: int) -> None:
     """Heads on M: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
-    c, it, thread = m.c, name("it"), m.thread
+    c, it = m.c, name("it")
     own, other = SIDES[side], SIDES[1 - side]
     scores, acc, sums, peak, factor, sinks = (
         m.buffer(f"{text}_{own}") for text in ("scores", "acc", "sums", "peak", "factor", "sinks")
@@ -1026,7 +952,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         """To the next tile with a valid id; `live` says whether there is one."""
         m.set(live, False)
         for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
-            leaf.vote(m, name("in_low"), name("in_high"), live, low, high, m.dim("n"))
+            leaf.vote(m, name("in_low"), name("in_high"), live, low, high)
             m.set(turn, turn + 1)
             ids = (m.operand("indices"), m.dim("topk"), walk.row)
             leaf.read_ids(m, low, high, *ids, turn, walk.turns, walk.split, walk.splits, m.lane)
@@ -1037,7 +963,7 @@ def _attend_half(m: Recorder, side: int) -> None:
     def join(tile: Value) -> tuple[Slot, Slot]:
         """Add the other's half of a tile."""
         kv, p = m.wait(f"kv_{other}", tile), m.wait(f"p_{other}", tile)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"), thread)
+        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
         return p, kv
 
@@ -1054,15 +980,15 @@ def _attend_half(m: Recorder, side: int) -> None:
         joined = () if first else join(it - 1 if side == 0 else it)
         m.await_products(0 if first else 1)
         valid = name(("in_low", "in_high")[side])
-        leaf.mask_columns(m, scores, valid, m.scalar("sm_scale"), thread)
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2, thread)
+        leaf.mask_columns(m, scores, valid)
+        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         p = m.acquire(f"p_{own}", it)
         weights = getattr(p, f"p_s_{own}")
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak, thread)
-        leaf.store_rows(m, weights, scores, thread)
+        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        leaf.store_rows(m, weights, scores)
         m.commit(p)
         let_go(*joined)
-        leaf.rescale_rows(m, acc, factor, thread)
+        leaf.rescale_rows(m, acc, factor)
         m.wait(f"p_{own}", it)
         add(f"pv_{own}", weights, ckv)
         walk_on(walk)
@@ -1070,7 +996,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         m.set(it, it + 1)
 
     for walk in _segments(m):
-        leaf.load_row_sinks(m, sinks, m.operand("attn_sink"), walk.head0, thread)
+        leaf.load_row_sinks(m, sinks, walk.head0)
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
@@ -1086,9 +1012,9 @@ def _attend_half(m: Recorder, side: int) -> None:
         if side == 0:
             with m.when(it > begin):
                 let_go(*join(it - 1))
-        leaf.share_sums(m, sums, red, side, thread)
+        leaf.share_sums(m, sums, red, side)
         m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side, thread)
+        leaf.total_rows(m, sums, peak, factor, red, side)
         _end_of_segment(m, walk, q, side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
@@ -1116,20 +1042,7 @@ def _end_of_segment(m: Recorder, walk: _Walk, q: Slot, side: int) -> None:
                 m, acc, factor, sums, *scratch, walk.row, splits, parts, walk.head0, m.k.heads, side, thread
             )
         leaf.store_result_rows(
-            m,
-            m.operand("out"),
-            m.operand("lse"),
-            acc,
-            factor,
-            sums,
-            sinks,
-            walk.row,
-            walk.head0,
-            m.k.heads,
-            q.q_s.columns(side * m.c.half, m.c.half),
-            m.scalar("lse_scale"),
-            side,
-            thread,
+            m, acc, factor, sums, sinks, walk.row, walk.head0, q.q_s.columns(side * m.c.half, m.c.half), side
         )
 
 
@@ -1138,17 +1051,13 @@ def _gather_units(m: Recorder) -> None:
     it, rows = name("it"), m.buffer("rows")
     for _ in _live_tiles(m):
         with m.when(name("live", "bool")):
-            leaf_sm100.spread_ids(
-                m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), m.thread
-            )
+            leaf_sm100.spread_ids(m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in m.loop("c", UNITS):
                 kv = m.acquire("kv", it * UNITS + c)
-                leaf_sm100.gather_columns(
-                    m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows, m.thread
-                )
+                leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows)
                 m.commit(kv)
             pe = m.acquire("pe", it)
-            leaf_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM, rows, m.thread)
+            leaf_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM, rows)
             m.commit(pe)
             m.set(it, it + 1)
     _end_of_cluster(m)
@@ -1159,18 +1068,7 @@ def _gather_rows(m: Recorder) -> None:
     it, rows, walk = name("it"), m.buffer("rows"), _Walk.named(m)
 
     def read(turn: Value) -> None:
-        leaf_sm100.read_rows(
-            m,
-            rows,
-            m.operand("indices"),
-            m.dim("topk"),
-            walk.row,
-            turn,
-            walk.turns,
-            walk.split,
-            walk.splits,
-            m.lane,
-        )
+        leaf_sm100.read_rows(m, rows, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
 
     read(0)
     for turn in _live_tiles(m):
@@ -1199,19 +1097,19 @@ def _gather_tokens(m: Recorder) -> None:
     for turn in _live_tiles(m, more=1):
         with m.when(name("live", "bool") | turn.equals(name("turns"))):
             leaf_sm100.spread_pairs(
-                m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"), thread
+                m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high")
             )
             for c in range(UNITS):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
-                    leaf_sm100.dequantise_unit(m, kv.kv_s, words, c, thread)
+                    leaf_sm100.dequantise_unit(m, kv.kv_s, words, c)
                     m.commit(kv)
                 if c:
                     leaf_sm100.load_unit(m, words, c - 1, cache, rows, thread)
             leaf_sm100.load_unit(m, words, UNITS - 1, cache, rows, thread)
             with m.when(it > 0):
                 pe = m.acquire("pe", it - 1)
-                leaf_sm100.store_rope(m, pe.pe_s, words, thread)
+                leaf_sm100.store_rope(m, pe.pe_s, words)
                 m.commit(pe)
             leaf_sm100.load_rest(m, words, cache, rows, thread)
             m.set(it, it + 1)
@@ -1264,9 +1162,7 @@ def _softmax(m: Recorder) -> None:
     )
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        leaf_sm100.load_block(
-            m, target, m.operand(operand), walk.row, walk.head0, k.heads, hb, c.n, width, thread
-        )
+        leaf_sm100.load_block(m, target, m.operand(operand), walk.row, walk.head0, hb, c.n, width)
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
@@ -1275,16 +1171,16 @@ def _softmax(m: Recorder) -> None:
         with m.when(name("live", "bool")):
             red = m.buffer("red_s", it)
             s = m.wait("s", it)
-            leaf_sm100.read_scores(m, scores, s.view(), thread)
+            leaf_sm100.read_scores(m, scores, s.view())
             m.release(s)
-            leaf.mask_scores(m, scores, name("in_low"), name("in_high"), m.scalar("sm_scale"), thread)
-            leaf.column_maxima(m, risen, scores, thread)
-            leaf.share_columns(m, red, risen, thread)
+            leaf.mask_scores(m, scores, name("in_low"), name("in_high"))
+            leaf.column_maxima(m, risen, scores)
+            leaf.share_columns(m, red, risen)
             m.meet("softmax")
-            leaf.join_maxima(m, top, red, thread)
+            leaf.join_maxima(m, top, red)
             leaf_sm100.outgrown(m, grown, top, peak, RESCALE_LOG2)
             with m.when(grown):
-                leaf_sm100.raise_reference(m, peak, top, sums, stat, thread)
+                leaf_sm100.raise_reference(m, peak, top, sums, stat)
                 m.meet("softmax")
                 with m.when(it > 0):
                     o = m.wait("o", it - 1)
@@ -1301,10 +1197,10 @@ def _softmax(m: Recorder) -> None:
             m.commit(p)
             m.set(it, it + 1)
     red = m.buffer("red_s", it)
-    leaf.column_sums(m, risen, sums, thread)
-    leaf.share_columns(m, red, risen, thread)
+    leaf.column_sums(m, risen, sums)
+    leaf.share_columns(m, red, risen)
     m.meet("softmax")
-    leaf.join_sums(m, top, red, thread)
+    leaf.join_sums(m, top, red)
     alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
     sink, out, lse = m.operand("attn_sink"), m.operand("out"), m.operand("lse")
     o_partial, lse_partial = m.operand("o_partial"), m.operand("lse_partial")
