@@ -759,7 +759,7 @@ def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
 
 def _attend_whole(m: Recorder) -> None:
     """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
-    k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
+    k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
     hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("attend").threads
     scores, acc, sums, top, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak"))
     for target, q, width in (("q_s", "q_nope", LATENT_DIM), ("qpe_s", "q_pe", ROPE_DIM)):
@@ -780,32 +780,16 @@ def _attend_whole(m: Recorder) -> None:
             m.release(kv)
             m.set(it, it + 1)
     _total(m)
-    scratch = (m.operand("o_partial"), m.operand("lse_partial"))
-    result = (m.operand("attn_sink"), m.operand("out"), m.operand("lse"))
 
     def merge(rank: Value, count: int) -> None:
-        leaf.merge_splits(
-            m,
-            *scratch,
-            *result,
-            walk.row,
-            walk.head0,
-            hb,
-            k.heads,
-            splits,
-            m.scalar("lse_scale"),
-            rank * count,
-            count,
-            thread,
-            threads,
-        )
+        leaf.merge_splits(m, walk.row, walk.head0, hb, rank * count, count, threads)
 
     last = m.var("last", True, "bool")
     if k.cluster > 1:
         m.comment(
             "The cluster meets once its partials are written; each CTA then merges its share of the row."
         )
-        leaf.write_partial(m, acc, top, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, thread)
+        leaf.write_partial(m, acc, top, walk.row, walk.split, walk.head0)
         m.cluster_arrive()
         m.cluster_wait()
         with m.when(splits > k.cluster):
@@ -816,9 +800,9 @@ def _attend_whole(m: Recorder) -> None:
             merge(m.block(1), hb * 128 // k.cluster)
         return
     with m.when(splits.equals(1)):
-        leaf.write_outputs(m, acc, top, *result, walk.row, walk.head0, k.heads, m.scalar("lse_scale"), thread)
+        leaf.write_outputs(m, acc, top, walk.row, walk.head0)
     with m.otherwise():
-        leaf.write_partial(m, acc, top, *scratch, walk.row, splits, walk.split, walk.head0, k.heads, thread)
+        leaf.write_partial(m, acc, top, walk.row, walk.split, walk.head0)
         m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
         with m.when(last):
             merge(0, hb * 128)
@@ -900,41 +884,12 @@ def _attend(m: Recorder) -> None:
         leaf.unmerged(m, quads, lses, acc, top, hb)
     clusters = m.let("clusters", m.dim("splits") // k.cluster)
     last = m.var("last", True, "bool")
-    scratch = (m.operand("o_partial"), m.operand("lse_partial"))
     with m.when(clusters > 1):
-        leaf.leave_part(
-            m,
-            quads,
-            lses,
-            *scratch,
-            walk.row,
-            m.dim("splits"),
-            m.block(2) * k.cluster + rank,
-            walk.head0,
-            share,
-            k.heads,
-            hb,
-            thread,
-        )
+        leaf.leave_part(m, quads, lses, walk.row, m.block(2) * k.cluster + rank, walk.head0, share, hb)
         m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + rank, clusters, "attend")
     with m.when(last):
         with m.when(clusters > 1):
-            leaf.merge_parts(
-                m,
-                quads,
-                lses,
-                *scratch,
-                walk.row,
-                m.dim("splits"),
-                rank,
-                k.cluster,
-                clusters,
-                walk.head0,
-                share,
-                k.heads,
-                hb,
-                thread,
-            )
+            leaf.merge_parts(m, quads, lses, walk.row, rank, k.cluster, clusters, walk.head0, share, hb)
         leaf.store_result(m, quads, lses, sinks, walk.row, walk.head0, share, which, dims, hb)
 
 
@@ -1000,7 +955,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
-        begin = m.let("begin", it)
+        begin = m.let("begin", it) if side == 0 else it
         m.set(turn, 0)
         walk_on(walk)
         q = m.wait("q", name("done"))
@@ -1023,24 +978,18 @@ def _attend_half(m: Recorder, side: int) -> None:
 
 def _end_of_segment(m: Recorder, walk: _Walk, q: Slot, side: int) -> None:
     """Heads on M: the result, or a part of it, which the last CTA to come merges with the others'. The queries are done with."""
-    own, thread, share, span = SIDES[side], m.thread, name("share"), name("span")
+    own, share, span = SIDES[side], name("share"), name("span")
     acc, factor, sums, sinks = (m.buffer(f"{text}_{own}") for text in ("acc", "factor", "sums", "sinks"))
-    last, splits = m.var("last", True, "bool"), m.dim("splits")
-    scratch = (m.operand("o_partial"), m.operand("lse_partial"))
-    blocks = m.c.head_blocks
+    last, blocks = m.var("last", True, "bool"), m.c.head_blocks
     from_cta = m.let("from_cta", walk.row * span // share)
     parts = m.let("parts", (walk.row * span + m.dim("topk") // m.k.tile - 1) // share - from_cta + 1)
     with m.when(parts > 1):
         part = m.block(0) // blocks - from_cta
-        leaf.leave_rows(
-            m, acc, factor, sums, *scratch, walk.row, splits, part, walk.head0, m.k.heads, side, thread
-        )
+        leaf.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
         m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + m.block(0) % blocks, parts, "attend")
     with m.when(last):
         with m.when(parts > 1):
-            leaf.merge_rows(
-                m, acc, factor, sums, *scratch, walk.row, splits, parts, walk.head0, m.k.heads, side, thread
-            )
+            leaf.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
         leaf.store_result_rows(
             m, acc, factor, sums, sinks, walk.row, walk.head0, q.q_s.columns(side * m.c.half, m.c.half), side
         )

@@ -452,7 +452,6 @@ def right(
             acc_right.fill(0.0)
             sums_right.fill(0.0)
             peak_right.fill(-Float32.inf)
-            begin = it
             turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
