@@ -14,6 +14,10 @@ PASS_CONFIGS = {
     "tl.disable_warp_specialized": True,
 }
 
+# Not the pass over a sampled row: a batch of it is 16 registers of which one is picked by a number known at run time, and
+# TileLang's kernels spilled 76 to 192 words.
+UNSPELLED = ("load_quads",)
+
 BINS = 2048
 """Bins of a histogram: eleven bits a digit."""
 
@@ -23,11 +27,8 @@ COARSE = 32
 OFFSET_BITS = 22
 """Low bits of a list entry's position: the column within its warp's run. The owning warp stands above them."""
 
-LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL, LARGEST = 0, 1, 2, 3, 4
-"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be, largest key."""
-
-LOWEST, INFINITE = 0x00800000, 0xFF800000
-"""Keys of the smallest finite score and of infinity."""
+LISTED, KEPT, LOWER_ABOVE, LOWER_EQUAL = 0, 1, 2, 3
+"""Counters: entries listed, entries kept for ranking, entries of lower ranks that are selected or may be."""
 
 SOURCE = r"""
 namespace dk {
@@ -101,43 +102,6 @@ __device__ __forceinline__ int entry_place(long long entry) { return ~static_cas
 
 __device__ __forceinline__ void set_bit(int* words, int bit) { atomicOr(words + (bit >> 5), 1 << (bit & 31)); }
 
-// Less the score that has a key: from zero, so that of zeros no sum is negative.
-__device__ __forceinline__ float less_score(unsigned key) {
-  int same = static_cast<int>(key);
-  return __fsub_rn(0.0f, __int_as_float(same ^ (~(same >> 31) | 0x80000000)));
-}
-__device__ __forceinline__ void load_quad(unsigned* bits, const float* from) {
-  uint4 quad = __ldg(reinterpret_cast<const uint4*>(from));
-  bits[0] = quad.x, bits[1] = quad.y, bits[2] = quad.z, bits[3] = quad.w;
-}
-// A bit for each score that with `less` is not negative, as NaN is not.
-template <int SIZE>
-__device__ __forceinline__ int reaching(const unsigned* bits, float less) {
-  unsigned below = 0;
-#pragma unroll
-  for (int j = SIZE - 1; j >= 0; j--)
-    below = __funnelshift_l(__float_as_uint(__fadd_rn(__uint_as_float(bits[j]), less)), below, 1);
-  return ~below & ((1u << SIZE) - 1);
-}
-// Word `j` of registers that no address can be taken of.
-template <int SIZE>
-__device__ __forceinline__ unsigned pick(const unsigned* bits, int j) {
-  if constexpr (SIZE == 1) return bits[0];
-  else {
-    unsigned half[SIZE / 2];
-#pragma unroll
-    for (int i = 0; i < SIZE / 2; i++) half[i] = j & 1 ? bits[2 * i + 1] : bits[2 * i];
-    return pick<SIZE / 2>(half, j >> 1);
-  }
-}
-__device__ __forceinline__ unsigned sampled_bits(const float* from, bool wanted) {
-  return wanted ? __ldg(reinterpret_cast<const unsigned*>(from)) : 0xFF800000u;
-}
-__device__ __forceinline__ void note_largest(int* most, unsigned key) {
-  key = __reduce_max_sync(ALL, key);
-  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<unsigned*>(most), key);
-}
-
 // Where CTA `rank` of the cluster keeps what this one keeps at `own`.
 __device__ __forceinline__ unsigned peer_address(const void* own, int rank) {
   unsigned remote;
@@ -193,10 +157,6 @@ entry_key = external("uint32", "dk::entry_key")
 entry_place = external("int32", "dk::entry_place")
 entry_before = external("bool", "dk::entry_before")
 page_of = external("int32", "dk::page_of")
-less_score = external("float32", "dk::less_score")
-load_quad = external("handle", "dk::load_quad")
-sampled_bits = external("uint32", "dk::sampled_bits")
-note_largest = external("handle", "dk::note_largest")
 set_bit = external("handle", "dk::set_bit")
 peer_load = external("uint64", "dk::peer_load")
 peer_store = external("handle", "dk::peer_store")
@@ -240,98 +200,6 @@ def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
     """The columns of a row, [start, last)."""
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
-
-
-@T.macro
-def load_sample(bits, logits, row, stride, start, last, every, warp, warps, lane):
-    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
-
-    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
-    """
-    for j in T.unroll(bits.shape[0]):
-        own = ((start >> 5) + (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))) * 32 + lane
-        bits[j] = sampled_bits(T.address_of(logits[row, own]), (own >= start) & (own < last))
-
-
-@T.macro
-def load_quads(bits, logits, row, stride, column, lane):
-    """Bit patterns of columns `column + 128 * i + 4 * lane` and the three behind; a batch that would end past the row is
-    its last one instead."""
-    for i in T.unroll(bits.shape[0] // 4):
-        load_quad(
-            T.address_of(bits[4 * i]),
-            T.address_of(logits[row, T.min(column, stride - 32 * bits.shape[0]) + 4 * lane + 128 * i]),
-        )
-
-
-@T.macro
-def read_bottom(bottom: T.Ref, less: T.Ref, end, span):
-    """The threshold that a sample gives: the smallest key of a range, at least that of the smallest finite score.
-
-    `less` is less its score: the sum with a score is negative below.
-    """
-    bottom = T.min(T.max(end - span, T.uint32(LOWEST)), T.uint32(INFINITE))
-    less = less_score(bottom)
-
-
-@T.macro
-def list_above(
-    listed: T.Ref, bits, entries, counters, less, column, origin, start, last, stride, room, lane,
-):  # fmt: skip
-    """List a batch of load_quads, as bit patterns: what with `less` is not negative, while there is room for `room`.
-
-    Positions count from `origin`. `listed` is then how many there are, as far as this warp knows.
-    """
-    left, through, slot, at, j = zeros(5)
-    at = T.min(column, stride - 32 * bits.shape[0])
-    if (at < T.max(start, column)) | (at + 32 * bits.shape[0] > last):
-        for i in T.unroll(bits.shape[0]):
-            j = at + 4 * lane + i // 4 * 128 + i % 4
-            if (j < T.max(start, column)) | (j >= last):
-                bits[i] = T.uint32(0xFF800000)
-    left = external("int32", f"dk::reaching<{bits.shape[0]}>")(T.address_of(bits[0]), less)
-    through = scan(popc(left))
-    if shuffle(through, 31) > 0:
-        if lane == 31:
-            slot = T.atomic_add(counters[LISTED], through, return_prev=True)
-        slot = shuffle(slot, 31)
-        listed = slot + shuffle(through, 31)
-        if listed <= room:
-            slot = slot + through - popc(left)
-            while left != 0:
-                j = 31 - clz(left)
-                left = left ^ (1 << j)
-                entries[slot] = make_entry(
-                    external("uint32", f"dk::pick<{bits.shape[0]}>")(T.address_of(bits[0]), j),
-                    at - origin + 4 * lane + (j >> 2) * 128 + (j & 3),
-                )
-                slot = slot + 1
-
-
-@T.macro
-def read_listed(listed: T.Ref, counters):
-    """Keys that were listed, or for which there was no room."""
-    listed = counters[LISTED]
-
-
-@T.macro
-def key_entries(entries, total, counters, thread, threads, lane):
-    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
-    largest = T.alloc_var("uint32", init=0)
-    key = T.alloc_var("uint32", init=0)
-    for i in rolled(ceildiv(total, threads)):
-        if i * threads + thread < total:
-            key = order_key(entry_key(entries[i * threads + thread]))
-            entries[i * threads + thread] = make_entry(key, entry_place(entries[i * threads + thread]))
-            largest = T.max(largest, key)
-    note_largest(T.address_of(counters[LARGEST]), largest)
-
-
-@T.macro
-def read_largest(end: T.Ref, span: T.Ref, counters, bottom):
-    """The range from `bottom` to the largest key of the list."""
-    end = T.cast(counters[LARGEST], "uint32")
-    span = T.cast(counters[LARGEST], "uint32") - bottom
 
 
 @T.macro
@@ -836,55 +704,6 @@ def emit_sparse(
             place = place + 1
             word = word & (word - T.uint32(1))
         at = at + shuffle(through, 31)
-
-
-@T.macro
-def count_marks(slot: T.Ref, sums, above, first, words, warp, lane):
-    """Count the warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive words each."""
-    own, through = zeros(2)
-    for i in rolled(ceildiv(words, 32)):
-        if lane * ceildiv(words, 32) + i < words:
-            own = own + popc(above[first + lane * ceildiv(words, 32) + i])
-    through = scan(own)
-    if lane == 31:
-        sums[warp] = through
-    slot = through - own
-
-
-@T.macro
-def place_marks(placed, slot, sums, above, first, words, position, warp, lane):
-    """Positions of the warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
-    word = T.alloc_var("uint32", init=0)
-    place, own = zeros(2)
-    if lane < warp:
-        place = sums[lane]
-    place = slot + warp_sum(place)
-    for i in rolled(ceildiv(words, 32)):
-        own = lane * ceildiv(words, 32) + i
-        word = T.uint32(0)
-        if own < words:
-            word = T.cast(above[first + own], "uint32")
-        while word != T.uint32(0):
-            placed[place] = position + own * 32 + ffs(T.cast(word, "int32")) - 1
-            place = place + 1
-            word = word & (word - T.uint32(1))
-
-
-@T.macro
-def write_ids(
-    indices, row, k, placed, block_table, max_pages, line, page_size, inverse, thread, threads,
-):  # fmt: skip
-    """Write the ids of `k` positions."""
-    page = T.alloc_var("int32", init=0)
-    for i in rolled(ceildiv(k, threads)):
-        if i * threads + thread < k:
-            if page_size > 0:
-                page = page_of(inverse, page_size, placed[i * threads + thread])
-                indices[row, i * threads + thread] = (
-                    block_table[line, page] * page_size + placed[i * threads + thread] - page * page_size
-                )
-            else:
-                indices[row, i * threads + thread] = placed[i * threads + thread]
 
 
 @T.macro
