@@ -103,6 +103,15 @@ def test_what_leaves_work_out_is_timed_and_stays_marked_as_wrong():
     assert row["us"] == 1.0 and row["ok"] is False and row["failures"]
 
 
+def test_a_result_that_is_off_by_nan_leaves_a_record_that_can_be_written(tmp_path):
+    to = base.Recorder()
+    to.row("less", lambda: {"us": 1.0}, partial(comparison, float("nan")), measurement_only=True)
+    to.row("more", lambda: {"us": 1.0}, partial(comparison, float("inf")), measurement_only=True)
+    base.write({"schema": base.SCHEMA, "rows": to.rows}, tmp_path / "x.json")
+    found = base.read(tmp_path / "x.json")["rows"]
+    assert [(row["ok"], row["checks"]) for row in found] == [(False, {"error": None})] * 2
+
+
 def test_a_row_that_raises_is_kept_and_the_next_one_is_measured():
     to = base.Recorder()
     to.row("bad", lambda: {"us": 1 / 0}, kind="a")
