@@ -102,7 +102,9 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="folder of the records")
     parser.add_argument("--limit", type=float, default=440.0, help="seconds for everything")
     parser.add_argument("--only", help="names of cases, separated by commas")
-    parser.add_argument("--precompile", action="store_true", help="write OUT/generated and OUT/bundle, no GPU")
+    parser.add_argument(
+        "--precompile", action="store_true", help="write OUT/generated and OUT/bundle, no GPU"
+    )
     options = parser.parse_args()
     if options.precompile:
         precompile(options.out.absolute())

@@ -147,7 +147,9 @@ def main() -> int:
         print(f"wrong: {result[0, 0].item()} and {result[1, 0].item()}, not {EXPECTED}", file=sys.stderr)
         return 1
     rows = judged([int(statistics.median(each)) for each in zip(*found, strict=True)])
-    print(f"{gpu}\n\n| region | known clocks | measured | less `empty` | off |\n| --- | --- | --- | --- | --- |")
+    print(
+        f"{gpu}\n\n| region | known clocks | measured | less `empty` | off |\n| --- | --- | --- | --- | --- |"
+    )
     for row in rows:
         off = "-" if row["off"] is None else f"{row['off']:+.1%}"
         print(f"| {row['region']} | {row['known']} | {row['measured']} | {row['net']} | {off} |")

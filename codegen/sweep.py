@@ -184,12 +184,18 @@ def instance_of(variant: Variant, probe: int = 0, **changed: Any) -> Instance:
     for name, value in changed.items():
         if name not in knobs:
             raise UnknownNameError(
-                f"knob of {variant.id}", expected="a knob", got=repr(name), fix=did_you_mean(name, knobs)
+                f"knob of {variant.id}",
+                expected="a knob",
+                got=repr(name),
+                fix=did_you_mean(name, list(knobs)),
             )
         known = next(k for k in program.knobs if k.name == name).values(MOST_LEVELS)
         if value not in known:
             raise InvalidArgumentError(
-                f"knob {name}", expected=" or ".join(map(str, known)), got=repr(value), fix="choose one of them"
+                f"knob {name}",
+                expected=" or ".join(map(str, known)),
+                got=repr(value),
+                fix="choose one of them",
             )
         knobs[name] = value
     if probe:

@@ -41,6 +41,10 @@ TRACED = 12.0
 """Microseconds of the timeline that a record keeps."""
 
 
+Spent = Mapping[str, Mapping[str, float]]
+"""Cycles a tile by role and region; "all" is a role's whole time."""
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A committed variant and what of its knobs is changed.
@@ -53,10 +57,18 @@ class Schedule:
     changed: Mapping[str, Any] = field(default_factory=dict)
     wrong: bool = False
 
+    @property
+    def committed(self) -> Variant:
+        """What it changes."""
+        return variants.get(f"{OP}__cutedsl_sm90a__{self.base}")
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        return {**self.committed.knobs, **self.changed}
+
     def variant(self, probe: int = 0) -> Variant:
         """Its variant, rendered where the generated set has none."""
-        held = variants.get(f"{OP}__cutedsl_sm90a__{self.base}")
-        return regions.rendered(held, **self.changed, **({PROBE.name: probe} if probe else {}))
+        return regions.rendered(self.committed, **self.changed, **({PROBE.name: probe} if probe else {}))
 
 
 SQUARE, WIDE = "fp16_d128_n128_st2_o0_c1_z2", "fp16_d128_n80_st2_o0_c2_w3_z2"
@@ -125,13 +137,14 @@ def floor(knobs: Mapping[str, Any]) -> float:
     return 4.0 * 64 * knobs["groups"] * knobs["tile"] * knobs["dim"] / FLOPS_PER_CLOCK
 
 
-def cycles(call: Prepared) -> dict[str, dict[str, float]]:
-    """Cycles a tile by role and region, the mean over warps, behind warm-ups; "all" is a role's whole time."""
+def cycles(call: Prepared) -> Spent:
+    """What a launch spent, the mean over warps, behind warm-ups."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()
     layout = programs.get(OP).probes(call.variant.knobs, get_arch(call.variant.arch))
-    count, found = tiles(call.variant.knobs, call.dims), {}
+    count = tiles(call.variant.knobs, call.dims)
+    found: dict[str, dict[str, float]] = {}
     for role, names in layout.regions.items():
         spent = layout.read(call.operands["probe"], role)
         each = spent.spent.double().mean((0, 1)) / count
@@ -144,33 +157,29 @@ def measure(to: Recorder) -> None:
     inputs = draw()
     expected = problems.get(OP).reference(WORKLOAD.form, inputs)
     flops = sum(problems.get(OP).flops(WORKLOAD.form, WORKLOAD.params).values())
-    plain: Prepared | None = None
-    counted: dict[str, dict[str, dict[str, float]]] = {}
+    counted: dict[str, Spent] = {}
+
+    def timed(name: str, schedule: Schedule) -> dict[str, Any]:
+        plain, call = (prepare(each.variant(), inputs) for each in (SCHEDULES["128x128"], schedule))
+        found = bench.paired([plain], [call], rounds=7).to_dict()
+        counted[name] = cycles(prepare(schedule.variant(SUMS), inputs))
+        tflops = flops / found["b_us"] / 1e6
+        return {**found, "tflops": tflops, "cycles": counted[name]["attend"]["all"], "regions": counted[name]}
+
+    def checked(schedule: Schedule) -> Comparison:
+        return _checked(prepare(schedule.variant(), inputs), inputs, expected)
+
     for name, schedule in SCHEDULES.items():
-
-        def timed(schedule: Schedule = schedule, name: str = name) -> dict[str, Any]:
-            call = prepare(schedule.variant(), inputs)
-            found = bench.paired([plain or call], [call], rounds=9).to_dict()
-            found["tflops"] = flops / found["b_us"] / 1e6
-            probed = prepare(schedule.variant(SUMS), inputs)
-            counted[name] = cycles(probed)
-            return found | {"cycles": counted[name]["attend"]["all"], "regions": counted[name]}
-
-        row = to.row(
+        to.row(
             name,
-            timed,
-            lambda schedule=schedule: _checked(prepare(schedule.variant(), inputs), inputs, expected),
+            partial(timed, name, schedule),
+            partial(checked, schedule),
             measurement_only=schedule.wrong,
             kind="schedule",
         )
-        if name == "128x128" and "a_us" in row:
-            plain = prepare(schedule.variant(), inputs)
-    for row in region_rows(counted):
-        to.rows.append(row)
-    for row in product_rows(counted):
-        to.rows.append(row)
+    to.rows += derived(counted)
+    to.notes += notes(counted)
     to.row("128x128", partial(_traced, inputs), kind="timeline")
-    to.notes += [pace(counted, name) for name in ("128x128", "192x80") if f"{name} no softmax" in counted]
 
 
 def _traced(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,8 +195,24 @@ def _traced(inputs: Mapping[str, Any]) -> dict[str, Any]:
     kept = [
         {"name": row.name, "spans": [_cut(span, end) for span in row.spans if span[1] < end + TRACED and span[2] > end]}
         for row in shown
+        if row.name != timeline.TENSOR_CORE
     ]  # fmt: skip
     return {"lines": kept, "cycles_per_ns": regions.cycles_per_ns(run)}
+
+
+def busy(row: Mapping[str, Any]) -> timeline.Row:
+    """When the tensor cores multiply, from the record of a timeline: in the order of issue, each as long as it must take.
+
+    A product of 64x128x128 begins where its issue does, or where the one before ends.
+    """
+    takes = floor(SCHEDULES[row["name"]].knobs) / SCHEDULES[row["name"]].knobs["groups"] / 2
+    issues = sorted((begin, region) for line in row["lines"] for region, begin, _ in line["spans"] if region.startswith("multiply "))  # fmt: skip
+    spans, end = [], 0.0
+    for begin, region in issues:
+        begin = max(begin, end)
+        end = begin + takes / row["cycles_per_ns"] / 1e3
+        spans.append((region.replace("multiply", "product"), begin, end))
+    return timeline.Row(0, 0, timeline.TENSOR_CORE, tuple(spans))
 
 
 def _cut(span: tuple[str, float, float], begin: float) -> tuple[str, float, float]:
@@ -195,20 +220,35 @@ def _cut(span: tuple[str, float, float], begin: float) -> tuple[str, float, floa
     return name, round(max(first - begin, 0.0), 4), round(min(last - begin, TRACED), 4)
 
 
-def region_rows(counted: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterable[dict[str, Any]]:
-    """A row a region of the schedules that give right results, where it is a hundredth of its role or more."""
+def spent_of(record: Record) -> dict[str, Spent]:
+    """What the schedules of a record spent."""
+    return {row["name"]: row["regions"] for row in rows_of(record, "schedule") if "regions" in row}
+
+
+def derived(counted: Mapping[str, Spent]) -> list[dict[str, Any]]:
+    """The rows that follow from the cycles of each schedule."""
+    return [*region_rows(counted), *product_rows(counted)]
+
+
+def notes(counted: Mapping[str, Spent]) -> list[str]:
+    """What paces the schedules that also ran without their softmax."""
+    return [pace(counted, name) for name in SHOWN if {name, f"{name} no softmax"} <= counted.keys()]
+
+
+def region_rows(counted: Mapping[str, Spent]) -> Iterable[dict[str, Any]]:
+    """A row a region of the schedules that give right results, where it is a fiftieth of its role or more."""
     for name in SHOWN:
         for role, spent in counted.get(name, {}).items():
             shares = {region: ticks / spent["all"] for region, ticks in spent.items()}
             for region in sorted(spent, key=lambda region: -spent[region]):
-                if shares[region] >= 0.01:
+                if shares[region] >= 0.02:
                     yield {
                         "name": f"{name}, {role}: {region}", "kind": "region", "cycles": spent[region], "share": shares[region],
                         "source": "measured",
                     }  # fmt: skip
 
 
-def product_rows(counted: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Iterable[dict[str, Any]]:
+def product_rows(counted: Mapping[str, Spent]) -> Iterable[dict[str, Any]]:
     """What the tensor cores do in a tile, and what products and softmax cost in the pipeline."""
 
     def row(name: str, source: str, ticks: float, of: float | None = None) -> dict[str, Any]:
@@ -216,29 +256,23 @@ def product_rows(counted: Mapping[str, Mapping[str, Mapping[str, float]]]) -> It
         return {"name": name, "kind": "product", "cycles": ticks, **share, "source": source}
 
     yield row("one product of 64x128x128", "derived", floor({"groups": 1, "tile": 128, "dim": 128}) / 2)
-    for name, schedule in SCHEDULES.items():
-        if name not in counted:
-            continue
-        spent = counted[name]["attend"]
-        knobs = {
-            "groups": schedule.changed.get("groups", 3 if schedule.base == WIDE else 2),
-            "tile": 80 if schedule.base == WIDE else 128, "dim": 128,
-        }  # fmt: skip
-        yield row(f"{name}: all products, and the share of the loop", "derived", floor(knobs), spent["all"])
-        if "no overlap" in name:
-            yield row(f"{name}: until Q K^T is done, behind its issue", "measured", spent["release k"])
-            yield row(f"{name}: until P V is done, behind that", "measured", spent["release v"])
-    for name in ("128x128", "one warpgroup", "192x80"):
-        less = counted.get(f"{name} no softmax")
-        if less and name in counted:
-            whole = counted[name]["attend"]["all"]
+    for name, roles in counted.items():
+        spent, least = roles["attend"], floor(SCHEDULES[name].knobs)
+        yield row(f"{name}: tensor cores busy", "derived", least, spent["all"])
+        if SCHEDULES[name].changed.get("ablation") == "nooverlap":
+            first = sum(spent[region] for region in ("multiply qk", "wait v", "multiply pv", "release k"))
+            yield row(f"{name}: Q K^T, from its issue until it is done", "measured", first, spent["all"])
             yield row(
-                f"{name}: what the softmax adds", "measured", whole - less["attend"]["all"], whole
+                f"{name}: P V, from then until it is done", "measured", spent["release v"], spent["all"]
             )
-            yield row(f"{name}: what a warpgroup's softmax takes", "measured", own_work(counted[name]), whole)
+        without = counted.get(f"{name} no softmax")
+        if without:
+            adds = spent["all"] - without["attend"]["all"]
+            yield row(f"{name}: what the softmax adds", "measured", adds, spent["all"])
+            yield row(f"{name}: a warpgroup's own arithmetic", "measured", own_work(roles), spent["all"])
 
 
-def own_work(roles: Mapping[str, Mapping[str, float]]) -> float:
+def own_work(roles: Spent) -> float:
     """Cycles a tile of a warpgroup's own arithmetic."""
     return sum(
         ticks
@@ -247,19 +281,20 @@ def own_work(roles: Mapping[str, Mapping[str, float]]) -> float:
     )
 
 
-def pace(counted: Mapping[str, Mapping[str, Mapping[str, float]]], name: str) -> str:
-    """What the loop would take for each of its parts alone: the part that takes most paces it.
-
-    That is the loop without its softmax, and a warpgroup's own arithmetic.
-    """
-    whole = counted[name]["attend"]["all"]
-    parts = {
-        "products": counted[f"{name} no softmax"]["attend"]["all"],
-        "softmax": own_work(counted[name]),
+def parts(counted: Mapping[str, Spent], name: str) -> dict[str, float]:
+    """What a tile takes for each part of the loop alone: without its softmax, and a warpgroup's own arithmetic."""
+    return {
+        "the products": counted[f"{name} no softmax"]["attend"]["all"],
+        "the softmax": own_work(counted[name]),
     }
-    longest = max(parts, key=lambda part: parts[part])
-    said = ", ".join(f"{part} alone {ticks:.0f}" for part, ticks in parts.items())
-    return f"{name}: {longest} pace the loop: of {whole:.0f} cycles a tile, {said}; neither hides {whole - parts[longest]:.0f}"
+
+
+def pace(counted: Mapping[str, Spent], name: str) -> str:
+    """Which part paces the loop: the one that takes most alone."""
+    whole, alone = counted[name]["attend"]["all"], parts(counted, name)
+    longest = max(alone, key=lambda part: alone[part])
+    said = ", ".join(f"{ticks:.0f} for {part} alone" for part, ticks in alone.items())
+    return f"{name} is paced by {longest}: {whole:.0f} cycles a tile, {said}; {whole - alone[longest]:.0f} are not hidden"
 
 
 def _target(name: str) -> Launch:
@@ -272,13 +307,15 @@ def _target(name: str) -> Launch:
 def figure(record: Record) -> Any:
     """The timeline of a CTA, and cycles a tile by region."""
     drawn, (left, right) = _figures.panels(2, "Attention, 4 x 4096, 64 heads on 8", record, 9.0)
-    lines = next(iter(rows_of(record, "timeline")), {"lines": []})["lines"]
-    if lines:
-        timeline.draw_rows(left, [timeline.Row(0, 0, line["name"], tuple(line["spans"])) for line in lines])
+    for row in rows_of(record, "timeline"):
+        warps = [timeline.Row(0, 0, line["name"], tuple(line["spans"])) for line in row["lines"]]
+        timeline.draw_rows(left, [*warps, busy(row)])
         left.grid(visible=False)
         left.set_xlabel("µs")
     for place, row in enumerate(rows_of(record, "schedule")):
-        spent = {region: t for region, t in row.get("regions", {}).get("attend", {}).items() if region != "all"}
+        spent = {
+            region: t for region, t in row.get("regions", {}).get("attend", {}).items() if region != "all"
+        }
         base = 0.0
         for region, colour in _colours(record).items():
             taken = spent.pop(region, 0.0) if region != "other" else sum(spent.values())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError, ToolchainError
-from ..tile.lang import Engine
+from ..tile.lang import Engine, Schedule
 from ..tile.probes import WarpTrace
 from .regions import CLOCKS, WAITS, Run, cycles_per_ns
 
@@ -117,13 +117,16 @@ def _products(
             if "tcgen05" in units:
                 done = next((end for end, _ in known if end > p.begin), p.end)
             else:
-                later = (
-                    q.end
-                    for q in warp.passages[place + 1 :]
-                    if q.region.startswith(("await products", "release "))
-                )
+                known_by = _known_by(schedule, p.region.split()[1:])
+                later = (q.end for q in warp.passages[place + 1 :] if q.region in known_by)
                 done = p.end if units == {"mma.sync"} else next(later, p.end)
             yield at(warp, p.begin), at(warp, done)
+
+
+def _known_by(schedule: Schedule, products: Sequence[str]) -> set[str]:
+    """Regions behind which these products are done: a wait for them all, or the release of what one of them reads."""
+    read = {operand for mma in schedule.mmas if mma.name in products for operand in (mma.a, mma.b)}
+    return {"await products", *(f"release {pipe.name}" for pipe in schedule.pipelines if read & set(pipe.buffers))}  # fmt: skip
 
 
 def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

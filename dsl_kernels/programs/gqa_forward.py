@@ -710,7 +710,12 @@ PROGRAM = TileProgram(
     bodies=bodies,
     bucket=bucket,
     counts=counts,
-    guards=(Guard("dtype", _form), Guard("dim", _dim), Guard("heads", _shared), Guard("measurement", _measured)),
+    guards=(
+        Guard("dtype", _form),
+        Guard("dim", _dim),
+        Guard("heads", _shared),
+        Guard("measurement", _measured),
+    ),
     launch=launch,
     useful=useful,
 )
