@@ -1,9 +1,14 @@
 """Every case on this GPU, in processes of their own, within one time limit: a record a case, and a log.
 
     python benchmarks/cases_session.py OUT [--limit 440] [--only reduction,transfers]
+    python benchmarks/cases_session.py OUT --precompile    # no GPU: the variants that a case alone launches
 
 A case that fails leaves its error in `session.json`, and the rest goes on. Counters are read after all times, by
 Nsight Compute where it is installed. Claims, pages and pictures are made from the records, without a GPU.
+
+Variants that are in no generated set (`gqa_regions`) are rendered and compiled when their case runs. Where there is no
+compiler, write them beforehand with --precompile, and name OUT/generated and OUT/bundle as DSL_KERNELS_GENERATED_DIR and
+DSL_KERNELS_BUNDLE_DIR.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ ORDER = {
     "transfers": 30,
     "triton_attention": 45,
     "split_k": 50,
+    "gqa_regions": 60,
     "gather_occupancy": 60,
     "dense_sparse": 60,
 }
@@ -65,6 +71,30 @@ def count(name: str, folder: Path, left: float) -> dict[str, Any]:
     return {"case": name, "counters": list(record["counters"]), "seconds": round(time.monotonic() - begin, 1)}
 
 
+def precompile(folder: Path) -> None:
+    """Write the generated set and the bundle that `gqa_regions` runs, with what it renders for itself."""
+    from codegen.emit import emit
+    from codegen.sweep import instance_of
+    from dsl_kernels import variants
+    from dsl_kernels.cases import gqa_regions
+    from dsl_kernels.runtime import bundle
+    from dsl_kernels.runtime.pool import compile_all
+
+    wanted = [
+        instance_of(variants.get(f"{gqa_regions.OP}__cutedsl_sm90a__{one.base}"), mode, **one.changed)
+        for one, mode in gqa_regions.every()
+    ]
+    emit(wanted, folder / "generated")
+    every = variants.in_folder(folder / "generated")
+    folders = {}
+    for outcome in compile_all(every):
+        if outcome.error is not None or outcome.folder is None:
+            raise SystemExit(f"{outcome.variant}: {outcome.error}")
+        folders[outcome.variant] = outcome.folder
+        print(f"{len(folders)} of {len(every)}: {outcome.variant} {outcome.seconds:.1f} s", flush=True)
+    bundle.write(folder / "bundle", every, folders, replace=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -72,7 +102,13 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="folder of the records")
     parser.add_argument("--limit", type=float, default=440.0, help="seconds for everything")
     parser.add_argument("--only", help="names of cases, separated by commas")
+    parser.add_argument(
+        "--precompile", action="store_true", help="write OUT/generated and OUT/bundle, no GPU"
+    )
     options = parser.parse_args()
+    if options.precompile:
+        precompile(options.out.absolute())
+        return 0
     end = time.monotonic() + options.limit
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = options.only.split(",") if options.only else list(ORDER)

@@ -230,6 +230,11 @@ def list_instances(
 def probe(
     name: Annotated[str, typer.Argument(metavar="VARIANT", help="Variant id.")],
     trace: Annotated[bool, typer.Option("--trace", help="The last regions one by one, not sums.")] = False,
+    off: Annotated[bool, typer.Option("--off", help="Without probes: for what --knob changes.")] = False,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Another value of a knob, one for measurement only too."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Add it to a generated set here, instead of one of its own in the cache."),
@@ -239,7 +244,8 @@ def probe(
     """Render a variant with probes in it, as `python -m dsl_kernels profile regions` runs it."""
     from dsl_kernels.runtime.cache import cache_root
 
-    instance = instance_of(_output.variant(name), TRACE if trace else SUMS)
+    changed = {key: int(value) if value.isdecimal() else value for key, _, value in (one.partition("=") for one in knob or ())}  # fmt: skip
+    instance = instance_of(_output.variant(name), 0 if off else TRACE if trace else SUMS, **changed)
     root = out or cache_root() / "generated" / "probes" / instance.id
     emit([instance], root, only=Filter(name=f"^{instance.id}$"))
     if as_json:

@@ -28,6 +28,8 @@ SHARED_LEAVES = "fragment"
 """The module of a DSL whose leaves are for every operation."""
 PROBE_LEAVES = "probes"
 """The module of a DSL with the leaves that read the clock."""
+MOST_LEVELS = 9
+"""A sweep level at which every knob has all of its values."""
 UNSPELLED = "UNSPELLED"
 """In a file of leaves, the names of those that its DSL does without: schedules that call one are another DSL's."""
 
@@ -170,10 +172,32 @@ def frame(backend: str) -> Path:
     return TEMPLATES / backend / FRAME
 
 
-def instance_of(variant: Variant, probe: int = 0) -> Instance:
-    """A generated variant as what it was rendered from, with its probe knob at a value."""
+def instance_of(variant: Variant, probe: int = 0, **changed: Any) -> Instance:
+    """A generated variant as what it was rendered from, with its probe knob at a value and others changed.
+
+    Raises:
+        UnknownNameError: no such knob, or none of the variant's architecture.
+        InvalidArgumentError: a value that the knob does not declare.
+    """
     program = programs.get(variant.op)
     knobs = {knob.name: variant.knobs[knob.name] for knob in program.knobs if knob.name in variant.knobs}
+    for name, value in changed.items():
+        if name not in knobs:
+            raise UnknownNameError(
+                f"knob of {variant.id}",
+                expected="a knob",
+                got=repr(name),
+                fix=did_you_mean(name, list(knobs)),
+            )
+        known = next(k for k in program.knobs if k.name == name).values(MOST_LEVELS)
+        if value not in known:
+            raise InvalidArgumentError(
+                f"knob {name}",
+                expected=" or ".join(map(str, known)),
+                got=repr(value),
+                fix="choose one of them",
+            )
+        knobs[name] = value
     if probe:
         knobs[PROBE.name] = probe
     return Instance(program, variant.backend, get_arch(variant.arch), knobs, frame(variant.backend))

@@ -306,10 +306,10 @@ FIGURES = {
     "gbps": "GB/s", "tflops": "TFLOP/s", "h2d_gbps": "to the GPU GB/s", "d2h_gbps": "back GB/s", "kernel_us": "kernel µs",
     "without_us": "normal µs", "with_us": "persisting µs", "lightning_indexer": "scoring µs", "topk_selector": "selection µs",
     "sparse_mla": "attention µs", "engine": "engine", "warps": "warps", "depth": "rows a warp", "registers": "registers",
-    "spills": "spills", "setting": "setting", "error": "error",
+    "spills": "spills", "setting": "setting", "cycles": "cycles a tile", "share": "share", "source": "source", "error": "error",
 }  # fmt: skip
 # Too many rows for a page: the picture shows them.
-DRAWN_ONLY = ("sweep", "link", "read")
+DRAWN_ONLY = ("sweep", "link", "read", "timeline")
 COUNTERS = {
     "gpu__time_duration.sum": "ns",
     "dram__throughput.avg.pct_of_peak_sustained_elapsed": "DRAM %",

@@ -7,6 +7,7 @@ and the expectations with what was found. Pictures, pages and claims are made fr
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -139,7 +140,9 @@ class Recorder:
         try:
             if check is not None:
                 found = check()
-                row["ok"], row["checks"] = found.ok, found.figures
+                # JSON spells neither NaN nor infinity, which a wrong result may be off by.
+                row["checks"] = {name: value if math.isfinite(value) else None for name, value in found.figures.items()}  # fmt: skip
+                row["ok"] = found.ok
                 if found.failures:
                     row["failures"] = found.failures
                 if not found.ok and not measurement_only:

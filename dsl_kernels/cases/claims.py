@@ -418,10 +418,54 @@ def _idle(_: Records) -> Finding:
     )
 
 
-_NO_GQA = "the library has no grouped-query attention kernel to put probes into"
-untested("001", "softmax-paces", "Softmax paces the loop: 65 % of an iteration.", _NO_GQA)
-untested("001", "multicast", "Multicast of K and V brings long-scoreboard stalls from 3.09 to 0.19.", _NO_GQA)
-untested("001", "fa3-gap", "6 to 16 % are left to FlashAttention 3.", _NO_GQA)
+@claim("001", "softmax-paces", "Softmax paces the loop: 65 % of an iteration.", "gqa_regions")
+def _softmax_paces(records: Records) -> Finding:
+    from . import gqa_regions
+
+    counted = gqa_regions.spent_of(records["gqa_regions"])
+    alone = gqa_regions.parts(counted, "128x128")
+    return found(alone["the softmax"] > alone["the products"], gqa_regions.pace(counted, "128x128"))
+
+
+@claim(
+    "001",
+    "overlap-hides",
+    "Softmax hides the second product: behind it the product is waited for in 0.3 % of an iteration.",
+    "gqa_regions",
+)
+def _overlap_hides(records: Records) -> Finding:
+    from . import gqa_regions
+
+    counted = gqa_regions.spent_of(records["gqa_regions"])
+    waits, whole = (counted["128x128"]["attend"][region] for region in ("release v", "all"))
+    without = counted["128x128 no overlap"]["attend"]["all"]
+    return found(
+        waits / whole < 0.01,
+        f"{waits:.0f} of {whole:.0f} cycles, {share(waits / whole)}; with no overlap at all {without:.0f} cycles",
+    )
+
+
+@claim(
+    "001",
+    "multicast",
+    "Multicast of K and V brings long-scoreboard stalls from 3.09 to 0.19.",
+    "gqa_regions",
+)
+def _multicast(records: Records) -> Finding:
+    stall = "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"
+    alone, shared = (counter(records, "gqa_regions", launch, stall) for launch in ("square", "wide"))
+    return found(
+        shared < alone / 4,
+        f"{alone:.2f} cycles an issue without a cluster, {shared:.2f} where two CTAs share tiles (of another size)",
+    )
+
+
+untested(
+    "001",
+    "fa3-gap",
+    "6 to 16 % are left to FlashAttention 3.",
+    "it is not installed where these were measured",
+)
 
 # 002: a sparse-attention pipeline
 

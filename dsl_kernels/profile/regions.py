@@ -56,23 +56,33 @@ def probed(variant: Variant, mode: int = SUMS) -> Variant:
         ToolchainError: it is not in the generated set in use, and there is no generator here.
         InvalidArgumentError: the generator refused it.
     """
-    if variant.knobs.get(PROBE.name) == mode:
-        return variant
-    program, knobs = programs.get(variant.op), {**variant.knobs, PROBE.name: mode}
+    return rendered(variant, **{PROBE.name: mode})
+
+
+def rendered(variant: Variant, **changed: Any) -> Variant:
+    """The variant with other values of its knobs, those that no generated set has included.
+
+    Raises:
+        ToolchainError: it is not in the generated set in use, and there is no generator here.
+        InvalidArgumentError: the generator refused it.
+    """
+    program, knobs = programs.get(variant.op), {**variant.knobs, **changed}
     wanted = program.variant_id(variant.backend, get_arch(variant.arch), knobs)
-    for held in variants.variants(variant.op):
+    for held in (variant, *variants.variants(variant.op)):
         if held.id == wanted:
             return held
     source = checkout()
     if source is None or importlib.util.find_spec("jinja2") is None:
         raise ToolchainError(
             wanted,
-            expected="a variant with probes in the generated set, or a source checkout with Jinja to render it",
+            expected="a variant of that name in the generated set, or a source checkout with Jinja to render it",
             got="neither",
             fix="render it in a checkout with `python -m codegen probe`, and point DSL_KERNELS_GENERATED_DIR there",
         )
+    mode = knobs.pop(PROBE.name, 0)
     argv = [sys.executable, "-m", "codegen", "probe", variant.id, "--json"]
-    argv += ["--trace"] if mode == TRACE else []
+    argv += {0: ["--off"], SUMS: [], TRACE: ["--trace"]}[mode]
+    argv += [f"--knob={name}={value}" for name, value in knobs.items() if variant.knobs.get(name) != value]
     done = subprocess.run(argv, cwd=source, capture_output=True, text=True, check=False)
     try:
         folder = Path(json.loads(done.stdout)["folder"])

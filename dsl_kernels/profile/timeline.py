@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError, ToolchainError
-from ..tile.lang import Engine
+from ..tile.lang import Engine, Schedule
 from ..tile.probes import WarpTrace
 from .regions import CLOCKS, WAITS, Run, cycles_per_ns
 
@@ -117,13 +117,16 @@ def _products(
             if "tcgen05" in units:
                 done = next((end for end, _ in known if end > p.begin), p.end)
             else:
-                later = (
-                    q.end
-                    for q in warp.passages[place + 1 :]
-                    if q.region.startswith(("await products", "release "))
-                )
+                known_by = _known_by(schedule, p.region.split()[1:])
+                later = (q.end for q in warp.passages[place + 1 :] if q.region in known_by)
                 done = p.end if units == {"mma.sync"} else next(later, p.end)
             yield at(warp, p.begin), at(warp, done)
+
+
+def _known_by(schedule: Schedule, products: Sequence[str]) -> set[str]:
+    """Regions behind which these products are done: a wait for them all, or the release of what one of them reads."""
+    read = {operand for mma in schedule.mmas if mma.name in products for operand in (mma.a, mma.b)}
+    return {"await products", *(f"release {pipe.name}" for pipe in schedule.pipelines if read & set(pipe.buffers))}  # fmt: skip
 
 
 def _joined(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -183,38 +186,49 @@ def draw(line: Timeline, path: Path, cta: int = 0) -> None:
     """
     try:
         from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
     except ImportError as error:
         raise ToolchainError(
             "matplotlib", expected="the package that draws", got=str(error), fix="`pip install 'dsl-kernels[profile]'`"
         ) from None  # fmt: skip
-    rows = _first_of_each(row for row in line.rows if row.cta == cta)
+    rows = of_cta(line, cta)
     if not rows:
         raise InvalidArgumentError(
             "--cta", expected="one that the timeline holds", got=str(cta), fix="raise --ctas"
         )
+    drawn = Figure(figsize=(12.0, 1.4 + 0.55 * len(rows)), layout="constrained", dpi=120)
+    axis = drawn.add_subplot()
+    draw_rows(axis, rows)
+    axis.set_xlabel("µs" if line.clock == CLOCKS["cuda"] else "thousands of ticks of the emulator")
+    axis.set_title(f"{line.variant}, CTA {cta}", fontsize=9, loc="left")
+    drawn.savefig(path)
+
+
+def draw_rows(axis: Any, rows: Sequence[Row]) -> None:
+    """Rows below each other, a colour a region, on matplotlib's axes."""
+    from matplotlib.patches import Patch
+
     totals: dict[str, float] = {}
     for region, begin, end in (span for row in rows for span in row.spans):
         totals[region] = totals.get(region, 0.0) + end - begin
     work = sorted((r for r in totals if kind(r) != "wait"), key=lambda r: -totals[r])
     colours = {region: _COLOURS[i] if i < _NAMED else _COLOURS[-1] for i, region in enumerate(work)}
-    drawn = Figure(figsize=(12.0, 1.4 + 0.55 * len(rows)), layout="constrained", dpi=120)
-    axis = drawn.add_subplot()
     for place, row in enumerate(rows):
         shade = [colours.get(region, _WAIT_COLOUR) for region, _, _ in row.spans]
         bars = [(begin, end - begin) for _, begin, end in row.spans]
         axis.broken_barh(bars, (len(rows) - 1 - place - 0.35, 0.7), facecolors=shade, linewidth=0)
     axis.set_yticks(range(len(rows)), [row.name for row in reversed(rows)], fontsize=8)
-    axis.set_xlabel("µs" if line.clock == CLOCKS["cuda"] else "thousands of ticks of the emulator")
     axis.spines[["top", "right", "left"]].set_visible(False)
-    axis.set_title(f"{line.variant}, CTA {cta}", fontsize=9, loc="left")
     named = [Patch(color=colours[region], label=region) for region in work[:_NAMED]]
     others = [Patch(color=_COLOURS[-1], label="other work")] if len(work) > _NAMED else []
     named += [*others, Patch(color=_WAIT_COLOUR, label="waits for others")]
     axis.legend(
         handles=named, fontsize=7, ncols=6, loc="upper center", bbox_to_anchor=(0.5, -0.25), frameon=False
     )
-    drawn.savefig(path)
+
+
+def of_cta(line: Timeline, cta: int) -> Sequence[Row]:
+    """The rows of a CTA that a picture shows: one warp for every four of a role, and the tensor core."""
+    return _first_of_each(row for row in line.rows if row.cta == cta)
 
 
 def _first_of_each(rows: Iterable[Row]) -> Sequence[Row]:

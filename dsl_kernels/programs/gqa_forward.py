@@ -61,7 +61,7 @@ SIDES = (0, 1)
 # Columns of the result that it has in registers at once.
 HELD = Size(32, "HELD")
 # Registers of a thread by the number of warpgroups that attend: of those, and of the one that loads.
-REGISTERS = {2: (232, 40), 3: (160, 32)}
+REGISTERS = {1: (232, 40), 2: (232, 40), 3: (160, 32)}
 # Columns of one copy: 128 bytes, what a swizzled row of shared memory has.
 PANEL = Size(64, "PANEL")
 # A maximum rises when a score exceeds it by this many powers of two; float16 holds weights up to 2^15.
@@ -75,7 +75,7 @@ KNOBS = (
     Knob("stages", "st", ((2, 4, 3),), "tiles of keys, and of values, in flight"),
     Knob("order", "o", ((0, 1),), "the warpgroups take turns at issuing products", archs=("sm_90a",)),
     Knob("cluster", "c", ((1, 2),), "CTAs that share tiles of keys and values"),
-    Knob("groups", "w", ((2, 3),), "warpgroups of 64 query rows each", archs=("sm_90a",), plain=2),
+    Knob("groups", "w", ((2, 3), (1,)), "warpgroups of 64 query rows each", archs=("sm_90a",), plain=2),
     Knob(
         "lazy",
         "z",
@@ -83,7 +83,24 @@ KNOBS = (
         "maxima rise only when they must; 2: found by the bits of the scores",
         plain=0,
     ),
+    Knob(
+        "ablation",
+        "",
+        (("none",), ("nosoftmax", "nooverlap")),
+        "for measurement only: weights are the scores; each product is awaited before the softmax",
+        archs=("sm_90a",),
+        plain="none",
+    ),
 )
+
+
+def _measures(knobs: Mapping[str, Any]) -> str | None:
+    """Why a schedule only measures others, or None where it is one to call."""
+    if knobs.get("groups") == 1:
+        return "one warpgroup a CTA, to measure what two do to each other"
+    if knobs.get("ablation", "none") != "none":
+        return f"ablation {knobs['ablation']}, to measure the others: call `none`"
+    return None
 
 
 def _group_rows(k: SimpleNamespace) -> Size:
@@ -113,7 +130,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
 
 
 def _hopper(k: SimpleNamespace) -> Schedule:
-    dtype = DTYPES[k.dtype]
+    dtype, soft = DTYPES[k.dtype], k.ablation != "nosoftmax"
     reader = (Reader("attend", Engine.WGMMA, "warp"),)
 
     def shared(text: str, rows: int, stages: int = 1) -> Buffer:
@@ -143,8 +160,8 @@ def _hopper(k: SimpleNamespace) -> Schedule:
             held("rounded", k.dim, dtype),
             rows("top", "running maximum of a row's scores"),
             rows("total", "running sum of a row's weights"),
-            rows("factor", "what earlier weights of a row shrink by"),
-            *((rows("limit", "the score from which on a row's maximum rises"),) if k.lazy else ()),
+            *((rows("factor", "what earlier weights of a row shrink by"),) if soft else ()),
+            *((rows("limit", "the score from which on a row's maximum rises"),) if soft and k.lazy else ()),
         ),
         pipelines=(
             Pipeline("q", ("q_s",), "load", Engine.BULK, reader),
@@ -362,9 +379,9 @@ def _load(m: Recorder) -> None:
 
 def _attend(m: Recorder) -> None:
     scores, weights, acc = m.buffer("scores"), m.buffer("weights"), m.buffer("acc")
-    top, total, factor = m.buffer("top"), m.buffer("total"), m.buffer("factor")
+    top, total, soft = m.buffer("top"), m.buffer("total"), m.k.ablation != "nosoftmax"
     scale = m.let("scale", m.scalar("sm_scale") * LOG2E)
-    first_row = m.replica * GROUP_ROWS
+    first_row = m.replica * GROUP_ROWS if m.k.groups > 1 else 0
     done = m.var("done", 0)
     for item in m.loop("item", name("items")):
         at = _place(m, item)
@@ -385,10 +402,12 @@ def _attend(m: Recorder) -> None:
             return slot
 
         def soften(i: Value, hidden: bool, at: SimpleNamespace = at, row: Value = row) -> None:
+            if not soft:
+                return
             if hidden:
                 key = (at.tiles - 1 - i) * m.k.tile
                 leaf.hide_keys(m, scores, row, key, m.dim("skv"), name("shift"), m.thread)
-            rows = (scores, top, total, factor)
+            rows = (scores, top, total, m.buffer("factor"))
             if m.k.lazy:
                 limit, bits = m.buffer("limit"), m.k.lazy == 2
                 leaf.online_softmax_lazily(
@@ -406,15 +425,19 @@ def _attend(m: Recorder) -> None:
             if m.k.order:
                 m.pass_turn("issue")
             m.release(keys, pending=1)
+            if m.k.ablation == "nooverlap":
+                m.release(values)
             soften(i, hidden)
-            m.release(values)
+            if m.k.ablation != "nooverlap":
+                m.release(values)
             fragment.round_to(m, weights, scores)
-            leaf.rescale_rows(m, acc, factor, m.thread)
+            if soft:
+                leaf.rescale_rows(m, acc, m.buffer("factor"), m.thread)
 
         m.fill(acc, 0.0)
         m.fill(top, -math.inf)
         m.fill(total, 0.0)
-        if m.k.lazy:
+        if soft and m.k.lazy:
             m.fill(m.buffer("limit"), -0.0)
         q = m.wait("q", item)
         for i in m.loop("i", first):
@@ -648,6 +671,10 @@ def _shared(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return f"{group} query heads a key head, built for clusters of {knobs['cluster']} that share one"
 
 
+def _measured(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return _measures(knobs)
+
+
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
     return {name: dims[name] for name in ("b", "sq", "skv", "heads", "kv_heads", "dim", "causal")}
 
@@ -669,6 +696,8 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
             return (k.dim, k.tile, k.stages, k.cluster, k.lazy) in COMMITTED_BLACKWELL
         # Loads from tensor memory take a power of two of columns, and nobody copies for two CTAs there yet.
         return k.tile in (64, 128) and k.cluster == 1 and k.lazy > 0
+    if _measures(vars(k)) is not None:
+        return False
     chosen = (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy)
     return level > 0 or chosen in COMMITTED
 
@@ -681,7 +710,12 @@ PROGRAM = TileProgram(
     bodies=bodies,
     bucket=bucket,
     counts=counts,
-    guards=(Guard("dtype", _form), Guard("dim", _dim), Guard("heads", _shared)),
+    guards=(
+        Guard("dtype", _form),
+        Guard("dim", _dim),
+        Guard("heads", _shared),
+        Guard("measurement", _measured),
+    ),
     launch=launch,
     useful=useful,
 )

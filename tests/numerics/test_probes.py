@@ -286,6 +286,14 @@ def test_a_timeline_has_every_passage_in_order(tmp_path: Path) -> None:
     assert {name.split()[0] for name in waits} >= {"wait", "acquire"}
 
 
+def test_a_product_is_done_where_what_it_reads_is_released() -> None:
+    variant = cheap("gqa_forward", "cutedsl", "sm_90a")
+    assert variant is not None
+    schedule = programs.get(variant.op).schedule(variant.knobs, get_arch(variant.arch))
+    assert timeline._known_by(schedule, ["qk"]) == {"await products", "release q", "release k"}
+    assert timeline._known_by(schedule, ["pv"]) == {"await products", "release v"}
+
+
 def test_a_ring_that_overflowed_keeps_the_last_marks() -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None

@@ -19,6 +19,7 @@ from dsl_kernels.cases import (
     base,
     claims,
     gather_occupancy,
+    gqa_regions,
     reduction,
     transfers,
     triton_attention,
@@ -101,6 +102,15 @@ def test_the_check_comes_before_the_time_and_its_figures_are_kept():
 def test_what_leaves_work_out_is_timed_and_stays_marked_as_wrong():
     row = base.Recorder().row("less", lambda: {"us": 1.0}, partial(comparison, 2.0), measurement_only=True)
     assert row["us"] == 1.0 and row["ok"] is False and row["failures"]
+
+
+def test_a_result_that_is_off_by_nan_leaves_a_record_that_can_be_written(tmp_path):
+    to = base.Recorder()
+    to.row("less", lambda: {"us": 1.0}, partial(comparison, float("nan")), measurement_only=True)
+    to.row("more", lambda: {"us": 1.0}, partial(comparison, float("inf")), measurement_only=True)
+    base.write({"schema": base.SCHEMA, "rows": to.rows}, tmp_path / "x.json")
+    found = base.read(tmp_path / "x.json")["rows"]
+    assert [(row["ok"], row["checks"]) for row in found] == [(False, {"error": None})] * 2
 
 
 def test_a_row_that_raises_is_kept_and_the_next_one_is_measured():
@@ -279,6 +289,59 @@ def test_expectations_are_judged_on_what_was_read():
     assert by["v4_64Mi", "dominant_stall"] is None
 
 
+def test_tiles_and_their_products_are_counted():
+    knobs = {"groups": 2, "tile": 128, "dim": 128, "cluster": 1}
+    dims = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "ctas": 132}
+    assert gqa_regions.floor(knobs) == 4 * 512
+    # 32 blocks of 128 rows of 256 heads, 32 tiles each.
+    assert gqa_regions.tiles(knobs, dims) == 32 * 256 * 32 / 132
+    assert (
+        gqa_regions.tiles({**knobs, "groups": 1, "cluster": 2}, {**dims, "ctas": 66}) == 64 * 256 * 32 / 132
+    )
+
+
+@pytest.mark.parametrize(
+    ("softmax", "without", "pacing"), [(1500, 2100, "products"), (2200, 2100, "softmax")]
+)
+def test_the_part_that_takes_most_alone_paces_a_loop(softmax, without, pacing):
+    loop = {"start": 10, "wait k": 200, "multiply qk": 300, "release k": 100, "online_softmax": softmax - 10}
+    loop["all"] = sum(loop.values())
+    counted = {"128x128": {"attend": loop}, "128x128 no softmax": {"attend": {"all": without}}}
+    assert gqa_regions.own_work(counted["128x128"]) == softmax
+    assert gqa_regions.notes(counted) == [gqa_regions.pace(counted, "128x128")]
+    assert f"is paced by the {pacing}: {softmax + 600} cycles" in gqa_regions.pace(counted, "128x128")
+
+
+def test_products_of_a_timeline_follow_each_other_and_take_what_they_must():
+    lines = [
+        {
+            "name": "a",
+            "spans": [["multiply qk", 0.0, 0.1], ["multiply pv", 0.1, 0.2], ["release k", 0.2, 0.9]],
+        },
+        {"name": "b", "spans": [["wait k", 0.0, 2.0], ["multiply qk", 2.0, 2.5]]},
+    ]
+    row = gqa_regions.busy({"name": "128x128", "lines": lines, "cycles_per_ns": 0.512})
+    assert [(name, round(begin, 6), round(end, 6)) for name, begin, end in row.spans] == [
+        ("product qk", 0.0, 1.0),
+        ("product pv", 1.0, 2.0),
+        ("product qk", 2.0, 3.0),
+    ]
+
+
+def test_what_follows_from_the_recorded_cycles_of_attention_is_what_is_recorded(records):
+    record = records["gqa_regions"]
+    counted = gqa_regions.spent_of(record)
+    assert counted.keys() == gqa_regions.SCHEDULES.keys()
+    kept = [row for row in record["rows"] if row["kind"] in ("region", "product")]
+    assert kept == gqa_regions.derived(counted)
+    assert record["notes"] == gqa_regions.notes(counted)
+    assert {row["source"] for row in kept} == {"measured", "derived"}
+    for roles in counted.values():
+        for spent in roles.values():
+            regions = sum(ticks for region, ticks in spent.items() if region != "all")
+            assert regions == pytest.approx(spent["all"], rel=0.01)
+
+
 # Claims
 
 
@@ -351,6 +414,9 @@ def test_every_case_has_a_record_a_page_and_its_picture(records):
 def test_no_recorded_result_is_wrong_unless_it_is_said_to_be(name, records):
     wrong = [row["name"] for row in records[name]["rows"] if row.get("ok") is False and "a_us" not in row]
     assert wrong == []
+    if name == "gqa_regions":
+        checked = {row["name"]: row["ok"] for row in records[name]["rows"] if row["kind"] == "schedule"}
+        assert checked == {key: not schedule.wrong for key, schedule in gqa_regions.SCHEDULES.items()}
 
 
 @pytest.mark.parametrize("name", cases.names())

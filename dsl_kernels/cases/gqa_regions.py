@@ -1,0 +1,363 @@
+"""Where a tile's time goes inside a warp-specialised attention forward, and what paces its loop.
+
+Probes in `gqa_forward` count the cycles of each warp by region. Schedules for measurement only leave the softmax out, await
+each product before the softmax, or run one warpgroup a CTA; they are rendered for this case, and the registry selects none
+of them. Cycles are a warp's, over the tiles of keys that it went through, whatever it did in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import executors, problems, programs, variants
+from ..arch import get_arch
+from ..problems.base import Comparison, Workload
+from ..profile import regions, timeline
+from ..tile.lang import PROBE, SUMS, TRACE
+from ..timing import bench
+from ..variants import Variant
+from ..verification import trial
+from . import _figures
+from .base import Case, Expectation, Launch, Record, Recorder, rows_of
+
+OP, DEVICE = "gqa_forward", "cuda"
+WORKLOAD = Workload(
+    "case",
+    "real",
+    "fp16",
+    {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8, "dim": 128, "causal": 0},
+)
+# Dense float16 products of an SM in a clock.
+FLOPS_PER_CLOCK = 4096
+# A role's own work: neither a wait for others, nor for a product, nor the issue of one.
+PRODUCTS = ("multiply ", "release k", "release v", "release q", "await products")
+TRACED = 12.0
+"""Microseconds of the timeline that a record keeps."""
+
+
+Spent = Mapping[str, Mapping[str, float]]
+"""Cycles a tile by role and region; "all" is a role's whole time."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A committed variant and what of its knobs is changed.
+
+    Attributes:
+        wrong: its result is wrong, on purpose.
+    """
+
+    base: str
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    wrong: bool = False
+
+    @property
+    def committed(self) -> Variant:
+        """What it changes."""
+        return variants.get(f"{OP}__cutedsl_sm90a__{self.base}")
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        return {**self.committed.knobs, **self.changed}
+
+    def variant(self, probe: int = 0) -> Variant:
+        """Its variant, rendered where the generated set has none."""
+        return regions.rendered(self.committed, **self.changed, **({PROBE.name: probe} if probe else {}))
+
+
+SQUARE, WIDE = "fp16_d128_n128_st2_o0_c1_z2", "fp16_d128_n80_st2_o0_c2_w3_z2"
+NO_SOFTMAX, NO_OVERLAP, ALONE = {"ablation": "nosoftmax"}, {"ablation": "nooverlap"}, {"groups": 1}
+SCHEDULES = {
+    "128x128": Schedule(SQUARE),
+    "128x128 in turns": Schedule(SQUARE, {"order": 1}),
+    "128x128 no overlap": Schedule(SQUARE, NO_OVERLAP),
+    "128x128 no softmax": Schedule(SQUARE, NO_SOFTMAX, wrong=True),
+    "one warpgroup": Schedule(SQUARE, ALONE),
+    "one warpgroup no overlap": Schedule(SQUARE, {**ALONE, **NO_OVERLAP}),
+    "one warpgroup no softmax": Schedule(SQUARE, {**ALONE, **NO_SOFTMAX}, wrong=True),
+    "192x80": Schedule(WIDE),
+    "192x80 no softmax": Schedule(WIDE, NO_SOFTMAX, wrong=True),
+}
+"""Query rows by keys of a tile; two warpgroups, or three."""
+SHOWN = ("128x128", "128x128 in turns", "192x80")
+
+
+def every() -> list[tuple[Schedule, int]]:
+    """What the case launches: schedules, and what their probes do."""
+    found = [(schedule, mode) for schedule in SCHEDULES.values() for mode in (0, SUMS)]
+    return [*found, (SCHEDULES["128x128"], TRACE)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A variant with its operands, ready to launch."""
+
+    variant: Variant
+    operands: dict[str, Any]
+    dims: Mapping[str, int]
+    launcher: Any
+
+    def __call__(self) -> None:
+        self.launcher(self.operands, self.dims, torch.cuda.current_stream().cuda_stream)
+
+
+def draw() -> dict[str, Any]:
+    return problems.get(OP).make(WORKLOAD, torch.Generator(DEVICE).manual_seed(0))
+
+
+def prepare(variant: Variant, inputs: Mapping[str, Any]) -> Prepared:
+    """A variant on these inputs, its outputs poisoned. Past the registry, which refuses what only measures."""
+    operands, dims = trial.allocate(variant, WORKLOAD, inputs)
+    return Prepared(variant, operands, dims, executors.get("cuda").prepare(variant))
+
+
+def _checked(call: Prepared, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Comparison:
+    for name in ("out", "lse"):
+        call.operands[name].fill_(math.nan)
+    call()
+    torch.cuda.synchronize()
+    return problems.get(OP).compare(WORKLOAD.form, inputs, call.operands, expected)
+
+
+def tiles(knobs: Mapping[str, Any], dims: Mapping[str, int]) -> float:
+    """Tiles of keys that a warp of a launch goes through, on average."""
+    rows = 64 * knobs["groups"]
+    items = -(-dims["sq"] // rows) * dims["b"] * dims["heads"]
+    return items * -(-dims["skv"] // knobs["tile"]) / (dims["ctas"] * knobs["cluster"])
+
+
+def floor(knobs: Mapping[str, Any]) -> float:
+    """Cycles of the tensor cores for both products of a tile, of all warpgroups of a CTA."""
+    return 4.0 * 64 * knobs["groups"] * knobs["tile"] * knobs["dim"] / FLOPS_PER_CLOCK
+
+
+def cycles(call: Prepared) -> Spent:
+    """What a launch spent, the mean over warps, behind warm-ups."""
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    layout = programs.get(OP).probes(call.variant.knobs, get_arch(call.variant.arch))
+    count = tiles(call.variant.knobs, call.dims)
+    found: dict[str, dict[str, float]] = {}
+    for role, names in layout.regions.items():
+        spent = layout.read(call.operands["probe"], role)
+        each = spent.spent.double().mean((0, 1)) / count
+        found[role] = dict(zip(names, each.tolist(), strict=True))
+        found[role]["all"] = float(spent.elapsed.double().mean()) / count
+    return found
+
+
+def measure(to: Recorder) -> None:
+    inputs = draw()
+    expected = problems.get(OP).reference(WORKLOAD.form, inputs)
+    flops = sum(problems.get(OP).flops(WORKLOAD.form, WORKLOAD.params).values())
+    counted: dict[str, Spent] = {}
+
+    def timed(name: str, schedule: Schedule) -> dict[str, Any]:
+        plain, call = (prepare(each.variant(), inputs) for each in (SCHEDULES["128x128"], schedule))
+        found = bench.paired([plain], [call], rounds=7).to_dict()
+        counted[name] = cycles(prepare(schedule.variant(SUMS), inputs))
+        tflops = flops / found["b_us"] / 1e6
+        return {**found, "tflops": tflops, "cycles": counted[name]["attend"]["all"], "regions": counted[name]}
+
+    def checked(schedule: Schedule) -> Comparison:
+        return _checked(prepare(schedule.variant(), inputs), inputs, expected)
+
+    for name, schedule in SCHEDULES.items():
+        to.row(
+            name,
+            partial(timed, name, schedule),
+            partial(checked, schedule),
+            measurement_only=schedule.wrong,
+            kind="schedule",
+        )
+    to.rows += derived(counted)
+    to.notes += notes(counted)
+    to.row("128x128", partial(_traced, inputs), kind="timeline")
+
+
+def _traced(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The last microseconds of a CTA in the middle of its work, by row."""
+    call = prepare(SCHEDULES["128x128"].variant(TRACE), inputs)
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    layout = programs.get(OP).probes(call.variant.knobs, get_arch(call.variant.arch))
+    run = regions.Run(call.variant, WORKLOAD, call.dims, "cuda", layout, call.operands["probe"].cpu())
+    shown = timeline.of_cta(timeline.timeline(run, 1), 0)
+    end = max(span[2] for row in shown for span in row.spans) - 3 * TRACED
+    kept = [
+        {"name": row.name, "spans": [_cut(span, end) for span in row.spans if span[1] < end + TRACED and span[2] > end]}
+        for row in shown
+        if row.name != timeline.TENSOR_CORE
+    ]  # fmt: skip
+    return {"lines": kept, "cycles_per_ns": regions.cycles_per_ns(run)}
+
+
+def busy(row: Mapping[str, Any]) -> timeline.Row:
+    """When the tensor cores multiply, from the record of a timeline: in the order of issue, each as long as it must take.
+
+    A product of 64x128x128 begins where its issue does, or where the one before ends.
+    """
+    takes = floor(SCHEDULES[row["name"]].knobs) / SCHEDULES[row["name"]].knobs["groups"] / 2
+    issues = sorted((begin, region) for line in row["lines"] for region, begin, _ in line["spans"] if region.startswith("multiply "))  # fmt: skip
+    spans, end = [], 0.0
+    for begin, region in issues:
+        begin = max(begin, end)
+        end = begin + takes / row["cycles_per_ns"] / 1e3
+        spans.append((region.replace("multiply", "product"), begin, end))
+    return timeline.Row(0, 0, timeline.TENSOR_CORE, tuple(spans))
+
+
+def _cut(span: tuple[str, float, float], begin: float) -> tuple[str, float, float]:
+    name, first, last = span
+    return name, round(max(first - begin, 0.0), 4), round(min(last - begin, TRACED), 4)
+
+
+def spent_of(record: Record) -> dict[str, Spent]:
+    """What the schedules of a record spent."""
+    return {row["name"]: row["regions"] for row in rows_of(record, "schedule") if "regions" in row}
+
+
+def derived(counted: Mapping[str, Spent]) -> list[dict[str, Any]]:
+    """The rows that follow from the cycles of each schedule."""
+    return [*region_rows(counted), *product_rows(counted)]
+
+
+def notes(counted: Mapping[str, Spent]) -> list[str]:
+    """What paces the schedules that also ran without their softmax."""
+    return [pace(counted, name) for name in SHOWN if {name, f"{name} no softmax"} <= counted.keys()]
+
+
+def region_rows(counted: Mapping[str, Spent]) -> Iterable[dict[str, Any]]:
+    """A row a region of the schedules that give right results, where it is a fiftieth of its role or more."""
+    for name in SHOWN:
+        for role, spent in counted.get(name, {}).items():
+            shares = {region: ticks / spent["all"] for region, ticks in spent.items()}
+            for region in sorted(spent, key=lambda region: -spent[region]):
+                if shares[region] >= 0.02:
+                    yield {
+                        "name": f"{name}, {role}: {region}", "kind": "region", "cycles": spent[region], "share": shares[region],
+                        "source": "measured",
+                    }  # fmt: skip
+
+
+def product_rows(counted: Mapping[str, Spent]) -> Iterable[dict[str, Any]]:
+    """What the tensor cores do in a tile, and what products and softmax cost in the pipeline."""
+
+    def row(name: str, source: str, ticks: float, of: float | None = None) -> dict[str, Any]:
+        share = {} if of is None else {"share": ticks / of}
+        return {"name": name, "kind": "product", "cycles": ticks, **share, "source": source}
+
+    yield row("one product of 64x128x128", "derived", floor({"groups": 1, "tile": 128, "dim": 128}) / 2)
+    for name, roles in counted.items():
+        spent, least = roles["attend"], floor(SCHEDULES[name].knobs)
+        yield row(f"{name}: tensor cores busy", "derived", least, spent["all"])
+        if SCHEDULES[name].changed.get("ablation") == "nooverlap":
+            first = sum(spent[region] for region in ("multiply qk", "wait v", "multiply pv", "release k"))
+            yield row(f"{name}: Q K^T, from its issue until it is done", "measured", first, spent["all"])
+            yield row(
+                f"{name}: P V, from then until it is done", "measured", spent["release v"], spent["all"]
+            )
+        without = counted.get(f"{name} no softmax")
+        if without:
+            adds = spent["all"] - without["attend"]["all"]
+            yield row(f"{name}: what the softmax adds", "measured", adds, spent["all"])
+            yield row(f"{name}: a warpgroup's own arithmetic", "measured", own_work(roles), spent["all"])
+
+
+def own_work(roles: Spent) -> float:
+    """Cycles a tile of a warpgroup's own arithmetic."""
+    return sum(
+        ticks
+        for region, ticks in roles["attend"].items()
+        if region != "all" and not region.startswith((*regions.WAITS, *PRODUCTS, "pass "))
+    )
+
+
+def parts(counted: Mapping[str, Spent], name: str) -> dict[str, float]:
+    """What a tile takes for each part of the loop alone: without its softmax, and a warpgroup's own arithmetic."""
+    return {
+        "the products": counted[f"{name} no softmax"]["attend"]["all"],
+        "the softmax": own_work(counted[name]),
+    }
+
+
+def pace(counted: Mapping[str, Spent], name: str) -> str:
+    """Which part paces the loop: the one that takes most alone."""
+    whole, alone = counted[name]["attend"]["all"], parts(counted, name)
+    longest = max(alone, key=lambda part: alone[part])
+    said = ", ".join(f"{ticks:.0f} for {part} alone" for part, ticks in alone.items())
+    return f"{name} is paced by {longest}: {whole:.0f} cycles a tile, {said}; {whole - alone[longest]:.0f} are not hidden"
+
+
+def _target(name: str) -> Launch:
+    def ready() -> Callable[[], Any]:
+        return prepare(SCHEDULES[name].variant(), draw())
+
+    return Launch(ready, OP)
+
+
+def figure(record: Record) -> Any:
+    """The timeline of a CTA, and cycles a tile by region."""
+    drawn, (left, right) = _figures.panels(2, "Attention, 4 x 4096, 64 heads on 8", record, 9.0)
+    for row in rows_of(record, "timeline"):
+        warps = [timeline.Row(0, 0, line["name"], tuple(line["spans"])) for line in row["lines"]]
+        timeline.draw_rows(left, [*warps, busy(row)])
+        left.grid(visible=False)
+        left.set_xlabel("µs")
+    for place, row in enumerate(rows_of(record, "schedule")):
+        spent = {
+            region: t for region, t in row.get("regions", {}).get("attend", {}).items() if region != "all"
+        }
+        base = 0.0
+        for region, colour in _colours(record).items():
+            taken = spent.pop(region, 0.0) if region != "other" else sum(spent.values())
+            right.barh(place, taken, left=base, color=colour, label=region if not place else None)
+            base += taken
+    names = [row["name"] for row in rows_of(record, "schedule")]
+    right.set_yticks(range(len(names)), names, fontsize=8)
+    right.invert_yaxis()
+    right.set_xlabel("cycles a tile of a warp that attends")
+    if names:
+        right.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=4)
+    return drawn
+
+
+def _colours(record: Record) -> dict[str, str]:
+    total: dict[str, float] = {}
+    for row in rows_of(record, "schedule"):
+        for region, ticks in row.get("regions", {}).get("attend", {}).items():
+            total[region] = total.get(region, 0.0) + ticks
+    total.pop("all", None)
+    few = sorted(total, key=lambda region: -total[region])[:9]
+    return {**dict(zip(few, _figures.COLOURS, strict=False)), "other": "#cccccc"}
+
+
+TENSOR = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
+CASE = Case(
+    name="gqa_regions",
+    question="Where does a tile's time go inside a warp-specialised attention forward, and which region paces the loop?",
+    source="001",
+    measure=measure,
+    draw=figure,
+    launches={
+        "square": _target("128x128"),
+        "no_softmax": _target("128x128 no softmax"),
+        "wide": _target("192x80"),
+    },
+    expected=(
+        Expectation("square", TENSOR, ">=", 55.0, "the tensor cores are busy most of the time"),
+        Expectation("no_softmax", TENSOR, ">=", 75.0, "without a softmax they are what the loop waits for"),
+        Expectation("wide", TENSOR, ">=", 60.0, "the fastest schedule keeps them busier"),
+        Expectation(
+            "square", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "<", 20.0, "memory is idle"
+        ),
+    ),
+)
