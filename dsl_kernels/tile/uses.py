@@ -199,11 +199,13 @@ class _Uses:
                 "the start", "depend once, before the first access to an operand", "an access before it" if early else "several",
                 "move m.depend() to the front",
             )  # fmt: skip
-        launches = [s for _, s in self._statements if isinstance(s, t.LaunchDependents)]
-        if launches and not (at and not top[at[0]].launch and sum(s in launches for s in top[at[0] :]) == len(launches) == 1):
+        launches = sum(isinstance(s, t.LaunchDependents) for _, s in self._statements)
+        waits = [s for s in top if isinstance(s, t.Depend)]
+        behind = top[at[0] :] if waits and not waits[0].launch else ()
+        if launches and not launches == sum(isinstance(s, t.LaunchDependents) for s in behind) == 1:
             self._fail(
                 "the start", "launch_dependents once, outside of branches and loops, behind depend(launch=False)",
-                f"{len(launches)} of them", "say it where this kernel has asked for what it waits for",
+                f"{launches} of them", "say it where this kernel has asked for what it waits for",
             )  # fmt: skip
 
     def _alias(self, buffer: Buffer, owner: Buffer) -> None:
