@@ -392,7 +392,10 @@ class Printer:
         yield from self._spell(macro, id=self.value(number), threads=plan.threads)
 
     def _depend(self, s: t.Depend) -> Iterator[str]:
-        yield from self._spell("depend")
+        yield from self._spell("depend", launch=s.launch)
+
+    def _launchdependents(self, s: t.LaunchDependents) -> Iterator[str]:
+        yield from self._spell("launch_dependents")
 
     def _barriersstand(self, s: t.BarriersStand) -> Iterator[str]:
         barriers = [

@@ -12,9 +12,11 @@ from typing import Any
 
 import jinja2
 
+from dsl_kernels.arch import ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.runtime.artifact import dims_of
+from dsl_kernels.runtime.toolkit import RESERVED_SMEM
 from dsl_kernels.tile.describe import describe
 from dsl_kernels.tile.lang import PROBE, Buffer, Schedule, Space, named
 from dsl_kernels.tile.plan import barrier_plan
@@ -268,6 +270,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "axes": schedule.axes,
         "ctas_per_sm": schedule.ctas_per_sm,
         "min_ctas_per_sm": schedule.min_ctas_per_sm,
+        "least_smem": least_smem(schedule, instance.arch),
         "scalars": [o.name for o in instance.program.operands(instance.knobs) if o.kind == "scalar"],
         "leaf_modules": sorted(((alias, name) for alias, name, _ in modules if alias in used), key=lambda pair: pair[1]),
         "probed": probed,
@@ -282,6 +285,14 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "ordered": bool(schedule.turns) or schedule.multicasts,
         "views": views,
     }, printer  # fmt: skip
+
+
+def least_smem(schedule: Schedule, arch: ArchSpec) -> int:
+    """Bytes of shared memory that leave no room for a CTA more than the schedule allows; 0 where it sets no limit, or
+    where the CTAs use as many."""
+    most = schedule.max_ctas_per_sm
+    least = arch.smem_per_sm // (most + 1) - RESERVED_SMEM + 1 if most else 0
+    return -(-least // 1024) * 1024 if least > schedule.smem_bytes() else 0
 
 
 def shape(printer: Printer, extents: Iterable[int]) -> str:

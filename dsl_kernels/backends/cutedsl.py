@@ -100,7 +100,7 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
 
     names = list(inspect.signature(program).parameters)
     entry, params = _entry(ptx, launch, names, path.stem)
-    smem = _dynamic_smem(str(compiled.ir_module), path.stem)
+    smem = max(launch.smem, _dynamic_smem(str(compiled.ir_module), path.stem))
     artifact = Artifact(
         variant=path.stem,
         backend=BACKEND.name,

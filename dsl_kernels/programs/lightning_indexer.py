@@ -171,6 +171,7 @@ def _hopper_decode(k: SimpleNamespace) -> Schedule:
         axes=("cta",),
         constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
         ctas_per_sm=k.resident,
+        max_ctas_per_sm=k.resident,
         maps=_decode_maps(k),
     )
 
@@ -331,17 +332,23 @@ def _start_decode(m: Recorder) -> None:
     for variable, initial in zip(WALK, (0, 0, 1, 0, 0, -1), strict=True):
         m.var(variable, initial)
     m.var("fresh", False, "bool")
+    leaf.place_when_even(m, SHARE.seq, SHARE.tile, SHARE.step, cta)
+    m.barriers_stand()
+    # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
+    dependent = not m.arch.tmem_columns
+    if dependent:
+        m.depend(launch=False)
     if m.k.queries == 1:
         length = m.var("early_length")
         leaf.read_lengths(m, length)
-    leaf.place_when_even(m, SHARE.seq, SHARE.tile, SHARE.step, cta)
     entry, ahead = m.var("entry"), m.var("ahead")
     with m.when(m.in_role("load")):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
         row, last = m.let("row", minimum(SHARE.seq, m.dim("b") - 1)), m.dim("max_pages") - 1
         for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m) * SHARE.step)):
             leaf.table_entries(m, to, row, tile, SHARE.step, last, pages=m.c.pages)
-    m.barriers_stand()
+    if dependent:
+        m.launch_dependents()
     if m.k.queries == 1:
         leaf.lengths_to_score(m, SHARE.need, length)
     else:

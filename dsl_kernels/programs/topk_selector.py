@@ -188,17 +188,19 @@ def _held(m: Recorder) -> int:
 
 def _select(m: Recorder) -> None:
     row, rank, group, stride, k = m.block(0), _rank(m), m.k.group, m.dim("stride"), m.dim("k")
-    leaf.load_ahead(
-        m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
-    )
-    start, last = m.var("start"), m.var("last")
-    leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
     leaf.clear(m, m.buffer("hist"), 0, 2 * BINS, m.thread, m.k.threads)
     leaf.clear(m, m.buffer("counters"), 0, 8, m.thread, m.k.threads)
     if group > 1:
         m.cluster_arrive(relaxed=True)
     inverse, line = m.var("inverse", 0, "uint32"), m.var("line")
     leaf.page_row(m, inverse, line, row, m.dim("next_n"), m.dim("page_size"))
+    m.depend(launch=False)
+    leaf.load_ahead(
+        m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
+    )
+    start, last = m.var("start"), m.var("last")
+    leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
+    m.launch_dependents()
     m.meet()
     with m.when(last - start <= k):
         leaf.take_all(

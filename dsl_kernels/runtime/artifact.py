@@ -121,7 +121,8 @@ class Launch:
     """How the entry of a generated module is launched, as its declaration states it.
 
     For DSLs whose host code cannot be read back: the module carries this record, and its backend turns it into an
-    `Artifact`. `grid` holds expressions over dims and scalars; `block` is the number of threads.
+    `Artifact`. `grid` holds expressions over dims and scalars; `block` is the number of threads, `smem` the bytes of shared
+    memory that a CTA asks for even where it uses fewer.
     """
 
     operands: tuple[Operand, ...]
@@ -129,6 +130,7 @@ class Launch:
     block: int
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensor_maps: tuple[TensorMap, ...] = ()
+    smem: int = 0
 
     @property
     def dims(self) -> dict[str, tuple[str, str, int]]:

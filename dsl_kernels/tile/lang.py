@@ -300,7 +300,9 @@ class Schedule:
     whose threads meet at it. `constants` are literal numbers the template needs beside the buffers. `maps` are
     the tensor maps of the copy engine, for DSLs that do not report theirs. Of a named barrier in `apart` each replica of
     its one role has its own. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the compiler must leave
-    registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do.
+    registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do. `max_ctas_per_sm`
+    is what shared memory has room for, if need be by asking for more of it: as many CTAs as the SMs hold then spread
+    evenly, also where they take their places while another kernel leaves them; 0 sets no limit.
     """
 
     roles: tuple[Role, ...]
@@ -316,6 +318,7 @@ class Schedule:
     maps: tuple[TensorMap, ...] = ()
     axes: tuple[str, ...] = ()
     min_ctas_per_sm: int = 0
+    max_ctas_per_sm: int = 0
     turns: tuple[Turn, ...] = ()
     apart: tuple[str, ...] = ()
 

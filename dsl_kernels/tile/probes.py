@@ -301,5 +301,6 @@ def _region(s: t.Statement) -> str | None:
     named: Any = {
         t.AwaitProducts: "await products", t.AwaitStores: "await stores", t.ClusterArrive: "arrive cluster",
         t.ClusterWait: "wait cluster", t.TakeTicket: "take ticket", t.Depend: "depend",
+        t.LaunchDependents: "launch dependents",
     }  # fmt: skip
     return named.get(type(s))

@@ -562,7 +562,14 @@ class TakeTicket:
 
 @dataclass(frozen=True, eq=False)
 class Depend:
-    """From here on what the kernel before this one wrote is needed; the kernel behind this one may start."""
+    """From here on what the kernel before this one wrote is needed; with `launch` the one behind this may start."""
+
+    launch: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchDependents:
+    """The kernel behind this one may start."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -584,7 +591,7 @@ class PassTurn:
 
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
-    | ClusterArrive | ClusterWait | TakeTicket | Depend | Comment | BarriersStand | TearDown
+    | ClusterArrive | ClusterWait | TakeTicket | Depend | LaunchDependents | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
 
@@ -901,9 +908,17 @@ class Recorder:
             )
         return turn, self._own()
 
-    def depend(self) -> None:
-        """What the kernel before this one wrote is needed from here on."""
-        self._say(Depend())
+    def depend(self, launch: bool = True) -> None:
+        """What the kernel before this one wrote is needed from here on, and nothing of its is touched before.
+
+        With `launch` the kernel behind this one may start, even while the one before this still runs; otherwise
+        launch_dependents says where it may.
+        """
+        self._say(Depend(launch))
+
+    def launch_dependents(self) -> None:
+        """The kernel behind this one may start: it waits where it depends, in room that this one's CTAs leave."""
+        self._say(LaunchDependents())
 
     def _barrier(self, text: str) -> str:
         if text and text not in self.schedule.named_barriers:

@@ -182,9 +182,11 @@ class _Uses:
     def _start(self) -> None:
         """Barriers stand before they are used; what the kernel before this one wrote is read only behind `depend`."""
         stands = sum(isinstance(s, t.BarriersStand) for _, s in self._statements)
-        top = self._text.start
+        # A lone role's body is the kernel's, as the start is.
+        roles = tuple(self._text.roles.values())
+        top = (*self._text.start, *(roles[0] if len(roles) == 1 else ()))
         if self._schedule.pipelines and not (
-            stands == 1 and any(isinstance(s, t.BarriersStand) for s in top)
+            stands == 1 and any(isinstance(s, t.BarriersStand) for s in self._text.start)
         ):
             self._fail(
                 "the start", "barriers_stand once, outside of branches and loops", f"{stands} of them",
@@ -196,6 +198,14 @@ class _Uses:
             self._fail(
                 "the start", "depend once, before the first access to an operand", "an access before it" if early else "several",
                 "move m.depend() to the front",
+            )  # fmt: skip
+        launches = sum(isinstance(s, t.LaunchDependents) for _, s in self._statements)
+        waits = [s for s in top if isinstance(s, t.Depend)]
+        behind = top[at[0] :] if waits and not waits[0].launch else ()
+        if launches and not launches == sum(isinstance(s, t.LaunchDependents) for s in behind) == 1:
+            self._fail(
+                "the start", "launch_dependents once, outside of branches and loops, behind depend(launch=False)",
+                f"{launches} of them", "say it where this kernel has asked for what it waits for",
             )  # fmt: skip
 
     def _alias(self, buffer: Buffer, owner: Buffer) -> None:

@@ -5,13 +5,16 @@ All expectations come from the schedule. Variants that are not in the cache are 
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 import pytest
 from filelock import FileLock
 
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.expr import evaluate, names_in_all
-from dsl_kernels.runtime import pool
+from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.runtime.artifact import Artifact
 from dsl_kernels.tile import Engine, Schedule, Space, barrier_plan
 from dsl_kernels.variants import Variant
@@ -33,6 +36,8 @@ INTEGER = {"IGMMA", "IMMA", "UTCIMMA", "OMMA", "DMMA", "BMMA"}
 BULK_COPIES = {"UTMALDG", "UBLKCP"}
 LOCAL_MEMORY = ("LDL", "STL")
 RESERVED_A_CTA = 1024
+# Opcodes that read or write global memory, and those that bring it to shared memory.
+GLOBAL_ACCESS = re.compile(r"\b(?:LDG|STG|ATOMG|REDG|RED|LD|ST|ATOM|LDGSTS|UTMALDG|UTMASTG|UBLKCP|UBLKPF)\b")
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +124,24 @@ def test_shared_memory_holds_what_is_declared_and_fits(artifact, schedule, arch)
     assert artifact.dynamic_smem == artifact.resources.dynamic_smem
     assert declared <= total <= arch.smem_per_cta
     assert schedule.ctas_per_sm * (total + RESERVED_A_CTA) <= arch.smem_per_sm
+
+
+def test_shared_memory_leaves_no_room_for_a_cta_too_many(artifact, schedule, arch) -> None:
+    """Of kernels that are launched dependent: the others find every SM empty."""
+    if artifact.programmatic_launch and schedule.max_ctas_per_sm:
+        assert (schedule.max_ctas_per_sm + 1) * (artifact.dynamic_smem + RESERVED_A_CTA) > arch.smem_per_sm
+
+
+def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, compiled) -> None:
+    """The text says so; the two compilers behind it could still move a load of memory that they take for constant."""
+    if not artifact.programmatic_launch:
+        return
+    cubin = compiled[artifact.variant].folder / "kernel.cubin"
+    listing = subprocess.run(
+        [str(toolkit.nvdisasm().path), "-c", cubin.name], cwd=cubin.parent, capture_output=True, text=True, check=True
+    ).stdout  # fmt: skip
+    before, wait, behind = listing.partition("ACQBULK")
+    assert wait and not GLOBAL_ACCESS.search(before) and GLOBAL_ACCESS.search(behind)
 
 
 def test_registers_let_the_declared_ctas_be_resident(artifact, schedule, arch) -> None:

@@ -160,6 +160,65 @@ def test_a_captured_step_outlives_steps_of_other_sizes(given: bool) -> None:
 
 
 @pytest.mark.sm90
+@pytest.mark.parametrize("joined", [False, True], ids=["same_stream", "joined_stream"])
+def test_a_captured_step_reads_what_was_written_just_before_it(joined: bool) -> None:
+    """Scoring may start before what is in front of it has ended; lengths come last, and by a kernel."""
+    inputs, other = step([8000, 5000, 100, 0], 8192), step([64, 0, 8000, 1], 8192)
+    scratch = Workspace()
+    output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
+    expected = (output.indices.clone(), output.out.clone(), output.lse.clone())
+    given = {name: tensor.clone() for name, tensor in inputs.items()}
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph):
+        stream = torch.cuda.current_stream()
+        if joined:
+            side.wait_stream(stream)
+        with torch.cuda.stream(side if joined else stream):
+            for name, tensor in inputs.items():
+                tensor.copy_(given[name])
+            torch.cuda._sleep(100_000)
+            torch.add(given["seq_lens"], 0, out=inputs["seq_lens"])
+        if joined:
+            stream.wait_stream(side)
+        dsa.decode(**inputs, sm_scale=0.1, output=output, workspace=scratch)
+    for _ in range(10):
+        for name, tensor in inputs.items():
+            tensor.copy_(other[name])
+        output.indices.fill_(-7)
+        for tensor in (output.out, output.lse):
+            tensor.fill_(math.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        found = (output.indices, output.out, output.lse)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.sm90
+def test_captured_steps_that_share_a_workspace_wait_for_one_another() -> None:
+    """Three kernels a step and one buffer of logits: each kernel starts while the one before it still runs."""
+    scratch, steps = Workspace(), []
+    for lens in ([8000, 5000, 100, 0], [3000, 8192, 0, 64], [8192] * 4):
+        inputs = step(lens, 8192)
+        output = dsa.decode(**inputs, sm_scale=0.1, workspace=scratch)
+        torch.cuda.synchronize()
+        steps.append((inputs, output, (output.indices.clone(), output.out.clone(), output.lse.clone())))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for inputs, output, _ in steps * 3:
+            dsa.decode(**inputs, sm_scale=0.1, output=output, workspace=scratch)
+    for _ in range(20):
+        for _, output, _ in steps:
+            output.indices.fill_(-7)
+            for tensor in (output.out, output.lse):
+                tensor.fill_(math.nan)
+        graph.replay()
+        torch.cuda.synchronize()
+        for _, output, expected in steps:
+            found = (output.indices, output.out, output.lse)
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.sm90
 def test_two_captured_steps_without_a_workspace_do_not_share_memory() -> None:
     """Both graphs run at once on two streams: their logits, partials and counters must be their own."""
     steps = []

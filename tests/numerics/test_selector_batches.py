@@ -62,7 +62,7 @@ def sampled_rows(kind: str) -> Workload:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
 def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
-    case = trial.cached_example(variant.op, sampled_rows(kind))
+    example = trial.cached_example(variant.op, sampled_rows(kind))
     for executor in (Interpreter(seed=3), Emulator(Schedule.lockstep()), Emulator(Schedule.random(11))):
         result = trial.run(variant, sampled_rows(kind), executor, example=example)
         assert result.comparison.ok, result.comparison.failures

@@ -255,6 +255,60 @@ def test_nothing_is_read_before_the_kernel_in_front_has_written_it() -> None:
     refused("the start", "an access before it", **{START: hasty})
 
 
+def test_the_kernel_behind_is_let_go_once_behind_the_wait() -> None:
+    def early(m: Recorder) -> None:
+        m.barriers_stand()
+        m.launch_dependents()
+        m.depend(launch=False)
+
+    def twice(m: Recorder) -> None:
+        start(m)
+        m.launch_dependents()
+
+    def lonely(m: Recorder) -> None:
+        m.barriers_stand()
+        m.launch_dependents()
+
+    def whole(m: Recorder) -> None:
+        m.barriers_stand()
+        m.depend(launch=False)
+        m.launch_dependents()
+
+    def conditional(m: Recorder) -> None:
+        m.barriers_stand()
+        m.depend(launch=False)
+        with m.when(m.block(0) > 0):
+            m.launch_dependents()
+
+    text(**{START: whole})
+    for broken in (early, twice, lonely, conditional, lambda m: (whole(m), m.launch_dependents())):
+        refused("the start", "launch_dependents once", **{START: broken})
+
+
+def test_the_body_of_a_lone_role_depends_as_the_start_does() -> None:
+    schedule = Schedule(
+        roles=(Role("work", 4, doc="all of it"),),
+        buffers=(Buffer("b_s", SHARED, (64, 64), "bfloat16"),),
+        pipelines=(), mmas=(), grid=("rows",), axes=("row",),
+    )  # fmt: skip
+    operands = tuple(o for o in OPERANDS if o.name in ("w", "y"))
+
+    def alone(m: Recorder, early: bool = False) -> None:
+        if not early:
+            m.depend()
+        read(m, m.buffer("b_s"), m.operand("w"))
+        if early:
+            m.depend()
+        m.meet()
+        write(m, m.operand("y"), m.buffer("b_s"), m.buffer("b_s"), 1.0)
+
+    only: dict[str, Any] = {START: lambda m: None, "work": alone}
+    program(schedule, only, operands).text({"threads": 128}, ARCH)
+    only["work"] = lambda m: alone(m, early=True)
+    with pytest.raises(DeclarationError, match="an access before it"):
+        program(schedule, only, operands).text({"threads": 128}, ARCH)
+
+
 def aliased(body: Callable[[Recorder], None]) -> dict[str, Any]:
     """Changes that put red_s into the storage of b_s; the body is that of the role which touches both."""
     buffers = tuple(dataclasses.replace(b, alias="b_s") if b.name == "red_s" else b for b in SCHEDULE.buffers)

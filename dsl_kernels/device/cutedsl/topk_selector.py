@@ -72,7 +72,7 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     for j in cutlass.range_constexpr(cute.size(bits)):
         bits[j] = cute.arch.inline_ptx(
             f"{{ .reg .pred p; setp.gt.s32 p, {{$r1}}, {32 * j}; mov.b32 {{$w0}}, 0; "
-            f"@p ld.global.nc.b32 {{$w0}}, [{{$r0}} + {128 * j}]; }}",
+            f"@p ld.global.b32 {{$w0}}, [{{$r0}} + {128 * j}]; }}",
             write_only_types=[Uint32],
             read_only_args=[address, left],
         )
@@ -97,7 +97,7 @@ def load_sample(
         column = ((start >> 5) + place) * 32 + lane
         bits[j] = cute.arch.inline_ptx(
             "{ .reg .pred p; setp.ge.s32 p, {$r1}, {$r2}; setp.lt.and.s32 p, {$r1}, {$r3}, p; "
-            "mov.b32 {$w0}, 0xFF800000; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
+            "mov.b32 {$w0}, 0xFF800000; @p ld.global.b32 {$w0}, [{$r0}]; }",
             write_only_types=[Uint32],
             read_only_args=[address + column, column, start, last],
         )
@@ -112,7 +112,7 @@ def load_quads(bits, logits, row, stride, column, lane):
     )
     for j in cutlass.range_constexpr(0, cute.size(bits), 4):
         bits[j], bits[j + 1], bits[j + 2], bits[j + 3] = cute.arch.inline_ptx(
-            f"ld.global.nc.v4.b32 {{{{$w0}}, {{$w1}}, {{$w2}}, {{$w3}}}}, [{{$r0}} + {128 * j}];",
+            f"ld.global.v4.b32 {{{{$w0}}, {{$w1}}, {{$w2}}, {{$w3}}}}, [{{$r0}} + {128 * j}];",
             write_only_types=[Uint32] * 4,
             read_only_args=[address],
         )
@@ -934,7 +934,7 @@ def emit(
         else:
             for j in cutlass.range_constexpr(size):
                 page, offsets[j] = page_of(inverse, page_size, ids[j])
-                ids[j] = _load_marked(table + page, marks[j], bit, "global.nc")
+                ids[j] = _load_marked(table + page, marks[j], bit, "global")
         for j in cutlass.range_constexpr(size):
             ids[j] = ids[j] * page_size + offsets[j]
     # A lane counts one word; the words' first slots then go to all lanes.

@@ -462,17 +462,6 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
     # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
     # turn.
     seq, tile, step = leaf.place_when_even(b, cta, ctas)
-    entry = Int32(0)
-    ahead = Int32(0)
-    if warp == 8:
-        # Garbage past a length: nothing follows an entry before the length is known.
-        row = cutlass.min(seq, b - 1)
-        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
-        # apart.
-        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
-        ahead = leaf.table_entries(
-            block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1, lane
-        )
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):
@@ -501,6 +490,17 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q8_t128_st6_c1_e0(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    entry = Int32(0)
+    ahead = Int32(0)
+    if warp == 8:
+        # Garbage past a length: nothing follows an entry before the length is known.
+        row = cutlass.min(seq, b - 1)
+        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
+        # apart.
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
+        ahead = leaf.table_entries(
+            block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1, lane
+        )
     # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the
     # batch.
     need = leaf.keys_to_score(seq_lens, b, next_n, skip_below, lane)

@@ -307,23 +307,9 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
     turns = Int32(0)
     turn = Int32(-1)
     fresh = Boolean(False)
-    early_length = Int32(0)
-    # The lengths of the first 32 sequences, one a lane; the last one past the batch.
-    early_length = leaf.read_lengths(seq_lens, b, lane)
     # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
     # turn.
     seq, tile, step = leaf.place_when_even(b, cta, ctas)
-    entry = Int32(0)
-    ahead = Int32(0)
-    if warp == 4:
-        # Garbage past a length: nothing follows an entry before the length is known.
-        row = cutlass.min(seq, b - 1)
-        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
-        # apart.
-        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
-        ahead = leaf.table_entries(
-            block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1, lane
-        )
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):
@@ -348,6 +334,20 @@ def lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
+    early_length = Int32(0)
+    # The lengths of the first 32 sequences, one a lane; the last one past the batch.
+    early_length = leaf.read_lengths(seq_lens, b, lane)
+    entry = Int32(0)
+    ahead = Int32(0)
+    if warp == 4:
+        # Garbage past a length: nothing follows an entry before the length is known.
+        row = cutlass.min(seq, b - 1)
+        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
+        # apart.
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
+        ahead = leaf.table_entries(
+            block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1, lane
+        )
     # What the lanes' sequences have to score, from their lengths.
     need = leaf.lengths_to_score(early_length, b, skip_below, lane)
     # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.

@@ -32,9 +32,9 @@ GROUP = 8  # CTAs a row, one cluster
 THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 WARPS = 16
+BINS = 2048
 BATCH = 256
 HELD = 32768
-BINS = 2048
 WORD = 32
 COARSE = 32
 LISTED = 2048
@@ -86,12 +86,6 @@ def select(
     digits = cute.make_rmem_tensor(KEEP // 2, cutlass.Uint32)
     mine = cute.make_rmem_tensor(BINS // THREADS, Int32)
     worker = thread
-    # load_words of a row of at most `columns`; of a longer one nothing is read.
-    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
-    start = Int32(0)
-    last = Int32(0)
-    # The columns of a row, [start, last).
-    start, last = leaf.read_bounds(row_starts, row_ends, row, stride)
     # Zero `count` words of shared memory.
     leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
     leaf.clear(counters, 0, 8, worker, THREADS)
@@ -100,6 +94,14 @@ def select(
     line = Int32(0)
     # (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages.
     inverse, line = leaf.page_row(row, next_n, page_size)
+    cute.arch.griddepcontrol_wait()
+    # load_words of a row of at most `columns`; of a longer one nothing is read.
+    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    start = Int32(0)
+    last = Int32(0)
+    # The columns of a row, [start, last).
+    start, last = leaf.read_bounds(row_starts, row_ends, row, stride)
+    cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take

@@ -258,17 +258,6 @@ def lightning_indexer__cutedsl_sm90a__decode_h32_q8_t256_st4_c1_e0(
     # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
     # turn.
     seq, tile, step = leaf.place_when_even(b, cta, ctas)
-    entry = Int32(0)
-    ahead = Int32(0)
-    if warp == 16:
-        # Garbage past a length: nothing follows an entry before the length is known.
-        row = cutlass.min(seq, b - 1)
-        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
-        # apart.
-        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
-        ahead = leaf.table_entries(
-            block_table, max_pages, row, tile + 8 * step, step, TILE_PAGES, max_pages - 1, lane
-        )
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):
@@ -283,6 +272,19 @@ def lightning_indexer__cutedsl_sm90a__decode_h32_q8_t256_st4_c1_e0(
         cpasync.prefetch_descriptor(query_map)
         cpasync.prefetch_descriptor(key_map)
     cute.arch.sync_threads()
+    cute.arch.griddepcontrol_wait()
+    entry = Int32(0)
+    ahead = Int32(0)
+    if warp == 16:
+        # Garbage past a length: nothing follows an entry before the length is known.
+        row = cutlass.min(seq, b - 1)
+        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
+        # apart.
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
+        ahead = leaf.table_entries(
+            block_table, max_pages, row, tile + 8 * step, step, TILE_PAGES, max_pages - 1, lane
+        )
+    cute.arch.griddepcontrol_launch_dependents()
     # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the
     # batch.
     need = leaf.keys_to_score(seq_lens, b, next_n, skip_below, lane)

@@ -72,6 +72,7 @@ LAUNCH = Launch(
     grid=("ctas", "1", "1"),
     block=160,
     cluster=(1, 1, 1),
+    smem=46080,
     tensor_maps=(
         TensorMap(
             "query_map", "q", "UINT8", global_dims=("128", "b * next_n * 64"), global_strides=("128",),
@@ -245,23 +246,9 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
     turns = Int32(0)
     turn = Int32(-1)
     fresh = Boolean(False)
-    early_length = Int32(0)
-    # The lengths of the first 32 sequences, one a lane; the last one past the batch.
-    early_length = leaf.read_lengths(seq_lens, b, lane)
     # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
     # turn.
     seq, tile, step = leaf.place_when_even(b, cta, ctas)
-    entry = Int32(0)
-    ahead = Int32(0)
-    if warp == 4:
-        # Garbage past a length: nothing follows an entry before the length is known.
-        row = cutlass.min(seq, b - 1)
-        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
-        # apart.
-        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
-        ahead = leaf.table_entries(
-            block_table, max_pages, row, tile + 32 * step, step, TILE_PAGES, max_pages - 1, lane
-        )
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):
@@ -276,6 +263,22 @@ def lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1(
         cpasync.prefetch_descriptor(query_map)
         cpasync.prefetch_descriptor(key_map)
     cute.arch.sync_threads()
+    cute.arch.griddepcontrol_wait()
+    early_length = Int32(0)
+    # The lengths of the first 32 sequences, one a lane; the last one past the batch.
+    early_length = leaf.read_lengths(seq_lens, b, lane)
+    entry = Int32(0)
+    ahead = Int32(0)
+    if warp == 4:
+        # Garbage past a length: nothing follows an entry before the length is known.
+        row = cutlass.min(seq, b - 1)
+        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
+        # apart.
+        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
+        ahead = leaf.table_entries(
+            block_table, max_pages, row, tile + 32 * step, step, TILE_PAGES, max_pages - 1, lane
+        )
+    cute.arch.griddepcontrol_launch_dependents()
     # What the lanes' sequences have to score, from their lengths.
     need = leaf.lengths_to_score(early_length, b, skip_below, lane)
     # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.

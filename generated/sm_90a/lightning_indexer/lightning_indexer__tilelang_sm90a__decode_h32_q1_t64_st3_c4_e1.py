@@ -201,12 +201,13 @@ def program():
             turns = T.alloc_var("int32", init=0)
             turn = T.alloc_var("int32", init=-1)
             fresh = T.alloc_var("bool", init=False)
-            early_length = T.alloc_var("int32", init=0)
-            # The lengths of the first 32 sequences, one a lane; the last one past the batch.
-            leaf.read_lengths(early_length, seq_lens, b, lane)
             # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its
             # tiles in turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
+            # A launch of TileLang starts when the kernel before it has ended.
+            early_length = T.alloc_var("int32", init=0)
+            # The lengths of the first 32 sequences, one a lane; the last one past the batch.
+            leaf.read_lengths(early_length, seq_lens, b, lane)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):

@@ -33,9 +33,9 @@ GROUP = 2  # CTAs a row, one cluster
 THREADS = 1024  # threads a CTA
 KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
 WARPS = 32
+BINS = 2048
 BATCH = 512
 HELD = 32768
-BINS = 2048
 WORD = 32
 STASHED = 2
 COARSE = 32
@@ -89,12 +89,6 @@ def select(
     digits = cute.make_rmem_tensor(KEEP // 2, cutlass.Uint32)
     mine = cute.make_rmem_tensor(BINS // THREADS, Int32)
     worker = thread
-    # load_words of a row of at most `columns`; of a longer one nothing is read.
-    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
-    start = Int32(0)
-    last = Int32(0)
-    # The columns of a row, [start, last).
-    start, last = leaf.read_bounds(row_starts, row_ends, row, stride)
     # Zero `count` words of shared memory.
     leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
     leaf.clear(counters, 0, 8, worker, THREADS)
@@ -103,6 +97,14 @@ def select(
     line = Int32(0)
     # (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages.
     inverse, line = leaf.page_row(row, next_n, page_size)
+    cute.arch.griddepcontrol_wait()
+    # load_words of a row of at most `columns`; of a longer one nothing is read.
+    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    start = Int32(0)
+    last = Int32(0)
+    # The columns of a row, [start, last).
+    start, last = leaf.read_bounds(row_starts, row_ends, row, stride)
+    cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take

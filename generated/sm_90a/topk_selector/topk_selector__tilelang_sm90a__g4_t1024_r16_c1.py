@@ -33,9 +33,9 @@ GROUP = 4  # CTAs a row, one cluster
 THREADS = 1024  # threads a CTA
 KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
 WARPS = 32
+BINS = 2048
 BATCH = 512
 HELD = 65536
-BINS = 2048
 WORD = 32
 STASHED = 2
 COARSE = 32
@@ -55,12 +55,6 @@ def select(
     digits = T.alloc_local((KEEP // 2,), "uint32")
     mine = T.alloc_local((BINS // THREADS,), "int32")
     worker = thread
-    # load_words of a row of at most `columns`; of a longer one nothing is read.
-    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
-    start = T.alloc_var("int32", init=0)
-    last = T.alloc_var("int32", init=0)
-    # The columns of a row, [start, last).
-    leaf.read_bounds(start, last, row_starts, row_ends, row, stride)
     # Zero `count` words of shared memory.
     leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
     leaf.clear(counters, 0, 8, worker, THREADS)
@@ -69,6 +63,13 @@ def select(
     line = T.alloc_var("int32", init=0)
     # (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages.
     leaf.page_row(inverse, line, row, next_n, page_size)
+    # A launch of TileLang starts when the kernel before it has ended.
+    # load_words of a row of at most `columns`; of a longer one nothing is read.
+    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    start = T.alloc_var("int32", init=0)
+    last = T.alloc_var("int32", init=0)
+    # The columns of a row, [start, last).
+    leaf.read_bounds(start, last, row_starts, row_ends, row, stride)
     T.sync_threads()
     if last - start <= k:
         # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
