@@ -83,7 +83,12 @@ RANK = Mutation(
 )
 
 # The indexer's own small workloads give a CTA too few tiles to use a slot twice, so a lost release is no bug there.
-LONG = {"prefill_long": Workload("prefill_long", "edge", "prefill", {"s": 4, "skv": 1100, "heads": 64})}
+LONG = {
+    "prefill_long": Workload("prefill_long", "edge", "prefill", {"s": 4, "skv": 1100, "heads": 64}),
+    "dealt": Workload("dealt", "edge", "bf16", {"t": 3, "heads": 64, "topk": 192, "n": 700}),
+}
+# Three queries of one CTA: each uses the slot of the queries again.
+DEALT = {"splits": 1, "arrival_slots": 4}
 
 CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
@@ -95,7 +100,7 @@ CASES = (
     ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK, CLUSTER, INIT)),
     ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl16_sl2", "tiny", 16, (WAIT, BYTES, RANK, CLUSTER, INIT)),
-    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
+    ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", "dealt", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
     ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES, LOADED, MEET)),
     ("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", "prefill_long", 1, (ARRIVE, COMMIT, WAIT, BYTES, LOADED, FENCED, MEET, FREED)),
@@ -112,6 +117,10 @@ def params():
         for variant, workload, splits, mutations in CASES
         for mutation in mutations
     ]
+
+
+def launch_of(workload: str, splits: int) -> dict[str, int]:
+    return DEALT if workload == "dealt" else {"splits": splits} if splits else {}
 
 
 def small(variant: variants.Variant, name: str) -> Workload:
@@ -151,7 +160,7 @@ def test_a_seeded_bug_is_caught(name: str, workload: str, splits: int, mutation:
     chosen = small(variant, workload)
     edits = list(mutation.edits(original(variant)))
     assert edits, f"the PTX has no site of: {mutation.name}"
-    launch = {"splits": splits} if splits else {}
+    launch = launch_of(workload, splits)
     missed = [number for number, ptx in enumerate(edits) if caught(variant, chosen, launch, ptx) is None]
     assert not missed, f"{mutation.name}: {len(missed)} of {len(edits)} sites went unnoticed: {missed}"
 
@@ -160,5 +169,5 @@ def test_a_seeded_bug_is_caught(name: str, workload: str, splits: int, mutation:
 def test_the_unbroken_kernel_raises_nothing(name: str, workload: str, splits: int, mutations) -> None:
     variant = variants.get(name)
     chosen = small(variant, workload)
-    launch = {"splits": splits} if splits else {}
+    launch = launch_of(workload, splits)
     assert caught(variant, chosen, launch, original(variant)) is None

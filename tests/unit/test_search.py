@@ -96,7 +96,9 @@ def tune(*args: str, code: int = 0) -> Any:
 def test_the_sweep_holds_the_generated_set_and_more() -> None:
     names = {variant.id for variant in search.swept(call(), 2)}
     assert set(committed()) < names
-    assert {variant.id for variant in search.swept(call(), 0)} == set(committed())
+    # A sweep does not know yet what a DSL cannot spell.
+    assert {variant.id for variant in search.swept(call(), 0)} >= set(committed())
+    assert {variant.id for variant in search.candidates(call(), 0)} == set(committed())
     assert all("sm90a" in name for name in names)
 
 
