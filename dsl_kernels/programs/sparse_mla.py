@@ -278,7 +278,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
 def _wide(k: SimpleNamespace) -> Schedule:
     """Hopper, 64 heads on M: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
 
-    A CTA takes `share` consecutive tiles of all there are, be they of one block of heads or of several.
+    A CTA takes `share` consecutive tiles of all there are, be they of one query or of several.
     fp8 tokens are unpacked by a warpgroup a half: one alone would take longer than both products.
     """
     hb, tokens, half = k.block, k.tile // 2, Size(LATENT_DIM // 2, "HALF")
@@ -1274,6 +1274,8 @@ def _same(name: str, dim: str) -> Guard:
 
 
 def _whole_tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if knobs.get("block") == 64 and call["topk"] == 0:
+        return "topk = 0 leaves no tile to deal out"
     return (
         None
         if call["topk"] % knobs["tile"] == 0

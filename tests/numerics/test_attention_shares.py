@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
-from dsl_kernels import variants
+import pytest
+import torch
+
+from dsl_kernels import ops, registry, variants
 from dsl_kernels.arch import GPUS, get_arch
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
@@ -47,11 +50,29 @@ def test_the_compiled_kernels_agree(variant: variants.Variant) -> None:
     assert found.comparison.ok, found.comparison.failures
 
 
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
+def test_queries_without_ids_go_to_kernels_that_write_their_rows(variant: variants.Variant) -> None:
+    """No tile is dealt to any CTA, so none would write a result."""
+    heads = variant.knobs["heads"]
+    call = registry.Call(
+        "sparse_mla",
+        "bf16",
+        "sm_90a",
+        {"t": 2, "heads": heads, "topk": 0, "n": 9, "ckv_stride": 512, "kpe_stride": 64},
+    )
+    if variant.knobs["kv"] == "bf16":
+        assert "topk = 0" in (registry.refusal(call, variant) or "")
+    q, q_pe = torch.randn(2, heads, 512).bfloat16(), torch.randn(2, heads, 64).bfloat16()
+    kv, kpe = torch.randn(9, 512).bfloat16(), torch.randn(9, 64).bfloat16()
+    out, lse = torch.full_like(q, 7.0), torch.full((2, heads), 7.0)
+    ids = torch.empty(2, 0, dtype=torch.int32)
+    ops.sparse_mla(q, q_pe, kv, ids, kpe=kpe, sm_scale=0.05, out=out, lse=lse, executor="interpreter")
+    assert (out == 0).all() and (lse == -torch.inf).all()
+
+
 @pytest.mark.parametrize("t", (1, 3, 16, 37, 64, 96, 128, 200, 1024))
 @pytest.mark.parametrize("heads", (64, 128))
 def test_a_deal_covers_all_tiles_within_its_scratch(heads: int, t: int) -> None:
-    from types import SimpleNamespace
-
     for gpu in (*GPUS.values(), GPUS["H200"].with_sms(3)):
         if gpu.arch is not get_arch("sm_90a"):
             continue
