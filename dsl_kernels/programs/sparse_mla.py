@@ -594,8 +594,7 @@ def _segments(m: Recorder) -> Iterator[_Walk]:
         first = m.let("first", unit - row * span)
         turns = m.let("turns", minimum(end - unit, m.dim("topk") // m.k.tile - first))
         with m.when(turns > 0):
-            ids = (m.operand("indices"), m.dim("topk"), row)
-            leaf.read_ids(m, low, high, *ids, 0, turns, first, 1, m.lane)
+            leaf.read_ids(m, low, high, row, 0, turns, first, splits=1)
             yield _Walk(row, name("head0") if m.c.head_blocks > 1 else 0, first, 1, turns)
             m.set(name("done"), name("done") + 1)
         m.set(unit, minimum(end, row * span + span))
@@ -717,7 +716,7 @@ def _gather_halves(m: Recorder) -> None:
 
 def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
     """Heads on M: the queries, then half a tile into the ring of each of `sides`."""
-    it, ids, n, thread = name("it"), (name("now_low"), name("now_high")), m.dim("n"), m.thread
+    it, ids, thread = name("it"), (name("now_low"), name("now_high")), m.thread
 
     def copy_queries(walk: _Walk) -> None:
         q = m.acquire("q", name("done"))
@@ -726,11 +725,11 @@ def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
         m.commit(q)
 
     def unpack(side: int) -> None:
-        words, cache = m.buffer(f"words_{SIDES[side]}"), m.operand("kv_cache")
-        leaf.load_half(m, words, 0, cache, side, *ids, n, thread)
+        words = m.buffer(f"words_{SIDES[side]}")
+        leaf.load_half(m, words, 0, side, *ids)
         kv = m.acquire(f"kv_{SIDES[side]}", it)
         m.comment("By now the next ids are here.")
-        leaf.fetch_half(m, cache, (name("low"), name("high"))[side], n, thread)
+        leaf.fetch_half(m, (name("low"), name("high"))[side])
         leaf.store_slot(m, words, *_rows_of(kv, side), thread)
         m.commit(kv)
 
@@ -739,7 +738,7 @@ def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
         for target, cache in zip(_rows_of(kv, side), ("ckv", "kpe"), strict=True):
             columns = LATENT_DIM if cache == "ckv" else ROPE_DIM
             rows = m.operand(cache, f"{cache}_stride")
-            leaf.copy_half(m, target, rows, columns, ids[side], n, thread)
+            leaf.copy_half(m, target, rows, columns, ids[side])
         m.commit(kv)
 
     for walk in _segments(m):
@@ -909,8 +908,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
             leaf.vote(m, name("in_low"), name("in_high"), live, low, high)
             m.set(turn, turn + 1)
-            ids = (m.operand("indices"), m.dim("topk"), walk.row)
-            leaf.read_ids(m, low, high, *ids, turn, walk.turns, walk.split, walk.splits, m.lane)
+            leaf.read_ids(m, low, high, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
 
     def add(product: str, weights: View, values: View) -> None:
         m.multiply(product, acc, weights, values.columns(side * c.half, c.half), accumulate=True)
