@@ -56,6 +56,9 @@ HOPPER_WARPGROUPS = 4
 BLACKWELL_N = 256
 BLACKWELL_DECODE_N = 128
 
+# What a CTA of a prefill takes to begin, in key tiles; how many more splits of a block are weighed than fill the SMs once.
+START_TILES, SPLITS = 2, 8
+
 KNOBS = (
     Knob("mode", "", (("decode", "prefill"),), "paged decode, or flat keys with a window per row"),
     Knob("heads", "h", ((64, 32),), "index heads"),
@@ -714,11 +717,16 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
-    """Decode: as many CTAs as the SMs hold. Prefill: enough CTAs a block of rows to give every SM one."""
+    """Decode: as many CTAs as the SMs hold. Prefill: the splits of a block's keys that make the rounds of CTAs, one an SM,
+    take least."""
     if k.mode == "decode":
         return {"ctas": gpu.sms * k.resident}
-    blocks = max(1, -(-dims["s"] // k.queries))
-    return {"splits": 1 if blocks >= gpu.sms else -(-gpu.sms // blocks)}
+    blocks, tiles = max(1, -(-dims["s"] // k.queries)), -(-dims["skv"] // k.tile)
+
+    def taken(splits: int) -> float:
+        return -(-blocks * splits // gpu.sms) * (tiles / splits + START_TILES)
+
+    return {"splits": min(range(1, gpu.sms // blocks + SPLITS), key=taken)}
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

@@ -114,6 +114,27 @@ def test_a_step_is_timed_with_its_parts_and_ceilings(on_cpu):
     assert figures["baseline"] is None or "us" in figures["baseline"]
 
 
+def test_a_prompt_is_timed_beside_its_two_kernels(on_cpu, monkeypatch):
+    turns = []
+
+    def paired(a, b, rounds):
+        turns.append((len(a), len(b)))
+        for call in (*a, *b):
+            call()
+        # Two calls of 3 us each against one of 4.
+        return bench.Paired(4.0, 3.0, 0.75, 0.03, "differs", rounds)
+
+    monkeypatch.setattr(bench, "paired", paired)
+    size = steps.StepSize("prefill", rows=9, context=200, topk=64, heads=8, index_heads=32)
+    figures = measure.time_prompt(steps.draw(size)[0])
+    assert turns == [(1, 2)] and on_cpu.calls == [1, 1]
+    assert (figures["scoring"], figures["selection"]) == (1.0, 2.0)
+    assert (figures["together"], figures["apart"]) == (4.0, 6.0)
+    assert figures["ratio"] == pytest.approx(4 / 6) and figures["noise"] == pytest.approx(0.03 / 1.5)
+    with pytest.raises(InvalidArgumentError, match="a prefill step"):
+        measure.time_prompt(steps.draw(steps.StepSize(context=64, topk=64, heads=8))[0])
+
+
 def test_turns_of_a_rotation_use_other_pages_of_the_same_cache():
     first, second = steps.draw(steps.StepSize(batch=2, context=300, pages=64), sets=2)
     assert first.tensors["kv"] is second.tensors["kv"]
@@ -319,6 +340,15 @@ def test_the_decode_step_benchmark_prints_a_table(on_cpu, monkeypatch, capsys, t
     assert len(table) == 4 and table[2].startswith("| 1 | 200 | 1.00 |") and table[3].endswith("| ok |")
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["t"] for row in rows] == [1, 2] and rows[0]["used"]["sparse_mla"].startswith("sparse_mla__")
+    monkeypatch.setattr(
+        bench, "paired", lambda a, b, rounds: bench.Paired(4.0, 3.0, 0.75, 0.0, "differs", rounds)
+    )
+    prompt = ["--queries", "", "--prompts", "9", "--contexts", "2100", "--heads", "8", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["decode_step.py", *prompt])
+    assert module.main() == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) == 3 and table[2].endswith("| 6 | 4 | 0.667 | 0.000 | ok |")
+    assert json.loads(out.read_text().splitlines()[-1])["rows"] == 9
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["decode_step.py"])
