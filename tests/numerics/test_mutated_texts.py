@@ -13,14 +13,18 @@ import itertools
 import os
 import random
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import counted_scores
 import pytest
 
+from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import Instance, frame
 from dsl_kernels import programs, variants
@@ -136,6 +140,17 @@ def _attention(
     )
 
 
+def _counted(*workloads: Workload) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    """Selection from the counts of scoring."""
+    return tuple((dataclasses.replace(w, form="counted", name=f"{w.name}_counted"), {}) for w in workloads)
+
+
+# One query a sequence: rows of one CTA and of several, and one that is not scored.
+COUNTED = _workload(
+    "counted_decode", "counted", lens=[[640], [7], [2], [0], [4400], [77]], heads=64, pages=120, skip_below=2
+)
+COUNTED_ALONE = _workload("counted_alone", "counted", lens=[[9000]], heads=64, pages=160)
+
 # Two CTAs for the 21 tiles of three queries: regardless of queries, and whole ones.
 DEALT = tuple((_attention("bf16", 64, 1)[0][0], {"splits": splits, "arrival_slots": 5}) for splits in (3, 1))
 
@@ -146,6 +161,8 @@ STRUCTURES = (
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}))),
+    Structure("scoring that counts", "lightning_indexer__cutedsl_sm90a__counted_h64_q1_t64_st3_c4_e1", ((COUNTED, FEW), (COUNTED, {"ctas": 1}), (COUNTED_ALONE, {"ctas": 2}))),
+    Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, SAMPLED, LONG)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2", _attention("bf16", 8, 16, 8, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
@@ -153,6 +170,16 @@ STRUCTURES = (
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", _attention("fp8", 16, 2, 1)),
 )  # fmt: skip
+
+
+@cache
+def _variant(name: str) -> Variant:
+    """A variant of the committed set, or one that only measures."""
+    if "counted" not in name:
+        return variants.get(name)
+    folder = Path(tempfile.mkdtemp())
+    emit(counted_scores.instances(name.partition("__")[0]), folder)
+    return next(v for v in variants.in_folder(folder) if v.id == name)
 
 
 @dataclass(frozen=True)
@@ -405,7 +432,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
     Raises:
         AssertionError: a mutant prints in a DSL as the original does.
     """
-    variant = variants.get(structure.variant)
+    variant = _variant(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
     assert interpreted(program, variant, structure) is None
@@ -461,6 +488,8 @@ EXPLAINED = {
     "left: accumulate": "the first product of a query adds to zeros",
     "release kv_right behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "release kv_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
+    "select: not (> stride 16384)": "a row that is not listed goes through another round, which reads it",
+    "next_n and stride of store_logits": "the only query of a sequence lies at seq * next_n * stride, a product",
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }
@@ -487,7 +516,7 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
 
 
 def mutants_of(structure: Structure) -> Iterator[Mutant]:
-    variant = variants.get(structure.variant)
+    variant = _variant(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     return mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch))
 
