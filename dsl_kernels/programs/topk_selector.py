@@ -207,7 +207,7 @@ def _select(m: Recorder) -> None:
         m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
     )
     if m.k.counts == "counted":
-        leaf.take_counts(m, m.buffer("mine"), m.operand("digit_counts"), row, m.thread)
+        leaf.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), row, m.thread)
     start, last = m.var("start"), m.var("last")
     leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
     m.launch_dependents()

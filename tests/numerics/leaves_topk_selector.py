@@ -261,8 +261,8 @@ def sum_bins(p: Probe) -> None:
     p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", topk.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
 
 
-@case(topk.take_counts, threads=(512, 1024))
-def take_counts(p: Probe, threads: int) -> None:
+@case(topk.fetch_counts, threads=(512, 1024))
+def fetch_counts(p: Probe, threads: int) -> None:
     p.threads = threads
     counts = p.operand("digit_counts", p.integers(0, 9, 3, topk.BINS), out=True)
     p.call(_mine(p, threads, None), counts, p.dim("row", 1), p.thread)

@@ -8,7 +8,7 @@ from .topk_selector import BINS, scan
 
 
 @cute.jit
-def take_counts(mine, counts, row, thread):
+def fetch_counts(mine, counts, row, thread):
     """Each thread takes its bins of what scoring has counted of a row; the counts are zeros from then on."""
     share = cutlass.const_expr(cute.size(mine))
     place = (counts + (row.to(Int64) * BINS + thread * share)).align(4 * share)

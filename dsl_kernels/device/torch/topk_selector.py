@@ -399,7 +399,7 @@ def sum_taken(mine: Any, through: Sets, sums: Any, warp: Any, lane: Any) -> Any:
 
 
 @leaf
-def take_counts(mine: Any, counts: Writes, row: int, thread: Any) -> None:
+def fetch_counts(mine: Any, counts: Writes, row: int, thread: Any) -> None:
     """Each thread takes its bins of what scoring has counted of a row; the counts are zeros from then on."""
     mine.copy_(counts[row].view(mine.shape))
     counts[row] = 0
