@@ -78,11 +78,20 @@ def _rows(inputs: StepInputs, ids: torch.Tensor, out: torch.Tensor, lse: torch.T
 
 
 def _ids(pattern: str, t: int, topk: int, n: int, seed: int, turn: int) -> torch.Tensor:
-    """Ids on the GPU. At random, no row of the cache is in two turns while there are others."""
+    """Ids on the GPU. At random, no row of the cache is in two turns while there are others.
+
+    Where the queries of a turn share rows, each pass over the cache has an order of its own: queries of one order would
+    find in the L2 what another read just before.
+    """
     if pattern == "random":
         generator = torch.Generator(measure.DEVICE).manual_seed(seed)
-        order = torch.randperm(n, generator=generator, device=measure.DEVICE, dtype=torch.int32)
-        return part_of(order, turn, t * topk).view(t, topk)
+        shuffle = partial(torch.randperm, n, generator=generator, device=measure.DEVICE, dtype=torch.int32)
+        if t * topk <= n:
+            return part_of(shuffle(), turn, t * topk).view(t, topk)
+        generator.manual_seed(seed + turn)
+        each = n // topk
+        passes = [shuffle()[: each * topk].view(each, topk) for _ in range(-(-t // each))]
+        return torch.cat(passes)[:t]
     return draw_indices(pattern, t, topk, n, torch.Generator().manual_seed(seed + turn)).to(measure.DEVICE)
 
 
