@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dsl_kernels import variants
-from dsl_kernels.emulator import EmulatorError, schedules
+from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 
-SCHEDULES = 20
+INTERLEAVINGS = 20
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,12 @@ def original(variant: variants.Variant) -> str:
 def caught(variant: variants.Variant, workload, launch: dict[str, int], ptx: str) -> str | None:
     """How a broken kernel was caught, or None."""
     example = trial.cached_example(variant.op, workload)
-    for schedule in schedules(SCHEDULES):
+    for interleaving in interleavings(INTERLEAVINGS):
         try:
             result = trial.run(
                 variant,
                 workload,
-                Emulator(schedule, edit=lambda _: ptx, strict=True),
+                Emulator(interleaving, edit=lambda _: ptx, strict=True),
                 example=example,
                 launch=launch,
             )
