@@ -95,7 +95,8 @@ def targets(seen: dict[str, Any], part: int) -> Iterator[Any]:
             if wanted and "__" in wanted:
                 impl = wanted
             elif op != "sdpa":
-                point = grids.Point(op, form or made.FORMS[op], {**made.DEFAULTS[op], **dims})
+                usual = grids.usual(op, form)
+                point = grids.Point(op, usual.form, {**usual.params, **dims})
                 call = registry.Call(op, point.form, "sm_90a", dims_of(point))
                 impl = implementation(wanted, op, point.form, registry.bucket(call))
             held = made.target(op, dims, impl, form=form)
@@ -139,7 +140,7 @@ def tuned_winners() -> list[Wanted]:
         elif entry["op"] == "lightning_indexer":
             dims = {"b": b["b"], "len": b["max_len"], "heads": b["heads"], "next_n": b["next_n"]}
         else:
-            dims = {"t": b["t"], "heads": b["heads"], "topk": b["topk"]}
+            dims = dict(b)
         found.append((entry["op"], dims, entry["form"], entry["variant"]))
     return found
 
@@ -309,11 +310,9 @@ def session(out: Path, bundle: Path, tuned: bool) -> None:
         run.say("doctor done")
     except Exception:
         run.say(traceback.format_exc())
-    planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
     run.stage("ceilings", 100.0, [*me, "ceilings"])
-    if tuned:
-        run.stage("twins", 60.0, [*planted, "--times"])
-    else:
+    if not tuned:
+        planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
         run.stage("planted", 160.0, planted)
     for part in range(10, 10 + -(-len(tuned_winners()) // TUNED_PART)) if tuned else (0, 1):
         try:
@@ -325,12 +324,6 @@ def session(out: Path, bundle: Path, tuned: bool) -> None:
                 run.pack()
         except Exception:
             run.say(traceback.format_exc())
-    if tuned:
-        command = [sys.executable, "-m", "dsl_kernels"]
-        sized = ["sparse_mla", "--dim", "t=64"]
-        run.stage("profile kernels", 40.0, [*command, "profile", "kernels", *sized])
-        run.stage("profile collect", 60.0, [*command, "profile", "collect", *sized, "--out", str(WORK)])
-        run.stage("doctor", 60.0, [*command, "doctor"])
     if run.left() > 30.0 and not tuned:
         run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
     run.say("end")
