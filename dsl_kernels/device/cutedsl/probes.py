@@ -9,6 +9,12 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 # Of the clock all 64 bits are asked for: its low word alone may come through a slow path (S2UR), and a warp waits for it.
 CLOCK = "{ .reg .b64 c; mov.u64 c, %clock64; cvt.u32.u64 $0, c; }"
 
+# Number of the CTA. Read wherever it is asked for: what follows from it would be kept in registers across the kernel.
+CTA = (
+    "{ .reg .b32 x, y; mov.u32 x, %ctaid.z; mov.u32 y, %nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.y; add.u32 x, x, y;"
+    " mov.u32 y, %nctaid.x; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.x; add.u32 $0, x, y; }"
+)
+
 
 @dsl_user_op
 def read(text, *, loc=None, ip=None):
@@ -46,10 +52,7 @@ def mark_region(spent, then, lane, region, *, loc=None, ip=None):
 @cute.jit
 def place(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
     """This warp's words."""
-    thread, _, _ = cute.arch.thread_idx()
-    x, y, z = cute.arch.block_idx()
-    columns, rows, _ = cute.arch.grid_dim()
-    warp = (x + columns * (y + rows * z)) * warps + thread // 32
+    warp = read(CTA) * warps + read("mov.u32 $0, %tid.x;") // 32
     return probe + Int64(warp) * words
 
 
@@ -69,29 +72,31 @@ def put(
     )
 
 
-@cute.jit
-def note_region(
-    probe: cute.Pointer,
-    warps: cutlass.Constexpr,
-    words: cutlass.Constexpr,
-    first: cutlass.Constexpr,
-    ring: cutlass.Constexpr,
-    count: Int32,
-    then: Int32,
-    lane: Int32,
-    region: cutlass.Constexpr,
-):
-    """Note that `region` ends now, in the next place of this warp's ring."""
-    now = read_clock()
-    cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.eq.b32 p, {$r3}, 0; @p st.global.v2.b32 [{$r0}], {{$r1}, {$r2}}; }",
-        read_only_args=[
-            place(probe, warps, words) + (first + (count & (ring - 1)) * 2),
-            Int32(region),
-            now,
-            lane,
-        ],
+@dsl_user_op
+def _note(probe, ring, count, lane, region, marks, *, loc=None, ip=None):
+    """Store `region` and the clock in place `count` of a ring of `marks`, whose address is made here: it would be kept."""
+    values = [value.ir_value(loc=loc, ip=ip) for value in (ring, count, lane)]
+    where = f"and.b32 o, $2, {marks - 1}; shl.b32 o, o, 1; add.u32 o, o, $1; mad.wide.u32 a, o, 4, $4;"
+    store = f"setp.eq.s32 p, $3, 0; mov.b32 o, {int(region)}; @p st.global.v2.b32 [a], {{o, $0}};"
+    now = llvm.inline_asm(
+        T.i32(),
+        [*values, probe.toint(loc=loc, ip=ip).ir_value(loc=loc, ip=ip)],
+        f"{{ .reg .pred p; .reg .b32 o; .reg .b64 a; {CLOCK} {where} {store} }}",
+        "=&r,r,r,r,l,~{memory}",
+        has_side_effects=True,
+        loc=loc,
+        ip=ip,
     )
+    return Int32(now)
+
+
+def note_region(probe, warps, words, first, ring, count, then, lane, region):
+    """Note that `region` ends now, in the next place of this warp's ring."""
+    x, y, z = cute.arch.block_idx()
+    columns, rows, _ = cute.arch.grid_dim()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = (x + columns * (y + rows * z)) * warps + thread // 32
+    now = _note(probe, Int32(warp * words + first), Int32(count), Int32(lane), region, ring)
     return count + 1, now
 
 
@@ -110,6 +115,25 @@ def leave_role(
 ):
     """Note when this warp's last region ended."""
     put(probe, warps, words, 1, then, lane == 0)
+
+
+def begin_sums(spent, then, lane):
+    """Keep in the last lane when this warp's kernel began."""
+    return cutlass.select_(lane == 31, then, spent)
+
+
+@cute.jit
+def end_sums(
+    probe: cute.Pointer,
+    warps: cutlass.Constexpr,
+    words: cutlass.Constexpr,
+    spent: Int32,
+    then: Int32,
+    lane: Int32,
+):
+    """Store when this warp's kernel began, which its last lane keeps, when its last region ended, and where."""
+    value = cutlass.select_(lane == 31, spent, cutlass.select_(lane == 30, then, cute.arch.smid()))
+    put(probe, warps, words, 31 - lane, value, lane >= 29)
 
 
 @cute.jit

@@ -49,6 +49,17 @@ def leave_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> N
 
 
 @leaf
+def begin_sums(spent: Changes, then: Any, lane: Any) -> Any:
+    """Keep in the last lane when this warp's kernel began."""
+    return spent
+
+
+@leaf
+def end_sums(probe: Writes, warps: Any, words: Any, spent: Any, then: Any, lane: Any) -> None:
+    """Store when this warp's kernel began, which its last lane keeps, when its last region ended, and where."""
+
+
+@leaf
 def keep_sums(probe: Writes, warps: Any, words: Any, first: Any, count: Any, spent: Any, lane: Any) -> None:
     """Store the sums that this warp's lanes hold."""
 
