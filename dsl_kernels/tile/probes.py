@@ -234,13 +234,12 @@ class _Marker:
             yield t.Call(leaf.keep_marks, (*self._place, words, t.name(_COUNT), self._lane))
             yield t.Call(leaf.note_time, (*self._place, words, _TIMES + 2, self._lane))
             return
-        yield t.Call(leaf.end_sums, (*self._place, words, t.name(self._last), t.name(_THEN), self._lane))
-        for register in range(_registers([tuple(self.numbers)])):
-            first = register * LANES
-            count = min(len(self.numbers) - first, LANES)
-            if count:
-                spent = t.name(_spent(register))
-                yield t.Call(leaf.keep_sums, (*self._place, words, HEADER + first, count, spent, self._lane))
+        *full, last = range(_registers([tuple(self.numbers)]))
+        for register in full:
+            place = (*self._place, words, HEADER + register * LANES)
+            yield t.Call(leaf.keep_sums, (*place, t.name(_spent(register)), self._lane))
+        place, left = (*self._place, words, HEADER + last * LANES), len(self.numbers) - last * LANES
+        yield t.Call(leaf.end_sums, (*place, left, t.name(self._last), t.name(_THEN), self._lane))
 
     @property
     def _last(self) -> str:

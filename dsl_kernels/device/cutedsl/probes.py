@@ -52,8 +52,27 @@ def mark_region(spent, then, lane, region, *, loc=None, ip=None):
 @cute.jit
 def place(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
     """This warp's words."""
+    thread, _, _ = cute.arch.thread_idx()
+    x, y, z = cute.arch.block_idx()
+    columns, rows, _ = cute.arch.grid_dim()
+    warp = (x + columns * (y + rows * z)) * warps + thread // 32
+    return probe + Int64(warp) * words
+
+
+@cute.jit
+def place_anew(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
+    """This warp's words, found again: in registers across the kernel they would be in the way of accumulators."""
     warp = read(CTA) * warps + read("mov.u32 $0, %tid.x;") // 32
     return probe + Int64(warp) * words
+
+
+@cute.jit
+def store(to: cute.Pointer, value: Int32, mine: cutlass.Boolean):
+    """One word. No branch: accumulators of products in flight would be copied around it."""
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r2}, 0; @p st.global.b32 [{$r0}], {$r1}; }",
+        read_only_args=[to, value, Int32(mine)],
+    )
 
 
 @cute.jit
@@ -65,38 +84,33 @@ def put(
     value: Int32,
     mine: cutlass.Boolean,
 ):
-    """One word of this warp's. No branch: accumulators of products in flight would be copied around it."""
-    cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.ne.b32 p, {$r2}, 0; @p st.global.b32 [{$r0}], {$r1}; }",
-        read_only_args=[place(probe, warps, words) + at, value, Int32(mine)],
-    )
+    """One word of this warp's."""
+    store(place(probe, warps, words) + at, value, mine)
 
 
-@dsl_user_op
-def _note(probe, ring, count, lane, region, marks, *, loc=None, ip=None):
-    """Store `region` and the clock in place `count` of a ring of `marks`, whose address is made here: it would be kept."""
-    values = [value.ir_value(loc=loc, ip=ip) for value in (ring, count, lane)]
-    where = f"and.b32 o, $2, {marks - 1}; shl.b32 o, o, 1; add.u32 o, o, $1; mad.wide.u32 a, o, 4, $4;"
-    store = f"setp.eq.s32 p, $3, 0; mov.b32 o, {int(region)}; @p st.global.v2.b32 [a], {{o, $0}};"
-    now = llvm.inline_asm(
-        T.i32(),
-        [*values, probe.toint(loc=loc, ip=ip).ir_value(loc=loc, ip=ip)],
-        f"{{ .reg .pred p; .reg .b32 o; .reg .b64 a; {CLOCK} {where} {store} }}",
-        "=&r,r,r,r,l,~{memory}",
-        has_side_effects=True,
-        loc=loc,
-        ip=ip,
-    )
-    return Int32(now)
-
-
-def note_region(probe, warps, words, first, ring, count, then, lane, region):
+@cute.jit
+def note_region(
+    probe: cute.Pointer,
+    warps: cutlass.Constexpr,
+    words: cutlass.Constexpr,
+    first: cutlass.Constexpr,
+    ring: cutlass.Constexpr,
+    count: Int32,
+    then: Int32,
+    lane: Int32,
+    region: cutlass.Constexpr,
+):
     """Note that `region` ends now, in the next place of this warp's ring."""
-    x, y, z = cute.arch.block_idx()
-    columns, rows, _ = cute.arch.grid_dim()
-    thread, _, _ = cute.arch.thread_idx()
-    warp = (x + columns * (y + rows * z)) * warps + thread // 32
-    now = _note(probe, Int32(warp * words + first), Int32(count), Int32(lane), region, ring)
+    now = read_clock()
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.eq.b32 p, {$r3}, 0; @p st.global.v2.b32 [{$r0}], {{$r1}, {$r2}}; }",
+        read_only_args=[
+            place(probe, warps, words) + (first + (count & (ring - 1)) * 2),
+            Int32(region),
+            now,
+            lane,
+        ],
+    )
     return count + 1, now
 
 
@@ -123,31 +137,34 @@ def begin_sums(spent, then, lane):
 
 
 @cute.jit
-def end_sums(
+def keep_sums(
     probe: cute.Pointer,
     warps: cutlass.Constexpr,
     words: cutlass.Constexpr,
+    first: cutlass.Constexpr,
     spent: Int32,
-    then: Int32,
     lane: Int32,
 ):
-    """Store when this warp's kernel began, which its last lane keeps, when its last region ended, and where."""
-    value = cutlass.select_(lane == 31, spent, cutlass.select_(lane == 30, then, cute.arch.smid()))
-    put(probe, warps, words, 31 - lane, value, lane >= 29)
+    """Store the sums that all of this warp's lanes hold."""
+    store(place_anew(probe, warps, words) + (first + lane), spent, lane >= 0)
 
 
 @cute.jit
-def keep_sums(
+def end_sums(
     probe: cute.Pointer,
     warps: cutlass.Constexpr,
     words: cutlass.Constexpr,
     first: cutlass.Constexpr,
     count: cutlass.Constexpr,
     spent: Int32,
+    then: Int32,
     lane: Int32,
 ):
-    """Store the sums that this warp's lanes hold."""
-    put(probe, warps, words, first + lane, spent, lane < count)
+    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
+    mine = place_anew(probe, warps, words)
+    store(mine + (first + lane), spent, lane < count)
+    value = cutlass.select_(lane == 31, spent, cutlass.select_(lane == 30, then, cute.arch.smid()))
+    store(mine + (31 - lane), value, lane >= 29)
 
 
 @cute.jit

@@ -55,13 +55,22 @@ def begin_sums(spent: Changes, then: Any, lane: Any) -> Any:
 
 
 @leaf
-def end_sums(probe: Writes, warps: Any, words: Any, spent: Any, then: Any, lane: Any) -> None:
-    """Store when this warp's kernel began, which its last lane keeps, when its last region ended, and where."""
+def keep_sums(probe: Writes, warps: Any, words: Any, first: Any, spent: Any, lane: Any) -> None:
+    """Store the sums that all of this warp's lanes hold."""
 
 
 @leaf
-def keep_sums(probe: Writes, warps: Any, words: Any, first: Any, count: Any, spent: Any, lane: Any) -> None:
-    """Store the sums that this warp's lanes hold."""
+def end_sums(
+    probe: Writes,
+    warps: Any,
+    words: Any,
+    first: Any,
+    count: Any,
+    spent: Any,
+    then: Any,
+    lane: Any,
+) -> None:
+    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
 
 
 @leaf
