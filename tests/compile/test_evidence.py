@@ -199,5 +199,7 @@ def test_what_several_ctas_take_is_copied_once_for_all_of_them(schedule, sass) -
 def test_products_of_a_group_are_in_flight_together(schedule, sass) -> None:
     """The compiler awaits each product by itself where it cannot prove that nothing else writes the accumulators."""
     if any(mma.unit == "wgmma" for mma in schedule.mmas):
-        products, waits = (len(re.findall(stem, sass())) for stem in (r"\b[HQ]GMMA\b", r"\bWARPGROUP\.DEPBAR\b"))
+        products, waits = (
+            len(re.findall(stem, sass())) for stem in (r"\b[HQ]GMMA\b", r"\bWARPGROUP\.DEPBAR\b")
+        )
         assert waits < products

@@ -34,7 +34,9 @@ def round_to(target, source):
     part = cute.size(values) // 2
     for first in (0, part):
         rounded = cute.make_tensor(halves.iterator + first, cute.make_layout(part))
-        rounded.store(cute.make_tensor(values.iterator + first, rounded.layout).load().to(target.element_type))
+        rounded.store(
+            cute.make_tensor(values.iterator + first, rounded.layout).load().to(target.element_type)
+        )
 
 
 def _rows(rows, source, combine):

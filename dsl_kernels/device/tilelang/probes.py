@@ -103,7 +103,7 @@ def leave_role(probe, warps, words, then, lane):
 @T.macro
 def begin_sums(spent: T.Ref, then, lane):
     """Keep in the last lane when this warp's kernel began."""
-    spent = T.call_extern("int32", "probes::begin", spent, then, lane)  # noqa: F841
+    spent = T.call_extern("int32", "probes::begin", spent, then, lane)
 
 
 @T.macro
