@@ -213,7 +213,7 @@ def _launch(
     elif name == "gather_loads":
         arguments.append(sink)
     grid = max(1, min(blocks * module.sms, -(-rows // group)))
-    module.launch(name, grid, threads, arguments, shared)
+    module.launch(name, grid, threads, arguments, shared, dependent=True)
 
 
 @lru_cache(maxsize=8)

@@ -3,6 +3,7 @@
 // Rows are those that `ids` names (-1: none), or all in order where there is no list. A row is `first_bytes` at
 // first + id * first_stride and, where second_bytes is not zero, as many at second + id * second_stride. Widths are
 // whole 16-byte chunks. A warp takes `group` (at most 32) rows at a time, so that few rows still reach every SM.
+// They are dependent launches, as the kernels that they are compared with: set up while the launch before drains.
 
 struct Rows {
   const char* first;
@@ -43,6 +44,7 @@ __device__ __forceinline__ const char* chunk_at(const Rows& r, int id, int colum
 #define ROWS_PARAMETERS                                                                                       \
   const char *first, const char *second, const int *ids, long long count, int group, int first_bytes,         \
       int second_bytes, long long first_stride, long long second_stride
+#define FOLLOW asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory")
 #define ROWS                                                                                  \
   const Rows r { first, second, ids, count, group, first_bytes, second_bytes, first_stride, second_stride }
 
@@ -60,6 +62,7 @@ extern "C" __global__ void gather_bulk(ROWS_PARAMETERS, int piece) {
       asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(&full[s])));
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   __syncwarp();
+  FOLLOW;
   auto wait = [&](long long use) {
     const unsigned barrier = shared_address(&full[use % STAGES]), phase = (use / STAGES) & 1;
     unsigned done = 0;
@@ -105,6 +108,7 @@ extern "C" __global__ void gather_async(ROWS_PARAMETERS) {
   const int chunks = (first_bytes + second_bytes) / 16;
   const unsigned mine = shared_address(ring) + (warp * DEPTH * UNROLL * 32 + lane) * 16;
   const long long step = (long long)gridDim.x * warps * group;
+  FOLLOW;
   // Neighbouring groups go to other SMs: few rows must not meet on one.
   long long at = ((long long)warp * gridDim.x + blockIdx.x) * group;
   int id = id_of(r, at, lane), slot = 0, filled = 0;
@@ -135,6 +139,7 @@ extern "C" __global__ void gather_loads(ROWS_PARAMETERS, unsigned* sink) {
   ROWS;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
   const int chunks = (first_bytes + second_bytes) / 16;
+  FOLLOW;
   const long long step = (long long)gridDim.x * warps * group;
   long long at = ((long long)warp * gridDim.x + blockIdx.x) * group;
   int id = id_of(r, at, lane);

@@ -43,21 +43,33 @@ class Module:
             self._functions[name] = held
         return self._functions[name]
 
-    def launch(self, name: str, grid: int, block: int, arguments: Sequence[Any], shared: int = 0) -> None:
+    def launch(
+        self,
+        name: str,
+        grid: int,
+        block: int,
+        arguments: Sequence[Any],
+        shared: int = 0,
+        *,
+        dependent: bool = False,
+    ) -> None:
         """Launch on torch's current stream.
 
         Args:
             arguments: tensors and None (pointers), ctypes values, and plain ints (32 bits).
+            dependent: begin before the launch in front of it ends; the kernel itself waits for it.
         """
         import torch
 
-        values = [_argument(value) for value in arguments]
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
+        driver, values = _driver(), [_argument(value) for value in arguments]
+        config = driver.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
+        config.sharedMemBytes = shared
+        config.hStream = torch._C._cuda_getCurrentRawStream(self.device)
+        config.attrs, config.numAttrs = ([_dependent()], 1) if dependent else ([], 0)
         packed = (tuple(value for _, value in values), tuple(kind for kind, _ in values))
-        done = _driver().cuLaunchKernel(
-            self.function(name), grid, 1, 1, block, 1, 1, shared, stream, packed, 0
-        )
-        check(done, f"launch {name}")
+        check(driver.cuLaunchKernelEx(config, self.function(name), packed, 0), f"launch {name}")
 
 
 def _argument(value: Any) -> tuple[Any, Any]:
@@ -68,6 +80,15 @@ def _argument(value: Any) -> tuple[Any, Any]:
     if isinstance(value, ctypes._SimpleCData):
         return type(value), value.value
     return ctypes.c_void_p, value.data_ptr()
+
+
+def _dependent() -> Any:
+    driver = _driver()
+    attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    value.programmaticStreamSerializationAllowed = 1
+    attribute.value = value
+    return attribute
 
 
 def _driver() -> Any:

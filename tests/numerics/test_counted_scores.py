@@ -12,7 +12,7 @@ from codegen.emit import emit
 from codegen.sweep import combinations
 from dsl_kernels import problems, programs, registry, variants
 from dsl_kernels.arch import ARCHS
-from dsl_kernels.emulator import schedules
+from dsl_kernels.emulator import interleavings
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.problems.topk_selector import digit_counts, first_digits
@@ -64,9 +64,9 @@ def test_selection_from_counts_is_exact_and_leaves_zeros(made) -> None:
 @pytest.mark.compile
 def test_the_compiled_kernels_agree(made) -> None:
     for variant in made["lightning_indexer"]:
-        for schedule in schedules(3):
+        for interleaving in interleavings(3):
             for workload in scored(variant):
-                result = trial.run(variant, workload, Emulator(schedule, strict=True), launch={"ctas": 3})
+                result = trial.run(variant, workload, Emulator(interleaving, strict=True), launch={"ctas": 3})
                 assert result.comparison.ok, (variant.id, workload.name, result.comparison.failures)
     for variant in made["topk_selector"]:
         small = [
@@ -74,8 +74,8 @@ def test_the_compiled_kernels_agree(made) -> None:
             for w in trial.workloads(variant, "edge")
             if w.name.startswith(("ragged", "starts", "mtp3", "scores_spec"))
         ]
-        for schedule, workload in zip((*schedules(3), *schedules(5)), (*small, *LONG[:4]), strict=True):
-            result = trial.run(variant, workload, Emulator(schedule, strict=True))
+        for interleaving, workload in zip((*interleavings(3), *interleavings(5)), (*small, *LONG[:4]), strict=True):
+            result = trial.run(variant, workload, Emulator(interleaving, strict=True))
             assert result.comparison.ok, (variant.id, workload.name, result.comparison.failures)
 
 
