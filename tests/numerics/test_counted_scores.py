@@ -74,7 +74,9 @@ def test_the_compiled_kernels_agree(made) -> None:
             for w in trial.workloads(variant, "edge")
             if w.name.startswith(("ragged", "starts", "mtp3", "scores_spec"))
         ]
-        for interleaving, workload in zip((*interleavings(3), *interleavings(5)), (*small, *LONG[:4]), strict=True):
+        for interleaving, workload in zip(
+            (*interleavings(3), *interleavings(5)), (*small, *LONG[:4]), strict=True
+        ):
             result = trial.run(variant, workload, Emulator(interleaving, strict=True))
             assert result.comparison.ok, (variant.id, workload.name, result.comparison.failures)
 
