@@ -479,6 +479,8 @@ EXPLAINED = {
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "left: low and high of vote": "of the other side's tile it asks only whether there is a valid id in either half",
+    "right: low and high of vote": "of the other side's tile it asks only whether there is a valid id in either half",
     "stride and start of load_sample": ANY_SAMPLE,
     "start and last of load_sample": ANY_SAMPLE,
     "last and every of load_sample": ANY_SAMPLE,
