@@ -1583,8 +1583,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if not gpu.arch.tmem_columns:
         ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
-        late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - math.ceil(ctas / gpu.sms)
-        merge += 8.0 * late
+        waves = max(1, math.ceil(ctas / gpu.sms))
+        late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - waves
+        # Of each wave, as all else here.
+        merge += 8.0 * late / waves
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 
