@@ -151,8 +151,12 @@ COUNTED = _workload(
 )
 COUNTED_ALONE = _workload("counted_alone", "counted", lens=[[9000]], heads=64, pages=160)
 
-# Two CTAs for the 21 tiles of three queries: regardless of queries, and whole ones.
-DEALT = tuple((_attention("bf16", 64, 1)[0][0], {"splits": splits, "arrival_slots": 5}) for splits in (3, 1))
+# Two CTAs for the pairs of tiles of three queries, in which one tile, both or none has a valid id: regardless of queries, and
+# whole ones.
+ISLANDS = _workload(
+    "islands_bf16_h64", "bf16", t=3, heads=64, topk=448, n=700, sink=True, lse_scale=0.7, ids="islands"
+)
+DEALT = tuple((ISLANDS, {"splits": splits, "arrival_slots": 5}) for splits in (3, 1))
 
 STRUCTURES = (
     Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
@@ -462,6 +466,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
 
 
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
+OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # What may survive, and why the kernel is still the same one.
 EXPLAINED = {
     "max_pages and line of emit": "an entry lies at line * max_pages + page, a product of the two",
@@ -479,8 +484,11 @@ EXPLAINED = {
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
-    "left: low and high of vote": "of the other side's tile it asks only whether there is a valid id in either half",
-    "right: low and high of vote": "of the other side's tile it asks only whether there is a valid id in either half",
+    "gather: high and n of vote": "a gather asks only whether there is a valid id",
+    "left: low and high of vote": OTHER_TILE,
+    "right: low and high of vote": OTHER_TILE,
+    "left: high and n of vote": OTHER_TILE,
+    "right: high and n of vote": OTHER_TILE,
     "stride and start of load_sample": ANY_SAMPLE,
     "start and last of load_sample": ANY_SAMPLE,
     "last and every of load_sample": ANY_SAMPLE,
@@ -488,10 +496,11 @@ EXPLAINED = {
     "end and span of read_bottom": ANY_SAMPLE,
     "select: not (> stride 4096)": ANY_SAMPLE,
     "left: accumulate": "the first product of a query adds to zeros",
-    "release kv_right behind rescale_rows": "O lies in registers: the slot goes back a little later",
-    "release kv_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "select: not (> stride 16384)": "a row that is not listed goes through another round, which reads it",
     "next_n and stride of store_logits": "the only query of a sequence lies at seq * next_n * stride, a product",
+    "split and splits of read_ids": "the second tile of a pair lies at their sum",
+    "release q behind share_sums": "the queries' memory goes back a little later",
+    "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }
