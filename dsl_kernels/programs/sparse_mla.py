@@ -467,8 +467,8 @@ def _paired(k: SimpleNamespace) -> Schedule:
     sided = tuple(zip(SIDES, reversed(SIDES), strict=True))
     return Schedule(
         roles=(
-            *(Role(side, 4, 216, f"scores of the {text} tile of each pair, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
-            Role("gather", 4, 72, "selected rows, a pair of tiles at a time"),
+            *(Role(side, 4, 208, f"scores of the {text} tile of each pair, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
+            Role("gather", 4, 88, "selected rows, a pair of tiles at a time"),
         ),
         buffers=(
             Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),

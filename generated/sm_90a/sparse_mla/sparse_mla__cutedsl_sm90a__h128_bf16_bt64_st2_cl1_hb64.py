@@ -17,9 +17,9 @@ edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster
   |                  |<=== p_right =====|   peak_s_right; threads -> wgmma
 
 roles
-  left       threads 0..127, 216 registers  scores of the first tile of each pair, and that half of the dims
-  right      threads 128..255, 216 registers  scores of the second tile of each pair, and that half of the dims
-  gather     threads 256..383, 72 registers  selected rows, a pair of tiles at a time
+  left       threads 0..127, 208 registers  scores of the first tile of each pair, and that half of the dims
+  right      threads 128..255, 208 registers  scores of the second tile of each pair, and that half of the dims
+  gather     threads 256..383, 88 registers  selected rows, a pair of tiles at a time
 buffers
   q_s        64x512 bfloat16, shared, 128-byte swizzle
   qpe_s      64x64 bfloat16, shared, 128-byte swizzle
@@ -766,7 +766,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
     if warp < 4:
-        cute.arch.setmaxregister_increase(216)
+        cute.arch.setmaxregister_increase(208)
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
             splits, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, out_s_left, far_s_right, rope_s_right,
@@ -777,7 +777,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
             live_right, live, thread, lane
         )
     elif warp < 8:
-        cute.arch.setmaxregister_increase(216)
+        cute.arch.setmaxregister_increase(208)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
             qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right, peak_s_left,
@@ -788,7 +788,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
             thread, lane
         )
     else:
-        cute.arch.setmaxregister_decrease(72)
+        cute.arch.setmaxregister_decrease(88)
         gather(
             q_nope, q_pe, ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, q_s, qpe_s, near_s_left,
             far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, q_full, q_empty, near_left_full,
