@@ -25,6 +25,7 @@ from ..device.torch import sparse_mla_sm100 as leaf_sm100
 from ..problems import layouts
 from ..problems.layouts import FP8_TOKEN_BYTES
 from ..runtime.artifact import TensorMap
+from ..runtime.toolkit import RESERVED_SMEM
 from ..tile.lang import (
     START,
     Body,
@@ -73,8 +74,6 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
-# Bytes of shared memory that the driver keeps of each CTA.
-RESERVED_SMEM = 1024
 # What a query costs a CTA beside its units, and what merging a part of one costs at least, in units (docs/performance.md).
 SEGMENT_UNITS, MERGE_UNITS = 3.5, 0.5
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
