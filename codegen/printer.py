@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import textwrap
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,26 @@ from typing import Any
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import text as t
+from dsl_kernels.tile import threads
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Size, Space, spell
 from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
 
 INDENT = "    "
 # As Python binds them: a comparison binds less tightly than `|`, and does not chain.
-_TIGHTNESS = {"|": 2, "&": 3, "+": 4, "-": 4, "*": 5, "//": 5, "%": 5} | dict.fromkeys(t.COMPARISONS, 1)
-_ATOM = 9
+_TIGHTNESS: dict[str, float] = {
+    "|": 2,
+    "^": 2.5,
+    "&": 3,
+    "<<": 3.5,
+    ">>": 3.5,
+    "+": 4,
+    "-": 4,
+    "*": 5,
+    "//": 5,
+    "%": 5,
+} | dict.fromkeys(t.COMPARISONS, 1)
+_UNARY, _ATOM = 6, 9
+DOC_WIDTH = 100
 
 
 class Printer:
@@ -30,16 +44,29 @@ class Printer:
     Args:
         spelling: the macros of the DSL's `_spelling.j2`.
         leaf_module: name of a leaf -> the alias of the module that spells it.
+        home: the same, or None where no module does: of a leaf that has a text then this is printed.
     """
 
-    def __init__(self, schedule: Schedule, plan: BarrierPlan, spelling: Any, leaf_module: Any) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        plan: BarrierPlan,
+        spelling: Any,
+        leaf_module: Any,
+        home: Any = lambda name: None,
+    ) -> None:
         self._schedule, self._plan, self._spelling, self._leaf_module = schedule, plan, spelling, leaf_module
+        self._home = home
         self._role: Role | None = None
         self._in_flight: list[t.View] = []
         self._turns = turn_plans(schedule) if schedule else {}
+        self._in_leaf = False
         self._explained: set[str] = set()
         # Named sizes that were spelled, for the module to define.
         self.sizes: dict[str, int] = {}
+        # Leaves that were printed from their text: what is theirs -> the function's name; and all of these functions.
+        self._functions: dict[tuple[str, ...], str] = {}
+        self.functions: list[str] = []
 
     def lines(self, statements: Iterable[t.Statement], role: Role | None = None) -> list[str]:
         """The statements of a role, or of the kernel's start or end."""
@@ -59,7 +86,7 @@ class Printer:
                 [t.If(t.name("replica").equals(replica), [opening], [])] if several else [opening]
             )
 
-    def spelled(self, number: float, outer: int = 0) -> str:
+    def spelled(self, number: float, outer: float = 0) -> str:
         """A number as the module writes it; `outer` is how tightly what stands around it binds."""
         if isinstance(number, Size):
             for name, value in number.names.items():
@@ -100,7 +127,7 @@ class Printer:
 
     # Values
 
-    def value(self, value: t.Value, outer: int = 0) -> str:
+    def value(self, value: t.Value, outer: float = 0) -> str:
         """An expression as source text; `outer` is how tightly what stands around it binds."""
         value = t.fold(value, {})
         if not isinstance(value, t.Expr):
@@ -109,20 +136,64 @@ class Printer:
             return str(value.args[0])
         if value.op == "in_role":
             return self._phrase("in_role", role=self._schedule_role(value.args[0]))
+        if value.op in t.OF_THREADS:
+            return self._of_threads(value, outer)
         a, b = value.args
         if value.op in ("min", "max", "ceildiv"):
-            return self._phrase(value.op, a=self.value(a), b=self.value(b))
+            return self._phrase(value.op, a=self._beside(a, b), b=self._beside(b, a))
+        if value.op in ("<", "<=", ">", ">=") and "uint32" in _dtypes(a, b):
+            text = self._phrase("unsigned", op=value.op, a=self._beside(a, b, 2), b=self._beside(b, a, 2))
+            return f"({text})" if outer > 1 else text
         if value.op in ("//", "%"):
             macro = "quotient" if value.op == "//" else "remainder"
-            loose = {"dividend": self.value(a), "divisor": self.value(b)}
+            loose = {"dividend": self._beside(a, b), "divisor": self._beside(b, a)}
             coordinate = isinstance(a, t.Expr) and a.op == "name" and a.args[0] in self._schedule.axes
-            text = self._phrase(macro, a=self.value(a, 5), b=self.value(b, 6), coordinate=coordinate, **loose)
-            tightness = _ATOM if isinstance(ast.parse(text, mode="eval").body, ast.Call) else 5
+            text = self._phrase(
+                macro, a=self._beside(a, b, 5), b=self._beside(b, a, 6), coordinate=coordinate, **loose
+            )
+            tightness: float = _ATOM if isinstance(ast.parse(text, mode="eval").body, ast.Call) else 5
         else:
             tightness = _TIGHTNESS[value.op]
             left = tightness + (value.op in t.COMPARISONS)
-            text = f"{self.value(a, left)} {value.op} {self.value(b, tightness + 1)}"
+            text = f"{self._beside(a, b, left)} {value.op} {self._beside(b, a, tightness + 1)}"
         return f"({text})" if tightness < outer else text
+
+    def _beside(self, value: t.Value, other: t.Value, outer: float = 0) -> str:
+        """An operand; a number takes the dtype of the expression beside it."""
+        dtype = other.dtype if isinstance(other, t.Expr) else "int32"
+        if self._in_leaf and dtype in ("uint32", "int64") and not isinstance(value, t.Expr):
+            return self._phrase("constant", dtype=dtype, number=int(value), value=self.spelled(value))
+        return self.value(value, outer)
+
+    def _of_threads(self, value: t.Expr, outer: float) -> str:
+        """What only the text of a leaf has."""
+        if value.op == "~":
+            text = f"~{self.value(value.args[0], _UNARY)}"
+            return f"({text})" if outer > _UNARY else text
+        if value.op == "to":
+            return self._phrase("to", value=self.value(value.args[0], _ATOM), dtype=value.dtype)
+        if value.op == "select":
+            condition, a, b = value.args
+            return self._phrase(
+                "select", condition=self.value(condition), a=self._beside(a, b), b=self._beside(b, a)
+            )
+        if value.op == "apply":
+            function, *arguments = value.args
+            return (
+                f"{self._leaf_module(function.name)}.{function.name}({', '.join(map(self.value, arguments))})"
+            )
+        array, at = value.args
+        place = value.dtype == threads.ADDRESS
+        return self._phrase("place" if place else "element", **self._place_in(array, at, 5 if place else 0))
+
+    def _place_in(self, array: threads.Array, index: t.Value, outer: float = 0) -> dict[str, Any]:
+        """What macros see of an element: its index in what is named, and in what that is a part of."""
+        matrix, row, first = array.line or (array, None, 0)
+        unsigned = isinstance(index, t.Expr) and index.dtype == "uint32"
+        return {
+            "name": array.name, "index": self.value(index, outer), "matrix": matrix.name, "first": self.value(first, 4),
+            "row": None if row is None else self.value(row), "unsigned": unsigned,
+        }  # fmt: skip
 
     def _schedule_role(self, name: str) -> SimpleNamespace:
         return role_facts(self._schedule, self._schedule.role(name))
@@ -134,6 +205,8 @@ class Printer:
             return self._phrase("operand", name=argument.name, pitch=argument.pitch)
         if isinstance(argument, t.Cluster):
             return argument.buffer
+        if isinstance(argument, threads.Array):
+            return argument.name
         if isinstance(argument, t.Sender):
             return f"{self._view(argument.view)}, {self._barrier(argument.slot, 'full')}"
         return self.value(argument)
@@ -191,7 +264,11 @@ class Printer:
 
     def _assign(self, s: t.Assign) -> Iterator[str]:
         yield from self._spell(
-            "assign", name=s.name, value=self.value(s.value), constant=not isinstance(s.value, t.Expr)
+            "assign",
+            name=s.name,
+            value=self.value(s.value),
+            constant=not isinstance(s.value, t.Expr),
+            dtype=s.dtype,
         )
 
     def _comment(self, s: t.Comment) -> Iterator[str]:
@@ -200,7 +277,7 @@ class Printer:
     def _loop(self, s: t.Loop) -> Iterator[str]:
         yield from self._spell(
             "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
-            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False,
+            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf,
         )  # fmt: skip
         yield from self._repeated(s.body)
 
@@ -219,6 +296,9 @@ class Printer:
         yield from self._block(s.body)
 
     def _call(self, s: t.Call) -> Iterator[str]:
+        if s.leaf.text is not None and self._home(s.leaf.name) is None:
+            yield from self._call_text(s)
+            return
         if s.leaf.doc and s.leaf.name not in self._explained:
             self._explained.add(s.leaf.name)
             yield "# " + " ".join(s.leaf.doc.split("\n\n")[0].split())
@@ -230,6 +310,59 @@ class Printer:
             inputs=[self._argument(s.arguments[i]) for i in s.leaf.inputs],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
         )
+
+    def _call_text(self, s: t.Call) -> Iterator[str]:
+        text = threads.text_of(s.leaf, s.arguments, self._schedule)
+        passed = [(f, self._argument(a)) for f, a in zip(text.parameters, s.arguments, strict=True) if f]
+        yield from self._spell(
+            "call_text", name=self._function(s.leaf, text), all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
+            results=[self._argument(s.arguments[i]) for i in s.leaf.results],
+        )  # fmt: skip
+
+    def _function(self, leaf: t.Leaf, text: threads.LeafText) -> str:
+        """The name of the function that is this text, which is printed when it comes up first."""
+        before, self._in_leaf = self._in_leaf, True
+        body = list(self._block(text.statements))
+        self._in_leaf = before
+        key = (leaf.name, *(f.name if f else "" for f in text.parameters), *body)
+        if key not in self._functions:
+            others = sum(k[0] == leaf.name for k in self._functions)
+            self._functions[key] = leaf.name + (f"_{others + 1}" if others else "")
+            parameters = [f for f in text.parameters if f]
+            facts = SimpleNamespace(
+                name=self._functions[key], parameters=parameters, doc=_paragraphs(leaf.doc), body=body,
+                results=[parameters[i].name for i in _where(text.parameters, leaf.results)],
+            )  # fmt: skip
+            self.functions.append(str(self._spelling.function(facts)).strip())
+        return self._functions[key]
+
+    def _put(self, s: threads.Put) -> Iterator[str]:
+        place = self._phrase("element", **self._place_in(s.array, s.index))
+        constant = not isinstance(s.value, t.Expr)
+        yield from self._spell(
+            "put", place=place, value=self.value(s.value), constant=constant, dtype=s.array.dtype
+        )
+
+    def _vector(self, s: threads.Vector) -> Iterator[str]:
+        whole, _, first = s.array.line or (s.array, None, 0)
+        yield from self._spell(
+            "vector", store=s.store, size=self.spelled(s.registers.size), registers=s.registers.name, group=self.value(s.group),
+            name=s.array.name, whole=whole.name, first=self.value(first),
+        )  # fmt: skip
+
+    def _line(self, s: threads.Line) -> Iterator[str]:
+        yield from self._spell(
+            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row), pitch=self.value(s.pitch, 5),
+            first=self.value(s.first, 5),
+        )  # fmt: skip
+
+    def _local(self, s: threads.Local) -> Iterator[str]:
+        yield from self._spell(
+            "local", name=s.array.name, size=self.spelled(s.array.size), dtype=s.array.dtype
+        )
+
+    def _do(self, s: threads.Do) -> Iterator[str]:
+        yield self.value(s.value)
 
     def _bulk(self, s: t.Bulk) -> Iterator[str]:
         target, barrier = self._facts(s.target), self._barrier(s.slot, "full")
@@ -463,6 +596,22 @@ class Printer:
                 if pipe.returned_by
                 else "filled once, so its slot is free"
             )
+
+
+def _paragraphs(doc: str) -> list[str]:
+    """The lines of a docstring."""
+    paragraphs = (textwrap.wrap(" ".join(part.split()), DOC_WIDTH) for part in doc.split("\n\n"))
+    first, *others = paragraphs
+    return [*first, *(line for part in others for line in ("", *part))]
+
+
+def _dtypes(*values: t.Value) -> set[str]:
+    return {value.dtype for value in values if isinstance(value, t.Expr)}
+
+
+def _where(parameters: tuple[threads.Formal | None, ...], positions: tuple[int, ...]) -> Iterator[int]:
+    """Where the parameters at these positions are among those that are passed."""
+    return (sum(f is not None for f in parameters[:i]) for i in positions)
 
 
 def _sum(a: t.Value, b: t.Value) -> t.Value:

@@ -36,7 +36,7 @@ from dsl_kernels.tile.text import (
 )
 
 from .printer import INDENT, Printer, mma_facts, role_facts
-from .sweep import PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
+from .sweep import FUNCTIONS, PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
 WIDTH = 110
 # Where a frame wants the module's named sizes; which they are is known when everything is printed.
@@ -53,7 +53,7 @@ def wrapped(line: str) -> list[str]:
         return [f"{margin}# {part}" for part in text]
     for begin in (i for i, c in enumerate(line) if c in "(["):
         pieces, end = _split(line, begin)
-        if end is not None and line[end:] in (")", "):", "),", "]", "],"):
+        if end is not None and begin < WIDTH and line[end:] in (")", "):", "),", "]", "],"):
             lines = [line[: begin + 1], *_packed(pieces, margin + INDENT), margin + line[end:]]
             return [part for row in lines for part in wrapped(row)]
     pieces, _ = _split(f"({line.strip().rstrip(',')})", 0)
@@ -173,7 +173,8 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
 
     used = {"leaf"}
 
-    own = tuple(module for module in modules if not module[0].startswith((SHARED_LEAVES, PROBE_LEAVES)))
+    shared = (SHARED_LEAVES, PROBE_LEAVES, FUNCTIONS)
+    own = tuple(module for module in modules if not module[0].startswith(shared))
 
     def home(name: str, among: tuple[tuple[str, str, frozenset[str]], ...] = modules) -> str | None:
         for alias, _, names in among:
@@ -194,7 +195,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
             fix="spell the leaf for this DSL",
         )
 
-    printer = Printer(schedule, plan, spelling, leaf_module)
+    printer = Printer(schedule, plan, spelling, leaf_module, home)
     start, end = ("\n".join(printer.lines(part)) for part in (text.start, text.end))
     statements = [s for part in text.parts.values() for s in walk(part)]
     views = operand_views(instance, schedule, statements)
@@ -242,6 +243,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
     stores = [copy for s in statements if isinstance(s, Store) for copy in s.copies]
     return {
         "sizes": SIZES,
+        "functions": "\n\n\n".join(printer.functions),
         "spelled": printer.spelled,
         "shape": lambda extents: shape(printer, extents),
         "extent": lambda buffer: extent(printer, buffer),
@@ -255,7 +257,7 @@ def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[di
         "mmas": [mma_facts(schedule, m) for m in schedule.mmas],
         "units": sorted({m.unit for m in schedule.mmas} | {mma_facts(schedule, m).home for m in schedule.mmas}),
         "staged": {name for pipe in schedule.pipelines for name in pipe.buffers},
-        "homes": {name: home(name, own or tuple(m for m in modules if m[0] != PROBE_LEAVES)) for name in getattr(spelling, "leaf_constants", ())},
+        "homes": {name: home(name, own or tuple(m for m in modules if m[0] not in (PROBE_LEAVES, FUNCTIONS))) for name in getattr(spelling, "leaf_constants", ())},
         "spare_columns": schedule.tmem_allocation() - schedule.tmem_columns(),
         "padded": padded(schedule),
         "m64": [m for m in schedule.mmas if m.unit == "tcgen05" and m.m == 64],
@@ -451,7 +453,9 @@ def needed_imports(body: str) -> str:
         names = [name for name in match[2].split(", ") if name.split(" as ")[-1] in used]
         return f"{match[1]}{', '.join(names)}\n" if names else ""
 
-    return imports.sub(kept, body)
+    # As ruff sorts them, which depends on what is left.
+    leaves = re.compile(r"(^from dsl_kernels\.device\.\w+ import .+\n)+", re.MULTILINE)
+    return leaves.sub(lambda m: "".join(sorted(m[0].splitlines(keepends=True))), imports.sub(kept, body))
 
 
 def header(instance: Instance, schedule: Schedule) -> str:

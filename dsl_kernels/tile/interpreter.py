@@ -21,6 +21,7 @@ from ..errors import ScheduleError
 from ..expr import evaluate as evaluate_extent
 from ..runtime.artifact import TensorMap
 from . import text as t
+from . import threads
 from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
 from .plan import turn_plans
 
@@ -329,6 +330,13 @@ class Executor:
         yield Wait("the CTAs of its cluster to arrive", lambda: cluster.passed(phase))
 
     def _call(self, call: t.Call) -> None:
+        if call.leaf.text is not None:
+            schedule = self._run.schedule
+            count = schedule.role(self.role).warps * threads.WARP
+            self._scope |= threads.run(
+                call.leaf, call.arguments, schedule, count, self._scope, self._argument
+            )
+            return
         results = call.leaf.torch(*(self._argument(call.arguments[i]) for i in call.leaf.inputs))
         positions = call.leaf.results
         if len(positions) == 1:

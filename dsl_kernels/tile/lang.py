@@ -98,7 +98,7 @@ def _sized(op: str, a: Any, b: Any) -> Any:
     return Size(result, text, tightness, {**getattr(a, "names", {}), **getattr(b, "names", {})})
 
 
-def spell(value: Any, outer: int = 0) -> str:
+def spell(value: Any, outer: float = 0) -> str:
     """A number as a generated module writes it; `outer` is how tightly what stands around it binds."""
     if not isinstance(value, Size):
         return repr(value)

@@ -57,6 +57,9 @@ class Expr:
     def __floordiv__(self, other: Value) -> Expr:
         return _binary("//", self, other)
 
+    def __rfloordiv__(self, other: Value) -> Expr:
+        return _binary("//", other, self)
+
     def __mod__(self, other: Value) -> Expr:
         return _binary("%", self, other)
 
@@ -77,6 +80,29 @@ class Expr:
 
     def __ge__(self, other: Value) -> Expr:
         return _binary(">=", self, other)
+
+    def __xor__(self, other: Value) -> Expr:
+        return _binary("^", self, other)
+
+    def __lshift__(self, other: Value) -> Expr:
+        return Expr("<<", (self, other), self.dtype)
+
+    def __rshift__(self, other: Value) -> Expr:
+        return Expr(">>", (self, other), self.dtype)
+
+    def __rlshift__(self, other: Value) -> Expr:
+        return Expr("<<", (other, self), self.dtype)
+
+    def __neg__(self) -> Expr:
+        return _binary("-", 0, self)
+
+    def __invert__(self) -> Expr:
+        """The complement of every bit."""
+        return Expr("~", (self,), self.dtype)
+
+    def to(self, dtype: str) -> Expr:
+        """The same bits as a 32-bit integer with or without a sign; a 64-bit one has zeros above those without."""
+        return Expr("to", (self,), dtype)
 
     def equals(self, other: Value) -> Expr:
         return _binary("==", self, other)
@@ -112,11 +138,26 @@ def name(text: str, dtype: str = "int32") -> Expr:
 
 
 def minimum(a: Value, b: Value) -> Value:
-    return min(a, b) if _known(a, b) else Expr("min", (a, b))
+    return min(a, b) if _known(a, b) else Expr("min", (a, b), _dtype(a, b))
 
 
 def maximum(a: Value, b: Value) -> Value:
-    return max(a, b) if _known(a, b) else Expr("max", (a, b))
+    return max(a, b) if _known(a, b) else Expr("max", (a, b), _dtype(a, b))
+
+
+def select(condition: Value, a: Value, b: Value) -> Value:
+    """`a` where a condition holds, else `b`; both are worked out."""
+    return (
+        Expr("select", (condition, a, b), _dtype(a, b))
+        if _known(condition) is False
+        else a
+        if condition
+        else b
+    )
+
+
+def _dtype(*values: Value) -> str:
+    return next((value.dtype for value in values if isinstance(value, Expr)), "int32")
 
 
 def ceildiv(a: Value, b: Value) -> Value:
@@ -136,13 +177,16 @@ def fold(value: Value, known: Mapping[str, int]) -> Value:
         return value
     if value.op == "name":
         return known.get(value.args[0], value)
-    a, b = (fold(arg, known) for arg in value.args)
+    parts = tuple(fold(arg, known) if isinstance(arg, Expr) else arg for arg in value.args)
+    if value.op in OF_THREADS:
+        return Expr(value.op, parts, value.dtype)
+    a, b = parts
     if _known(a, b):
         result: Value = _EVALUATE[value.op](a, b)
         return result
     if value.op == "*" and (_is(a, 0) or _is(b, 0)):
         return 0
-    if (value.op in "+-" and _is(b, 0)) or (value.op in ("*", "//") and _is(b, 1)):
+    if (value.op in ("+", "-", "^", "<<", ">>") and _is(b, 0)) or (value.op in ("*", "//") and _is(b, 1)):
         return a
     if (value.op == "+" and _is(a, 0)) or (value.op == "*" and _is(a, 1)):
         return b
@@ -153,6 +197,9 @@ def _is(value: Value, number: int) -> bool:
     return not isinstance(value, Expr) and value is not True and value is not False and value == number
 
 
+OF_THREADS = ("~", "to", "select", "element", "apply")
+"""Operators that only the text of a leaf has: `tile.threads` works them out, for all threads at once."""
+
 _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -161,6 +208,9 @@ _EVALUATE: dict[str, Callable[[Any, Any], Any]] = {
     "%": lambda a, b: a % b,
     "&": lambda a, b: a & b,
     "|": lambda a, b: a | b,
+    "^": lambda a, b: a ^ b,
+    "<<": lambda a, b: a << b,
+    ">>": lambda a, b: a >> b,
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
@@ -214,6 +264,7 @@ class Global:
 
     name: str
     pitch: str | None = None
+    dtype: str = "int32"
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,13 +353,15 @@ class Leaf:
 
     The torch function takes every parameter that is not `Out` and returns the new values of its `Out` and `InOut`
     parameters in order. Registers and shared stages come to it as tensors, which it writes in place, and so do operands;
-    those that it writes are marked `Writes`.
+    those that it writes are marked `Writes`. A leaf that is declared by its `text` (`tile.threads.by_text`) has neither a
+    meaning in torch nor a spelling: the interpreter runs the text, and the printer prints it.
     """
 
     name: str
     parameters: tuple[tuple[str, type | None], ...]
     torch: Callable[..., Any]
     doc: str
+    text: Callable[..., None] | None = None
 
     def __call__(self, m: Recorder, *arguments: Any, **named: Any) -> None:
         m.call(self, arguments, named)
@@ -373,6 +426,7 @@ class Variable:
 class Assign:
     name: str
     value: Value
+    dtype: str = "int32"
 
 
 @dataclass(frozen=True, eq=False)
@@ -626,6 +680,7 @@ class Recorder:
         warp: this thread's warp within the CTA; one text runs for all of them, so no branch may depend on it.
         replica: which of the role's replicas this is.
         given: by name, what a call of a leaf may leave out: operands, sizes and scalars of the kernel, `thread`, `lane`.
+        known: what a call of a leaf by its text may leave out too: knobs, constants, buffers outside of pipelines, `warp`.
     """
 
     def __init__(
@@ -641,6 +696,7 @@ class Recorder:
         self.lane, self.thread, self.replica = name("lane"), name("worker"), name("replica")
         self.warp = name("warp")
         self.given: dict[str, Any] = {"thread": self.thread, "lane": self.lane}
+        self._dtypes = {spec.name: spec.dtype for spec in operands}
         for spec in operands:
             extents = {extent for extent in (*spec.shape, *(spec.layout or ())) if isinstance(extent, str)}
             self.given |= {extent: getattr(knobs, extent, self.dim(extent)) for extent in extents}
@@ -650,6 +706,10 @@ class Recorder:
                 self.given[spec.name] = (
                     self.dim(spec.name) if spec.dtype == "int32" else self.scalar(spec.name)
                 )
+        staged = {name for pipe in schedule.pipelines for name in pipe.buffers}
+        buffers = {b.name: self.buffer(b.name) for b in schedule.buffers if b.name not in staged}
+        axes = {axis: name(axis) for axis in schedule.axes}
+        self.known = {**axes, **vars(knobs), **schedule.constants, **buffers, "warp": self.warp} | self.given
         self.statements: list[Statement] = []
         self._blocks = [self.statements]
 
@@ -659,7 +719,7 @@ class Recorder:
 
     def operand(self, text: str, pitch: str | None = None) -> Global:
         """A global-memory operand, for a leaf."""
-        return Global(text, pitch)
+        return Global(text, pitch, self._dtypes.get(text, "int32"))
 
     def block(self, axis: int) -> Expr:
         """This CTA's coordinate on a grid axis."""
@@ -697,7 +757,7 @@ class Recorder:
         return name(text, dtype)
 
     def set(self, variable: Expr, value: Value) -> None:
-        self._say(Assign(self._variable(variable), value))
+        self._say(Assign(self._variable(variable), value, variable.dtype))
 
     def loop(
         self, index: str, end: Value, *, begin: Value = 0, step: int = 1, unrolled: bool = False
@@ -935,7 +995,7 @@ class Recorder:
         parameters = [parameter for parameter, _ in called.parameters]
         known = dict(named or {})
         if known or len(arguments) != len(parameters):
-            known = {**self.given, **known}
+            known = {**(self.given if called.text is None else self.known), **known}
         rest = [parameter for parameter in parameters if parameter not in known]
         wrong = [parameter for parameter in named or () if parameter not in parameters]
         if wrong or len(arguments) != len(rest):

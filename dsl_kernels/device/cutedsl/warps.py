@@ -1,0 +1,139 @@
+"""Functions for the text of any leaf: bits of a word, what a warp works out together, atomics, other CTAs' memory.
+
+What each means is in dsl_kernels/device/torch/warps.py; places come as pointers.
+"""
+
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32, Uint64
+
+MANY = 1 << 20
+
+
+def group(place, size, number):
+    """Group `number` of `size` consecutive elements each, aligned to as many, from a place on."""
+    aligned = place.align(size * place.dtype.width // 8)
+    return cute.make_tensor(aligned, cute.make_layout((size, MANY)))[None, number]
+
+
+def popc(word):
+    return cute.arch.popc(word)
+
+
+def clz(word):
+    return Int32(cute.arch.clz(word))
+
+
+def mul_hi(a, b):
+    return cute.arch.mul_hi(a, b)
+
+
+def pair_low(pair):
+    return pair.to(Int32)
+
+
+def pair_high(pair):
+    return (pair.to(Uint64) >> 32).to(Int32)
+
+
+def make_pair(high, low):
+    return ((high.to(Uint64) << 32) | low.bitcast(Uint32).to(Uint64)).to(Int64)
+
+
+def unsigned_above(a, b):
+    return a.to(Uint64) > b.to(Uint64)
+
+
+def ballot(condition):
+    return cute.arch.vote_ballot_sync(condition)
+
+
+def any_lane(condition):
+    return cute.arch.vote_any_sync(condition)
+
+
+def shuffle(value, lane):
+    return cute.arch.shuffle_sync(value, lane)
+
+
+def scan(value, lanes=32):
+    """Inclusive prefix sum of an int32 over the first `lanes` lanes of a warp, a power of two; others get no meaning."""
+    steps = "".join(
+        f"shfl.sync.up.b32 t|p, {{$w0}}, {1 << i}, 0, -1; @p add.s32 {{$w0}}, {{$w0}}, t; "
+        for i in range(lanes.bit_length() - 1)
+    )
+    return cute.arch.inline_ptx(
+        "{ .reg .pred p; .reg .b32 t; mov.b32 {$w0}, {$r0}; " + steps + "}",
+        write_only_types=[Int32],
+        read_only_args=[value],
+    )
+
+
+def warp_sum(value):
+    return cute.arch.warp_redux_sync(value, "add")
+
+
+def warp_most(value):
+    return cute.arch.inline_ptx(
+        "redux.sync.max.u32 {$w0}, {$r0}, -1;", write_only_types=[Uint32], read_only_args=[value]
+    )
+
+
+def atomic_add(place, value):
+    return cute.arch.atomic_add(place, Int32(value), sem="relaxed", scope="cta")
+
+
+fetch_add = atomic_add
+
+
+def set_bits(place, bits):
+    return cute.arch.atomic_or(place, bits, sem="relaxed", scope="cta")
+
+
+def raise_to(place, value):
+    cute.arch.inline_ptx("red.shared.max.u32 [{$r0}], {$r1};", read_only_args=[place.toint(), value])
+
+
+def _peer_address(place, rank):
+    return cute.arch.inline_ptx(
+        "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};",
+        write_only_types=[Int32],
+        read_only_args=[place.toint(), rank],
+    )
+
+
+def store_peer(place, rank, value):
+    cute.arch.inline_ptx(
+        f"st.shared::cluster.b{value.width} [{{$r0}}], {{$r1}};",
+        read_only_args=[_peer_address(place, rank), value],
+    )
+
+
+def load_peer_pair(place, rank):
+    return cute.arch.inline_ptx(
+        "ld.shared::cluster.b64 {$w0}, [{$r0}];",
+        write_only_types=[Int64],
+        read_only_args=[_peer_address(place, rank)],
+    )
+
+
+def sync_warp():
+    cute.arch.sync_warp()
+
+
+def load_marked(place, word, bit):
+    """A predicated load: a branch for each would not let several be on their way."""
+    space = "shared" if place.memspace == cute.AddressSpace.smem else "global"
+    return cute.arch.inline_ptx(
+        "{ .reg .pred p; .reg .b32 t; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; mov.b32 {$w0}, 0; "
+        f"@p ld.{space}.b32 {{$w0}}, [{{$r0}}]; }}",
+        write_only_types=[Int32],
+        read_only_args=[place, word, bit],
+    )
+
+
+def store_marked(place, bytes, word, bit, value):
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; .reg .b32 t; .reg .b64 a; and.b32 t, {$r1}, {$r2}; setp.ne.b32 p, t, 0; "
+        "cvt.u64.u32 a, {$r3}; add.s64 a, a, {$r0}; @p st.global.b32 [a], {$r4}; }",
+        read_only_args=[place, word, bit, bytes, value],
+    )

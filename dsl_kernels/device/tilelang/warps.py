@@ -1,0 +1,118 @@
+"""Functions for the text of any leaf: bits of a word, what a warp works out together, atomics, other CTAs' memory.
+
+What each means is in dsl_kernels/device/torch/warps.py; places come as elements of a buffer.
+"""
+
+import tilelang.language as T
+
+# A file of leaves that calls these puts it before its own.
+SOURCE = r"""
+#ifndef WARPS_ONCE
+#define WARPS_ONCE
+namespace warps {
+constexpr unsigned ALL = 0xFFFFFFFFu;
+
+__device__ __forceinline__ int warp_sum(int value) { return __reduce_add_sync(ALL, value); }
+__device__ __forceinline__ int ballot(bool yes) { return __ballot_sync(ALL, yes); }
+__device__ __forceinline__ bool any_lane(bool yes) { return __any_sync(ALL, yes); }
+__device__ __forceinline__ int shuffle(int value, int lane) { return __shfl_sync(ALL, value, lane); }
+__device__ __forceinline__ int scan(int value) {
+  int lane = threadIdx.x % 32;
+  for (int d = 1; d < 32; d *= 2) {
+    int other = __shfl_up_sync(ALL, value, d);
+    value += lane >= d ? other : 0;
+  }
+  return value;
+}
+
+__device__ __forceinline__ bool at_most(unsigned a, unsigned b) { return a <= b; }
+__device__ __forceinline__ bool below(unsigned a, unsigned b) { return a < b; }
+__device__ __forceinline__ bool unsigned_above(long long a, long long b) {
+  return static_cast<unsigned long long>(a) > static_cast<unsigned long long>(b);
+}
+__device__ __forceinline__ int pair_low(long long pair) { return static_cast<int>(pair); }
+__device__ __forceinline__ int pair_high(long long pair) { return static_cast<int>(pair >> 32); }
+__device__ __forceinline__ long long make_pair(unsigned high, int low) {
+  return static_cast<long long>(static_cast<unsigned long long>(high) << 32 | static_cast<unsigned>(low));
+}
+__device__ __forceinline__ void store_marked(int* to, int bytes, int word, int bit, int value) {
+  if (word & bit) to[bytes / 4u] = value;
+}
+
+// Where CTA `rank` of the cluster keeps what this one keeps at `own`.
+__device__ __forceinline__ unsigned peer_address(const void* own, int rank) {
+  unsigned remote;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(remote) : "r"(static_cast<unsigned>(__cvta_generic_to_shared(own))), "r"(rank));
+  return remote;
+}
+__device__ __forceinline__ long long load_peer_pair(const void* own, int rank) {
+  long long words;
+  asm volatile("ld.shared::cluster.b64 %0, [%1];" : "=l"(words) : "r"(peer_address(own, rank)) : "memory");
+  return words;
+}
+__device__ __forceinline__ void store_peer(const int* own, int rank, int value) {
+  asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(peer_address(own, rank)), "r"(value) : "memory");
+}
+__device__ __forceinline__ void store_peer(const void* own, int rank, long long value) {
+  asm volatile("st.shared::cluster.b64 [%0], %1;" ::"r"(peer_address(own, rank)), "l"(value) : "memory");
+}
+}  // namespace warps
+#endif
+"""
+
+
+def external(dtype, name):
+    """A function of SOURCE, or of CUDA, that gives a `dtype`."""
+    return lambda *arguments: T.call_extern(dtype, name, *arguments)
+
+
+popc = external("int32", "__popc")
+clz = external("int32", "__clz")
+mul_hi = external("uint32", "__umulhi")
+pair_low = external("int32", "warps::pair_low")
+pair_high = external("int32", "warps::pair_high")
+make_pair = external("int64", "warps::make_pair")
+unsigned_above = external("bool", "warps::unsigned_above")
+at_most = external("bool", "warps::at_most")
+below = external("bool", "warps::below")
+ballot = external("int32", "warps::ballot")
+any_lane = external("bool", "warps::any_lane")
+shuffle = external("int32", "warps::shuffle")
+warp_sum = external("int32", "warps::warp_sum")
+
+
+def scan(value, lanes=32):
+    return T.call_extern("int32", "warps::scan", value)
+
+
+def atomic_add(place, value):
+    return T.atomic_add(place, value)
+
+
+def fetch_add(place, value):
+    return T.atomic_add(place, value, return_prev=True)
+
+
+def set_bits(place, bits):
+    return T.call_extern("handle", "atomicOr", T.address_of(place), bits)
+
+
+def load_peer_pair(place, rank):
+    return T.call_extern("int64", "warps::load_peer_pair", T.address_of(place), rank)
+
+
+def store_peer(place, rank, value):
+    return T.call_extern("handle", "warps::store_peer", T.address_of(place), rank, value)
+
+
+def sync_warp():
+    return T.sync_warp()
+
+
+def load_marked(place, word, bit):
+    return T.if_then_else((word & bit) != 0, place, 0)
+
+
+def store_marked(place, bytes, word, bit, value):
+    return T.call_extern("handle", "warps::store_marked", T.address_of(place), bytes, word, bit, value)

@@ -1,0 +1,162 @@
+"""What the text of a leaf may ask of any DSL: bits of a word, what a warp works out together, atomics, other CTAs' memory.
+
+An int32 stands for a word of 32 bits, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ...tile.threads import WARP, Function, Place, Threads, signed, unsigned
+
+
+def _bits(word: Any) -> torch.Tensor:
+    return torch.as_tensor(unsigned(word))[..., None] >> torch.arange(32) & 1
+
+
+def _length(word: Any) -> torch.Tensor:
+    """Bits up to and with the highest one."""
+    return torch.frexp(torch.as_tensor(unsigned(word)).double())[1].long()
+
+
+popc = Function("popc", "int32", lambda word: _bits(word).sum(dim=-1))
+"""Bits that are set."""
+
+clz = Function("clz", "int32", lambda word: 32 - _length(word))
+"""Zeros above the highest bit."""
+
+mul_hi = Function("mul_hi", "uint32", lambda a, b: a * b >> 32)
+"""The upper half of the product of two uint32."""
+
+pair_low = Function("pair_low", "int32", signed)
+"""The lower half of an int64."""
+
+pair_high = Function("pair_high", "int32", lambda pair: signed(pair >> 32))
+"""The upper half of an int64."""
+
+make_pair = Function("make_pair", "int64", lambda high, low: high << 32 | unsigned(low))
+"""An int64 of a uint32 above and an int32 below."""
+
+unsigned_above = Function("unsigned_above", "bool", lambda a, b: a ^ (-1 << 63) > b ^ (-1 << 63))
+"""Whether an int64 is greater than another as one without a sign."""
+
+
+def _ballot(threads: Threads, condition: Any) -> torch.Tensor:
+    lanes = threads.by_warp(condition).long() << torch.arange(WARP)
+    return signed(lanes.sum(dim=1, keepdim=True).expand(-1, WARP).reshape(-1))
+
+
+def _shuffle(threads: Threads, value: Any, lane: Any) -> torch.Tensor:
+    from_lane = threads.spread(lane).view(-1, WARP).clamp(0, WARP - 1)
+    return threads.by_warp(value).gather(1, from_lane).reshape(-1)
+
+
+ballot = Function("ballot", "int32", _ballot, joint=True)
+"""A bit for each lane in which a condition holds."""
+
+any_lane = Function("any_lane", "bool", lambda threads, yes: _ballot(threads, yes) != 0, joint=True)
+"""Whether a condition holds in a lane of the warp."""
+
+shuffle = Function("shuffle", "int32", _shuffle, joint=True)
+"""What a lane of the warp has."""
+
+scan = Function(
+    "scan", "int32", lambda t, value, lanes=WARP: t.by_warp(value).cumsum(dim=1).reshape(-1), joint=True
+)
+"""The sum over the lanes up to and with this one; of the first `lanes` lanes, a power of two, where only these matter."""
+
+warp_sum = Function(
+    "warp_sum", "int32", lambda t, value: t.by_warp(value).sum(dim=1).repeat_interleave(WARP), joint=True
+)
+"""The sum over the lanes of a warp."""
+
+warp_most = Function(
+    "warp_most", "uint32", lambda t, value: t.by_warp(value).amax(dim=1).repeat_interleave(WARP), joint=True
+)
+"""The greatest uint32 in the lanes of a warp."""
+
+
+def _one_by_one(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """An atomic operation: the threads that take part in turn; what was there before."""
+
+    def act(threads: Threads, place: Place, value: Any) -> torch.Tensor:
+        before, values = torch.zeros(threads.count, dtype=torch.int64), threads.spread(value).tolist()
+        places = place.of(threads.active).tolist()
+        for i in torch.nonzero(threads.active).flatten().tolist():
+            at = places[i]
+            before[i] = place.memory[at]
+            place.memory[at] = signed(torch.tensor(change(int(before[i]), values[i])))
+        return before
+
+    return act
+
+
+def _add(threads: Threads, place: Place, value: Any) -> None:
+    added = threads.spread(value)[threads.active].to(place.memory.dtype)
+    place.memory.index_add_(0, place.of(threads.active)[threads.active], added)
+
+
+atomic_add = Function("atomic_add", "int32", _add, joint=True)
+"""Add to a word of shared memory, atomically."""
+
+fetch_add = Function("fetch_add", "int32", _one_by_one(lambda old, value: old + value), joint=True)
+"""Add to a word of shared memory, atomically; what it held before."""
+
+set_bits = Function("set_bits", "int32", _one_by_one(lambda old, bits: old | bits), joint=True)
+"""Set bits of a word of shared memory, atomically."""
+
+raise_to = Function(
+    "raise_to", "int32", _one_by_one(lambda old, value: max(unsigned(old), value)), joint=True
+)
+"""Raise a uint32 in shared memory to a value, atomically."""
+
+
+def _peers(threads: Threads, place: Place, rank: Any) -> Iterator[tuple[int, torch.Tensor, int]]:
+    ranks = threads.spread(rank).tolist()
+    for i in torch.nonzero(threads.active).flatten().tolist():
+        yield i, place.memory[ranks[i]].view(-1), int(place.index[i])
+
+
+def _store_peer(threads: Threads, place: Place, rank: Any, value: Any) -> None:
+    values = threads.spread(value).tolist()
+    for i, memory, at in _peers(threads, place, rank):
+        memory[at] = values[i]
+
+
+def _load_peer_pair(threads: Threads, place: Place, rank: Any) -> torch.Tensor:
+    found = torch.zeros(threads.count, dtype=torch.int64)
+    for i, memory, at in _peers(threads, place, rank):
+        low, high = memory[at : at + 2].tolist()
+        found[i] = high << 32 | unsigned(low)
+    return found
+
+
+store_peer = Function("store_peer", "int32", _store_peer, joint=True)
+"""Store where CTA `rank` of the cluster keeps what this one keeps at a place."""
+
+load_peer_pair = Function("load_peer_pair", "int64", _load_peer_pair, joint=True)
+"""Two neighbouring int32, as an int64, from where CTA `rank` of the cluster keeps a place."""
+
+sync_warp = Function("sync_warp", "int32", lambda threads: None, joint=True)
+"""What the lanes of the warp have written to shared memory is there for all of them."""
+
+
+def _load_marked(threads: Threads, place: Place, word: Any, bit: Any) -> torch.Tensor:
+    marked = threads.active & (threads.spread(word) & bit).bool()
+    return torch.where(marked, place.memory[place.of(marked)].long(), 0)
+
+
+def _store_marked(threads: Threads, place: Place, bytes: Any, word: Any, bit: Any, value: Any) -> None:
+    marked = threads.active & (threads.spread(word) & bit).bool()
+    target = Place(place.memory, place.index + threads.spread(bytes) // 4, place.name)
+    place.memory[target.of(marked)[marked]] = threads.spread(value)[marked].to(place.memory.dtype)
+
+
+load_marked = Function("load_marked", "int32", _load_marked, joint=True)
+"""The int32 at a place where a word has a bit; 0 without a read elsewhere."""
+
+store_marked = Function("store_marked", "int32", _store_marked, joint=True)
+"""Store an int32 so many bytes behind a place in global memory, where a word has a bit."""

@@ -1,0 +1,513 @@
+"""Leaves by their text: what one thread does, said against a recorder once, and run for all threads of a role at once.
+
+Such a leaf loops and branches for each thread by itself, and reads and writes registers, shared and global memory by
+index. What a warp works out together, and what a DSL has an instruction for, is a `Function`: every DSL spells it under
+its name, as it does a leaf. In the interpreter a value is a number, alike in all threads, or a tensor over them; a branch
+or a loop masks the threads that take no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from ..errors import DeclarationError, ScheduleError
+from . import text as t
+from .lang import Schedule, Space
+from .text import Expr, Value
+
+WARP = 32
+ADDRESS = "address"
+"""The dtype of a place in memory, for a Function."""
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """What a DSL spells of the arithmetic of a leaf's text; `torch` means it for all threads.
+
+    A `joint` one is worked out by the threads of a warp together, or touches memory: its meaning gets `Threads` first.
+    """
+
+    name: str
+    dtype: str
+    torch: Callable[..., Any]
+    joint: bool = False
+
+    def __call__(self, *arguments: Any) -> Expr:
+        return Expr("apply", (self, *arguments), self.dtype)
+
+
+@dataclass(eq=False)
+class Array:
+    """Memory as the text of a leaf names it: registers of the thread, shared or global memory, a line of a matrix.
+
+    `size` elements it has in a thread's registers. `line` says what this is the part of: which array, which row of it if
+    that is a matrix, and from which element on.
+    """
+
+    name: str
+    dtype: str
+    space: str
+    size: int
+    recorder: LeafRecorder = field(repr=False)
+    line: tuple[Array, Value | None, Value] | None = None
+
+    def __getitem__(self, index: Value) -> Expr:
+        return Expr("element", (self, index), self.dtype)
+
+    def __setitem__(self, index: Value, value: Value) -> None:
+        self.recorder.say(Put(self, index, value))
+
+    def at(self, index: Value) -> Expr:
+        """The place of an element, for a Function."""
+        return Expr("element", (self, index), ADDRESS)
+
+    def read(self, registers: Array, group: Value) -> None:
+        """Load the group of that number into registers: of consecutive elements as many as these have, aligned to their size."""
+        self.recorder.say(Vector(registers, self, group, False))
+
+    def write(self, registers: Array, group: Value) -> None:
+        """Store registers as the group of that number."""
+        self.recorder.say(Vector(registers, self, group, True))
+
+    def row(self, title: str, row: Value, pitch: Value, first: Value = 0) -> Array:
+        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long."""
+        self.recorder.say(Line(title, self, row, pitch, first))
+        return replace(self, name=title, line=(self, row, first))
+
+    def part(self, title: str, first: Value) -> Array:
+        """What lies from element `first` on."""
+        self.recorder.say(Line(title, self, None, 0, first))
+        return replace(self, name=title, line=(self, None, first))
+
+
+@dataclass(frozen=True, eq=False)
+class Put:
+    """array[index] = value"""
+
+    array: Array
+    index: Value
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """The group of that number of consecutive elements: into registers, or out of them where `store` says so."""
+
+    registers: Array
+    array: Array
+    group: Value
+    store: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A name for a row of a matrix or a part of an array, for DSLs that pass addresses."""
+
+    name: str
+    array: Array
+    row: Value | None
+    pitch: Value
+    first: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """Registers of the leaf itself."""
+
+    array: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Do:
+    """A function for what it does."""
+
+    value: Expr
+
+
+class LeafRecorder(t.Recorder):
+    """What the text of a leaf is said against; of a recorder it has loops, branches and variables."""
+
+    def __init__(self) -> None:
+        self.statements: list[t.Statement] = []
+        self._blocks = [self.statements]
+        self.given, self.known, self.role = {}, {}, None
+
+    def say(self, statement: Any) -> None:
+        """Write down a statement that only the text of a leaf has."""
+        self._blocks[-1].append(statement)
+
+    def var(self, text: str, initial: Value = 0, dtype: str = "int32") -> Expr:
+        """A scalar that `set` assigns, for each thread by itself."""
+        self._say(t.Variable(text, dtype, initial))
+        return t.name(text, dtype)
+
+    def let(self, text: str, value: Value) -> Any:
+        """Name a value."""
+        return super().let(text, value)
+
+    def local(self, text: str, size: int, dtype: str = "int32") -> Array:
+        """Registers of the leaf itself."""
+        array = Array(text, dtype, "register", size, self)
+        self.say(Local(array))
+        return array
+
+    def do(self, value: Expr) -> None:
+        """Call a function for what it does."""
+        self.say(Do(value))
+
+
+@dataclass(frozen=True)
+class Formal:
+    """A parameter that the text of a leaf is passed: `memory`, or a `value`, which is a `variable` where it is set."""
+
+    name: str
+    kind: str
+    dtype: str
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class LeafText:
+    """What a leaf does where it is called with such arguments; numbers among these stand in the text."""
+
+    parameters: tuple[Formal | None, ...]
+    statements: tuple[t.Statement, ...]
+
+
+def by_text(function: Callable[..., None]) -> t.Leaf:
+    """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters.
+
+    Memory comes as an Array, a number as itself, everything else as an expression by its name; `Sets` and `Changes` are
+    assigned by `m.set`.
+    """
+    declared = t.leaf(function)
+    return replace(declared, parameters=declared.parameters[1:], torch=_by_threads, text=function)
+
+
+def _by_threads(*_: Any) -> Any:
+    raise DeclarationError(
+        "a leaf by its text",
+        expected="a call within a kernel's text",
+        got="a call of its meaning in torch",
+        fix="run it by tile.threads.run",
+    )
+
+
+def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = None) -> LeafText:
+    """The text of a leaf that is called with these arguments; views are of the schedule's buffers."""
+    m = LeafRecorder()
+    formals: list[Formal | None] = []
+    passed: list[Any] = []
+    for (title, mark), argument in zip(leaf.parameters, arguments, strict=True):
+        if isinstance(argument, Expr):
+            kind = "variable" if mark in (t.Out, t.InOut) else "value"
+            formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
+            passed.append(t.name(title, argument.dtype))
+        elif isinstance(argument, (t.View, t.Global, t.Cluster, Array)):
+            dtype, space, size = _memory(argument, schedule)
+            formals.append(Formal(title, "memory", dtype))
+            passed.append(Array(title, dtype, space, size, m))
+        else:
+            formals.append(None)
+            passed.append(argument)
+    if leaf.text is not None:
+        leaf.text(m, *passed)
+    return LeafText(tuple(formals), tuple(m.statements))
+
+
+def _memory(argument: Any, schedule: Schedule | None) -> tuple[str, str, int]:
+    """Dtype, space and elements (a thread's, of registers) of what is passed as memory."""
+    if isinstance(argument, Array):
+        return argument.dtype, argument.space, argument.size
+    if isinstance(argument, t.Global):
+        return argument.dtype, "global", 0
+    if schedule is None:
+        raise DeclarationError(
+            f"buffer {argument.buffer} in the text of a leaf", expected="what the leaf is passed", got="a buffer of the kernel",
+            fix="make it a parameter",
+        )  # fmt: skip
+    buffer = schedule.buffer(argument.buffer)
+    if isinstance(argument, t.Cluster):
+        return buffer.dtype, "cluster", buffer.stage_elements
+    if buffer.space is Space.REGISTER:
+        return buffer.dtype, "register", buffer.per_thread or buffer.stage_elements
+    return buffer.dtype, "shared", buffer.stage_elements
+
+
+# The same in torch
+
+
+def signed(words: Any) -> Any:
+    """The number that an int32 of the same bits is."""
+    return ((words + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+
+
+def unsigned(words: Any) -> Any:
+    """The number that a uint32 of the same bits is."""
+    return words & 0xFFFFFFFF
+
+
+_IN_RANGE: dict[str, Callable[[Any], Any]] = {"int32": signed, "uint32": unsigned}
+
+
+def _as(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
+    return (signed(value) if dtype is torch.int32 else value).to(dtype)
+
+
+def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
+    return pick(torch.as_tensor(a), torch.as_tensor(b))
+
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "min": lambda a, b: _either(a, b, torch.minimum),
+    "max": lambda a, b: _either(a, b, torch.maximum),
+    # Both positive or zero.
+    "//": lambda a, b: a // (b if isinstance(b, int) else b.clamp(min=1)),
+    "%": lambda a, b: a % (b if isinstance(b, int) else b.clamp(min=1)),
+    "<<": lambda a, b: a << b,
+    ">>": lambda a, b: a >> b,
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where elements lie: one tensor, or one a CTA of the group, and an index a thread."""
+
+    memory: Any
+    index: torch.Tensor
+    name: str = ""
+
+    def of(self, taken: torch.Tensor) -> torch.Tensor:
+        """The indices of the threads that touch it, 0 in the others.
+
+        Raises:
+            ScheduleError: one of them lies outside.
+        """
+        size, index = self.memory.numel(), torch.where(taken, self.index, 0)
+        if bool(((index < 0) | (index >= size)).any()):
+            raise ScheduleError(
+                f"memory {self.name} of a leaf",
+                expected=f"an index below {size}",
+                got=f"{int(index.min())} to {int(index.max())}",
+                fix="touch what is there only",
+            )
+        return index
+
+
+class Threads:
+    """All threads of a role at one leaf.
+
+    Attributes:
+        active: which threads are at the statement that is carried out.
+    """
+
+    def __init__(self, count: int, scope: dict[str, Any]) -> None:
+        self.count, self.scope = count, scope
+        self.active = torch.ones(count, dtype=torch.bool)
+
+    def spread(self, value: Any) -> torch.Tensor:
+        """A value for each thread, of one for all or for each warp."""
+        value = torch.as_tensor(value)
+        if value.numel() == self.count // WARP and value.dim():
+            value = value.reshape(-1).repeat_interleave(WARP)
+        elif value.numel() == WARP and value.dim():
+            value = value.reshape(-1).repeat(self.count // WARP)
+        value = value.reshape(-1) if value.dim() else value.expand(self.count)
+        return value if value.dtype in (torch.bool, torch.float32) else value.long()
+
+    def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
+        """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
+        return torch.where(self.active, self.spread(value), inactive).view(-1, WARP)
+
+    # Values
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, Array):
+            return self.scope[value.name]
+        if not isinstance(value, Expr):
+            return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if value.op == "name":
+            return self.scope[value.args[0]]
+        if value.op == "element":
+            array, index = value.args[0], self.value(value.args[1])
+            return self._place(array, index) if value.dtype == ADDRESS else self._element(array, index)
+        arguments = [self.value(arg) for arg in value.args if not isinstance(arg, Function)]
+        if value.op == "apply":
+            function = value.args[0]
+            return function.torch(*([self] if function.joint else []), *arguments)
+        if value.op == "select":
+            condition, a, b = (self.spread(x) for x in arguments)
+            return torch.where(condition, a, b)
+        if value.op == "~":
+            result: Any = ~torch.as_tensor(arguments[0])
+        elif value.op == "to":
+            result = arguments[0]
+            result = unsigned(result) if value.args[0].dtype == "uint32" else result
+        else:
+            evaluate = _OPERATORS.get(value.op) or t._EVALUATE[value.op]
+            result = evaluate(*arguments)
+        fit = _IN_RANGE.get(value.dtype)
+        return fit(result) if fit and getattr(result, "dtype", None) is not torch.bool else result
+
+    def _element(self, array: Array, index: Any) -> Any:
+        whole = self.scope[array.name]
+        if array.space == "register":
+            return whole[:, self._number(array, index)].clone()
+        place = self._place(array, index)
+        return place.memory[place.of(self.active)].to(
+            torch.float32 if array.dtype == "float32" else torch.int64
+        )
+
+    def _number(self, array: Array, index: Any) -> int:
+        if isinstance(index, torch.Tensor):
+            raise DeclarationError(
+                f"registers {array.name} of a leaf",
+                expected="an index that is known when the kernel is written",
+                got="one that threads work out",
+                fix="loop over the registers unrolled, or use shared memory",
+            )
+        return int(index)
+
+    def _place(self, array: Array, index: Any) -> Place:
+        memory = self.scope[array.name]
+        if array.line is not None:
+            index = index + self.value(array.line[2])
+        flat = memory if isinstance(memory, list) else memory.view(-1)
+        return Place(flat, self.spread(index), array.name)
+
+    # Statements
+
+    def run(self, statements: Iterable[t.Statement]) -> None:
+        for statement in statements:
+            if not bool(self.active.any()):
+                return
+            self._do(statement)
+
+    def _masked(self, taken: torch.Tensor, statements: Iterable[t.Statement]) -> None:
+        before = self.active
+        self.active = before & taken
+        self.run(statements)
+        self.active = before
+
+    def _do(self, s: Any) -> None:
+        if isinstance(s, (t.Let, t.Variable, t.Assign)):
+            value = self.value(s.initial if isinstance(s, t.Variable) else s.value)
+            self._set(s.name, value, masked=isinstance(s, t.Assign))
+        elif isinstance(s, Put):
+            self._put(s)
+        elif isinstance(s, t.If):
+            taken = self.spread(self.value(s.condition))
+            self._masked(taken, s.body)
+            self._masked(~taken, s.orelse)
+        elif isinstance(s, t.Loop):
+            self._loop(s)
+        elif isinstance(s, t.Repeat):
+            before = self.active
+            while True:
+                self.active = self.active & self.spread(self.value(s.condition))
+                if not bool(self.active.any()):
+                    break
+                self.run(s.body)
+            self.active = before
+        elif isinstance(s, Vector):
+            first = Expr("*", (s.group, s.registers.size))
+            for i in range(s.registers.size):
+                pair = (
+                    (s.array, first + i, s.registers[i]) if s.store else (s.registers, i, s.array[first + i])
+                )
+                self._put(Put(*pair))
+        elif isinstance(s, Line):
+            whole = self.scope[s.array.name]
+            self.scope[s.name] = whole if s.row is None else whole[self._alike(s.row)]
+        elif isinstance(s, Local):
+            shape = (self.count, s.array.size)
+            self.scope[s.array.name] = torch.full(shape, 0x7F7F7F7F, dtype=torch.int64)
+        elif isinstance(s, Do):
+            self.value(s.value)
+        elif isinstance(s, t.Call):
+            self._call(s)
+
+    def _set(self, name: str, value: Any, masked: bool = True) -> None:
+        if masked and not bool(self.active.all()):
+            value = torch.where(self.active, self.spread(value), self.spread(self.scope.get(name, 0)))
+        self.scope[name] = value
+
+    def _call(self, s: t.Call) -> None:
+        """A leaf within a leaf, for the threads that are at the call."""
+        text, own = text_of(s.leaf, s.arguments), Threads(self.count, {})
+        own.active = self.active
+        for formal, argument in zip(text.parameters, s.arguments, strict=True):
+            if formal is not None and not formal.fresh:
+                own.scope[formal.name] = self.value(argument)
+        own.run(text.statements)
+        for i in s.leaf.results:
+            self._set(s.arguments[i].args[0], own.scope.get(s.leaf.parameters[i][0], 0))
+
+    def _alike(self, value: Value) -> int:
+        """A number that all threads at this place have."""
+        return int(self.spread(self.value(value))[self.active][0])
+
+    def _put(self, s: Put) -> None:
+        index, value = self.value(s.index), self.spread(self.value(s.value))
+        if s.array.space == "register":
+            registers = self.scope[s.array.name]
+            registers[self.active, self._number(s.array, index)] = _as(registers.dtype, value[self.active])
+            return
+        place = self._place(s.array, index)
+        place.memory[place.of(self.active)[self.active]] = _as(place.memory.dtype, value[self.active])
+
+    def _loop(self, s: t.Loop) -> None:
+        begin, end = self.value(s.begin), self.value(s.end)
+        if not isinstance(begin, torch.Tensor) and not isinstance(end, torch.Tensor):
+            for index in range(begin, end, s.step):
+                self.scope[s.index] = index
+                self.run(s.body)
+            return
+        before, at = self.active, self.spread(begin)
+        while True:
+            self.active = before & (at < end)
+            if not bool(self.active.any()):
+                break
+            self.scope[s.index] = at
+            self.run(s.body)
+            at = at + s.step
+        self.active = before
+
+
+def run(
+    leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule, count: int, scope: Mapping[str, Any],
+    memory: Callable[[Any], Any],
+) -> dict[str, Any]:  # fmt: skip
+    """What a leaf that a role of `count` threads calls sets, by the names of the variables.
+
+    Args:
+        scope: values of the role, alike in all threads or one a warp or a lane.
+        memory: where a view, an operand or a buffer of the cluster lies.
+    """
+    arguments = tuple(arguments)
+    text, threads = text_of(leaf, arguments, schedule), Threads(count, {})
+    lane = torch.arange(count) % WARP
+    of_thread = {k: threads.spread(v) if isinstance(v, torch.Tensor) else v for k, v in scope.items()}
+    of_thread |= {"worker": torch.arange(count), "lane": lane}
+    for formal, argument in zip(text.parameters, arguments, strict=True):
+        if formal is not None and not formal.fresh:
+            kept = memory(argument) if formal.kind == "memory" else t.evaluate(argument, of_thread)
+            threads.scope[formal.name] = kept
+    threads.run(text.statements)
+    values = {arguments[i].args[0]: threads.scope.get(leaf.parameters[i][0], 0) for i in leaf.results}
+    return {key: alike(value) for key, value in values.items()}
+
+
+def alike(value: Any) -> Any:
+    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    flat = value.reshape(-1)
+    if bool((flat == flat[0]).all()):
+        return flat[0].item()
+    warps = flat.view(-1, WARP)
+    return warps[:, 0].clone() if bool((warps == warps[:, :1]).all()) else flat

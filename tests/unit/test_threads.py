@@ -1,0 +1,104 @@
+"""Leaves by their text: what all threads of a role do at once, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dsl_kernels.device.torch.warps import ballot, fetch_add, popc, scan, shuffle
+from dsl_kernels.errors import DeclarationError, ScheduleError
+from dsl_kernels.tile import text as t
+from dsl_kernels.tile import threads
+from dsl_kernels.tile.lang import Buffer, Role, Schedule, Space
+from dsl_kernels.tile.threads import by_text
+
+COUNT = 64
+SCHEDULE = Schedule(
+    roles=(Role("work", COUNT // 32, doc="all threads"),),
+    buffers=(
+        Buffer("words", Space.SHARED, (COUNT,), "int32"),
+        Buffer("held", Space.REGISTER, (COUNT, 4), "uint32", role="work", private=True, per_thread=4),
+    ),
+    pipelines=(),
+    mmas=(),
+    grid=("1",),
+    axes=("cta",),
+)
+THREAD, LANE, OUT = t.name("worker"), t.name("lane"), t.name("out")
+WORDS, HELD = t.View("words", None, None), t.View("held", None, None)
+
+
+def run(leaf: t.Leaf, *arguments: Any, **memory: torch.Tensor) -> dict[str, Any]:
+    scope = {"warp": torch.arange(COUNT // 32), "out": 0}
+    return threads.run(leaf, arguments, SCHEDULE, COUNT, scope, lambda view: memory[view.buffer])
+
+
+@by_text
+def count_down(m, out: t.Sets, thread):
+    """Each thread goes round as often as its number says, in steps of three, but for the odd ones."""
+    turns = m.var("turns")
+    with m.when((thread & 1).equals(0)):
+        for i in m.loop("i", thread, begin=0, step=3):
+            m.set(turns, turns + i)
+    with m.otherwise():
+        left = m.var("left", thread)
+        for _ in m.repeat(left > 40):
+            m.set(left, left - 1)
+            m.set(turns, turns - 1)
+    m.set(out, turns)
+
+
+def test_each_thread_loops_and_branches_by_itself() -> None:
+    expected = [sum(range(0, i, 3)) if i % 2 == 0 else min(0, 40 - i) for i in range(COUNT)]
+    assert run(count_down, OUT, THREAD)["out"].tolist() == expected
+
+
+@by_text
+def of_warps(m, out: t.Sets, words, held, thread, lane):
+    """What a warp works out together, where only some of its threads take part in a part of it."""
+    held[1] = thread.to("uint32") - 5
+    with m.when((held[1] > 40) & (lane < 8)):
+        words[thread] = scan(lane)
+    taken = m.var("taken")
+    with m.when(lane.equals(3)):
+        m.set(taken, fetch_add(words.at(0), 10))
+    m.set(out, shuffle(taken, 3) * 100 + popc(ballot(lane > 20)))
+
+
+def test_warps_words_and_unsigned_numbers() -> None:
+    words, held = torch.zeros(COUNT, dtype=torch.int32), torch.zeros(COUNT, 4, dtype=torch.int64)
+    out = run(of_warps, OUT, WORDS, HELD, THREAD, LANE, words=words, held=held)["out"]
+    assert held[:, 1].tolist() == [(i - 5) & 0xFFFFFFFF for i in range(COUNT)]
+    # Below five the difference wraps around, and is no small number.
+    expected = [i * (i + 1) // 2 if i < 5 else 0 for i in range(COUNT)]
+    assert words.tolist()[1:] == expected[1:] and int(words[0]) == 20
+    assert out.tolist() == [11, 1011]
+
+
+@by_text
+def outside(m, words, thread, behind):
+    words[thread + behind] = 1
+
+
+@by_text
+def by_thread(m, held, thread):
+    held[thread] = 1
+
+
+def test_what_lies_outside_is_refused_unless_no_thread_touches_it() -> None:
+    words = torch.zeros(COUNT, dtype=torch.int32)
+    run(outside, WORDS, THREAD, 0, words=words)
+    with pytest.raises(ScheduleError, match="words.*below 64.*1 to 64"):
+        run(outside, WORDS, THREAD, 1, words=words)
+
+
+def test_registers_have_no_address() -> None:
+    with pytest.raises(DeclarationError, match="registers held.*unrolled"):
+        run(by_thread, HELD, THREAD, held=torch.zeros(COUNT, 4, dtype=torch.int64))
+
+
+def test_the_text_is_the_only_meaning() -> None:
+    with pytest.raises(DeclarationError, match="tile.threads.run"):
+        outside.torch(None, 1, 2)
