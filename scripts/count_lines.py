@@ -1,4 +1,4 @@
-"""Lines that people wrote for each operation: its declaration, the bodies of its roles, and its leaves in each spelling.
+"""Lines that people wrote for each operation: its declaration, the bodies of its roles, and its leaves: in torch, by their text, in each DSL.
 
     python scripts/count_lines.py
 
@@ -19,7 +19,7 @@ if __name__ == "__main__":
 from dsl_kernels import backends, programs  # noqa: E402
 
 DEVICE, TEMPLATES = ROOT / "dsl_kernels" / "device", ROOT / "templates"
-SPELLINGS = ("torch", *backends.names())
+SPELLINGS = ("torch", "text", *backends.names())
 COLUMNS = ("op", "declaration", "bodies", *(f"leaves in {name}" for name in SPELLINGS), "templates", "in all")
 SHARED = "shared by all"
 

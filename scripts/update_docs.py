@@ -161,6 +161,11 @@ def body() -> str:
     return _source("sparse_mla", "_gather_units")
 
 
+def leaf_by_text() -> str:
+    """A leaf of selection that is declared by its text."""
+    return functions((ROOT / "dsl_kernels/device/text/topk_selector.py").read_text(), "count_equal")
+
+
 def description() -> str:
     variant = draw_pipeline.example()
     arch = get_arch(variant.arch)
@@ -519,6 +524,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "description": description,
     "barriers": barriers,
     "body": body,
+    "leaf_by_text": leaf_by_text,
     "generated": generated,
     "generated_cutedsl": partial(generated, "cutedsl"),
     "newcomer_problem": partial(

@@ -25,12 +25,13 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
-from ..device.torch import topk_selector as leaf
+from ..device.text import topk_selector as leaf
+from ..device.torch import topk_selector as spelled
+from ..device.torch.topk_selector import BINS, COARSE, WORD
 from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
 from ..tile.text import Expr, Recorder, Value, ceildiv, maximum, minimum, name
 
 MAX_K = 2048
-BINS, COARSE, WORD = Size(leaf.BINS, "BINS"), Size(leaf.COARSE, "COARSE"), Size(leaf.WORD, "WORD")
 # A row of up to so many scores for each one selected writes its bitmaps a word at a time, a longer one a mark at a time.
 DENSE = Size(8, "DENSE")
 # Keys of a list that are ranked without another round.
@@ -195,43 +196,28 @@ def _held(m: Recorder) -> int:
 
 
 def _select(m: Recorder) -> None:
-    row, rank, group, stride, k = m.block(0), _rank(m), m.k.group, m.dim("stride"), m.dim("k")
-    leaf.clear(m, m.buffer("hist"), 0, 2 * BINS, m.thread, m.k.threads)
-    leaf.clear(m, m.buffer("counters"), 0, 8, m.thread, m.k.threads)
+    group = m.k.group
+    leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
+    leaf.clear(m, m.buffer("counters"), 0, 8)
     if group > 1:
         m.cluster_arrive(relaxed=True)
     inverse, line = m.var("inverse", 0, "uint32"), m.var("line")
-    leaf.page_row(m, inverse, line, row, m.dim("next_n"), m.dim("page_size"))
+    leaf.page_row(m, inverse, line)
     m.depend(launch=False)
-    leaf.load_ahead(
-        m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
-    )
+    leaf.load_ahead(m, m.buffer("keys"), name("owner") * m.c.batch, _held(m))
     if m.k.counts == "counted":
-        leaf.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), row, m.thread)
+        spelled.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), m.block(0), m.thread)
     start, last = m.var("start"), m.var("last")
-    leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
+    leaf.read_bounds(m, start, last)
     m.launch_dependents()
     if m.k.counts == "default":
         m.meet()
-    with m.when(last - start <= k):
-        leaf.take_all(
-            m, m.operand("indices"), row, k, last - start, rank, group, *_table(m), m.thread, m.k.threads
-        )
+    with m.when(last - start <= m.dim("k")):
+        leaf.take_all(m, last - start, line, inverse, rank=_rank(m))
         if group > 1:
             m.cluster_wait()
     with m.otherwise():
         _select_some(m)
-
-
-def _table(m: Recorder) -> tuple[Any, ...]:
-    """What maps a position to a token: the row of the page table, the page size and its inverse."""
-    return (
-        m.operand("block_table"),
-        m.dim("max_pages"),
-        name("line"),
-        m.dim("page_size"),
-        name("inverse", "uint32"),
-    )
 
 
 @dataclass(frozen=True)
@@ -264,16 +250,13 @@ def _share(m: Recorder) -> _Share:
     )
     first_page, near, entry = m.var("first_page"), m.var("near", False, "bool"), m.var("entry")
     own = run * (WORD * m.c.warps)
-    leaf.fetch_pages(
-        m, first_page, near, entry, origin + _rank(m) * own, own, start, last, *_table(m), m.thread, m.k.threads,
-    )  # fmt: skip
+    at, line, inverse = origin + _rank(m) * own, name("line"), name("inverse", "uint32")
+    leaf.fetch_pages(m, first_page, near, entry, at, own, start, last, line, inverse)
     return _Share(base, batches, limit, lo, hi)  # type: ignore[arg-type]
 
 
 def _load(m: Recorder, share: _Share, column: Value) -> None:
-    leaf.load_words(
-        m, m.buffer("keys"), m.operand("logits"), m.block(0), m.dim("stride"), column, share.limit, m.lane
-    )
+    leaf.load_words(m, m.buffer("keys"), column, share.limit)
 
 
 def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
@@ -282,33 +265,31 @@ def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
 
     def read() -> None:
         _load(m, share, column)
-        leaf.make_keys_again(m, keys, column, share.lo, share.hi, m.lane)
+        leaf.make_keys_again(m, keys, column, share.lo, share.hi)
 
     if not m.c.stashed:
         read()
         return
     with m.when(batch < minimum(m.c.stashed, share.batches - 1)):
-        leaf.unstash(m, keys, m.buffer("stash"), batch * (m.k.keep * m.k.threads), m.thread, m.k.threads)
+        leaf.take_keys(m, keys, m.buffer("stash"), batch * (m.k.keep * m.k.threads))
     with m.otherwise():
         read()
 
 
 def _settle(m: Recorder, r: _Range, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
-    hist, mine, sums, state = (m.buffer(x) for x in ("hist", "mine", "sums", "state"))
-    bins = 0 if first else r.bins
-    through = name("through")
+    bins, through = 0 if first else r.bins, name("through")
     if first and m.k.counts == "counted":
-        leaf.sum_taken(m, mine, through, sums, m.warp, m.lane)
+        leaf.sum_taken(m, through)
     else:
         if not first:
-            leaf.clear(m, hist, r.spare, BINS, m.thread, m.k.threads)
+            leaf.clear(m, m.buffer("hist"), r.spare, BINS)
         m.meet()
-        leaf.sum_bins(m, mine, through, hist, bins, sums, m.thread, m.warp, m.lane)
+        leaf.sum_bins(m, through, bins)
     m.meet()
-    leaf.pick_bin(m, state, mine, through, sums, r.need, r.end, r.span, first, m.thread, m.warp, m.lane)
+    leaf.pick_bin(m, through, r.need, r.end, r.span, first)
     m.meet()
-    leaf.read_state(m, r.end, r.span, r.need, r.inside, state)
+    leaf.read_state(m, r.end, r.span, r.need, r.inside)
 
 
 def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
@@ -318,20 +299,15 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
     if first:
         m.comment("A peer's shared memory may be written only once the peer runs.")
         m.cluster_wait()
-    leaf.send_sums(
-        m, m.cluster("coarse"), sums, m.buffer("hist"), bins, m.k.group, m.block(1), m.warp, m.c.warps, m.lane
-    )
+    leaf.send_sums(m, m.cluster("coarse"), sums, bins)
     m.cluster_arrive()
     m.cluster_wait()
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
-        leaf.clear(m, m.buffer("hist"), r.spare, BINS, m.thread, m.k.threads)
-    leaf.pick_bin_of_group(
-        m, m.buffer("state"), m.cluster("hist"), bins, m.buffer("coarse"), sums, r.need, r.lower, r.end, r.span, first,
-        m.k.group, m.block(1), m.warp, m.lane,
-    )  # fmt: skip
+        leaf.clear(m, m.buffer("hist"), r.spare, BINS)
+    leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first)
     m.meet()
-    leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within, m.buffer("state"))
+    leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within)
 
 
 def _undecided(m: Recorder, r: _Range, most: int) -> Iterator[None]:
@@ -349,7 +325,7 @@ def _most(m: Recorder) -> int:
 
 def _select_some(m: Recorder) -> None:
     """A row of more than k scores."""
-    k, c, hist = m.k, m.c, m.buffer("hist")
+    k, c = m.k, m.c
     settle = _settle_group if k.group > 1 else _settle
     share = _share(m)
     r = _Range(
@@ -373,37 +349,30 @@ def _select_some(m: Recorder) -> None:
             column = m.let("column", share.base + (share.batches - 1) * c.batch)
             with m.when(m.dim("stride") > _held(m)):
                 _load(m, share, column)
-            leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi, m.lane)
+            leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
         for step in () if counted else m.loop("step", share.batches):
             column = m.let("column", share.base + step * c.batch)
             with m.when((step > 0) | (m.dim("stride") > _held(m))):
                 _load(m, share, column)
-            leaf.make_keys(m, m.buffer("keys"), m.buffer("digits"), column, share.lo, share.hi, m.lane)
-            leaf.count_first(m, hist, m.buffer("digits"), column, share.lo, share.hi)
+            leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
+            leaf.count_first(m, column, share.lo, share.hi)
             if c.stashed:
                 with m.when(step < minimum(c.stashed, share.batches - 1)):
-                    leaf.stash(
-                        m,
-                        m.buffer("stash"),
-                        step * (k.keep * k.threads),
-                        m.buffer("keys"),
-                        m.thread,
-                        k.threads,
-                    )
+                    leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
         if not counted:
             settle(m, r, first=True)
             m.set(r.rounds, r.rounds + 1)
         if not k.sample:
             m.comment("By now the entries have come.")
             with m.when(m.dim("page_size") > 0):
-                leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
+                leaf.keep_entry(m, name("entry"))
 
         m.comment("More digits over the row while the undecided keys are too many to list.")
         for _ in _undecided(m, r, _most(m)):
             for step in m.loop("step", share.batches):
                 with m.when(share.batches > 1):
                     _load_again(m, share, step)
-                leaf.count_keys(m, hist, r.bins, m.buffer("keys"), r.end, r.span)
+                leaf.count_keys(m, r.bins, m.buffer("keys"), r.end, r.span)
             settle(m, r)
     _collect(m, share, r)
 
@@ -416,26 +385,23 @@ def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
 def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
     k, c, keys, ahead = m.k, m.c, m.buffer("keys"), m.buffer("ahead")
-    hist, entries, counters = m.buffer("hist"), m.buffer("entries"), m.buffer("counters")
     if k.counts == "default":
-        few = m.buffer("few")
+        few, digits = m.buffer("few"), m.buffer("few_digits")
         sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
-        leaf.load_sample(
-            m, few, m.operand("logits"), m.block(0), m.dim("stride"), name("start"), name("last"), k.sample, m.warp, c.warps, m.lane,
-        )  # fmt: skip
-    leaf.clear_run(m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane)
+        leaf.load_sample(m, few, name("start"), name("last"), k.sample)
+    leaf.clear_run(m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep)
     if k.counts == "default":
         own = m.warp * (c.few * WORD)
-        leaf.make_keys(m, few, m.buffer("few_digits"), own, 0, sampled, m.lane)
-        leaf.count_first(m, hist, m.buffer("few_digits"), own, 0, sampled)
+        leaf.make_keys(m, few, own, 0, sampled, digits=digits)
+        leaf.count_first(m, own, 0, sampled, digits=digits)
         m.set(r.need, wanted + wanted // 4 + SPARE)
         _settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
         for _ in _undecided(m, r, BETWEEN):
-            leaf.count_keys(m, hist, r.bins, few, r.end, r.span)
+            leaf.count_keys(m, r.bins, few, r.end, r.span)
             _settle(m, r)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
-    leaf.read_bottom(m, bottom, less, r.end, r.span)
+    spelled.read_bottom(m, bottom, less, r.end, r.span)
 
     m.comment("Two batches in turn, so that one is on its way while the other is looked at.")
     listed, place = m.var("listed"), m.var("place")
@@ -444,11 +410,11 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         return name("origin") + (batch * c.warps + m.warp) * c.batch
 
     def load(bits: Any, batch: Value) -> None:
-        leaf.load_quads(m, bits, m.operand("logits"), m.block(0), m.dim("stride"), column(batch), m.lane)
+        spelled.load_quads(m, bits, m.operand("logits"), m.block(0), m.dim("stride"), column(batch), m.lane)
 
     def list_above(bits: Any, batch: Value) -> None:
-        leaf.list_above(
-            m, listed, bits, entries, counters, less, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
+        spelled.list_above(
+            m, listed, bits, m.buffer("entries"), m.buffer("counters"), less, column(batch), name("origin"), name("start"), name("last"), m.dim("stride"),
             c.listed, m.lane,
         )  # fmt: skip
 
@@ -461,7 +427,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         m.set(place, place + 2)
     m.set(r.need, m.dim("k"))
     m.meet()
-    leaf.read_listed(m, r.inside, counters)
+    leaf.read_listed(m, r.inside)
     if k.counts == "counted":
         m.set(name("unlisted", "bool"), False)
     else:
@@ -469,22 +435,19 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         with m.when(name("unlisted", "bool")):
             m.meet()
             m.set(r.rounds, 0)
-            leaf.clear(m, hist, 0, 2 * BINS, m.thread, k.threads)
-            leaf.clear(m, counters, 0, 8, m.thread, k.threads)
+            leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
+            leaf.clear(m, m.buffer("counters"), 0, 8)
             m.meet()
     with m.otherwise() if k.counts == "default" else nullcontext():
-        leaf.clear(m, m.buffer("counts"), 0, 32, m.thread, k.threads)
-        leaf.key_entries(m, entries, r.inside, counters, m.thread, k.threads, m.lane)
+        leaf.clear(m, m.buffer("counts"), 0, 32)
+        leaf.key_entries(m, r.inside)
         m.meet()
-        leaf.read_largest(m, r.end, r.span, counters, bottom)
+        leaf.read_largest(m, r.end, r.span, bottom)
 
 
 def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     """Mark what is above the range and list what is in it; the last batch is still in registers."""
-    k, c = m.k, m.c
-    above, equal, entries, counts, counters = (
-        m.buffer(x) for x in ("above", "equal", "entries", "counts", "counters")
-    )
+    k, c, keys = m.k, m.c, m.buffer("keys")
     rank, words = _rank(m), m.let("words", share.batches * k.keep)
     m.comment(
         "One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is still held."
@@ -496,15 +459,15 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             batch = m.let("batch", share.batches - 1 - step)
             with m.when(step > 0):
                 _load_again(m, share, batch)
+            word = (m.warp * share.batches + batch) * k.keep
             leaf.collect(
-                m, count, m.buffer("keys"), above, equal, (m.warp * share.batches + batch) * k.keep, counters, entries, r.within,
-                r.end, r.span, listing, name("owner"), batch * c.batch, m.lane,
-            )  # fmt: skip
-        leaf.keep_count(m, counts, count, m.warp, m.lane)
+                m, count, keys, word, r.within, r.end, r.span, listing, name("owner"), batch * c.batch
+            )
+        leaf.keep_count(m, count)
     m.meet()
     if k.group > 1:
         m.comment("The last use of a peer's memory: nothing after this barrier reads or writes one.")
-        leaf.send_entries(m, m.cluster("entries"), r.within, counters, k.group, rank, m.warp, c.warps, m.lane)
+        leaf.send_entries(m, m.cluster("entries"), r.within)
         m.cluster_arrive()
         m.cluster_wait()
     first = m.let("first", m.warp * words)
@@ -515,57 +478,48 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
         with m.when(r.inside > RANKED):
             total = m.var("total", r.inside)
             for _ in _undecided(m, r, RANKED):
-                leaf.count_listed(
-                    m, m.buffer("hist"), r.bins, entries, total, r.end, r.span, m.thread, k.threads
-                )
+                leaf.count_listed(m, r.bins, total, r.end, r.span)
                 _settle(m, r)
             with m.when(r.inside > RANKED):
-                leaf.clear_run(m, equal, first, words, m.lane)
+                leaf.clear_run(m, m.buffer("equal"), first, words)
                 m.meet()
-            leaf.sift(
-                m, entries, total, c.listed, above, equal, counts, counters, r.end, r.span, r.inside, RANKED, rank, c.warps, words,
-                m.thread, k.threads,
-            )  # fmt: skip
+            leaf.sift(m, total, c.listed, r.end, r.span, r.inside, RANKED, words, rank=rank)
             m.set(ranked, c.listed)
             m.meet()
         with m.when(r.inside <= RANKED):
-            leaf.rank_entries(
-                m, entries, ranked, r.inside, r.need, above, counts, counters, rank, c.warps, words, m.warp, m.lane,
-            )  # fmt: skip
+            leaf.rank_entries(m, ranked, r.inside, r.need, words, rank=rank)
         m.meet()
-        leaf.read_marked(m, ties, skip, counters, r.need, r.inside, r.lower, RANKED)
+        leaf.read_marked(m, ties, skip, r.need, r.inside, r.lower, RANKED)
     with m.when(ties > 0):
-        leaf.count_equal(m, equal, m.buffer("sums"), first, words, m.warp, m.lane)
+        leaf.count_equal(m, first, words)
         m.meet()
-        leaf.take_ties(m, above, equal, counts, m.buffer("sums"), ties, first, words, m.warp, m.lane)
+        leaf.take_ties(m, ties, first, words)
         m.meet()
     _write(m, share, skip, first, words)
 
 
 def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
     """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
-    start, slot = name("start"), m.var("slot")
+    start, slot, line, inverse = name("start"), m.var("slot"), name("line"), name("inverse", "uint32")
     if m.k.sample:
-        placed, sums, own = m.buffer("hist"), m.buffer("sums"), (m.buffer("above"), first, words)
-        leaf.count_marks(m, slot, sums, *own, m.warp, m.lane)
+        placed = m.buffer("hist")
+        leaf.count_marks(m, slot, first, words)
         m.meet()
-        leaf.place_marks(m, placed, slot, sums, *own, share.base - start, m.warp, m.lane)
+        leaf.place_marks(m, placed, slot, first, words, share.base - start)
         m.meet()
-        leaf.write_ids(
-            m, m.operand("indices"), m.block(0), m.dim("k"), placed, *_table(m), m.thread, m.k.threads
-        )
+        leaf.write_ids(m, placed, line, inverse)
         return
-    to = (m.operand("indices"), m.block(0), m.dim("k"), m.buffer("above"))
-    page = (*_table(m), m.buffer("pages"), name("first_page"), name("near", "bool"))
-    leaf.first_slot(m, slot, m.buffer("counts"), skip, m.warp, m.lane)
+    page = (name("first_page"), name("near", "bool"))
+    leaf.first_slot(m, slot, skip)
     with m.when(m.dim("k") * DENSE < name("last") - start):
-        leaf.emit_sparse(m, slot, *to, first, words, share.base - start, *page, m.lane)
+        leaf.emit_sparse(m, slot, first, words, share.base - start, line, inverse, *page)
     with m.otherwise():
         for batch in m.loop("batch", share.batches):
-            leaf.emit(
-                m, slot, *to, (m.warp * share.batches + batch) * m.k.keep, m.k.keep, share.base + batch * m.c.batch - start, *page,
-                m.lane,
-            )  # fmt: skip
+            word, position = (
+                (m.warp * share.batches + batch) * m.k.keep,
+                share.base + batch * m.c.batch - start,
+            )
+            leaf.emit(m, slot, word, position, line, inverse, *page)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from leaf_probes import Probe, case, straight
 
+from dsl_kernels.device.text import topk_selector as text
 from dsl_kernels.device.torch import topk_selector as topk
 
 THREADS, WARPS, KEEP = 128, 4, 8
@@ -38,7 +39,7 @@ def _bounds(p: Probe) -> tuple[Any, Any]:
     return p.var("lo", lo, each="warp"), p.var("hi", hi, each="warp")
 
 
-@case(topk.load_words)
+@case(text.load_words)
 def load_words(p: Probe) -> None:
     p.threads = THREADS
     limit = p.var("limit", torch.tensor([256, 400, 768, 900]), each="warp")
@@ -46,7 +47,7 @@ def load_words(p: Probe) -> None:
     p.call(_keys(p, "bits", None), logits, p.dim("row", 1), p.dim("stride", 900), _column(p), limit, p.lane)
 
 
-@case(topk.load_ahead, stride=(900, 1028))
+@case(text.load_ahead, stride=(900, 1028))
 def load_ahead(p: Probe, stride: int) -> None:
     p.threads = THREADS
     logits = p.operand("logits", p.normal(2, stride))
@@ -55,7 +56,7 @@ def load_ahead(p: Probe, stride: int) -> None:
     )  # fmt: skip
 
 
-@case(topk.read_bounds, row=(0, 1))
+@case(text.read_bounds, row=(0, 1))
 def read_bounds(p: Probe, row: int) -> None:
     starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
     p.call(
@@ -68,7 +69,7 @@ def read_bounds(p: Probe, row: int) -> None:
     )
 
 
-@case(topk.clear, count=(8, 640))
+@case(text.clear, count=(8, 640))
 def clear(p: Probe, count: int) -> None:
     p.threads = THREADS
     words = p.shared("words", (1024,), p.integers(1, 99, 1024), dtype="int32", out=True)
@@ -86,14 +87,14 @@ def _first(words: int) -> Callable[[Any], Any]:
     return lambda m: m.warp * words
 
 
-@case(topk.clear_run)
+@case(text.clear_run)
 def clear_run(p: Probe) -> None:
     p.threads = THREADS
     # Warps lie twice as far apart as what they clear.
     p.call(_bitmap(p, "bitmap", 80, out=True), _first(80), p.dim("words", 40), p.lane)
 
 
-@case(topk.page_row, page_size=(0, 48))
+@case(text.page_row, page_size=(0, 48))
 def page_row(p: Probe, page_size: int) -> None:
     p.call(
         p.var("inverse", None, dtype="uint32", out=True),
@@ -115,7 +116,7 @@ def _table(p: Probe, page_size: int, pages: int = 40) -> tuple[Any, ...]:
     )
 
 
-@case(topk.take_all, page_size=(0, 48))
+@case(text.take_all, page_size=(0, 48))
 def take_all(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(
@@ -131,7 +132,7 @@ def take_all(p: Probe, page_size: int) -> None:
     )
 
 
-@case(topk.share_row)
+@case(text.share_row)
 def share_row(p: Probe) -> None:
     p.call(
         p.var("origin", 0, out=True),
@@ -142,11 +143,11 @@ def share_row(p: Probe) -> None:
     )
 
 
-@case(topk.bound_warp)
+@case(text.bound_warp)
 def bound_warp(p: Probe) -> None:
     p.threads = THREADS
     p.call(
-        *(p.var(text, None, out=True, each="warp") for text in ("limit", "lo", "hi")),
+        *(p.var(title, None, out=True, each="warp") for title in ("limit", "lo", "hi")),
         lambda m: m.warp * 320,
         p.dim("run", 10),
         p.dim("start", 77),
@@ -155,7 +156,7 @@ def bound_warp(p: Probe) -> None:
     )
 
 
-@case(topk.fetch_pages, page_size=(0, 8, 48))
+@case(text.fetch_pages, page_size=(0, 8, 48))
 def fetch_pages(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(
@@ -172,29 +173,29 @@ def fetch_pages(p: Probe, page_size: int) -> None:
     )
 
 
-@case(topk.make_keys)
+@case(text.make_keys)
 def make_keys(p: Probe) -> None:
     p.threads = THREADS
     bits, digits = _keys(p, "bits", _bits_of(p, THREADS, KEEP)), _keys(p, "digits", None, KEEP // 2)
     p.call(bits, digits, _column(p), *_bounds(p), p.lane)
 
 
-@case(topk.make_keys_again)
+@case(text.make_keys_again)
 def make_keys_again(p: Probe) -> None:
     p.threads = THREADS
     p.call(_keys(p, "bits", _bits_of(p, THREADS, KEEP)), _column(p), *_bounds(p), p.lane)
 
 
-@case(topk.stash)
-def stash(p: Probe) -> None:
+@case(text.keep_keys)
+def keep_keys(p: Probe) -> None:
     p.threads = THREADS
     count = THREADS * KEEP
     words = p.shared("words", (2 * count,), p.integers(1, 99, 2 * count), dtype="int32", out=True)
     p.call(words, p.dim("first", count), _keys(p, "bits", _bits_of(p, THREADS, KEEP), out=False), p.thread, THREADS)  # fmt: skip
 
 
-@case(topk.unstash)
-def unstash(p: Probe) -> None:
+@case(text.take_keys)
+def take_keys(p: Probe) -> None:
     p.threads = THREADS
     count = THREADS * KEEP
     words = p.shared("words", (2 * count,), p.integers(-(2**31), 2**31 - 1, 2 * count), dtype="int32")
@@ -217,14 +218,14 @@ def _range(p: Probe, end: int = END, span: int = SPAN) -> tuple[Any, Any]:
     return p.var("end", end, dtype="uint32"), p.var("span", span, dtype="uint32")
 
 
-@case(topk.count_first)
+@case(text.count_first)
 def count_first(p: Probe) -> None:
     p.threads = THREADS
     digits = p.integers(0, 1 << 32, THREADS, KEEP // 2, dtype=torch.int64)
     p.call(_hist(p), _keys(p, "digits", digits, KEEP // 2, out=False), _column(p), *_bounds(p))
 
 
-@case(topk.count_keys, span=(SPAN, 1000))
+@case(text.count_keys, span=(SPAN, 1000))
 def count_keys(p: Probe, span: int) -> None:
     p.threads = THREADS
     keys = _keys(p, "bits", _some_keys(p, THREADS, KEEP), out=False)
@@ -241,7 +242,7 @@ def _entries(p: Probe, count: int, warps: int, words: int) -> torch.Tensor:
     return found
 
 
-@case(topk.count_listed)
+@case(text.count_listed)
 def count_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
@@ -253,7 +254,7 @@ def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> An
     return p.registers("mine", (threads, each), value, dtype="int32", places=straight(threads, each), private=True, **kind)  # fmt: skip
 
 
-@case(topk.sum_bins)
+@case(text.sum_bins)
 def sum_bins(p: Probe) -> None:
     p.threads = 512
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
@@ -268,7 +269,7 @@ def fetch_counts(p: Probe, threads: int) -> None:
     p.call(_mine(p, threads, None), counts, p.dim("row", 1), p.thread)
 
 
-@case(topk.sum_taken)
+@case(text.sum_taken)
 def sum_taken(p: Probe) -> None:
     p.threads = 512
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
@@ -285,8 +286,8 @@ def _state(p: Probe, out: bool) -> Any:
     return p.shared("state", (8,), p.integers(-(2**31), 2**31 - 1, 8), dtype="int32", out=out)
 
 
-@case(topk.pick_bin, first=(True, False), need=(1, 4000))
-def pick_bin(p: Probe, first: bool, need: int) -> None:
+@case(text.pick_bin, half=(True, False), need=(1, 4000))
+def pick_bin(p: Probe, half: bool, need: int) -> None:
     p.threads = 512
     mine = p.integers(0, 6, 512, 4)
     # The key after 4000 is the last one of its bin, and the first one of all has a bin of its own.
@@ -301,7 +302,7 @@ def pick_bin(p: Probe, first: bool, need: int) -> None:
         p.shared("sums", (32,), sums, dtype="int32"),
         p.dim("need", need),
         *_range(p, END, (1 << 29) - 12345),
-        first,
+        half,
         p.thread,
         p.warp,
         p.lane,
@@ -309,21 +310,21 @@ def pick_bin(p: Probe, first: bool, need: int) -> None:
 
 
 def _results(p: Probe, *more: str) -> list[Any]:
-    unsigned = [p.var(text, None, dtype="uint32", out=True) for text in ("end", "span")]
-    return unsigned + [p.var(text, None, out=True) for text in ("need", "inside", *more)]
+    unsigned = [p.var(title, None, dtype="uint32", out=True) for title in ("end", "span")]
+    return unsigned + [p.var(title, None, out=True) for title in ("need", "inside", *more)]
 
 
-@case(topk.read_state)
+@case(text.read_state)
 def read_state(p: Probe) -> None:
     p.call(*_results(p), _state(p, False))
 
 
-@case(topk.read_group_state)
+@case(text.read_group_state)
 def read_group_state(p: Probe) -> None:
     p.call(*_results(p, "lower", "within"), _state(p, False))
 
 
-@case(topk.send_sums, group=(2, 4))
+@case(text.send_sums, group=(2, 4))
 def send_sums(p: Probe, group: int) -> None:
     p.threads, p.cluster = THREADS, group
     hist = [p.integers(0, 9, 2 * topk.BINS) for _ in range(group)]
@@ -333,8 +334,8 @@ def send_sums(p: Probe, group: int) -> None:
     p.call(coarse, at, held, first, group, p.rank, p.warp, WARPS, p.lane)
 
 
-@case(topk.pick_bin_of_group, first=(True, False), need=(1, 9001))
-def pick_bin_of_group(p: Probe, first: bool, need: int) -> None:
+@case(text.pick_bin_of_group, half=(True, False), need=(1, 9001))
+def pick_bin_of_group(p: Probe, half: bool, need: int) -> None:
     p.threads, p.cluster = 64, 4
     hist = torch.stack([p.integers(0, 6, 2 * topk.BINS) for _ in range(4)])
     # One key on top, in the second CTA.
@@ -350,7 +351,7 @@ def pick_bin_of_group(p: Probe, first: bool, need: int) -> None:
         p.dim("need", need),
         p.dim("lower", 100),
         *_range(p, END, (1 << 29) - 12345),
-        first,
+        half,
         4,
         p.rank,
         p.warp,
@@ -363,7 +364,7 @@ def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 
-@case(topk.collect, listing=(True, False))
+@case(text.collect, listing=(True, False))
 def collect(p: Probe, listing: bool) -> None:
     p.threads = THREADS
     words = 2 * KEEP
@@ -389,31 +390,32 @@ def _counts(p: Probe, out: bool) -> Any:
     return p.shared("counts", (32,), p.integers(0, 99, 32), dtype="int32", out=out)
 
 
-@case(topk.keep_count)
+@case(text.keep_count)
 def keep_count(p: Probe) -> None:
     p.threads = THREADS
     count = p.var("count", p.integers(0, 99, THREADS), each="thread", grid=True)
     p.call(_counts(p, True), count, p.warp, p.lane)
 
 
-@case(topk.keep_entry)
+@case(text.keep_entry)
 def keep_entry(p: Probe) -> None:
     p.threads = THREADS
     entry = p.var("entry", p.integers(0, 99, THREADS), each="thread")
     p.call(p.shared("pages", (THREADS,), dtype="int32", out=True), entry, p.thread)
 
 
-@case(topk.send_entries)
+@case(text.send_entries)
 def send_entries(p: Probe) -> None:
     p.threads, p.cluster = THREADS, 2
     # Each CTA has its part of the list behind the other's.
     lists = [p.integers(0, 1 << 62, 256, dtype=torch.int64) for _ in range(2)]
     entries = p.shared("entries", (256,), lists, dtype="int64", out=True, cluster=True)
     counters = _counters(p, [[70, 0, 0, 0], [101, 0, 0, 0]])
-    p.call(entries, lambda m: m.block(1) * 70, counters, 2, p.rank, p.warp, WARPS, p.lane)
+    own = lambda m: m.buffer("entries")  # noqa: E731
+    p.call(entries, own, lambda m: m.block(1) * 70, counters, 2, p.rank, p.warp, WARPS, p.lane)
 
 
-@case(topk.sift, inside=(0, 50, 300))
+@case(text.sift, inside=(0, 50, 300))
 def sift(p: Probe, inside: int) -> None:
     p.threads = THREADS
     words = 20
@@ -438,7 +440,7 @@ def sift(p: Probe, inside: int) -> None:
     )
 
 
-@case(topk.rank_entries, count=(20, 64))
+@case(text.rank_entries, count=(20, 64))
 def rank_entries(p: Probe, count: int) -> None:
     p.threads = THREADS
     words = 20
@@ -458,7 +460,7 @@ def rank_entries(p: Probe, count: int) -> None:
     )
 
 
-@case(topk.read_marked, inside=(50, 300))
+@case(text.read_marked, inside=(50, 300))
 def read_marked(p: Probe, inside: int) -> None:
     p.call(
         p.var("ties", None, out=True),
@@ -471,14 +473,14 @@ def read_marked(p: Probe, inside: int) -> None:
     )
 
 
-@case(topk.count_equal)
+@case(text.count_equal)
 def count_equal(p: Probe) -> None:
     p.threads = THREADS
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
     p.call(_bitmap(p, "equal", 40), sums, _first(40), p.dim("words", 40), p.warp, p.lane)
 
 
-@case(topk.take_ties, take=(30, 600))
+@case(text.take_ties, take=(30, 600))
 def take_ties(p: Probe, take: int) -> None:
     p.threads = THREADS
     words, equal = 20, p.integers(-(2**31), 2**31 - 1, WARPS * 20)
@@ -497,7 +499,7 @@ def take_ties(p: Probe, take: int) -> None:
     )
 
 
-@case(topk.first_slot)
+@case(text.first_slot)
 def first_slot(p: Probe) -> None:
     p.threads = THREADS
     p.call(p.var("slot", None, out=True, each="warp"), _counts(p, False), p.dim("skip", 11), p.warp, p.lane)
@@ -519,7 +521,7 @@ def _ids_out(p: Probe, k: int) -> tuple[Any, ...]:
 SLOTS = torch.tensor([0, 700, 1400, 2100])
 
 
-@case(topk.emit_sparse, pages=("none", "far", "near"))
+@case(text.emit_sparse, pages=("none", "far", "near"))
 def emit_sparse(p: Probe, pages: str) -> None:
     p.threads = THREADS
     words = 40
@@ -536,7 +538,7 @@ def emit_sparse(p: Probe, pages: str) -> None:
     )
 
 
-@case(topk.emit, pages=("none", "far", "near"))
+@case(text.emit, pages=("none", "far", "near"))
 def emit(p: Probe, pages: str) -> None:
     p.threads = THREADS
     p.call(
@@ -555,7 +557,7 @@ def emit(p: Probe, pages: str) -> None:
 EVERY = 16
 
 
-@case(topk.load_sample)
+@case(text.load_sample)
 def load_sample(p: Probe) -> None:
     p.threads = THREADS
     # The last words of the sample lie past the row's columns.
@@ -606,12 +608,12 @@ def list_above(p: Probe, score: float, room: int) -> None:
     )  # fmt: skip
 
 
-@case(topk.read_listed)
+@case(text.read_listed)
 def read_listed(p: Probe) -> None:
     p.call(p.var("listed", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
 
 
-@case(topk.key_entries, total=(1, 300))
+@case(text.key_entries, total=(1, 300))
 def key_entries(p: Probe, total: int) -> None:
     p.threads = THREADS
     found = _bits_of(p, 512) << 32 | p.integers(0, 1 << 31, 512, dtype=torch.int64)
@@ -625,7 +627,7 @@ def key_entries(p: Probe, total: int) -> None:
     )
 
 
-@case(topk.read_largest)
+@case(text.read_largest)
 def read_largest(p: Probe) -> None:
     counters = torch.tensor([400, 0, 0, 0, -12345, 0, 0, 0], dtype=torch.int32)
     p.call(
@@ -636,7 +638,7 @@ def read_largest(p: Probe) -> None:
     )
 
 
-@case(topk.count_marks, words=(16, 40))
+@case(text.count_marks, words=(16, 40))
 def count_marks(p: Probe, words: int) -> None:
     p.threads = THREADS
     sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
@@ -644,7 +646,7 @@ def count_marks(p: Probe, words: int) -> None:
     p.call(slot, sums, _bitmap(p, "above", words), _first(words), p.dim("words", words), p.warp, p.lane)
 
 
-@case(topk.place_marks, words=(16, 40))
+@case(text.place_marks, words=(16, 40))
 def place_marks(p: Probe, words: int) -> None:
     p.threads = THREADS
     above = p.integers(-(2**31), 2**31 - 1, WARPS * words)
@@ -666,7 +668,7 @@ def place_marks(p: Probe, words: int) -> None:
     )
 
 
-@case(topk.write_ids, page_size=(0, 48))
+@case(text.write_ids, page_size=(0, 48))
 def write_ids(p: Probe, page_size: int) -> None:
     p.threads = THREADS
     p.call(

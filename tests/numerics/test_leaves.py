@@ -40,10 +40,12 @@ IN_PAIRS = {
 @lru_cache(maxsize=32)
 def declared(op: str) -> dict[str, Leaf]:
     """The leaves of an operation, by name."""
-    package = importlib.import_module("dsl_kernels.device.torch")
+    package = importlib.import_module("dsl_kernels.device")
     (folder,) = package.__path__
     modules = (
-        importlib.import_module(f"{package.__name__}.{path.stem}") for path in Path(folder).glob(f"{op}*.py")
+        importlib.import_module(f"{package.__name__}.{how}.{path.stem}")
+        for how in ("torch", "text")
+        for path in sorted(Path(folder, how).glob(f"{op}*.py"))
     )
     return {leaf.name: leaf for module in modules for leaf in vars(module).values() if isinstance(leaf, Leaf)}
 
@@ -56,6 +58,8 @@ def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
         modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))
         for name in instance.program.text(instance.knobs, instance.arch).leaves:
             home = next((module for _, module, names in modules if name in names), None)
+            if home is None and name in declared(op) and declared(op)[name].text is not None:
+                home = f"{op}_text"
             held = found.setdefault(name, {})
             if home is not None:
                 held.setdefault((instance.backend, home), instance.arch.name)

@@ -492,6 +492,8 @@ EXPLAINED = {
     "stride and start of load_sample": ANY_SAMPLE,
     "start and last of load_sample": ANY_SAMPLE,
     "last and every of load_sample": ANY_SAMPLE,
+    "every and warp of load_sample": ANY_SAMPLE,
+    "warp and warps of load_sample": ANY_SAMPLE,
     "lo and hi of make_keys": ANY_SAMPLE,
     "end and span of read_bottom": ANY_SAMPLE,
     "select: not (> stride 4096)": ANY_SAMPLE,

@@ -4,7 +4,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from .topk_selector import BINS, scan
+from .topk_selector import BINS
 
 
 @cute.jit
@@ -17,15 +17,3 @@ def fetch_counts(mine, counts, row, thread):
     zero = cute.make_rmem_tensor(cute.make_layout(share), Int32)
     zero.fill(0)
     cute.autovec_copy(zero, own)
-
-
-@cute.jit
-def sum_taken(mine, sums, warp, lane):
-    """Each thread's warp's sum up to and with its bins; `sums` get the warps' totals."""
-    own = mine[0]
-    for i in cutlass.range_constexpr(1, cute.size(mine)):
-        own = own + mine[i]
-    through = scan(own)
-    if lane == 31:
-        sums[warp] = through
-    return through

@@ -27,23 +27,27 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 
 from dsl_kernels.device.cutedsl import topk_selector as leaf
+from dsl_kernels.device.cutedsl import warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-GROUP = 1  # CTAs a row, one cluster
 THREADS = 512  # threads a CTA
 KEEP = 8  # keys a thread keeps in registers; longer rows are read again in every pass
 SAMPLE = 16  # words of 32 columns for each one sampled; 0: no sample
 BINS = 2048
+QUAD = 4
 BATCH = 256
 HELD = 4096
-WARPS = 16
 WORD = 32
+WARPS = 16
 FEW = 4
 SPAN = 32768
+SIGN = -2147483648
 SPARE = 28
+LAST_LANE = 31
 BETWEEN = 32
 LISTED = 5632
 RANKED = 64
+OFFSET_BITS = 22
 
 
 LAUNCH = Launch(
@@ -75,6 +79,684 @@ class Shared:
 
 
 @cute.jit
+def clear(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    for i in cutlass.range_constexpr(2):
+        cute.autovec_copy(zero, warps.group(begin, QUAD, i * THREADS + thread))
+
+
+@cute.jit
+def clear_2(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    if thread < 2:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
+
+
+@cute.jit
+def page_row(row, next_n, page_size):
+    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    inverse = cutlass.Uint32(0)
+    line = Int32(0)
+    if page_size > 0:
+        inverse = cutlass.Uint32(4294967295) // page_size.to(cutlass.Uint32)
+        line = (row.to(cutlass.Uint32) // next_n.to(cutlass.Uint32)).to(Int32)
+    return inverse, line
+
+
+@cute.jit
+def load_ahead(bits, logits, row, stride, column, lane):
+    """load_words of a row of at most `columns`; of a longer one nothing is read."""
+    scores = logits + Int64(row) * stride + (column + lane)
+    left = cutlass.select_(stride <= HELD, stride, 0) - (column + lane)
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+
+
+@cute.jit
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
+    start = Int32(0)
+    last = Int32(0)
+    start = cutlass.max(row_starts[row], 0)
+    last = cutlass.min(row_ends[row], stride)
+    return start, last
+
+
+@cute.jit
+def take_all(indices, row, k, length, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
+    slots in turn.
+    """
+    out = indices + Int64(row) * k
+    table = block_table + Int64(line) * max_pages
+    for slot in cutlass.range(thread, k, THREADS, unroll=1):
+        id = Int32(-1)
+        if slot < length:
+            id = slot
+            if page_size > 0:
+                page_position = id
+                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+                page_rest = page_position - page_or_less * page_size
+                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+                id = table[page] * page_size + cutlass.select_(
+                    page_rest >= page_size, page_rest - page_size, page_rest
+                )
+        out[slot] = id
+
+
+@cute.jit
+def share_row(origin, run, start, last):
+    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
+    not hold.
+    """
+    origin = start >> 5 << 5
+    run = leaf.ceildiv(last - origin, WORD * WARPS)
+    return origin, run
+
+
+@cute.jit
+def bound_warp(base, run, start, last, stride):
+    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
+    limit = Int32(0)
+    lo = Int32(0)
+    hi = Int32(0)
+    limit = cutlass.min(stride, base + run * WORD)
+    lo = cutlass.max(start, base)
+    hi = cutlass.min(last, limit)
+    return limit, lo, hi
+
+
+@cute.jit
+def load_sample(bits, logits, row, stride, start, last, warp, lane):
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where
+    the row has no column.
+
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
+    """
+    scores = logits + Int64(row) * stride
+    for j in cutlass.range_constexpr(FEW):
+        column = ((start >> 5) + ((warp + j * WARPS) * SAMPLE + (warp + 5 * j & SAMPLE - 1))) * WORD + lane
+        bits[j] = leaf.load_within(scores + column, column, start, last)
+
+
+@cute.jit
+def clear_run(bitmap, first, words, lane):
+    """Zero the warp's words of a bitmap."""
+    for i in cutlass.range(lane, words, WORD, unroll=1):
+        bitmap[first + i] = Int32(0)
+
+
+@cute.jit
+def make_keys(bits, digits, column, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(FEW // 2):
+        low = leaf.canonical(bits[2 * j])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        high = leaf.canonical(bits[2 * j + 1])
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        digits[j] = leaf.half_digits(low, high)
+    if (column < 0) | (column + WORD * FEW > THREADS * FEW):
+        own = column + lane
+        for j in cutlass.range_constexpr(FEW // 2):
+            if (own + 2 * WORD * j < 0) | (own + 2 * WORD * j >= THREADS * FEW):
+                bits[2 * j] = cutlass.Uint32(0)
+                digits[j] = digits[j] | 65535
+            if (own + (2 * WORD * j + WORD) < 0) | (own + (2 * WORD * j + WORD) >= THREADS * FEW):
+                bits[2 * j + 1] = cutlass.Uint32(0)
+                digits[j] = digits[j] | cutlass.Uint32(4294901760)
+
+
+@cute.jit
+def count_first(hist, digits, column):
+    """Count the first digits of a batch that has columns of the row."""
+    if (column < THREADS * FEW) & (column + 2 * WORD * (FEW // 2) > 0):
+        for j in cutlass.range_constexpr(FEW // 2):
+            warps.atomic_add(hist + (digits[j] >> 5 & BINS - 1), 1)
+            warps.atomic_add(hist + (digits[j] >> 21), 1)
+
+
+@cute.jit
+def sum_bins(mine, hist, sums, thread, warp, lane):
+    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
+    warps' totals.
+    """
+    through = Int32(0)
+    bins = hist
+    cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    upto_2 = upto_1 + mine[2]
+    upto_3 = upto_2 + mine[3]
+    through = warps.scan(upto_3)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    return through
+
+
+@cute.jit
+def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
+    `state`.
+
+    `half`: the bins are those of the first digit.
+    """
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    upto_2 = upto_1 + mine[2]
+    upto_3 = upto_2 + mine[3]
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = need - (through - upto_3 + warps.warp_sum(other))
+    if (left > 0) & (left <= upto_3):
+        digit = Int32(thread * (BINS // THREADS))
+        inside = Int32(mine[0])
+        before = Int32(0)
+        if upto_0 < left:
+            digit = thread * (BINS // THREADS) + 1
+            inside = mine[1]
+            before = upto_0
+        if upto_1 < left:
+            digit = thread * (BINS // THREADS) + 2
+            inside = mine[2]
+            before = upto_1
+        if upto_2 < left:
+            digit = thread * (BINS // THREADS) + 3
+            inside = mine[3]
+            before = upto_2
+        wanted = Int32(left - before)
+        top = cutlass.Uint32(4294967295)
+        if digit > 0:
+            top = leaf.half_edge(BINS - digit) - 1
+        width = cutlass.Uint32(top - leaf.half_edge(BINS - 1 - digit))
+        if wanted == inside:
+            top = top - width - 1
+            width = cutlass.Uint32(0)
+            wanted = Int32(0)
+            inside = Int32(0)
+        words = cute.make_rmem_tensor(4, Int32)
+        words[0] = top.to(Int32)
+        words[1] = width.to(Int32)
+        words[2] = wanted
+        words[3] = inside
+        cute.autovec_copy(words, warps.group(state, 4, 0))
+
+
+@cute.jit
+def read_state(state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    end = cutlass.Uint32(0)
+    span = cutlass.Uint32(0)
+    need = Int32(0)
+    inside = Int32(0)
+    words = cute.make_rmem_tensor(4, Int32)
+    cute.autovec_copy(warps.group(state, 4, 0), words)
+    end = words[0].to(cutlass.Uint32)
+    span = words[1].to(cutlass.Uint32)
+    need = words[2]
+    inside = words[3]
+    return end, span, need, inside
+
+
+@cute.jit
+def count_keys(hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+    bins = hist + first
+    for j in cutlass.range_constexpr(FEW):
+        below = end - bits[j]
+        if below <= span:
+            warps.atomic_add(bins + (below >> shift), 1)
+
+
+@cute.jit
+def clear_3(words, first, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words + first
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    for i in cutlass.range_constexpr(1):
+        cute.autovec_copy(zero, warps.group(begin, QUAD, i * THREADS + thread))
+
+
+@cute.jit
+def sum_bins_2(mine, hist, first, sums, thread, warp, lane):
+    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
+    warps' totals.
+    """
+    through = Int32(0)
+    bins = hist + first
+    cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    upto_2 = upto_1 + mine[2]
+    upto_3 = upto_2 + mine[3]
+    through = warps.scan(upto_3)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    return through
+
+
+@cute.jit
+def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
+    `state`.
+
+    `half`: the bins are those of the first digit.
+    """
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    upto_2 = upto_1 + mine[2]
+    upto_3 = upto_2 + mine[3]
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = need - (through - upto_3 + warps.warp_sum(other))
+    if (left > 0) & (left <= upto_3):
+        digit = Int32(thread * (BINS // THREADS))
+        inside = Int32(mine[0])
+        before = Int32(0)
+        if upto_0 < left:
+            digit = thread * (BINS // THREADS) + 1
+            inside = mine[1]
+            before = upto_0
+        if upto_1 < left:
+            digit = thread * (BINS // THREADS) + 2
+            inside = mine[2]
+            before = upto_1
+        if upto_2 < left:
+            digit = thread * (BINS // THREADS) + 3
+            inside = mine[3]
+            before = upto_2
+        wanted = Int32(left - before)
+        shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+        below = digit.to(cutlass.Uint32) << shift
+        top = cutlass.Uint32(end - below)
+        width = cutlass.Uint32(cutlass.min(span - below, (1 << shift) - 1))
+        if wanted == inside:
+            top = top - width - 1
+            width = cutlass.Uint32(0)
+            wanted = Int32(0)
+            inside = Int32(0)
+        words = cute.make_rmem_tensor(4, Int32)
+        words[0] = top.to(Int32)
+        words[1] = width.to(Int32)
+        words[2] = wanted
+        words[3] = inside
+        cute.autovec_copy(words, warps.group(state, 4, 0))
+
+
+@cute.jit
+def read_listed(counters):
+    """Keys that were listed, or for which there was no room."""
+    found = Int32(0)
+    found = counters[0]
+    return found
+
+
+@cute.jit
+def clear_4(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    if thread < 8:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
+
+
+@cute.jit
+def key_entries(entries, total, counters, thread, lane):
+    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+    largest = cutlass.Uint32(0)
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        entry = entries[i]
+        same = leaf.canonical(warps.pair_high(entry).to(cutlass.Uint32)).to(Int32)
+        key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        entries[i] = warps.make_pair(key, warps.pair_low(entry))
+        largest = cutlass.max(largest, key)
+    top = warps.warp_most(largest)
+    if lane == 0:
+        warps.raise_to(counters + 4, top)
+
+
+@cute.jit
+def read_largest(counters, bottom):
+    """The range from `bottom` to the largest key of the list."""
+    end = cutlass.Uint32(0)
+    span = cutlass.Uint32(0)
+    end = counters[4].to(cutlass.Uint32)
+    span = end - bottom
+    return end, span
+
+
+@cute.jit
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    scores = logits + Int64(row) * stride + (column + lane)
+    left = limit - (column + lane)
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+
+
+@cute.jit
+def make_keys_2(bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        high = leaf.canonical(bits[2 * j + 1])
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        digits[j] = leaf.half_digits(low, high)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+                digits[j] = digits[j] | 65535
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
+                digits[j] = digits[j] | cutlass.Uint32(4294901760)
+
+
+@cute.jit
+def count_first_2(hist, digits, column, lo, hi):
+    """Count the first digits of a batch that has columns of the row."""
+    if (column < hi) & (column + 2 * WORD * (KEEP // 2) > lo):
+        for j in cutlass.range_constexpr(KEEP // 2):
+            warps.atomic_add(hist + (digits[j] >> 5 & BINS - 1), 1)
+            warps.atomic_add(hist + (digits[j] >> 21), 1)
+
+
+@cute.jit
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in cutlass.range_constexpr(KEEP):
+        same = leaf.canonical(bits[j]).to(Int32)
+        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP):
+            if (own + WORD * j < lo) | (own + WORD * j >= hi):
+                bits[j] = cutlass.Uint32(0)
+
+
+@cute.jit
+def count_keys_2(hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+    bins = hist + first
+    for j in cutlass.range_constexpr(KEEP):
+        below = end - bits[j]
+        if below <= span:
+            warps.atomic_add(bins + (below >> shift), 1)
+
+
+@cute.jit
+def collect(
+    count, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
+):
+    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
+
+    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
+    as above.
+    """
+    own_above = above + word
+    own_equal = equal + word
+    listed = entries + first
+    words = cute.make_rmem_tensor(KEEP, Int32)
+    some = Boolean(end - bits[0] <= span)
+    for j in cutlass.range_constexpr(KEEP):
+        words[j] = warps.ballot(bits[j] > end)
+        some = some | (end - bits[j] <= span)
+    if lane == 0:
+        for j in cutlass.range_constexpr(KEEP):
+            own_above[j] = words[j]
+    if listing:
+        if warps.any_lane(some):
+            for j in cutlass.range_constexpr(KEEP):
+                same = warps.ballot(end - bits[j] <= span)
+                if same != 0:
+                    slot = Int32(0)
+                    if lane == 0:
+                        slot = warps.fetch_add(counters, warps.popc(same))
+                    slot = warps.shuffle(slot, 0)
+                    if same >> lane & 1 != 0:
+                        place = owner << OFFSET_BITS | offset + WORD * j + lane
+                        slot = slot + warps.popc(same & (1 << lane) - 1)
+                        listed[slot] = warps.make_pair(bits[j], ~place)
+    else:
+        for j in cutlass.range_constexpr(KEEP):
+            words[j] = warps.ballot(end - bits[j] <= span)
+        if lane == 0:
+            for j in cutlass.range_constexpr(KEEP):
+                own_equal[j] = words[j]
+    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
+    warps.sync_warp()
+    own = Int32(0)
+    if lane < KEEP:
+        own = warps.popc(own_above[lane])
+    count = count + own
+    return count
+
+
+@cute.jit
+def keep_count(counts, count, warp, lane):
+    """The keys above the range of each warp, for all threads."""
+    total = warps.warp_sum(count)
+    if lane == 0:
+        counts[warp] = total
+
+
+@cute.jit
+def count_listed(hist, first, entries, total, end, span, thread):
+    """Count the next digit of the undecided ones of the first `total` list entries."""
+    shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+    bins = hist + first
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        below = end - warps.pair_high(entries[i]).to(cutlass.Uint32)
+        if below <= span:
+            warps.atomic_add(bins + (below >> shift), 1)
+
+
+@cute.jit
+def sift(entries, total, above, equal, counts, counters, end, span, inside, words, thread):
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
+    where at most `ranked` are left to rank, else mark them as equal.
+    """
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        entry = entries[i]
+        key = warps.pair_high(entry).to(cutlass.Uint32)
+        if key > end:
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = place >> OFFSET_BITS
+            if owner < 0:
+                warps.atomic_add(counters + 2, 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
+                warps.atomic_add(counts + owner, 1)
+        if (end - key <= span) & (inside > 0):
+            if inside > RANKED:
+                place = ~warps.pair_low(entry)
+                offset = place & 4194303
+                owner = place >> OFFSET_BITS
+                if owner < 0:
+                    warps.atomic_add(counters + 3, 1)
+                if (owner >= 0) & (owner < WARPS):
+                    warps.set_bits(equal + (owner * words + (offset >> 5)), 1 << (offset & 31))
+            else:
+                slot = Int32(0)
+                slot = warps.fetch_add(counters + 1, 1)
+                entries[LISTED + slot] = entry
+
+
+@cute.jit
+def rank_entries(entries, first, count, need, above, counts, counters, words, warp, lane):
+    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
+    with.
+    """
+    low = Int64(0)
+    high = Int64(0)
+    if lane < count:
+        low = entries[first + lane]
+    if lane + WORD < count:
+        high = entries[first + (lane + WORD)]
+    for i in cutlass.range(warp, count, WARPS, unroll=1):
+        entry = entries[first + i]
+        ahead = warps.popc(warps.ballot(warps.unsigned_above(low, entry))) + warps.popc(
+            warps.ballot(warps.unsigned_above(high, entry))
+        )
+        if (ahead < need) & (lane == 0):
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = place >> OFFSET_BITS
+            if owner < 0:
+                warps.atomic_add(counters + 2, 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
+                warps.atomic_add(counts + owner, 1)
+
+
+@cute.jit
+def read_marked(counters, need, inside, lower):
+    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
+    list.
+    """
+    ties = Int32(0)
+    skip = Int32(0)
+    equal = counters[3]
+    ties = cutlass.select_(inside > RANKED, cutlass.max(need - equal, 0), 0)
+    skip = lower + counters[2] + cutlass.min(equal, need)
+    return ties, skip
+
+
+@cute.jit
+def count_equal(equal, sums, first, words, warp, lane):
+    """Columns of each warp that are marked as equal."""
+    found = Int32(0)
+    for i in cutlass.range(lane, words, WORD, unroll=1):
+        found = found + warps.popc(equal[first + i])
+    total = warps.warp_sum(found)
+    if lane == 0:
+        sums[warp] = total
+
+
+@cute.jit
+def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    own = Int32(0)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        own = own + warps.popc(equal[first + i])
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = Int32(take - warps.warp_sum(other) - warps.scan(own) + own)
+    added = warps.warp_sum(cutlass.max(cutlass.min(left, own), 0))
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        word = Int32(equal[first + i])
+        found = warps.popc(word)
+        if left > 0:
+            for bit in cutlass.range(left, found, 1, unroll=1):
+                word = word ^ 1 << (LAST_LANE - warps.clz(word))
+            above[first + i] = above[first + i] | word
+        left = left - found
+    if lane == 0:
+        counts[warp] = counts[warp] + added
+
+
+@cute.jit
+def count_marks(sums, above, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive
+    words each.
+    """
+    slot = Int32(0)
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    own = Int32(0)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        own = own + warps.popc(above[first + i])
+    through = warps.scan(own)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    slot = through - own
+    return slot
+
+
+@cute.jit
+def place_marks(placed, slot, sums, above, first, words, position, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of
+    lower lanes.
+    """
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    place = Int32(slot + warps.warp_sum(other))
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        word = Int32(above[first + i])
+        while word != 0:
+            lowest = word & 0 - word
+            placed[place] = position + i * WORD + (LAST_LANE - warps.clz(lowest))
+            place = place + 1
+            word = word ^ lowest
+
+
+@cute.jit
+def write_ids(indices, row, k, placed, block_table, max_pages, line, page_size, inverse, thread):
+    """Write the ids of `k` positions."""
+    out = indices + Int64(row) * k
+    table = block_table + Int64(line) * max_pages
+    for slot in cutlass.range(thread, k, THREADS, unroll=1):
+        id = Int32(0)
+        id = placed[slot]
+        if page_size > 0:
+            page_position = id
+            page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+            page_rest = page_position - page_or_less * page_size
+            page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+            id = table[page] * page_size + cutlass.select_(
+                page_rest >= page_size, page_rest - page_size, page_rest
+            )
+        out[slot] = id
+
+
+@cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
@@ -90,36 +772,25 @@ def select(
     few = cute.make_rmem_tensor(FEW, cutlass.Uint32)
     few_digits = cute.make_rmem_tensor(FEW // 2, cutlass.Uint32)
     worker = thread
-    # Zero `count` words of shared memory.
-    leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
-    leaf.clear(counters, 0, 8, worker, THREADS)
+    clear(hist, worker)
+    clear_2(counters, worker)
     inverse = cutlass.Uint32(0)
     line = Int32(0)
-    # (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages.
-    inverse, line = leaf.page_row(row, next_n, page_size)
+    inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    # load_words of a row of at most `columns`; of a longer one nothing is read.
-    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = Int32(0)
     last = Int32(0)
-    # The columns of a row, [start, last).
-    start, last = leaf.read_bounds(row_starts, row_ends, row, stride)
+    start, last = read_bounds(row_starts, row_ends, row, stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
-        # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-        # slots in turn.
-        leaf.take_all(
-            indices, row, k, last - start, 0, GROUP, block_table, max_pages, line, page_size, inverse, worker,
-            THREADS
-        )
+        take_all(indices, row, k, last - start, block_table, max_pages, line, page_size, inverse, worker)
     else:
         origin = Int32(0)
         run = Int32(KEEP)
         if stride > HELD:
-            # Where the warps' runs of words begin, and how long each is, in a row that the registers do not
-            # hold.
-            origin, run = leaf.share_row(origin, run, start, last, WARPS)
+            origin, run = share_row(origin, run, start, last)
         batches = leaf.ceildiv(run, KEEP)
         # Runs of whole batches, so that a word of the bitmaps is one of the row.
         run = batches * KEEP
@@ -127,8 +798,7 @@ def select(
         limit = Int32(0)
         lo = Int32(0)
         hi = Int32(0)
-        # Where a warp's columns end, and those of the row among them, [lo, hi).
-        limit, lo, hi = leaf.bound_warp(base, run, start, last, stride)
+        limit, lo, hi = bound_warp(base, run, start, last, stride)
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
         need = Int32(k)
@@ -139,38 +809,27 @@ def select(
         through = Int32(0)
         unlisted = Boolean(True)
         if stride > HELD:
-            # Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf
-            # where the row has no column.
-            leaf.load_sample(few, logits, row, stride, start, last, SAMPLE, warp, WARPS, lane)
-            # Zero the warps' words of a bitmap.
-            leaf.clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
-            # Turn loaded bit patterns into keys in place, and pair up their first digits.
-            leaf.make_keys(few, few_digits, warp * (FEW * WORD), 0, THREADS * FEW, lane)
-            # Count the first digits of the batches that have columns of the row.
-            leaf.count_first(hist, few_digits, warp * (FEW * WORD), 0, THREADS * FEW)
+            load_sample(few, logits, row, stride, start, last, warp, lane)
+            clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
+            make_keys(few, few_digits, warp * (FEW * WORD), lane)
+            count_first(hist, few_digits, warp * (FEW * WORD))
             need = k // SAMPLE + k // SAMPLE // 4 + SPARE
             cute.arch.sync_threads()
-            # Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
-            # warps' totals.
-            through = leaf.sum_bins(mine, hist, 0, sums, worker, warp, lane)
+            through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            # The thread that has the `need`-th key from the top narrows the range to its bin, for all threads
-            # in `state`.
-            leaf.pick_bin(state, mine, through, sums, need, end, span, True, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
             cute.arch.sync_threads()
-            # End, span, keys needed and keys inside of the undecided range, as the last round left them.
-            end, span, need, inside = leaf.read_state(state)
+            end, span, need, inside = read_state(state)
             rounds = rounds + 1
             while (inside > BETWEEN) & (span != 0):
-                # Count the next digit of the undecided keys of a batch; the bins are those from `first` on.
-                leaf.count_keys(hist, (rounds & 1) * BINS, few, end, span)
-                leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                count_keys(hist, (rounds & 1) * BINS, few, end, span)
+                clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
-                through = leaf.sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                 cute.arch.sync_threads()
-                leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                 cute.arch.sync_threads()
-                end, span, need, inside = leaf.read_state(state)
+                end, span, need, inside = read_state(state)
                 rounds = rounds + 1
             bottom = cutlass.Uint32(0)
             less = Float32(0.0)
@@ -203,54 +862,48 @@ def select(
                 place = place + 2
             need = k
             cute.arch.sync_threads()
-            # Keys that were listed, or for which there was no room.
-            inside = leaf.read_listed(counters)
+            inside = read_listed(counters)
             unlisted = (inside < need) | (inside > LISTED)
             if unlisted:
                 cute.arch.sync_threads()
                 rounds = Int32(0)
-                leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
-                leaf.clear(counters, 0, 8, worker, THREADS)
+                clear(hist, worker)
+                clear_2(counters, worker)
                 cute.arch.sync_threads()
             else:
-                leaf.clear(counts, 0, 32, worker, THREADS)
-                # Make the bit patterns of the first `total` list entries keys, and note the largest.
-                leaf.key_entries(entries, inside, counters, worker, THREADS, lane)
+                clear_4(counts, worker)
+                key_entries(entries, inside, counters, worker, lane)
                 cute.arch.sync_threads()
-                # The range from `bottom` to the largest key of the list.
-                end, span = leaf.read_largest(counters, bottom)
+                end, span = read_largest(counters, bottom)
         if unlisted:
             for step in cutlass.range(batches, unroll=1):
                 column = base + step * BATCH
                 if (step > 0) | (stride > HELD):
-                    # Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read
-                    # and gives 0.
-                    leaf.load_words(keys, logits, row, stride, column, limit, lane)
-                leaf.make_keys(keys, digits, column, lo, hi, lane)
-                leaf.count_first(hist, digits, column, lo, hi)
+                    load_words(keys, logits, row, stride, column, limit, lane)
+                make_keys_2(keys, digits, column, lo, hi, lane)
+                count_first_2(hist, digits, column, lo, hi)
             cute.arch.sync_threads()
-            through = leaf.sum_bins(mine, hist, 0, sums, worker, warp, lane)
+            through = sum_bins(mine, hist, sums, worker, warp, lane)
             cute.arch.sync_threads()
-            leaf.pick_bin(state, mine, through, sums, need, end, span, True, worker, warp, lane)
+            pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
             cute.arch.sync_threads()
-            end, span, need, inside = leaf.read_state(state)
+            end, span, need, inside = read_state(state)
             rounds = rounds + 1
             # More digits over the row while the undecided keys are too many to list.
             while (inside > LISTED) & (span != 0):
                 for step in cutlass.range(batches, unroll=1):
                     if batches > 1:
                         column = base + step * BATCH
-                        leaf.load_words(keys, logits, row, stride, column, limit, lane)
-                        # Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0.
-                        leaf.make_keys_again(keys, column, lo, hi, lane)
-                    leaf.count_keys(hist, (rounds & 1) * BINS, keys, end, span)
-                leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                        load_words(keys, logits, row, stride, column, limit, lane)
+                        make_keys_again(keys, column, lo, hi, lane)
+                    count_keys_2(hist, (rounds & 1) * BINS, keys, end, span)
+                clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                 cute.arch.sync_threads()
-                through = leaf.sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                 cute.arch.sync_threads()
-                leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                 cute.arch.sync_threads()
-                end, span, need, inside = leaf.read_state(state)
+                end, span, need, inside = read_state(state)
                 rounds = rounds + 1
         words = batches * KEEP
         # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
@@ -262,16 +915,13 @@ def select(
                 batch = batches - 1 - step
                 if step > 0:
                     column = base + batch * BATCH
-                    leaf.load_words(keys, logits, row, stride, column, limit, lane)
-                    leaf.make_keys_again(keys, column, lo, hi, lane)
-                # Mark a batch's keys above the range; list those in it from entry `first` on, or mark these
-                # too.
-                count = leaf.collect(
+                    load_words(keys, logits, row, stride, column, limit, lane)
+                    make_keys_again(keys, column, lo, hi, lane)
+                count = collect(
                     count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within,
                     end, span, listing, owner, batch * BATCH, lane
                 )
-            # The keys above the range of each warp, for all threads.
-            leaf.keep_count(counts, count, warp, lane)
+            keep_count(counts, count, warp, lane)
         cute.arch.sync_threads()
         first = warp * words
         ties = Int32(cutlass.max(need - within, 0))
@@ -281,57 +931,36 @@ def select(
             if inside > RANKED:
                 total = Int32(inside)
                 while (inside > RANKED) & (span != 0):
-                    # Count the next digit of the undecided ones of the first `total` list entries.
-                    leaf.count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker, THREADS)
-                    leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                    count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
+                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                     cute.arch.sync_threads()
-                    through = leaf.sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    through = sum_bins_2(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     cute.arch.sync_threads()
-                    leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                    pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
-                    end, span, need, inside = leaf.read_state(state)
+                    end, span, need, inside = read_state(state)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    leaf.clear_run(equal, first, words, lane)
+                    clear_run(equal, first, words, lane)
                     cute.arch.sync_threads()
-                # After the rounds over the list: mark entries above the range; keep those in it from `target`
-                # on where at most `ranked` are left to rank, else mark them as equal.
-                leaf.sift(
-                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, 0,
-                    WARPS, words, worker, THREADS
-                )
+                sift(entries, total, above, equal, counts, counters, end, span, inside, words, worker)
                 ranked = Int32(LISTED)
                 cute.arch.sync_threads()
             if inside <= RANKED:
-                # Mark the `need` largest of at most 64 entries; of equal keys the lower position has the
-                # larger entry.
-                leaf.rank_entries(
-                    entries, ranked, inside, need, above, counts, counters, 0, WARPS, words, warp, lane
-                )
+                rank_entries(entries, ranked, inside, need, above, counts, counters, words, warp, lane)
             cute.arch.sync_threads()
-            # Columns marked as equal that this CTA may still take, and columns that lower ranks select, after
-            # the list.
-            ties, skip = leaf.read_marked(counters, need, inside, lower, RANKED)
+            ties, skip = read_marked(counters, need, inside, lower)
         if ties > 0:
-            # Columns of each warp that are marked as equal.
-            leaf.count_equal(equal, sums, first, words, warp, lane)
+            count_equal(equal, sums, first, words, warp, lane)
             cute.arch.sync_threads()
-            # Select the first `take` columns marked as equal, in order of position.
-            leaf.take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
-        # Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive
-        # words each.
-        slot = leaf.count_marks(sums, above, first, words, warp, lane)
+        slot = count_marks(sums, above, first, words, warp, lane)
         cute.arch.sync_threads()
-        # Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of
-        # lower lanes.
-        leaf.place_marks(hist, slot, sums, above, first, words, base - start, warp, lane)
+        place_marks(hist, slot, sums, above, first, words, base - start, warp, lane)
         cute.arch.sync_threads()
-        # Write the ids of `k` positions.
-        leaf.write_ids(
-            indices, row, k, hist, block_table, max_pages, line, page_size, inverse, worker, THREADS
-        )
+        write_ids(indices, row, k, hist, block_table, max_pages, line, page_size, inverse, worker)
 
 
 @cute.kernel

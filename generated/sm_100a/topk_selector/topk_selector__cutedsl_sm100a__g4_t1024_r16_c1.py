@@ -27,6 +27,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 
 from dsl_kernels.device.cutedsl import topk_selector as leaf
+from dsl_kernels.device.cutedsl import warps
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 GROUP = 4  # CTAs a row, one cluster
@@ -34,14 +35,18 @@ THREADS = 1024  # threads a CTA
 KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
 WARPS = 32
 BINS = 2048
+QUAD = 4
 BATCH = 512
 HELD = 65536
 WORD = 32
+SIGN = -2147483648
 STASHED = 2
 COARSE = 32
+LAST_LANE = 31
 LISTED = 2048
 SPAN = 81920
 RANKED = 64
+OFFSET_BITS = 22
 DENSE = 8
 
 
@@ -77,6 +82,794 @@ class Shared:
 
 
 @cute.jit
+def clear(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    for i in cutlass.range_constexpr(1):
+        cute.autovec_copy(zero, warps.group(begin, QUAD, i * THREADS + thread))
+
+
+@cute.jit
+def clear_2(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    if thread < 2:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
+
+
+@cute.jit
+def page_row(row, next_n, page_size):
+    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    inverse = cutlass.Uint32(0)
+    line = Int32(0)
+    if page_size > 0:
+        inverse = cutlass.Uint32(4294967295) // page_size.to(cutlass.Uint32)
+        line = (row.to(cutlass.Uint32) // next_n.to(cutlass.Uint32)).to(Int32)
+    return inverse, line
+
+
+@cute.jit
+def load_ahead(bits, logits, row, stride, column, lane):
+    """load_words of a row of at most `columns`; of a longer one nothing is read."""
+    scores = logits + Int64(row) * stride + (column + lane)
+    left = cutlass.select_(stride <= HELD, stride, 0) - (column + lane)
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+
+
+@cute.jit
+def read_bounds(row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
+    start = Int32(0)
+    last = Int32(0)
+    start = cutlass.max(row_starts[row], 0)
+    last = cutlass.min(row_ends[row], stride)
+    return start, last
+
+
+@cute.jit
+def take_all(indices, row, k, length, rank, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
+    slots in turn.
+    """
+    out = indices + Int64(row) * k
+    table = block_table + Int64(line) * max_pages
+    for slot in cutlass.range(rank * THREADS + thread, k, GROUP * THREADS, unroll=1):
+        id = Int32(-1)
+        if slot < length:
+            id = slot
+            if page_size > 0:
+                page_position = id
+                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+                page_rest = page_position - page_or_less * page_size
+                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+                id = table[page] * page_size + cutlass.select_(
+                    page_rest >= page_size, page_rest - page_size, page_rest
+                )
+        out[slot] = id
+
+
+@cute.jit
+def share_row(origin, run, start, last):
+    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
+    not hold.
+    """
+    origin = start >> 5 << 5
+    run = leaf.ceildiv(last - origin, WORD * (WARPS * GROUP))
+    return origin, run
+
+
+@cute.jit
+def bound_warp(base, run, start, last, stride):
+    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
+    limit = Int32(0)
+    lo = Int32(0)
+    hi = Int32(0)
+    limit = cutlass.min(stride, base + run * WORD)
+    lo = cutlass.max(start, base)
+    hi = cutlass.min(last, limit)
+    return limit, lo, hi
+
+
+@cute.jit
+def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_size, inverse, thread):
+    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+
+    `near` tells whether the threads hold them all.
+    """
+    first_page = Int32(0)
+    near = Boolean(0)
+    entry = Int32(0)
+    if page_size > 0:
+        begin_position = cutlass.max(first - start, 0)
+        begin_or_less = warps.mul_hi(begin_position.to(cutlass.Uint32), inverse).to(Int32)
+        begin_rest = begin_position - begin_or_less * page_size
+        begin = cutlass.select_(begin_rest >= page_size, begin_or_less + 1, begin_or_less)
+        first_page = begin
+        end_position = cutlass.max(cutlass.min(last, first + columns) - 1 - start, 0)
+        end_or_less = warps.mul_hi(end_position.to(cutlass.Uint32), inverse).to(Int32)
+        end_rest = end_position - end_or_less * page_size
+        end = cutlass.select_(end_rest >= page_size, end_or_less + 1, end_or_less)
+        final = end - first_page
+        near = final < THREADS
+        if thread <= final:
+            table = block_table + Int64(line) * max_pages
+            entry = table[first_page + thread]
+    return first_page, near, entry
+
+
+@cute.jit
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    scores = logits + Int64(row) * stride + (column + lane)
+    left = limit - (column + lane)
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+
+
+@cute.jit
+def make_keys(bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in cutlass.range_constexpr(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        same = low.to(Int32)
+        bits[2 * j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        high = leaf.canonical(bits[2 * j + 1])
+        same = high.to(Int32)
+        bits[2 * j + 1] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        digits[j] = leaf.half_digits(low, high)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = cutlass.Uint32(0)
+                digits[j] = digits[j] | 65535
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = cutlass.Uint32(0)
+                digits[j] = digits[j] | cutlass.Uint32(4294901760)
+
+
+@cute.jit
+def count_first(hist, digits, column, lo, hi):
+    """Count the first digits of a batch that has columns of the row."""
+    if (column < hi) & (column + 2 * WORD * (KEEP // 2) > lo):
+        for j in cutlass.range_constexpr(KEEP // 2):
+            warps.atomic_add(hist + (digits[j] >> 5 & BINS - 1), 1)
+            warps.atomic_add(hist + (digits[j] >> 21), 1)
+
+
+@cute.jit
+def keep_keys(words, first, bits, thread):
+    """Keep a batch of keys in shared memory."""
+    for j in cutlass.range_constexpr(KEEP):
+        words[first + (j * THREADS + thread)] = bits[j].to(Int32)
+
+
+@cute.jit
+def send_sums(peers, hist, rank, warp, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    bins = hist
+    pair = cute.make_rmem_tensor(2, Int32)
+    for i in cutlass.range_constexpr(1):
+        cute.autovec_copy(warps.group(bins, 2, (i * WARPS + warp) * (BINS // COARSE // 2) + lane), pair)
+        total = warps.warp_sum(pair[0] + pair[1])
+        if lane < GROUP:
+            warps.store_peer(peers + (rank * COARSE + (i * WARPS + warp)), lane, total)
+
+
+@cute.jit
+def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, lane):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
+    from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
+    in pick_bin.
+    """
+    if warp == 0:
+        count = Int32(0)
+        under = Int32(0)
+        for i in cutlass.range_constexpr(GROUP):
+            part = coarse[i * COARSE + lane]
+            count = count + part
+            if i < rank:
+                under = under + part
+        through_coarse_bin = warps.scan(count)
+        over_coarse_bin = through_coarse_bin - count
+        hit_coarse_bin = (over_coarse_bin < need) & (through_coarse_bin >= need)
+        coarse_bin = LAST_LANE - warps.clz(warps.ballot(hit_coarse_bin))
+        left = need - warps.shuffle(over_coarse_bin, coarse_bin)
+        less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
+        first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
+        low = Int32(0)
+        high = Int32(0)
+        low_under = Int32(0)
+        high_under = Int32(0)
+        for i in cutlass.range_constexpr(GROUP):
+            pair = warps.load_peer_pair(peers + first_bin, i)
+            low = low + warps.pair_low(pair)
+            high = high + warps.pair_high(pair)
+            if i < rank:
+                low_under = low_under + warps.pair_low(pair)
+                high_under = high_under + warps.pair_high(pair)
+        through_bin = warps.scan(low + high)
+        over_bin = through_bin - (low + high)
+        hit_bin = (over_bin < left) & (through_bin >= left)
+        bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, low_under + high_under, 0))
+        if hit_bin:
+            digit = Int32(first_bin)
+            inside = Int32(low)
+            within = Int32(low_under)
+            before = Int32(over_bin)
+            if before + low < left:
+                before = before + low
+                digit = digit + 1
+                inside = high
+                within = high_under
+                less = less + low_under
+            wanted = Int32(left - before)
+            top = cutlass.Uint32(4294967295)
+            if digit > 0:
+                top = leaf.half_edge(BINS - digit) - 1
+            width = cutlass.Uint32(top - leaf.half_edge(BINS - 1 - digit))
+            if wanted == inside:
+                top = top - width - 1
+                width = cutlass.Uint32(0)
+                wanted = Int32(0)
+                inside = Int32(0)
+            if inside == 0:
+                less = less + within
+                within = Int32(0)
+            words = cute.make_rmem_tensor(4, Int32)
+            words[0] = top.to(Int32)
+            words[1] = width.to(Int32)
+            words[2] = wanted
+            words[3] = inside
+            cute.autovec_copy(words, warps.group(state, 4, 0))
+            state[4] = less
+            state[5] = within
+
+
+@cute.jit
+def read_group_state(state):
+    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+    end = cutlass.Uint32(0)
+    span = cutlass.Uint32(0)
+    need = Int32(0)
+    inside = Int32(0)
+    lower = Int32(0)
+    within = Int32(0)
+    words = cute.make_rmem_tensor(4, Int32)
+    cute.autovec_copy(warps.group(state, 4, 0), words)
+    end = words[0].to(cutlass.Uint32)
+    span = words[1].to(cutlass.Uint32)
+    need = words[2]
+    inside = words[3]
+    lower = state[4]
+    within = state[5]
+    return end, span, need, inside, lower, within
+
+
+@cute.jit
+def keep_entry(pages, entry, thread):
+    """The threads' page-table entries, for all threads."""
+    pages[thread] = entry
+
+
+@cute.jit
+def take_keys(bits, words, first, thread):
+    """Take a batch of keys back."""
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = words[first + (j * THREADS + thread)].to(cutlass.Uint32)
+
+
+@cute.jit
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in cutlass.range_constexpr(KEEP):
+        same = leaf.canonical(bits[j]).to(Int32)
+        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP):
+            if (own + WORD * j < lo) | (own + WORD * j >= hi):
+                bits[j] = cutlass.Uint32(0)
+
+
+@cute.jit
+def count_keys(hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+    bins = hist + first
+    for j in cutlass.range_constexpr(KEEP):
+        below = end - bits[j]
+        if below <= span:
+            warps.atomic_add(bins + (below >> shift), 1)
+
+
+@cute.jit
+def send_sums_2(peers, at, hist, first, rank, warp, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    bins = hist + first
+    pair = cute.make_rmem_tensor(2, Int32)
+    for i in cutlass.range_constexpr(1):
+        cute.autovec_copy(warps.group(bins, 2, (i * WARPS + warp) * (BINS // COARSE // 2) + lane), pair)
+        total = warps.warp_sum(pair[0] + pair[1])
+        if lane < GROUP:
+            warps.store_peer(peers + (at + (rank * COARSE + (i * WARPS + warp))), lane, total)
+
+
+@cute.jit
+def clear_3(words, first, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    begin = words + first
+    zero = cute.make_rmem_tensor(QUAD, Int32)
+    zero[0] = Int32(0)
+    zero[1] = Int32(0)
+    zero[2] = Int32(0)
+    zero[3] = Int32(0)
+    if thread < 512:
+        cute.autovec_copy(zero, warps.group(begin, QUAD, thread))
+
+
+@cute.jit
+def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
+    from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
+    in pick_bin.
+    """
+    if warp == 0:
+        count = Int32(0)
+        under = Int32(0)
+        for i in cutlass.range_constexpr(GROUP):
+            part = coarse[at + (i * COARSE + lane)]
+            count = count + part
+            if i < rank:
+                under = under + part
+        through_coarse_bin = warps.scan(count)
+        over_coarse_bin = through_coarse_bin - count
+        hit_coarse_bin = (over_coarse_bin < need) & (through_coarse_bin >= need)
+        coarse_bin = LAST_LANE - warps.clz(warps.ballot(hit_coarse_bin))
+        left = need - warps.shuffle(over_coarse_bin, coarse_bin)
+        less = Int32(lower + warps.warp_sum(cutlass.select_(lane < coarse_bin, under, 0)))
+        first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
+        low = Int32(0)
+        high = Int32(0)
+        low_under = Int32(0)
+        high_under = Int32(0)
+        for i in cutlass.range_constexpr(GROUP):
+            pair = warps.load_peer_pair(peers + (bins + first_bin), i)
+            low = low + warps.pair_low(pair)
+            high = high + warps.pair_high(pair)
+            if i < rank:
+                low_under = low_under + warps.pair_low(pair)
+                high_under = high_under + warps.pair_high(pair)
+        through_bin = warps.scan(low + high)
+        over_bin = through_bin - (low + high)
+        hit_bin = (over_bin < left) & (through_bin >= left)
+        bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
+        less = less + warps.warp_sum(cutlass.select_(lane < bin, low_under + high_under, 0))
+        if hit_bin:
+            digit = Int32(first_bin)
+            inside = Int32(low)
+            within = Int32(low_under)
+            before = Int32(over_bin)
+            if before + low < left:
+                before = before + low
+                digit = digit + 1
+                inside = high
+                within = high_under
+                less = less + low_under
+            wanted = Int32(left - before)
+            shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+            below = digit.to(cutlass.Uint32) << shift
+            top = cutlass.Uint32(end - below)
+            width = cutlass.Uint32(cutlass.min(span - below, (1 << shift) - 1))
+            if wanted == inside:
+                top = top - width - 1
+                width = cutlass.Uint32(0)
+                wanted = Int32(0)
+                inside = Int32(0)
+            if inside == 0:
+                less = less + within
+                within = Int32(0)
+            words = cute.make_rmem_tensor(4, Int32)
+            words[0] = top.to(Int32)
+            words[1] = width.to(Int32)
+            words[2] = wanted
+            words[3] = inside
+            cute.autovec_copy(words, warps.group(state, 4, 0))
+            state[4] = less
+            state[5] = within
+
+
+@cute.jit
+def collect(
+    count, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
+):
+    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
+
+    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
+    as above.
+    """
+    own_above = above + word
+    own_equal = equal + word
+    listed = entries + first
+    words = cute.make_rmem_tensor(KEEP, Int32)
+    some = Boolean(end - bits[0] <= span)
+    for j in cutlass.range_constexpr(KEEP):
+        words[j] = warps.ballot(bits[j] > end)
+        some = some | (end - bits[j] <= span)
+    if lane == 0:
+        for j in cutlass.range_constexpr(KEEP):
+            own_above[j] = words[j]
+    if listing:
+        if warps.any_lane(some):
+            for j in cutlass.range_constexpr(KEEP):
+                same = warps.ballot(end - bits[j] <= span)
+                if same != 0:
+                    slot = Int32(0)
+                    if lane == 0:
+                        slot = warps.fetch_add(counters, warps.popc(same))
+                    slot = warps.shuffle(slot, 0)
+                    if same >> lane & 1 != 0:
+                        place = owner << OFFSET_BITS | offset + WORD * j + lane
+                        slot = slot + warps.popc(same & (1 << lane) - 1)
+                        listed[slot] = warps.make_pair(bits[j], ~place)
+    else:
+        for j in cutlass.range_constexpr(KEEP):
+            words[j] = warps.ballot(end - bits[j] <= span)
+        if lane == 0:
+            for j in cutlass.range_constexpr(KEEP):
+                own_equal[j] = words[j]
+    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
+    warps.sync_warp()
+    own = Int32(0)
+    if lane < KEEP:
+        own = warps.popc(own_above[lane])
+    count = count + own
+    return count
+
+
+@cute.jit
+def keep_count(counts, count, warp, lane):
+    """The keys above the range of each warp, for all threads."""
+    total = warps.warp_sum(count)
+    if lane == 0:
+        counts[warp] = total
+
+
+@cute.jit
+def send_entries(peers, entries, first, counters, rank, warp, lane):
+    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    count = counters[0]
+    for i in cutlass.range(warp, leaf.ceildiv(count, WORD) * GROUP, WARPS, unroll=1):
+        at = i // GROUP * WORD + lane
+        to = i % GROUP
+        if (at < count) & (to != rank):
+            warps.store_peer(peers + (first + at), to, entries[first + at])
+
+
+@cute.jit
+def count_listed(hist, first, entries, total, end, span, thread):
+    """Count the next digit of the undecided ones of the first `total` list entries."""
+    shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+    bins = hist + first
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        below = end - warps.pair_high(entries[i]).to(cutlass.Uint32)
+        if below <= span:
+            warps.atomic_add(bins + (below >> shift), 1)
+
+
+@cute.jit
+def sum_bins(mine, hist, first, sums, thread, warp, lane):
+    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
+    warps' totals.
+    """
+    through = Int32(0)
+    bins = hist + first
+    cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    through = warps.scan(upto_1)
+    if lane == LAST_LANE:
+        sums[warp] = through
+    return through
+
+
+@cute.jit
+def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
+    `state`.
+
+    `half`: the bins are those of the first digit.
+    """
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = need - (through - upto_1 + warps.warp_sum(other))
+    if (left > 0) & (left <= upto_1):
+        digit = Int32(thread * (BINS // THREADS))
+        inside = Int32(mine[0])
+        before = Int32(0)
+        if upto_0 < left:
+            digit = thread * (BINS // THREADS) + 1
+            inside = mine[1]
+            before = upto_0
+        wanted = Int32(left - before)
+        shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
+        below = digit.to(cutlass.Uint32) << shift
+        top = cutlass.Uint32(end - below)
+        width = cutlass.Uint32(cutlass.min(span - below, (1 << shift) - 1))
+        if wanted == inside:
+            top = top - width - 1
+            width = cutlass.Uint32(0)
+            wanted = Int32(0)
+            inside = Int32(0)
+        words = cute.make_rmem_tensor(4, Int32)
+        words[0] = top.to(Int32)
+        words[1] = width.to(Int32)
+        words[2] = wanted
+        words[3] = inside
+        cute.autovec_copy(words, warps.group(state, 4, 0))
+
+
+@cute.jit
+def read_state(state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    end = cutlass.Uint32(0)
+    span = cutlass.Uint32(0)
+    need = Int32(0)
+    inside = Int32(0)
+    words = cute.make_rmem_tensor(4, Int32)
+    cute.autovec_copy(warps.group(state, 4, 0), words)
+    end = words[0].to(cutlass.Uint32)
+    span = words[1].to(cutlass.Uint32)
+    need = words[2]
+    inside = words[3]
+    return end, span, need, inside
+
+
+@cute.jit
+def clear_run(bitmap, first, words, lane):
+    """Zero the warp's words of a bitmap."""
+    for i in cutlass.range(lane, words, WORD, unroll=1):
+        bitmap[first + i] = Int32(0)
+
+
+@cute.jit
+def sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, thread):
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
+    where at most `ranked` are left to rank, else mark them as equal.
+    """
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        entry = entries[i]
+        key = warps.pair_high(entry).to(cutlass.Uint32)
+        if key > end:
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = (place >> OFFSET_BITS) - rank * WARPS
+            if owner < 0:
+                warps.atomic_add(counters + 2, 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
+                warps.atomic_add(counts + owner, 1)
+        if (end - key <= span) & (inside > 0):
+            if inside > RANKED:
+                place = ~warps.pair_low(entry)
+                offset = place & 4194303
+                owner = (place >> OFFSET_BITS) - rank * WARPS
+                if owner < 0:
+                    warps.atomic_add(counters + 3, 1)
+                if (owner >= 0) & (owner < WARPS):
+                    warps.set_bits(equal + (owner * words + (offset >> 5)), 1 << (offset & 31))
+            else:
+                slot = Int32(0)
+                slot = warps.fetch_add(counters + 1, 1)
+                entries[LISTED + slot] = entry
+
+
+@cute.jit
+def rank_entries(entries, first, count, need, above, counts, counters, rank, words, warp, lane):
+    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
+    with.
+    """
+    low = Int64(0)
+    high = Int64(0)
+    if lane < count:
+        low = entries[first + lane]
+    if lane + WORD < count:
+        high = entries[first + (lane + WORD)]
+    for i in cutlass.range(warp, count, WARPS, unroll=1):
+        entry = entries[first + i]
+        ahead = warps.popc(warps.ballot(warps.unsigned_above(low, entry))) + warps.popc(
+            warps.ballot(warps.unsigned_above(high, entry))
+        )
+        if (ahead < need) & (lane == 0):
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = (place >> OFFSET_BITS) - rank * WARPS
+            if owner < 0:
+                warps.atomic_add(counters + 2, 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above + (owner * words + (offset >> 5)), 1 << (offset & 31))
+                warps.atomic_add(counts + owner, 1)
+
+
+@cute.jit
+def read_marked(counters, need, inside, lower):
+    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
+    list.
+    """
+    ties = Int32(0)
+    skip = Int32(0)
+    equal = counters[3]
+    ties = cutlass.select_(inside > RANKED, cutlass.max(need - equal, 0), 0)
+    skip = lower + counters[2] + cutlass.min(equal, need)
+    return ties, skip
+
+
+@cute.jit
+def count_equal(equal, sums, first, words, warp, lane):
+    """Columns of each warp that are marked as equal."""
+    found = Int32(0)
+    for i in cutlass.range(lane, words, WORD, unroll=1):
+        found = found + warps.popc(equal[first + i])
+    total = warps.warp_sum(found)
+    if lane == 0:
+        sums[warp] = total
+
+
+@cute.jit
+def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = cutlass.min(begin + each, words)
+    own = Int32(0)
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        own = own + warps.popc(equal[first + i])
+    other = Int32(0)
+    if lane < warp:
+        other = sums[lane]
+    left = Int32(take - warps.warp_sum(other) - warps.scan(own) + own)
+    added = warps.warp_sum(cutlass.max(cutlass.min(left, own), 0))
+    for i in cutlass.range(begin, final, 1, unroll=1):
+        word = Int32(equal[first + i])
+        found = warps.popc(word)
+        if left > 0:
+            for bit in cutlass.range(left, found, 1, unroll=1):
+                word = word ^ 1 << (LAST_LANE - warps.clz(word))
+            above[first + i] = above[first + i] | word
+        left = left - found
+    if lane == 0:
+        counts[warp] = counts[warp] + added
+
+
+@cute.jit
+def first_slot(counts, skip, warp, lane):
+    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
+    slot = Int32(0)
+    other = Int32(0)
+    if lane < warp:
+        other = counts[lane]
+    slot = skip + warps.warp_sum(other)
+    return slot
+
+
+@cute.jit
+def emit_sparse(
+    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse,
+    pages, first_page, near, lane
+):
+    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+
+    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    """
+    out = indices + Int64(row) * k
+    table = block_table + Int64(line) * max_pages
+    start = Int32(slot)
+    for base in cutlass.range(0, words, WORD, unroll=1):
+        word = Int32(0)
+        if base + lane < words:
+            word = above[first + (base + lane)]
+        own = warps.popc(word)
+        through = warps.scan(own)
+        place = Int32(start + through - own)
+        while word != 0:
+            lowest = word & 0 - word
+            id = Int32(position + (base + lane) * WORD + (LAST_LANE - warps.clz(lowest)))
+            if page_size > 0:
+                page_position = id
+                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+                page_rest = page_position - page_or_less * page_size
+                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+                entry = Int32(0)
+                if near:
+                    entry = pages[page - first_page]
+                else:
+                    entry = table[page]
+                id = entry * page_size + cutlass.select_(
+                    page_rest >= page_size, page_rest - page_size, page_rest
+                )
+            out[place] = id
+            place = place + 1
+            word = word ^ lowest
+        start = start + warps.shuffle(through, LAST_LANE)
+
+
+@cute.jit
+def emit(
+    slot, indices, row, k, above, word, position, block_table, max_pages, line, page_size, inverse, pages,
+    first_page, near, lane
+):
+    """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them.
+    `near` as above.
+    """
+    out = indices + Int64(row) * k
+    table = block_table + Int64(line) * max_pages
+    marks = cute.make_rmem_tensor(KEEP, Int32)
+    ids = cute.make_rmem_tensor(KEEP, Int32)
+    words = above + word
+    for j in cutlass.range_constexpr(KEEP):
+        marks[j] = words[j]
+    bit = 1 << lane
+    own_position = position + lane
+    for j in cutlass.range_constexpr(KEEP):
+        ids[j] = own_position + WORD * j
+    if page_size > 0:
+        offsets = cute.make_rmem_tensor(KEEP, Int32)
+        if near:
+            for j in cutlass.range_constexpr(KEEP):
+                page_position = ids[j]
+                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+                page_rest = page_position - page_or_less * page_size
+                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+                offsets[j] = cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
+                ids[j] = warps.load_marked(pages + (page - first_page), marks[j], bit)
+        else:
+            for j in cutlass.range_constexpr(KEEP):
+                page_position = ids[j]
+                page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
+                page_rest = page_position - page_or_less * page_size
+                page = cutlass.select_(page_rest >= page_size, page_or_less + 1, page_or_less)
+                offsets[j] = cutlass.select_(page_rest >= page_size, page_rest - page_size, page_rest)
+                ids[j] = warps.load_marked(table + page, marks[j], bit)
+        for j in cutlass.range_constexpr(KEEP):
+            ids[j] = ids[j] * page_size + offsets[j]
+    # A lane counts one word; the words' first slots then go to all lanes.
+    own = Int32(0)
+    if lane < KEEP:
+        own = warps.popc(words[lane])
+    through = warps.scan(own, KEEP)
+    first = (slot + through - own) * 4
+    for j in cutlass.range_constexpr(KEEP):
+        place = warps.shuffle(first, j) + warps.popc(marks[j] & bit - 1) * 4
+        warps.store_marked(out, place, marks[j], bit, ids[j])
+    slot = slot + warps.shuffle(through, KEEP - 1)
+    return slot
+
+
+@cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
     next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
@@ -89,54 +882,43 @@ def select(
     digits = cute.make_rmem_tensor(KEEP // 2, cutlass.Uint32)
     mine = cute.make_rmem_tensor(BINS // THREADS, Int32)
     worker = thread
-    # Zero `count` words of shared memory.
-    leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
-    leaf.clear(counters, 0, 8, worker, THREADS)
+    clear(hist, worker)
+    clear_2(counters, worker)
     cute.arch.cluster_arrive_relaxed()
     inverse = cutlass.Uint32(0)
     line = Int32(0)
-    # (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages.
-    inverse, line = leaf.page_row(row, next_n, page_size)
+    inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
-    # load_words of a row of at most `columns`; of a longer one nothing is read.
-    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = Int32(0)
     last = Int32(0)
-    # The columns of a row, [start, last).
-    start, last = leaf.read_bounds(row_starts, row_ends, row, stride)
+    start, last = read_bounds(row_starts, row_ends, row, stride)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
-        # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-        # slots in turn.
-        leaf.take_all(
-            indices, row, k, last - start, rank, GROUP, block_table, max_pages, line, page_size, inverse,
-            worker, THREADS
+        take_all(
+            indices, row, k, last - start, rank, block_table, max_pages, line, page_size, inverse, worker
         )
         cute.arch.cluster_wait()
     else:
         origin = Int32(0)
         run = Int32(KEEP)
         if stride > HELD:
-            # Where the warps' runs of words begin, and how long each is, in a row that the registers do not
-            # hold.
-            origin, run = leaf.share_row(origin, run, start, last, WARPS * GROUP)
+            origin, run = share_row(origin, run, start, last)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
         limit = Int32(0)
         lo = Int32(0)
         hi = Int32(0)
-        # Where a warp's columns end, and those of the row among them, [lo, hi).
-        limit, lo, hi = leaf.bound_warp(base, run, start, last, stride)
+        limit, lo, hi = bound_warp(base, run, start, last, stride)
         # The page-table entries that this CTA may need, one a thread: on their way while the keys are
         # counted.
         first_page = Int32(0)
         near = Boolean(False)
         entry = Int32(0)
-        # The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
-        first_page, near, entry = leaf.fetch_pages(
+        first_page, near, entry = fetch_pages(
             origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start, last, block_table, max_pages,
-            line, page_size, inverse, worker, THREADS
+            line, page_size, inverse, worker
         )
         end = cutlass.Uint32(0)
         span = cutlass.Uint32(0)
@@ -149,65 +931,47 @@ def select(
         for step in cutlass.range(batches, unroll=1):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                # Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and
-                # gives 0.
-                leaf.load_words(keys, logits, row, stride, column, limit, lane)
-            # Turn loaded bit patterns into keys in place, and pair up their first digits.
-            leaf.make_keys(keys, digits, column, lo, hi, lane)
-            # Count the first digits of the batches that have columns of the row.
-            leaf.count_first(hist, digits, column, lo, hi)
+                load_words(keys, logits, row, stride, column, limit, lane)
+            make_keys(keys, digits, column, lo, hi, lane)
+            count_first(hist, digits, column, lo, hi)
             if step < cutlass.min(STASHED, batches - 1):
-                # Keep a batch of keys in shared memory.
-                leaf.stash(stash, step * (KEEP * THREADS), keys, worker, THREADS)
+                keep_keys(stash, step * (KEEP * THREADS), keys, worker)
         cute.arch.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         cute.arch.cluster_wait()
-        # Send every CTA of the group the sums of this one's coarse bins.
-        leaf.send_sums(coarse, 0, hist, 0, GROUP, rank, warp, WARPS, lane)
+        send_sums(coarse, hist, rank, warp, lane)
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
-        # One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
-        # from the top.
-        leaf.pick_bin_of_group(
-            state, hist, 0, coarse, 0, need, lower, end, span, True, GROUP, rank, warp, lane
-        )
+        pick_bin_of_group(state, hist, coarse, need, lower, end, span, rank, warp, lane)
         cute.arch.sync_threads()
-        # The undecided range as the last round left it, and what CTAs of lower rank have above it and in it.
-        end, span, need, inside, lower, within = leaf.read_group_state(state)
+        end, span, need, inside, lower, within = read_group_state(state)
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
-            # The threads' page-table entries, for all threads.
-            leaf.keep_entry(pages, entry, worker)
+            keep_entry(pages, entry, worker)
         # More digits over the row while the undecided keys are too many to list.
         while (inside > LISTED) & (span != 0):
             for step in cutlass.range(batches, unroll=1):
                 if batches > 1:
                     column = base + step * BATCH
                     if step < cutlass.min(STASHED, batches - 1):
-                        # Take a batch of keys back.
-                        leaf.unstash(keys, stash, step * (KEEP * THREADS), worker, THREADS)
+                        take_keys(keys, stash, step * (KEEP * THREADS), worker)
                     else:
-                        leaf.load_words(keys, logits, row, stride, column, limit, lane)
-                        # Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0.
-                        leaf.make_keys_again(keys, column, lo, hi, lane)
-                # Count the next digit of the undecided keys of a batch; the bins are those from `first` on.
-                leaf.count_keys(hist, (rounds & 1) * BINS, keys, end, span)
+                        load_words(keys, logits, row, stride, column, limit, lane)
+                        make_keys_again(keys, column, lo, hi, lane)
+                count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             cute.arch.sync_threads()
-            leaf.send_sums(
-                coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, GROUP, rank, warp, WARPS,
-                lane
-            )
+            send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
             # Now every peer has read the counts of the round before.
-            leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
-            leaf.pick_bin_of_group(
+            clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+            pick_bin_of_group_2(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
-                span, False, GROUP, rank, warp, lane
+                span, rank, warp, lane
             )
             cute.arch.sync_threads()
-            end, span, need, inside, lower, within = leaf.read_group_state(state)
+            end, span, need, inside, lower, within = read_group_state(state)
             rounds = rounds + 1
         words = batches * KEEP
         # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
@@ -219,21 +983,18 @@ def select(
             if step > 0:
                 column = base + batch * BATCH
                 if batch < cutlass.min(STASHED, batches - 1):
-                    leaf.unstash(keys, stash, batch * (KEEP * THREADS), worker, THREADS)
+                    take_keys(keys, stash, batch * (KEEP * THREADS), worker)
                 else:
-                    leaf.load_words(keys, logits, row, stride, column, limit, lane)
-                    leaf.make_keys_again(keys, column, lo, hi, lane)
-            # Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-            count = leaf.collect(
+                    load_words(keys, logits, row, stride, column, limit, lane)
+                    make_keys_again(keys, column, lo, hi, lane)
+            count = collect(
                 count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
                 span, listing, owner, batch * BATCH, lane
             )
-        # The keys above the range of each warp, for all threads.
-        leaf.keep_count(counts, count, warp, lane)
+        keep_count(counts, count, warp, lane)
         cute.arch.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
-        # Copy this CTA's part of the list to the same place in every peer.
-        leaf.send_entries(entries, within, counters, GROUP, rank, warp, WARPS, lane)
+        send_entries(entries, entries, within, counters, rank, warp, lane)
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
         first = warp * words
@@ -244,67 +1005,41 @@ def select(
             if inside > RANKED:
                 total = Int32(inside)
                 while (inside > RANKED) & (span != 0):
-                    # Count the next digit of the undecided ones of the first `total` list entries.
-                    leaf.count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker, THREADS)
-                    leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                    count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
+                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                     cute.arch.sync_threads()
-                    # Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums`
-                    # get the warps' totals.
-                    through = leaf.sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    through = sum_bins(mine, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     cute.arch.sync_threads()
-                    # The thread that has the `need`-th key from the top narrows the range to its bin, for all
-                    # threads in `state`.
-                    leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                    pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
-                    # End, span, keys needed and keys inside of the undecided range, as the last round left
-                    # them.
-                    end, span, need, inside = leaf.read_state(state)
+                    end, span, need, inside = read_state(state)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    # Zero the warps' words of a bitmap.
-                    leaf.clear_run(equal, first, words, lane)
+                    clear_run(equal, first, words, lane)
                     cute.arch.sync_threads()
-                # After the rounds over the list: mark entries above the range; keep those in it from `target`
-                # on where at most `ranked` are left to rank, else mark them as equal.
-                leaf.sift(
-                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, rank,
-                    WARPS, words, worker, THREADS
-                )
+                sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, worker)
                 ranked = Int32(LISTED)
                 cute.arch.sync_threads()
             if inside <= RANKED:
-                # Mark the `need` largest of at most 64 entries; of equal keys the lower position has the
-                # larger entry.
-                leaf.rank_entries(
-                    entries, ranked, inside, need, above, counts, counters, rank, WARPS, words, warp, lane
-                )
+                rank_entries(entries, ranked, inside, need, above, counts, counters, rank, words, warp, lane)
             cute.arch.sync_threads()
-            # Columns marked as equal that this CTA may still take, and columns that lower ranks select, after
-            # the list.
-            ties, skip = leaf.read_marked(counters, need, inside, lower, RANKED)
+            ties, skip = read_marked(counters, need, inside, lower)
         if ties > 0:
-            # Columns of each warp that are marked as equal.
-            leaf.count_equal(equal, sums, first, words, warp, lane)
+            count_equal(equal, sums, first, words, warp, lane)
             cute.arch.sync_threads()
-            # Select the first `take` columns marked as equal, in order of position.
-            leaf.take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
-        # Slot of each warp's first column: behind lower ranks' and lower warps'.
-        slot = leaf.first_slot(counts, skip, warp, lane)
+        slot = first_slot(counts, skip, warp, lane)
         if k * DENSE < last - start:
-            # Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few
-            # marks.
-            leaf.emit_sparse(
+            emit_sparse(
                 slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
             for batch in cutlass.range(batches, unroll=1):
-                # Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind
-                # them.
-                slot = leaf.emit(
-                    slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
+                slot = emit(
+                    slot, indices, row, k, above, (warp * batches + batch) * KEEP,
                     base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
                     first_page, near, lane
                 )

@@ -23,7 +23,7 @@ totals: 512 threads, 60224 of 232448 bytes of shared memory, grid (rows, 16)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
+from dsl_kernels.device.tilelang import grid, warps
 from dsl_kernels.device.tilelang import topk_selector as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -33,14 +33,740 @@ THREADS = 512  # threads a CTA
 KEEP = 16  # keys a thread keeps in registers; longer rows are read again in every pass
 WARPS = 16
 BINS = 2048
+QUAD = 4
 BATCH = 512
 HELD = 131072
 WORD = 32
+SIGN = -2147483648
 COARSE = 32
+LAST_LANE = 31
 LISTED = 2048
 SPAN = 81920
 RANKED = 64
+OFFSET_BITS = 22
 DENSE = 8
+
+
+@T.macro
+def clear(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    zero = T.alloc_local((QUAD,), "int32")
+    zero[0] = 0
+    zero[1] = 0
+    zero[2] = 0
+    zero[3] = 0
+    for i in T.unroll(2):
+        for part in T.vectorized(QUAD):
+            words[(i * THREADS + thread) * QUAD + part] = zero[part]
+
+
+@T.macro
+def clear_2(words, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    zero = T.alloc_local((QUAD,), "int32")
+    zero[0] = 0
+    zero[1] = 0
+    zero[2] = 0
+    zero[3] = 0
+    if thread < 2:
+        for part in T.vectorized(QUAD):
+            words[(thread) * QUAD + part] = zero[part]
+
+
+@T.macro
+def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
+    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    inverse = 0
+    line = 0
+    if page_size > 0:
+        inverse = T.truncdiv(T.uint32(4294967295), T.cast(page_size, "uint32"))
+        line = T.cast(T.truncdiv(T.cast(row, "uint32"), T.cast(next_n, "uint32")), "int32")
+
+
+@T.macro
+def load_ahead(bits, logits, row, stride, column, lane):
+    """load_words of a row of at most `columns`; of a longer one nothing is read."""
+    left = T.if_then_else(stride <= HELD, stride, 0) - (column + lane)
+    for j in T.unroll(KEEP):
+        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
+
+
+@T.macro
+def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
+    start = 0
+    last = 0
+    start = T.max(row_starts[row], 0)
+    last = T.min(row_ends[row], stride)
+
+
+@T.macro
+def take_all(indices, row, k, length, rank, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
+    slots in turn.
+    """
+    for slot in T.unroll(rank * THREADS + thread, k, GROUP * THREADS, unroll_factor=1):
+        id = T.alloc_var("int32", init=-1)
+        if slot < length:
+            id = slot
+            if page_size > 0:
+                page_position = id
+                page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
+                page_rest = page_position - page_or_less * page_size
+                page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
+                id = block_table[line, page] * page_size + T.if_then_else(
+                    page_rest >= page_size, page_rest - page_size, page_rest
+                )
+        indices[row, slot] = id
+
+
+@T.macro
+def share_row(origin: T.Ref, run: T.Ref, start, last):
+    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do
+    not hold.
+    """
+    origin = start >> 5 << 5
+    run = leaf.ceildiv(last - origin, WORD * (WARPS * GROUP))
+
+
+@T.macro
+def bound_warp(limit: T.Ref, lo: T.Ref, hi: T.Ref, base, run, start, last, stride):
+    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
+    limit = 0
+    lo = 0
+    hi = 0
+    limit = T.min(stride, base + run * WORD)
+    lo = T.max(start, base)
+    hi = T.min(last, limit)
+
+
+@T.macro
+def fetch_pages(
+    first_page: T.Ref, near: T.Ref, entry: T.Ref, first, columns, start, last, block_table, max_pages, line,
+    page_size, inverse, thread
+):
+    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+
+    `near` tells whether the threads hold them all.
+    """
+    first_page = 0
+    near = False
+    entry = 0
+    if page_size > 0:
+        begin_position = T.max(first - start, 0)
+        begin_or_less = T.cast(warps.mul_hi(T.cast(begin_position, "uint32"), inverse), "int32")
+        begin_rest = begin_position - begin_or_less * page_size
+        begin = T.if_then_else(begin_rest >= page_size, begin_or_less + 1, begin_or_less)
+        first_page = begin
+        end_position = T.max(T.min(last, first + columns) - 1 - start, 0)
+        end_or_less = T.cast(warps.mul_hi(T.cast(end_position, "uint32"), inverse), "int32")
+        end_rest = end_position - end_or_less * page_size
+        end = T.if_then_else(end_rest >= page_size, end_or_less + 1, end_or_less)
+        final = end - first_page
+        near = final < THREADS
+        if thread <= final:
+            entry = block_table[line, first_page + thread]
+
+
+@T.macro
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    left = limit - (column + lane)
+    for j in T.unroll(KEEP):
+        bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
+
+
+@T.macro
+def make_keys(bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in T.unroll(KEEP // 2):
+        low = leaf.canonical(bits[2 * j])
+        same = T.cast(low, "int32")
+        bits[2 * j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+        high = leaf.canonical(bits[2 * j + 1])
+        same = T.cast(high, "int32")
+        bits[2 * j + 1] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+        digits[j] = leaf.half_digits(low, high)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in T.unroll(KEEP // 2):
+            if (own + 2 * WORD * j < lo) | (own + 2 * WORD * j >= hi):
+                bits[2 * j] = 0
+                digits[j] = digits[j] | T.uint32(65535)
+            if (own + (2 * WORD * j + WORD) < lo) | (own + (2 * WORD * j + WORD) >= hi):
+                bits[2 * j + 1] = 0
+                digits[j] = digits[j] | T.uint32(4294901760)
+
+
+@T.macro
+def count_first(hist, digits, column, lo, hi):
+    """Count the first digits of a batch that has columns of the row."""
+    if (column < hi) & (column + 2 * WORD * (KEEP // 2) > lo):
+        for j in T.unroll(KEEP // 2):
+            warps.atomic_add(hist[T.cast((digits[j] >> T.uint32(5) & T.uint32(BINS - 1)), "int32")], 1)
+            warps.atomic_add(hist[T.cast((digits[j] >> T.uint32(21)), "int32")], 1)
+
+
+@T.macro
+def send_sums(peers, hist, rank, warp, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    pair = T.alloc_local((2,), "int32")
+    for i in T.unroll(COARSE // WARPS):
+        for part in T.vectorized(2):
+            pair[part] = hist[((i * WARPS + warp) * (BINS // COARSE // 2) + lane) * 2 + part]
+        total = warps.warp_sum(pair[0] + pair[1])
+        if lane < GROUP:
+            warps.store_peer(peers[(rank * COARSE + (i * WARPS + warp))], lane, total)
+
+
+@T.macro
+def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, lane):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
+    from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
+    in pick_bin.
+    """
+    if warp == 0:
+        count = T.alloc_var("int32", init=0)
+        under = T.alloc_var("int32", init=0)
+        for i in T.unroll(GROUP):
+            part = coarse[i * COARSE + lane]
+            count = count + part
+            if i < rank:
+                under = under + part
+        through_coarse_bin = warps.scan(count)
+        over_coarse_bin = through_coarse_bin - count
+        hit_coarse_bin = (over_coarse_bin < need) & (through_coarse_bin >= need)
+        coarse_bin = LAST_LANE - warps.clz(warps.ballot(hit_coarse_bin))
+        left = need - warps.shuffle(over_coarse_bin, coarse_bin)
+        less = T.alloc_var("int32", init=lower + warps.warp_sum(T.if_then_else(lane < coarse_bin, under, 0)))
+        first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
+        low = T.alloc_var("int32", init=0)
+        high = T.alloc_var("int32", init=0)
+        low_under = T.alloc_var("int32", init=0)
+        high_under = T.alloc_var("int32", init=0)
+        for i in T.unroll(GROUP):
+            pair = warps.load_peer_pair(peers[first_bin], i)
+            low = low + warps.pair_low(pair)
+            high = high + warps.pair_high(pair)
+            if i < rank:
+                low_under = low_under + warps.pair_low(pair)
+                high_under = high_under + warps.pair_high(pair)
+        through_bin = warps.scan(low + high)
+        over_bin = through_bin - (low + high)
+        hit_bin = (over_bin < left) & (through_bin >= left)
+        bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
+        less = less + warps.warp_sum(T.if_then_else(lane < bin, low_under + high_under, 0))
+        if hit_bin:
+            digit = T.alloc_var("int32", init=first_bin)
+            inside = T.alloc_var("int32", init=low)
+            within = T.alloc_var("int32", init=low_under)
+            before = T.alloc_var("int32", init=over_bin)
+            if before + low < left:
+                before = before + low
+                digit = digit + 1
+                inside = high
+                within = high_under
+                less = less + low_under
+            wanted = T.alloc_var("int32", init=left - before)
+            top = T.alloc_var("uint32", init=4294967295)
+            if digit > 0:
+                top = leaf.half_edge(BINS - digit) - T.uint32(1)
+            width = T.alloc_var("uint32", init=top - leaf.half_edge(BINS - 1 - digit))
+            if wanted == inside:
+                top = top - width - T.uint32(1)
+                width = 0
+                wanted = 0
+                inside = 0
+            if inside == 0:
+                less = less + within
+                within = 0
+            words = T.alloc_local((4,), "int32")
+            words[0] = T.cast(top, "int32")
+            words[1] = T.cast(width, "int32")
+            words[2] = wanted
+            words[3] = inside
+            for part in T.vectorized(4):
+                state[(0) * 4 + part] = words[part]
+            state[4] = less
+            state[5] = within
+
+
+@T.macro
+def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
+    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+    end = 0
+    span = 0
+    need = 0
+    inside = 0
+    lower = 0
+    within = 0
+    words = T.alloc_local((4,), "int32")
+    for part in T.vectorized(4):
+        words[part] = state[(0) * 4 + part]
+    end = T.cast(words[0], "uint32")
+    span = T.cast(words[1], "uint32")
+    need = words[2]
+    inside = words[3]
+    lower = state[4]
+    within = state[5]
+
+
+@T.macro
+def keep_entry(pages, entry, thread):
+    """The threads' page-table entries, for all threads."""
+    pages[thread] = entry
+
+
+@T.macro
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in T.unroll(KEEP):
+        same = T.cast(leaf.canonical(bits[j]), "int32")
+        bits[j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in T.unroll(KEEP):
+            if (own + WORD * j < lo) | (own + WORD * j >= hi):
+                bits[j] = 0
+
+
+@T.macro
+def count_keys(hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
+    for j in T.unroll(KEEP):
+        below = end - bits[j]
+        if warps.at_most(below, span):
+            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+
+
+@T.macro
+def send_sums_2(peers, at, hist, first, rank, warp, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    pair = T.alloc_local((2,), "int32")
+    for i in T.unroll(COARSE // WARPS):
+        for part in T.vectorized(2):
+            pair[part] = hist[
+                (T.truncdiv(first, 2) + (i * WARPS + warp) * (BINS // COARSE // 2) + lane) * 2 + part
+            ]
+        total = warps.warp_sum(pair[0] + pair[1])
+        if lane < GROUP:
+            warps.store_peer(peers[(at + (rank * COARSE + (i * WARPS + warp)))], lane, total)
+
+
+@T.macro
+def clear_3(words, first, thread):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    zero = T.alloc_local((QUAD,), "int32")
+    zero[0] = 0
+    zero[1] = 0
+    zero[2] = 0
+    zero[3] = 0
+    for i in T.unroll(1):
+        for part in T.vectorized(QUAD):
+            words[(T.truncdiv(first, QUAD) + i * THREADS + thread) * QUAD + part] = zero[part]
+
+
+@T.macro
+def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
+    from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
+    in pick_bin.
+    """
+    if warp == 0:
+        count = T.alloc_var("int32", init=0)
+        under = T.alloc_var("int32", init=0)
+        for i in T.unroll(GROUP):
+            part = coarse[at + (i * COARSE + lane)]
+            count = count + part
+            if i < rank:
+                under = under + part
+        through_coarse_bin = warps.scan(count)
+        over_coarse_bin = through_coarse_bin - count
+        hit_coarse_bin = (over_coarse_bin < need) & (through_coarse_bin >= need)
+        coarse_bin = LAST_LANE - warps.clz(warps.ballot(hit_coarse_bin))
+        left = need - warps.shuffle(over_coarse_bin, coarse_bin)
+        less = T.alloc_var("int32", init=lower + warps.warp_sum(T.if_then_else(lane < coarse_bin, under, 0)))
+        first_bin = coarse_bin * (BINS // COARSE) + 2 * lane
+        low = T.alloc_var("int32", init=0)
+        high = T.alloc_var("int32", init=0)
+        low_under = T.alloc_var("int32", init=0)
+        high_under = T.alloc_var("int32", init=0)
+        for i in T.unroll(GROUP):
+            pair = warps.load_peer_pair(peers[(bins + first_bin)], i)
+            low = low + warps.pair_low(pair)
+            high = high + warps.pair_high(pair)
+            if i < rank:
+                low_under = low_under + warps.pair_low(pair)
+                high_under = high_under + warps.pair_high(pair)
+        through_bin = warps.scan(low + high)
+        over_bin = through_bin - (low + high)
+        hit_bin = (over_bin < left) & (through_bin >= left)
+        bin = LAST_LANE - warps.clz(warps.ballot(hit_bin))
+        less = less + warps.warp_sum(T.if_then_else(lane < bin, low_under + high_under, 0))
+        if hit_bin:
+            digit = T.alloc_var("int32", init=first_bin)
+            inside = T.alloc_var("int32", init=low)
+            within = T.alloc_var("int32", init=low_under)
+            before = T.alloc_var("int32", init=over_bin)
+            if before + low < left:
+                before = before + low
+                digit = digit + 1
+                inside = high
+                within = high_under
+                less = less + low_under
+            wanted = T.alloc_var("int32", init=left - before)
+            shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
+            below = T.cast(digit, "uint32") << shift
+            top = T.alloc_var("uint32", init=end - below)
+            width = T.alloc_var("uint32", init=T.min(span - below, (T.uint32(1) << shift) - T.uint32(1)))
+            if wanted == inside:
+                top = top - width - T.uint32(1)
+                width = 0
+                wanted = 0
+                inside = 0
+            if inside == 0:
+                less = less + within
+                within = 0
+            words = T.alloc_local((4,), "int32")
+            words[0] = T.cast(top, "int32")
+            words[1] = T.cast(width, "int32")
+            words[2] = wanted
+            words[3] = inside
+            for part in T.vectorized(4):
+                state[(0) * 4 + part] = words[part]
+            state[4] = less
+            state[5] = within
+
+
+@T.macro
+def collect(
+    count: T.Ref, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane
+):
+    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
+
+    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
+    as above.
+    """
+    words = T.alloc_local((KEEP,), "int32")
+    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
+    for j in T.unroll(KEEP):
+        words[j] = warps.ballot(warps.below(end, bits[j]))
+        some = some | (warps.at_most(end - bits[j], span))
+    if lane == 0:
+        for j in T.unroll(KEEP):
+            above[word + j] = words[j]
+    if listing:
+        if warps.any_lane(some):
+            for j in T.unroll(KEEP):
+                same = warps.ballot(warps.at_most(end - bits[j], span))
+                if same != 0:
+                    slot = T.alloc_var("int32", init=0)
+                    if lane == 0:
+                        slot = warps.fetch_add(counters[0], warps.popc(same))
+                    slot = warps.shuffle(slot, 0)
+                    if same >> lane & 1 != 0:
+                        place = owner << OFFSET_BITS | offset + WORD * j + lane
+                        slot = slot + warps.popc(same & (1 << lane) - 1)
+                        entries[first + slot] = warps.make_pair(bits[j], ~place)
+    else:
+        for j in T.unroll(KEEP):
+            words[j] = warps.ballot(warps.at_most(end - bits[j], span))
+        if lane == 0:
+            for j in T.unroll(KEEP):
+                equal[word + j] = words[j]
+    # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
+    warps.sync_warp()
+    own = T.alloc_var("int32", init=0)
+    if lane < KEEP:
+        own = warps.popc(above[word + lane])
+    count = count + own
+
+
+@T.macro
+def keep_count(counts, count, warp, lane):
+    """The keys above the range of each warp, for all threads."""
+    total = warps.warp_sum(count)
+    if lane == 0:
+        counts[warp] = total
+
+
+@T.macro
+def send_entries(peers, entries, first, counters, rank, warp, lane):
+    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    count = counters[0]
+    for i in T.unroll(warp, leaf.ceildiv(count, WORD) * GROUP, WARPS, unroll_factor=1):
+        at = T.truncdiv(i, GROUP) * WORD + lane
+        to = T.truncmod(i, GROUP)
+        if (at < count) & (to != rank):
+            warps.store_peer(peers[(first + at)], to, entries[first + at])
+
+
+@T.macro
+def count_listed(hist, first, entries, total, end, span, thread):
+    """Count the next digit of the undecided ones of the first `total` list entries."""
+    shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
+    for i in T.unroll(thread, total, THREADS, unroll_factor=1):
+        below = end - T.cast(warps.pair_high(entries[i]), "uint32")
+        if warps.at_most(below, span):
+            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+
+
+@T.macro
+def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
+    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
+    warps' totals.
+    """
+    through = 0
+    for part in T.vectorized(BINS // THREADS):
+        mine[part] = hist[(T.truncdiv(first, BINS // THREADS) + thread) * BINS // THREADS + part]
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    upto_2 = upto_1 + mine[2]
+    upto_3 = upto_2 + mine[3]
+    through = warps.scan(upto_3)
+    if lane == LAST_LANE:
+        sums[warp] = through
+
+
+@T.macro
+def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in
+    `state`.
+
+    `half`: the bins are those of the first digit.
+    """
+    upto_0 = mine[0]
+    upto_1 = upto_0 + mine[1]
+    upto_2 = upto_1 + mine[2]
+    upto_3 = upto_2 + mine[3]
+    other = T.alloc_var("int32", init=0)
+    if lane < warp:
+        other = sums[lane]
+    left = need - (through - upto_3 + warps.warp_sum(other))
+    if (left > 0) & (left <= upto_3):
+        digit = T.alloc_var("int32", init=thread * (BINS // THREADS))
+        inside = T.alloc_var("int32", init=mine[0])
+        before = T.alloc_var("int32", init=0)
+        if upto_0 < left:
+            digit = thread * (BINS // THREADS) + 1
+            inside = mine[1]
+            before = upto_0
+        if upto_1 < left:
+            digit = thread * (BINS // THREADS) + 2
+            inside = mine[2]
+            before = upto_1
+        if upto_2 < left:
+            digit = thread * (BINS // THREADS) + 3
+            inside = mine[3]
+            before = upto_2
+        wanted = T.alloc_var("int32", init=left - before)
+        shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
+        below = T.cast(digit, "uint32") << shift
+        top = T.alloc_var("uint32", init=end - below)
+        width = T.alloc_var("uint32", init=T.min(span - below, (T.uint32(1) << shift) - T.uint32(1)))
+        if wanted == inside:
+            top = top - width - T.uint32(1)
+            width = 0
+            wanted = 0
+            inside = 0
+        words = T.alloc_local((4,), "int32")
+        words[0] = T.cast(top, "int32")
+        words[1] = T.cast(width, "int32")
+        words[2] = wanted
+        words[3] = inside
+        for part in T.vectorized(4):
+            state[(0) * 4 + part] = words[part]
+
+
+@T.macro
+def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    end = 0
+    span = 0
+    need = 0
+    inside = 0
+    words = T.alloc_local((4,), "int32")
+    for part in T.vectorized(4):
+        words[part] = state[(0) * 4 + part]
+    end = T.cast(words[0], "uint32")
+    span = T.cast(words[1], "uint32")
+    need = words[2]
+    inside = words[3]
+
+
+@T.macro
+def clear_run(bitmap, first, words, lane):
+    """Zero the warp's words of a bitmap."""
+    for i in T.unroll(lane, words, WORD, unroll_factor=1):
+        bitmap[first + i] = 0
+
+
+@T.macro
+def sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, thread):
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on
+    where at most `ranked` are left to rank, else mark them as equal.
+    """
+    for i in T.unroll(thread, total, THREADS, unroll_factor=1):
+        entry = entries[i]
+        key = T.cast(warps.pair_high(entry), "uint32")
+        if warps.below(end, key):
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = (place >> OFFSET_BITS) - rank * WARPS
+            if owner < 0:
+                warps.atomic_add(counters[2], 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
+                warps.atomic_add(counts[owner], 1)
+        if (warps.at_most(end - key, span)) & (inside > 0):
+            if inside > RANKED:
+                place = ~warps.pair_low(entry)
+                offset = place & 4194303
+                owner = (place >> OFFSET_BITS) - rank * WARPS
+                if owner < 0:
+                    warps.atomic_add(counters[3], 1)
+                if (owner >= 0) & (owner < WARPS):
+                    warps.set_bits(equal[(owner * words + (offset >> 5))], 1 << (offset & 31))
+            else:
+                slot = T.alloc_var("int32", init=0)
+                slot = warps.fetch_add(counters[1], 1)
+                entries[LISTED + slot] = entry
+
+
+@T.macro
+def rank_entries(entries, first, count, need, above, counts, counters, rank, words, warp, lane):
+    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it
+    with.
+    """
+    low = T.alloc_var("int64", init=0)
+    high = T.alloc_var("int64", init=0)
+    if lane < count:
+        low = entries[first + lane]
+    if lane + WORD < count:
+        high = entries[first + (lane + WORD)]
+    for i in T.unroll(warp, count, WARPS, unroll_factor=1):
+        entry = entries[first + i]
+        ahead = warps.popc(warps.ballot(warps.unsigned_above(low, entry))) + warps.popc(
+            warps.ballot(warps.unsigned_above(high, entry))
+        )
+        if (ahead < need) & (lane == 0):
+            place = ~warps.pair_low(entry)
+            offset = place & 4194303
+            owner = (place >> OFFSET_BITS) - rank * WARPS
+            if owner < 0:
+                warps.atomic_add(counters[2], 1)
+            if (owner >= 0) & (owner < WARPS):
+                warps.set_bits(above[(owner * words + (offset >> 5))], 1 << (offset & 31))
+                warps.atomic_add(counts[owner], 1)
+
+
+@T.macro
+def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
+    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
+    list.
+    """
+    ties = 0
+    skip = 0
+    equal = counters[3]
+    ties = T.if_then_else(inside > RANKED, T.max(need - equal, 0), 0)
+    skip = lower + counters[2] + T.min(equal, need)
+
+
+@T.macro
+def count_equal(equal, sums, first, words, warp, lane):
+    """Columns of each warp that are marked as equal."""
+    found = T.alloc_var("int32", init=0)
+    for i in T.unroll(lane, words, WORD, unroll_factor=1):
+        found = found + warps.popc(equal[first + i])
+    total = warps.warp_sum(found)
+    if lane == 0:
+        sums[warp] = total
+
+
+@T.macro
+def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    each = leaf.ceildiv(words, WORD)
+    begin = lane * each
+    final = T.min(begin + each, words)
+    own = T.alloc_var("int32", init=0)
+    for i in T.unroll(begin, final, 1, unroll_factor=1):
+        own = own + warps.popc(equal[first + i])
+    other = T.alloc_var("int32", init=0)
+    if lane < warp:
+        other = sums[lane]
+    left = T.alloc_var("int32", init=take - warps.warp_sum(other) - warps.scan(own) + own)
+    added = warps.warp_sum(T.max(T.min(left, own), 0))
+    for i in T.unroll(begin, final, 1, unroll_factor=1):
+        word = T.alloc_var("int32", init=equal[first + i])
+        found = warps.popc(word)
+        if left > 0:
+            for bit in T.unroll(left, found, 1, unroll_factor=1):
+                word = word ^ 1 << (LAST_LANE - warps.clz(word))
+            above[first + i] = above[first + i] | word
+        left = left - found
+    if lane == 0:
+        counts[warp] = counts[warp] + added
+
+
+@T.macro
+def first_slot(slot: T.Ref, counts, skip, warp, lane):
+    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
+    slot = 0
+    other = T.alloc_var("int32", init=0)
+    if lane < warp:
+        other = counts[lane]
+    slot = skip + warps.warp_sum(other)
+
+
+@T.macro
+def emit_sparse(
+    slot, indices, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse,
+    pages, first_page, near, lane
+):
+    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+
+    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    """
+    start = T.alloc_var("int32", init=slot)
+    for base in T.unroll(0, words, WORD, unroll_factor=1):
+        word = T.alloc_var("int32", init=0)
+        if base + lane < words:
+            word = above[first + (base + lane)]
+        own = warps.popc(word)
+        through = warps.scan(own)
+        place = T.alloc_var("int32", init=start + through - own)
+        while word != 0:
+            lowest = word & 0 - word
+            id = T.alloc_var("int32", init=position + (base + lane) * WORD + (LAST_LANE - warps.clz(lowest)))
+            if page_size > 0:
+                page_position = id
+                page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
+                page_rest = page_position - page_or_less * page_size
+                page = T.if_then_else(page_rest >= page_size, page_or_less + 1, page_or_less)
+                entry = T.alloc_var("int32", init=0)
+                if near:
+                    entry = pages[page - first_page]
+                else:
+                    entry = block_table[line, page]
+                id = entry * page_size + T.if_then_else(
+                    page_rest >= page_size, page_rest - page_size, page_rest
+                )
+            indices[row, place] = id
+            place = place + 1
+            word = word ^ lowest
+        start = start + warps.shuffle(through, LAST_LANE)
+
 
 @T.macro
 def select(
@@ -52,53 +778,42 @@ def select(
     digits = T.alloc_local((KEEP // 2,), "uint32")
     mine = T.alloc_local((BINS // THREADS,), "int32")
     worker = thread
-    # Zero `count` words of shared memory.
-    leaf.clear(hist, 0, 2 * BINS, worker, THREADS)
-    leaf.clear(counters, 0, 8, worker, THREADS)
+    clear(hist, worker)
+    clear_2(counters, worker)
     T.call_extern("handle", "dk::cluster_arrive_relaxed")
     inverse = T.alloc_var("uint32", init=0)
     line = T.alloc_var("int32", init=0)
-    # (2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages.
-    leaf.page_row(inverse, line, row, next_n, page_size)
+    page_row(inverse, line, row, next_n, page_size)
     # A launch of TileLang starts when the kernel before it has ended.
-    # load_words of a row of at most `columns`; of a longer one nothing is read.
-    leaf.load_ahead(keys, logits, row, stride, owner * BATCH, HELD, lane)
+    load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
-    # The columns of a row, [start, last).
-    leaf.read_bounds(start, last, row_starts, row_ends, row, stride)
+    read_bounds(start, last, row_starts, row_ends, row, stride)
     T.sync_threads()
     if last - start <= k:
-        # A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-        # slots in turn.
-        leaf.take_all(
-            indices, row, k, last - start, rank, GROUP, block_table, max_pages, line, page_size, inverse,
-            worker, THREADS
+        take_all(
+            indices, row, k, last - start, rank, block_table, max_pages, line, page_size, inverse, worker
         )
         T.call_extern("handle", "dk::cluster_wait")
     else:
         origin = T.alloc_var("int32", init=0)
         run = T.alloc_var("int32", init=KEEP)
         if stride > HELD:
-            # Where the warps' runs of words begin, and how long each is, in a row that the registers do not
-            # hold.
-            leaf.share_row(origin, run, start, last, WARPS * GROUP)
+            share_row(origin, run, start, last)
         batches = leaf.ceildiv(run, KEEP)
         base = origin + owner * run * WORD
         limit = T.alloc_var("int32", init=0)
         lo = T.alloc_var("int32", init=0)
         hi = T.alloc_var("int32", init=0)
-        # Where a warp's columns end, and those of the row among them, [lo, hi).
-        leaf.bound_warp(limit, lo, hi, base, run, start, last, stride)
+        bound_warp(limit, lo, hi, base, run, start, last, stride)
         # The page-table entries that this CTA may need, one a thread: on their way while the keys are
         # counted.
         first_page = T.alloc_var("int32", init=0)
         near = T.alloc_var("bool", init=False)
         entry = T.alloc_var("int32", init=0)
-        # The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
-        leaf.fetch_pages(
+        fetch_pages(
             first_page, near, entry, origin + rank * (run * (WORD * WARPS)), run * (WORD * WARPS), start,
-            last, block_table, max_pages, line, page_size, inverse, worker, THREADS
+            last, block_table, max_pages, line, page_size, inverse, worker
         )
         end = T.alloc_var("uint32", init=0)
         span = T.alloc_var("uint32", init=0)
@@ -111,58 +826,42 @@ def select(
         for step in T.serial(batches):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
-                # Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and
-                # gives 0.
-                leaf.load_words(keys, logits, row, stride, column, limit, lane)
-            # Turn loaded bit patterns into keys in place, and pair up their first digits.
-            leaf.make_keys(keys, digits, column, lo, hi, lane)
-            # Count the first digits of the batches that have columns of the row.
-            leaf.count_first(hist, digits, column, lo, hi)
+                load_words(keys, logits, row, stride, column, limit, lane)
+            make_keys(keys, digits, column, lo, hi, lane)
+            count_first(hist, digits, column, lo, hi)
         T.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         T.call_extern("handle", "dk::cluster_wait")
-        # Send every CTA of the group the sums of this one's coarse bins.
-        leaf.send_sums(coarse, 0, hist, 0, GROUP, rank, warp, WARPS, lane)
+        send_sums(coarse, hist, rank, warp, lane)
         T.call_extern("handle", "dk::cluster_arrive")
         T.call_extern("handle", "dk::cluster_wait")
-        # One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
-        # from the top.
-        leaf.pick_bin_of_group(
-            state, hist, 0, coarse, 0, need, lower, end, span, True, GROUP, rank, warp, lane
-        )
+        pick_bin_of_group(state, hist, coarse, need, lower, end, span, rank, warp, lane)
         T.sync_threads()
-        # The undecided range as the last round left it, and what CTAs of lower rank have above it and in it.
-        leaf.read_group_state(end, span, need, inside, lower, within, state)
+        read_group_state(end, span, need, inside, lower, within, state)
         rounds = rounds + 1
         # By now the entries have come.
         if page_size > 0:
-            # The threads' page-table entries, for all threads.
-            leaf.keep_entry(pages, entry, worker)
+            keep_entry(pages, entry, worker)
         # More digits over the row while the undecided keys are too many to list.
         while (inside > LISTED) & (span != 0):
             for step in T.serial(batches):
                 if batches > 1:
                     column = base + step * BATCH
-                    leaf.load_words(keys, logits, row, stride, column, limit, lane)
-                    # Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0.
-                    leaf.make_keys_again(keys, column, lo, hi, lane)
-                # Count the next digit of the undecided keys of a batch; the bins are those from `first` on.
-                leaf.count_keys(hist, (rounds & 1) * BINS, keys, end, span)
+                    load_words(keys, logits, row, stride, column, limit, lane)
+                    make_keys_again(keys, column, lo, hi, lane)
+                count_keys(hist, (rounds & 1) * BINS, keys, end, span)
             T.sync_threads()
-            leaf.send_sums(
-                coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, GROUP, rank, warp, WARPS,
-                lane
-            )
+            send_sums_2(coarse, (rounds & 1) * (GROUP * COARSE), hist, (rounds & 1) * BINS, rank, warp, lane)
             T.call_extern("handle", "dk::cluster_arrive")
             T.call_extern("handle", "dk::cluster_wait")
             # Now every peer has read the counts of the round before.
-            leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
-            leaf.pick_bin_of_group(
+            clear_3(hist, (rounds + 1 & 1) * BINS, worker)
+            pick_bin_of_group_2(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
-                span, False, GROUP, rank, warp, lane
+                span, rank, warp, lane
             )
             T.sync_threads()
-            leaf.read_group_state(end, span, need, inside, lower, within, state)
+            read_group_state(end, span, need, inside, lower, within, state)
             rounds = rounds + 1
         words = batches * KEEP
         # One pass marks what is above the range and lists what is in it, for all CTAs; the last batch is
@@ -173,19 +872,16 @@ def select(
             batch = batches - 1 - step
             if step > 0:
                 column = base + batch * BATCH
-                leaf.load_words(keys, logits, row, stride, column, limit, lane)
-                leaf.make_keys_again(keys, column, lo, hi, lane)
-            # Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
-            leaf.collect(
+                load_words(keys, logits, row, stride, column, limit, lane)
+                make_keys_again(keys, column, lo, hi, lane)
+            collect(
                 count, keys, above, equal, (warp * batches + batch) * KEEP, counters, entries, within, end,
                 span, listing, owner, batch * BATCH, lane
             )
-        # The keys above the range of each warp, for all threads.
-        leaf.keep_count(counts, count, warp, lane)
+        keep_count(counts, count, warp, lane)
         T.sync_threads()
         # The last use of a peer's memory: nothing after this barrier reads or writes one.
-        # Copy this CTA's part of the list to the same place in every peer.
-        leaf.send_entries(entries, within, counters, GROUP, rank, warp, WARPS, lane)
+        send_entries(entries, entries, within, counters, rank, warp, lane)
         T.call_extern("handle", "dk::cluster_arrive")
         T.call_extern("handle", "dk::cluster_wait")
         first = warp * words
@@ -196,65 +892,41 @@ def select(
             if inside > RANKED:
                 total = T.alloc_var("int32", init=inside)
                 while (inside > RANKED) & (span != 0):
-                    # Count the next digit of the undecided ones of the first `total` list entries.
-                    leaf.count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker, THREADS)
-                    leaf.clear(hist, (rounds + 1 & 1) * BINS, BINS, worker, THREADS)
+                    count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
+                    clear_3(hist, (rounds + 1 & 1) * BINS, worker)
                     T.sync_threads()
-                    # Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums`
-                    # get the warps' totals.
-                    leaf.sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
+                    sum_bins(mine, through, hist, (rounds & 1) * BINS, sums, worker, warp, lane)
                     T.sync_threads()
-                    # The thread that has the `need`-th key from the top narrows the range to its bin, for all
-                    # threads in `state`.
-                    leaf.pick_bin(state, mine, through, sums, need, end, span, False, worker, warp, lane)
+                    pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                     T.sync_threads()
-                    # End, span, keys needed and keys inside of the undecided range, as the last round left
-                    # them.
-                    leaf.read_state(end, span, need, inside, state)
+                    read_state(end, span, need, inside, state)
                     rounds = rounds + 1
                 if inside > RANKED:
-                    # Zero the warps' words of a bitmap.
-                    leaf.clear_run(equal, first, words, lane)
+                    clear_run(equal, first, words, lane)
                     T.sync_threads()
-                # After the rounds over the list: mark entries above the range; keep those in it from `target`
-                # on where at most `ranked` are left to rank, else mark them as equal.
-                leaf.sift(
-                    entries, total, LISTED, above, equal, counts, counters, end, span, inside, RANKED, rank,
-                    WARPS, words, worker, THREADS
-                )
+                sift(entries, total, above, equal, counts, counters, end, span, inside, rank, words, worker)
                 ranked = LISTED
                 T.sync_threads()
             if inside <= RANKED:
-                # Mark the `need` largest of at most 64 entries; of equal keys the lower position has the
-                # larger entry.
-                leaf.rank_entries(
-                    entries, ranked, inside, need, above, counts, counters, rank, WARPS, words, warp, lane
-                )
+                rank_entries(entries, ranked, inside, need, above, counts, counters, rank, words, warp, lane)
             T.sync_threads()
-            # Columns marked as equal that this CTA may still take, and columns that lower ranks select, after
-            # the list.
-            leaf.read_marked(ties, skip, counters, need, inside, lower, RANKED)
+            read_marked(ties, skip, counters, need, inside, lower)
         if ties > 0:
-            # Columns of each warp that are marked as equal.
-            leaf.count_equal(equal, sums, first, words, warp, lane)
+            count_equal(equal, sums, first, words, warp, lane)
             T.sync_threads()
-            # Select the first `take` columns marked as equal, in order of position.
-            leaf.take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
+            take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             T.sync_threads()
         slot = T.alloc_var("int32", init=0)
-        # Slot of each warp's first column: behind lower ranks' and lower warps'.
-        leaf.first_slot(slot, counts, skip, warp, lane)
+        first_slot(slot, counts, skip, warp, lane)
         if k * DENSE < last - start:
-            # Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few
-            # marks.
-            leaf.emit_sparse(
+            emit_sparse(
                 slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
             for batch in T.serial(batches):
                 # Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind
-                # them.
+                # them. `near` as above.
                 leaf.emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
                     base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
@@ -280,7 +952,7 @@ def program():
         indices: T.Tensor((rows, k), "int32"),
     ):
         with T.Kernel(rows, 16, threads=512, cluster_dims=(1, 16, 1)) as (row, rank):
-            T.import_source(grid.SOURCE + leaf.SOURCE)
+            T.import_source(grid.SOURCE + leaf.SOURCE + warps.SOURCE)
             hist = T.alloc_shared((2 * BINS,), "int32")
             entries = T.alloc_shared((LISTED + RANKED,), "int64")
             above = T.alloc_shared((SPAN // WORD,), "int32")

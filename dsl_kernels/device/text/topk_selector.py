@@ -1,0 +1,805 @@
+"""Leaves of the exact top-k selection by their text: what one thread does, for every DSL and for the interpreter.
+
+A list entry is an int64: the key above, and below the complement of the position, so that larger entries go first. What a
+warp works out together, every lane calls. What has no text is in dsl_kernels/device/torch/topk_selector.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...tile.lang import Size
+from ...tile.text import Changes, Sets, Writes, ceildiv, maximum, minimum, select
+from ...tile.threads import by_text
+from ..torch.topk_selector import (
+    BINS,
+    COARSE,
+    KEPT,
+    LARGEST,
+    LISTED,
+    LOWER_ABOVE,
+    LOWER_EQUAL,
+    OFFSET_BITS,
+    QUAD,
+    UINT32,
+    WORD,
+    canonical,
+    half_digits,
+    half_edge,
+    load_below,
+    load_within,
+)  # fmt: skip
+from ..torch.warps import (
+    any_lane,
+    atomic_add,
+    ballot,
+    clz,
+    fetch_add,
+    load_marked,
+    load_peer_pair,
+    make_pair,
+    mul_hi,
+    pair_high,
+    pair_low,
+    popc,
+    raise_to,
+    scan,
+    set_bits,
+    shuffle,
+    store_marked,
+    store_peer,
+    sync_warp,
+    unsigned_above,
+    warp_most,
+    warp_sum,
+)  # fmt: skip
+
+LAST_LANE = Size(31, "LAST_LANE")
+SIGN = Size(-(1 << 31), "SIGN")
+
+
+# Rows, pages and the shares of warps
+
+
+@by_text
+def read_bounds(m, start: Sets, last: Sets, row_starts, row_ends, row, stride):
+    """The columns of a row, [start, last)."""
+    m.set(start, maximum(row_starts[row], 0))
+    m.set(last, minimum(row_ends[row], stride))
+
+
+@by_text
+def load_words(m, bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives 0."""
+    _load_words(m, bits, logits, row, stride, column + lane, limit)
+
+
+def _load_words(m, bits, logits, row, stride, column, limit):
+    scores, left = logits.row("scores", row, stride, column), m.let("left", limit - column)
+    for j in m.loop("j", bits.size, unrolled=True):
+        bits[j] = load_below(scores.at(WORD * j), WORD * j, left)
+
+
+@by_text
+def load_ahead(m, bits, logits, row, stride, column, columns, lane):
+    """load_words of a row of at most `columns`; of a longer one nothing is read."""
+    _load_words(m, bits, logits, row, stride, column + lane, select(stride <= columns, stride, 0))
+
+
+@by_text
+def load_sample(m, bits, logits, row, stride, start, last, every, warp, warps, lane):
+    """Bit patterns of a sample of the row, one word in `every`, never the same one of these; -inf where the row has no column.
+
+    Word j of a warp is of the `j * warps + warp`-th run of `every` words.
+    """
+    scores = logits.row("scores", row, stride)
+    for j in m.loop("j", bits.size, unrolled=True):
+        place = (warp + j * warps) * every + ((warp + 5 * j) & (every - 1))
+        column = m.let("column", ((start >> 5) + place) * WORD + lane)
+        bits[j] = load_within(scores.at(column), column, start, last)
+
+
+@by_text
+def page_row(m, inverse: Sets, line: Sets, row, next_n, page_size):
+    """(2**32 - 1) // page_size and the row's line of the page table; zeros where there are no pages."""
+    with m.when(page_size > 0):
+        m.set(inverse, UINT32 // page_size.to("uint32"))
+        m.set(line, (row.to("uint32") // next_n.to("uint32")).to("int32"))
+
+
+@by_text
+def share_row(m, origin: Changes, run: Changes, start, last, count):
+    """Where the runs of words of `count` warps begin, and how long each is, in a row that the registers do not hold."""
+    m.set(origin, start >> 5 << 5)
+    m.set(run, ceildiv(last - origin, WORD * count))
+
+
+@by_text
+def bound_warp(m, limit: Sets, lo: Sets, hi: Sets, base, run, start, last, stride):
+    """Where a warp's columns end, and those of the row among them, [lo, hi)."""
+    m.set(limit, minimum(stride, base + run * WORD))
+    m.set(lo, maximum(start, base))
+    m.set(hi, minimum(last, limit))
+
+
+def _page_of(m, title: str, inverse, size, position):
+    """Page and offset of a position; `inverse` is (2**32 - 1) // size, at most one page short."""
+    at = m.let(f"{title}_position", position)
+    page = m.let(f"{title}_or_less", mul_hi(at.to("uint32"), inverse).to("int32"))
+    offset = m.let(f"{title}_rest", at - page * size)
+    return m.let(title, select(offset >= size, page + 1, page)), select(offset >= size, offset - size, offset)
+
+
+@by_text
+def fetch_pages(
+    m, first_page: Sets, near: Sets, entry: Sets, first, columns, start, last, block_table, max_pages, line, page_size, inverse,
+    thread, threads,
+):  # fmt: skip
+    """The page-table entries of the columns [first, first + columns), one a thread from `first_page` on.
+
+    `near` tells whether the threads hold them all.
+    """
+    with m.when(page_size > 0):
+        begin, _ = _page_of(m, "begin", inverse, page_size, maximum(first - start, 0))
+        m.set(first_page, begin)
+        end = minimum(last, first + columns) - 1 - start
+        final = m.let("final", _page_of(m, "end", inverse, page_size, maximum(end, 0))[0] - first_page)
+        m.set(near, final < threads)
+        with m.when(thread <= final):
+            m.set(entry, block_table.row("table", line, max_pages)[first_page + thread])
+
+
+@by_text
+def keep_entry(m, pages, entry, thread):
+    """The threads' page-table entries, for all threads."""
+    pages[thread] = entry
+
+
+@by_text
+def take_all(
+    m, indices: Writes, row, k, length, rank, group, block_table, max_pages, line, page_size, inverse, thread, threads,
+):  # fmt: skip
+    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take slots in turn."""
+    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
+    for slot in m.loop("slot", k, begin=rank * threads + thread, step=group * threads):
+        id = m.var("id", -1)
+        with m.when(slot < length):
+            _set_token(m, id, slot, table, page_size, inverse)
+        out[slot] = id
+
+
+def _set_token(m, id, position, table, size, inverse):
+    """The id of a position: itself, or what the page table makes of it."""
+    m.set(id, position)
+    with m.when(size > 0):
+        page, offset = _page_of(m, "page", inverse, size, id)
+        m.set(id, table[page] * size + offset)
+
+
+@by_text
+def write_ids(
+    m, indices: Writes, row, k, placed, block_table, max_pages, line, page_size, inverse, thread, threads
+):
+    """Write the ids of `k` positions."""
+    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
+    for slot in m.loop("slot", k, begin=thread, step=threads):
+        id = m.var("id")
+        _set_token(m, id, placed[slot], table, page_size, inverse)
+        out[slot] = id
+
+
+# Keys in registers
+
+
+def _key(m, canonical_bits):
+    """Key of a canonical fp32 bit pattern: unsigned order of keys = order of values; 0 is below every key."""
+    same = m.let("same", canonical_bits.to("int32"))
+    return (same ^ ((same >> 31) | SIGN)).to("uint32")
+
+
+@by_text
+def make_keys(m, bits, digits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place, and pair up their first digits.
+
+    Columns outside [lo, hi) get key 0 and the last bin, which no score has.
+    """
+    for j in m.loop("j", digits.size, unrolled=True):
+        same: list[Any] = []
+        for at in (2 * j, 2 * j + 1):
+            same.append(m.let("high" if same else "low", canonical(bits[at])))
+            bits[at] = _key(m, same[-1])
+        digits[j] = half_digits(*same)
+    with m.when((column < lo) | (column + WORD * bits.size > hi)):
+        own = m.let("own", column + lane)
+        for j in m.loop("j", digits.size, unrolled=True):
+            for half in range(2):
+                at = own + (2 * WORD * j + WORD * half)
+                with m.when((at < lo) | (at >= hi)):
+                    bits[2 * j + half] = 0
+                    digits[j] = digits[j] | 0xFFFF << 16 * half
+
+
+@by_text
+def make_keys_again(m, bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in m.loop("j", bits.size, unrolled=True):
+        bits[j] = _key(m, canonical(bits[j]))
+    with m.when((column < lo) | (column + WORD * bits.size > hi)):
+        own = m.let("own", column + lane)
+        for j in m.loop("j", bits.size, unrolled=True):
+            with m.when((own + WORD * j < lo) | (own + WORD * j >= hi)):
+                bits[j] = 0
+
+
+@by_text
+def keep_keys(m, words, first, bits, thread, threads):
+    """Keep a batch of keys in shared memory."""
+    for j in m.loop("j", bits.size, unrolled=True):
+        words[first + (j * threads + thread)] = bits[j].to("int32")
+
+
+@by_text
+def take_keys(m, bits, words, first, thread, threads):
+    """Take a batch of keys back."""
+    for j in m.loop("j", bits.size, unrolled=True):
+        bits[j] = words[first + (j * threads + thread)].to("uint32")
+
+
+# Counting digits
+
+
+@by_text
+def clear(m, words, first, count, thread, threads):
+    """Zero `count` words of shared memory, 16 bytes a store."""
+    words, zero = words.part("begin", first), m.local("zero", QUAD)
+    for j in range(QUAD):
+        zero[j] = 0
+    rounds, rest = divmod(count // QUAD, threads)
+    for i in m.loop("i", rounds, unrolled=True) if rounds else ():
+        words.write(zero, i * threads + thread)
+    if rest:
+        with m.when(thread < rest):
+            words.write(zero, rounds * threads + thread)
+
+
+@by_text
+def clear_run(m, bitmap, first, words, lane):
+    """Zero the warp's words of a bitmap."""
+    for i in m.loop("i", words, begin=lane, step=WORD):
+        bitmap[first + i] = 0
+
+
+@by_text
+def count_first(m, hist, digits, column, lo, hi):
+    """Count the first digits of a batch that has columns of the row."""
+    with m.when((column < hi) & (column + 2 * WORD * digits.size > lo)):
+        for j in m.loop("j", digits.size, unrolled=True):
+            m.do(atomic_add(hist.at((digits[j] >> 5) & (BINS - 1)), 1))
+            m.do(atomic_add(hist.at(digits[j] >> 21), 1))
+
+
+def _digit_shift(m, span):
+    """Bits below the next digit of an undecided range."""
+    bits: Any = maximum(32 - clz(span) - 11, 0)
+    return m.let("shift", bits.to("uint32"))
+
+
+def _count_key(m, bins, key, end, span, shift):
+    """Count the next digit of a key if it is undecided."""
+    below = m.let("below", end - key)
+    with m.when(below <= span):
+        m.do(atomic_add(bins.at(below >> shift), 1))
+
+
+@by_text
+def count_keys(m, hist, first, bits, end, span):
+    """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
+    shift, bins = _digit_shift(m, span), hist.part("bins", first)
+    for j in m.loop("j", bits.size, unrolled=True):
+        _count_key(m, bins, bits[j], end, span, shift)
+
+
+@by_text
+def count_listed(m, hist, first, entries, total, end, span, thread, threads):
+    """Count the next digit of the undecided ones of the first `total` list entries."""
+    shift, bins = _digit_shift(m, span), hist.part("bins", first)
+    for i in m.loop("i", total, begin=thread, step=threads):
+        _count_key(m, bins, _key_of(entries[i]), end, span, shift)
+
+
+def _key_of(entry):
+    return pair_high(entry).to("uint32")
+
+
+# Closing a round
+
+
+def _lower_warps(m, sums, warp, lane):
+    """What the warps before this one have left in `sums`, added up."""
+    other = m.var("other")
+    with m.when(lane < warp):
+        m.set(other, sums[lane])
+    return warp_sum(other)
+
+
+@by_text
+def sum_bins(m, mine, through: Sets, hist, first, sums, thread, warp, lane):
+    """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
+    hist.part("bins", first).read(mine, thread)
+    _sum_taken(m, mine, through, sums, warp, lane)
+
+
+@by_text
+def sum_taken(m, mine, through: Sets, sums, warp, lane):
+    """`through` is each thread's warp's sum up to and with its bins, and `sums` get the warps' totals."""
+    _sum_taken(m, mine, through, sums, warp, lane)
+
+
+def _sum_taken(m, mine, through, sums, warp, lane):
+    m.set(through, scan(_upto(m, mine)[-1]))
+    with m.when(lane.equals(LAST_LANE)):
+        sums[warp] = through
+
+
+def _upto(m, mine):
+    """Sums of the first registers, one, two and so on."""
+    sums = [m.let("upto_0", mine[0])]
+    for i in range(1, mine.size):
+        sums.append(m.let(f"upto_{i}", sums[-1] + mine[i]))
+    return sums
+
+
+@by_text
+def pick_bin(m, state, mine, through, sums, need, end, span, half, thread, warp, lane):
+    """The thread that has the `need`-th key from the top narrows the range to its bin, for all threads in `state`.
+
+    `half`: the bins are those of the first digit.
+    """
+    upto = _upto(m, mine)
+    left = m.let("left", need - (through - upto[-1] + _lower_warps(m, sums, warp, lane)))
+    with m.when((left > 0) & (left <= upto[-1])):
+        digit, inside, before = m.var("digit", thread * mine.size), m.var("inside", mine[0]), m.var("before")
+        for i in range(1, mine.size):
+            with m.when(upto[i - 1] < left):
+                m.set(digit, thread * mine.size + i)
+                m.set(inside, mine[i])
+                m.set(before, upto[i - 1])
+        left = m.var("wanted", left - before)
+        _write_state(m, state, *_narrow(m, digit, left, inside, end, span, half))
+
+
+def _narrow(m, digit, need, inside, end, span, half):
+    """The undecided range after a round: its end, span, the keys still needed of it, those in it.
+
+    Where all of it is needed, nothing stays undecided and every key above the new end is selected.
+    """
+    if half:
+        top = m.var("top", UINT32, "uint32")
+        with m.when(digit > 0):
+            m.set(top, half_edge(BINS - digit) - 1)
+        width = m.var("width", top - half_edge(BINS - 1 - digit), "uint32")
+    else:
+        shift = _digit_shift(m, span)
+        below = m.let("below", digit.to("uint32") << shift)
+        top = m.var("top", end - below, "uint32")
+        width = m.var("width", minimum(span - below, (1 << shift) - 1), "uint32")
+    with m.when(need.equals(inside)):
+        m.set(top, top - width - 1)
+        for left in (width, need, inside):
+            m.set(left, 0)
+    return top, width, need, inside
+
+
+def _write_state(m, state, end, span, need, inside):
+    words = m.local("words", 4)
+    words[0], words[1], words[2], words[3] = end.to("int32"), span.to("int32"), need, inside
+    state.write(words, 0)
+
+
+@by_text
+def read_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, state):
+    """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
+    _read_state(m, end, span, need, inside, state)
+
+
+def _read_state(m, end, span, need, inside, state):
+    words = m.local("words", 4)
+    state.read(words, 0)
+    for i, variable in enumerate((end, span, need, inside)):
+        m.set(variable, words[i].to("uint32") if i < 2 else words[i])
+
+
+@by_text
+def read_group_state(m, end: Sets, span: Sets, need: Sets, inside: Sets, lower: Sets, within: Sets, state):
+    """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
+    _read_state(m, end, span, need, inside, state)
+    m.set(lower, state[4])
+    m.set(within, state[5])
+
+
+@by_text
+def send_sums(m, peers, at, hist, first, group, rank, warp, warps, lane):
+    """Send every CTA of the group the sums of this one's coarse bins."""
+    bins, pair = hist.part("bins", first), m.local("pair", 2)
+    for i in m.loop("i", COARSE // warps, unrolled=True):
+        bin = i * warps + warp
+        bins.read(pair, bin * (BINS // COARSE // 2) + lane)
+        total = m.let("total", warp_sum(pair[0] + pair[1]))
+        with m.when(lane < group):
+            m.do(store_peer(peers.at(at + (rank * COARSE + bin)), lane, total))
+
+
+@by_text
+def pick_bin_of_group(
+    m, state, peers, bins, coarse, at, need, lower, end, span, half, group, rank, warp, lane
+):
+    """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
+
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin.
+    """
+    with m.when(warp.equals(0)):
+        count, under = m.var("count"), m.var("under")
+        for i in m.loop("i", group, unrolled=True):
+            part = m.let("part", coarse[at + (i * COARSE + lane)])
+            m.set(count, count + part)
+            with m.when(i < rank):
+                m.set(under, under + part)
+        _, source, over = _find(m, "coarse_bin", count, need)
+        left = m.let("left", need - shuffle(over, source))
+        less = m.var("less", lower + warp_sum(select(lane < source, under, 0)))
+        first_bin = m.let("first_bin", source * (BINS // COARSE) + 2 * lane)
+        low, high, low_under, high_under = (m.var(x) for x in ("low", "high", "low_under", "high_under"))
+        for i in m.loop("i", group, unrolled=True):
+            pair = m.let("pair", load_peer_pair(peers.at(bins + first_bin), i))
+            m.set(low, low + pair_low(pair))
+            m.set(high, high + pair_high(pair))
+            with m.when(i < rank):
+                m.set(low_under, low_under + pair_low(pair))
+                m.set(high_under, high_under + pair_high(pair))
+        hit, source, over = _find(m, "bin", low + high, left)
+        m.set(less, less + warp_sum(select(lane < source, low_under + high_under, 0)))
+        with m.when(hit):
+            digit, inside, within = (
+                m.var("digit", first_bin),
+                m.var("inside", low),
+                m.var("within", low_under),
+            )
+            before = m.var("before", over)
+            with m.when(before + low < left):
+                m.set(before, before + low)
+                m.set(digit, digit + 1)
+                m.set(inside, high)
+                m.set(within, high_under)
+                m.set(less, less + low_under)
+            found = _narrow(m, digit, m.var("wanted", left - before), inside, end, span, half)
+            with m.when(inside.equals(0)):
+                m.set(less, less + within)
+                m.set(within, 0)
+            _write_state(m, state, *found)
+            state[4] = less
+            state[5] = within
+
+
+def _find(m, title: str, count, need):
+    """Of the lane that has the `need`-th key of the lanes' counts: whether it is this one, which it is; what lower lanes have."""
+    through = m.let(f"through_{title}", scan(count))
+    over = m.let(f"over_{title}", through - count)
+    hit = m.let(f"hit_{title}", (over < need) & (through >= need))
+    return hit, m.let(title, LAST_LANE - clz(ballot(hit))), over
+
+
+# Marks and the list
+
+
+@by_text
+def collect(
+    m, count: Changes, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane,
+):  # fmt: skip
+    """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
+
+    `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks as above.
+    """
+    above, equal, entries = (
+        above.part("own_above", word),
+        equal.part("own_equal", word),
+        entries.part("listed", first),
+    )
+    words = m.local("words", bits.size)
+    some = m.var("some", end - bits[0] <= span, "bool")
+    for j in m.loop("j", bits.size, unrolled=True):
+        words[j] = ballot(bits[j] > end)
+        m.set(some, some | (end - bits[j] <= span))
+    _keep_words(m, above, words, lane)
+    with m.when(listing), m.when(any_lane(some)):
+        for j in m.loop("j", bits.size, unrolled=True):
+            same = m.let("same", ballot(end - bits[j] <= span))
+            with m.when(same.differs(0)):
+                slot = m.var("slot")
+                with m.when(lane.equals(0)):
+                    m.set(slot, fetch_add(counters.at(LISTED), popc(same)))
+                m.set(slot, shuffle(slot, 0))
+                with m.when(((same >> lane) & 1).differs(0)):
+                    place = m.let("place", (owner << OFFSET_BITS) | (offset + WORD * j + lane))
+                    m.set(slot, slot + popc(same & ((1 << lane) - 1)))
+                    entries[slot] = make_pair(bits[j], ~place)
+    with m.otherwise():
+        for j in m.loop("j", bits.size, unrolled=True):
+            words[j] = ballot(end - bits[j] <= span)
+        _keep_words(m, equal, words, lane)
+    m.comment(
+        "A population count takes four times as long as an addition: one of a lane's own word, not one a word."
+    )
+    m.do(sync_warp())
+    own = m.var("own")
+    with m.when(lane < bits.size):
+        m.set(own, popc(above[lane]))
+    m.set(count, count + own)
+
+
+def _keep_words(m, bitmap, words, lane):
+    with m.when(lane.equals(0)):
+        for j in m.loop("j", words.size, unrolled=True):
+            bitmap[j] = words[j]
+
+
+@by_text
+def keep_count(m, counts, count, warp, lane):
+    """The keys above the range of each warp, for all threads."""
+    _keep_sum(m, counts, count, warp, lane)
+
+
+def _keep_sum(m, sums, value, warp, lane):
+    total = m.let("total", warp_sum(value))
+    with m.when(lane.equals(0)):
+        sums[warp] = total
+
+
+@by_text
+def send_entries(m, peers, entries, first, counters, group, rank, warp, warps, lane):
+    """Copy this CTA's part of the list to the same place in every peer; the warps share chunks and peers."""
+    count = m.let("count", counters[LISTED])
+    for i in m.loop("i", ceildiv(count, WORD) * group, begin=warp, step=warps):
+        at, to = m.let("at", i // group * WORD + lane), m.let("to", i % group)
+        with m.when((at < count) & to.differs(rank)):
+            m.do(store_peer(peers.at(first + at), to, entries[first + at]))
+
+
+def _mark(m, entry, bitmap, counts, counters, which, rank, warps, words):
+    """Set a list entry's bit where this CTA owns it, and count it where a CTA of lower rank does."""
+    place = m.let("place", ~pair_low(entry))
+    offset = m.let("offset", place & ((1 << OFFSET_BITS) - 1))
+    warp = m.let("owner", (place >> OFFSET_BITS) - rank * warps)
+    with m.when(warp < 0):
+        m.do(atomic_add(counters.at(which), 1))
+    with m.when((warp >= 0) & (warp < warps)):
+        m.do(set_bits(bitmap.at(warp * words + (offset >> 5)), 1 << (offset & 31)))
+        if which == LOWER_ABOVE:
+            m.do(atomic_add(counts.at(warp), 1))
+
+
+@by_text
+def sift(
+    m, entries, total, target, above, equal, counts, counters, end, span, inside, ranked, rank, warps, words, thread, threads,
+):  # fmt: skip
+    """After the rounds over the list: mark entries above the range; keep those in it from `target` on where at most
+    `ranked` are left to rank, else mark them as equal."""
+    for i in m.loop("i", total, begin=thread, step=threads):
+        entry = m.let("entry", entries[i])
+        key = m.let("key", _key_of(entry))
+        with m.when(key > end):
+            _mark(m, entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+        with m.when((end - key <= span) & (inside > 0)):
+            with m.when(inside > ranked):
+                _mark(m, entry, equal, counts, counters, LOWER_EQUAL, rank, warps, words)
+            with m.otherwise():
+                slot = m.var("slot")
+                m.set(slot, fetch_add(counters.at(KEPT), 1))
+                entries[target + slot] = entry
+
+
+@by_text
+def rank_entries(m, entries, first, count, need, above, counts, counters, rank, warps, words, warp, lane):
+    """Mark the `need` largest of at most 64 entries: a warp an entry, two entries a lane to compare it with."""
+    low, high = m.var("low", 0, "int64"), m.var("high", 0, "int64")
+    with m.when(lane < count):
+        m.set(low, entries[first + lane])
+    with m.when(lane + WORD < count):
+        m.set(high, entries[first + (lane + WORD)])
+    for i in m.loop("i", count, begin=warp, step=warps):
+        entry = m.let("entry", entries[first + i])
+        ahead = m.let(
+            "ahead",
+            popc(ballot(unsigned_above(low, entry))) + popc(ballot(unsigned_above(high, entry))),
+        )
+        with m.when((ahead < need) & lane.equals(0)):
+            _mark(m, entry, above, counts, counters, LOWER_ABOVE, rank, warps, words)
+
+
+@by_text
+def read_marked(m, ties: Sets, skip: Sets, counters, need, inside, lower, ranked):
+    """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the list."""
+    equal = m.let("equal", counters[LOWER_EQUAL])
+    m.set(ties, select(inside > ranked, maximum(need - equal, 0), 0))
+    m.set(skip, lower + counters[LOWER_ABOVE] + minimum(equal, need))
+
+
+@by_text
+def count_equal(m, equal, sums, first, words, warp, lane):
+    """Columns of each warp that are marked as equal."""
+    found = m.var("found")
+    for i in m.loop("i", words, begin=lane, step=WORD):
+        m.set(found, found + popc(equal[first + i]))
+    _keep_sum(m, sums, found, warp, lane)
+
+
+def _own_words(m, words, lane):
+    """A lane's words among those of its warp, consecutive ones: [begin, end)."""
+    each = m.let("each", ceildiv(words, WORD))
+    begin = m.let("begin", lane * each)
+    return begin, m.let("final", minimum(begin + each, words))
+
+
+def _count_own(m, bitmap, first, begin, end):
+    """Marks in a lane's words."""
+    own = m.var("own")
+    for i in m.loop("i", end, begin=begin):
+        m.set(own, own + popc(bitmap[first + i]))
+    return own
+
+
+@by_text
+def take_ties(m, above, equal, counts, sums, take, first, words, warp, lane):
+    """Select the first `take` columns marked as equal, in order of position; a lane has consecutive words."""
+    begin, end = _own_words(m, words, lane)
+    own = _count_own(m, equal, first, begin, end)
+    left = m.var("left", take - _lower_warps(m, sums, warp, lane) - scan(own) + own)
+    added = m.let("added", warp_sum(maximum(minimum(left, own), 0)))
+    for i in m.loop("i", end, begin=begin):
+        word = m.var("word", equal[first + i])
+        found = m.let("found", popc(word))
+        with m.when(left > 0):
+            for _ in m.loop("bit", found, begin=left):
+                m.set(word, word ^ (1 << (LAST_LANE - clz(word))))
+            above[first + i] = above[first + i] | word
+        m.set(left, left - found)
+    with m.when(lane.equals(0)):
+        counts[warp] = counts[warp] + added
+
+
+# Ids in order
+
+
+@by_text
+def first_slot(m, slot: Sets, counts, skip, warp, lane):
+    """Slot of each warp's first column: behind lower ranks' and lower warps'."""
+    m.set(slot, skip + _lower_warps(m, counts, warp, lane))
+
+
+@by_text
+def emit_sparse(
+    m, slot, indices: Writes, row, k, above, first, words, position, block_table, max_pages, line, page_size, inverse, pages,
+    first_page, near, lane,
+):  # fmt: skip
+    """Write the ids of each warp's marked columns, ascending, from `slot` on: for bitmaps with few marks.
+
+    With `near`, `pages` holds the entries of the page table from `first_page` on.
+    """
+    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
+    start = m.var("start", slot)
+    for base in m.loop("base", words, step=WORD):
+        word = m.var("word")
+        with m.when(base + lane < words):
+            m.set(word, above[first + (base + lane)])
+        own = m.let("own", popc(word))
+        through = m.let("through", scan(own))
+        place = m.var("place", start + through - own)
+        for _ in m.repeat(word.differs(0)):
+            lowest = m.let("lowest", word & -word)
+            id = m.var("id", position + (base + lane) * WORD + (LAST_LANE - clz(lowest)))
+            with m.when(page_size > 0):
+                page, offset = _page_of(m, "page", inverse, page_size, id)
+                entry = m.var("entry")
+                with m.when(near):
+                    m.set(entry, pages[page - first_page])
+                with m.otherwise():
+                    m.set(entry, table[page])
+                m.set(id, entry * page_size + offset)
+            out[place] = id
+            m.set(place, place + 1)
+            m.set(word, word ^ lowest)
+        m.set(start, start + shuffle(through, LAST_LANE))
+
+
+@by_text
+def emit(
+    m, slot: Changes, indices: Writes, row, k, above, word, keep, position, block_table, max_pages, line, page_size, inverse,
+    pages, first_page, near, lane,
+):  # fmt: skip
+    """Write the ids of a batch's marked columns, ascending, from `slot` on; the slot moves behind them. `near` as above."""
+    out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
+    marks, ids = m.local("marks", keep), m.local("ids", keep)
+    words = above.part("words", word)
+    for j in m.loop("j", keep, unrolled=True):
+        marks[j] = words[j]
+    bit, own = m.let("bit", 1 << lane), m.let("own_position", position + lane)
+    for j in m.loop("j", keep, unrolled=True):
+        ids[j] = own + WORD * j
+    with m.when(page_size > 0):
+        offsets = m.local("offsets", keep)
+
+        def look_up(entries, first):
+            for j in m.loop("j", keep, unrolled=True):
+                page, offset = _page_of(m, "page", inverse, page_size, ids[j])
+                offsets[j] = offset
+                ids[j] = load_marked(entries.at(page - first), marks[j], bit)
+
+        with m.when(near):
+            look_up(pages, first_page)
+        with m.otherwise():
+            look_up(table, 0)
+        for j in m.loop("j", keep, unrolled=True):
+            ids[j] = ids[j] * page_size + offsets[j]
+    m.comment("A lane counts one word; the words' first slots then go to all lanes.")
+    own = m.var("own")
+    with m.when(lane < keep):
+        m.set(own, popc(words[lane]))
+    through = m.let("through", scan(own, keep))
+    first = m.let("first", (slot + through - own) * 4)
+    for j in m.loop("j", keep, unrolled=True):
+        place = m.let("place", shuffle(first, j) + popc(marks[j] & (bit - 1)) * 4)
+        m.do(store_marked(out.at(0), place, marks[j], bit, ids[j]))
+    m.set(slot, slot + shuffle(through, keep - 1))
+
+
+@by_text
+def count_marks(m, slot: Sets, sums, above, first, words, warp, lane):
+    """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive words each."""
+    own = _count_own(m, above, first, *_own_words(m, words, lane))
+    through = m.let("through", scan(own))
+    with m.when(lane.equals(LAST_LANE)):
+        sums[warp] = through
+    m.set(slot, through - own)
+
+
+@by_text
+def place_marks(m, placed, slot, sums, above, first, words, position, warp, lane):
+    """Positions of each warp's marked columns, ascending, behind those of lower warps and, by `slot`, of lower lanes."""
+    begin, end = _own_words(m, words, lane)
+    place = m.var("place", slot + _lower_warps(m, sums, warp, lane))
+    for i in m.loop("i", end, begin=begin):
+        word = m.var("word", above[first + i])
+        for _ in m.repeat(word.differs(0)):
+            lowest = m.let("lowest", word & -word)
+            placed[place] = position + i * WORD + (LAST_LANE - clz(lowest))
+            m.set(place, place + 1)
+            m.set(word, word ^ lowest)
+
+
+# A list of a sampled row
+
+
+@by_text
+def read_listed(m, found: Sets, counters):
+    """Keys that were listed, or for which there was no room."""
+    m.set(found, counters[LISTED])
+
+
+@by_text
+def key_entries(m, entries, total, counters, thread, threads, lane):
+    """Make the bit patterns of the first `total` list entries keys, and note the largest."""
+    largest = m.var("largest", 0, "uint32")
+    for i in m.loop("i", total, begin=thread, step=threads):
+        entry = m.let("entry", entries[i])
+        key = m.let("key", _key(m, canonical(_key_of(entry))))
+        entries[i] = make_pair(key, pair_low(entry))
+        m.set(largest, maximum(largest, key))
+    top = m.let("top", warp_most(largest))
+    with m.when(lane.equals(0)):
+        m.do(raise_to(counters.at(LARGEST), top))
+
+
+@by_text
+def read_largest(m, end: Sets, span: Sets, counters, bottom):
+    """The range from `bottom` to the largest key of the list."""
+    m.set(end, counters[LARGEST].to("uint32"))
+    m.set(span, end - bottom)
