@@ -191,7 +191,7 @@ class Printer:
         matrix, row, first = array.line or (array, None, 0)
         unsigned = isinstance(index, t.Expr) and index.dtype == "uint32"
         return {
-            "name": array.name, "index": self.value(index, outer), "matrix": matrix.name, "first": self.value(first, 4),
+            "name": array.name, "index": self.value(index, outer), "wide": array.wide, "matrix": matrix.name, "first": self.value(first, 4),
             "row": None if row is None else self.value(row), "unsigned": unsigned,
         }  # fmt: skip
 
@@ -329,8 +329,10 @@ class Printer:
             others = sum(k[0] == leaf.name for k in self._functions)
             self._functions[key] = leaf.name + (f"_{others + 1}" if others else "")
             parameters = [f for f in text.parameters if f]
+            sure = {s.name for s in text.statements if isinstance(s, t.Assign)}
             facts = SimpleNamespace(
                 name=self._functions[key], parameters=parameters, doc=_paragraphs(leaf.doc), body=body,
+                unset=[f for f in parameters if f.fresh and f.name not in sure],
                 results=[parameters[i].name for i in _where(text.parameters, leaf.results)],
             )  # fmt: skip
             self.functions.append(str(self._spelling.function(facts)).strip())
@@ -352,8 +354,8 @@ class Printer:
 
     def _line(self, s: threads.Line) -> Iterator[str]:
         yield from self._spell(
-            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row), pitch=self.value(s.pitch, 5),
-            first=self.value(s.first, 5),
+            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row, 5), pitch=self.value(s.pitch, 5),
+            first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 
     def _local(self, s: threads.Local) -> Iterator[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
+from ..device.text import lightning_indexer as walk
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
@@ -345,11 +346,10 @@ def _pages_of_warp(m: Recorder) -> int:
 
 def _start_decode(m: Recorder) -> None:
     """What does not depend on a length is fetched and worked out while the lengths are on their way."""
-    cta = m.block(0)
     for variable, initial in zip(WALK, (0, 0, 1, 0, 0, -1), strict=True):
         m.var(variable, initial)
     m.var("fresh", False, "bool")
-    leaf.place_when_even(m, SHARE.seq, SHARE.tile, SHARE.step, cta)
+    walk.place_when_even(m, SHARE.seq, SHARE.tile, SHARE.step)
     m.barriers_stand()
     # A kernel that waits with tensor memory in hand could keep the one before it from getting its own.
     dependent = not m.arch.tmem_columns
@@ -357,27 +357,27 @@ def _start_decode(m: Recorder) -> None:
         m.depend(launch=False)
     if m.k.queries == 1:
         length = m.var("early_length")
-        leaf.read_lengths(m, length)
+        walk.read_lengths(m, length)
     entry, ahead = m.var("entry"), m.var("ahead")
     with m.when(m.in_role("load")):
         m.comment("Garbage past a length: nothing follows an entry before the length is known.")
         row, last = m.let("row", minimum(SHARE.seq, m.dim("b") - 1)), m.dim("max_pages") - 1
         for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m) * SHARE.step)):
-            leaf.table_entries(m, to, row, tile, SHARE.step, last, pages=m.c.pages)
+            walk.table_entries(m, to, row, tile, SHARE.step, last, pages=m.c.pages)
     if dependent:
         m.launch_dependents()
     if m.k.queries == 1:
-        leaf.lengths_to_score(m, SHARE.need, length)
+        walk.lengths_to_score(m, SHARE.need, length)
     else:
-        leaf.keys_to_score(m, SHARE.need, m.lane)
-    walk = (SHARE.seq, SHARE.tile, SHARE.need, SHARE.turns, SHARE.step)
-    leaf.find_share(m, *walk, m.k.tile, cta, next_n=_next_n(m))
+        walk.keys_to_score(m, SHARE.need, m.lane)
+    share = (SHARE.seq, SHARE.tile, SHARE.need, SHARE.turns, SHARE.step)
+    walk.find_share(m, *share, m.k.tile, next_n=_next_n(m))
 
 
 def _tiles(m: Recorder) -> Iterator[Expr]:
     """The tiles of this CTA's share, each with its running number."""
     for it in m.loop("it", SHARE.turns):
-        leaf.next_tile(m, SHARE.fresh, it, SHARE.seq, SHARE.tile, SHARE.need, m.k.tile, next_n=_next_n(m))
+        walk.next_tile(m, SHARE.fresh, it, SHARE.seq, SHARE.tile, SHARE.need, m.k.tile, next_n=_next_n(m))
         yield it
         m.set(SHARE.tile, SHARE.tile + SHARE.step)
 
@@ -392,7 +392,7 @@ def _load_decode(m: Recorder) -> None:
             m.set(held, 0)
             with m.when(SHARE.step.equals(1)):
                 for to, tile in ((entry, SHARE.tile), (ahead, SHARE.tile + _pages_of_warp(m))):
-                    leaf.table_entries(m, to, SHARE.seq, tile, 1, last, pages=pages)
+                    walk.table_entries(m, to, SHARE.seq, tile, 1, last, pages=pages)
             count: Value = 1
             if k.queries > 1:
                 m.comment("The last product of an odd count scores its last query twice.")
@@ -414,10 +414,10 @@ def _load_decode(m: Recorder) -> None:
             m.set(held, 0)
             m.set(entry, ahead)
             tile = SHARE.tile + _pages_of_warp(m) * SHARE.step
-            leaf.table_entries(m, ahead, SHARE.seq, tile, SHARE.step, last, pages=pages)
+            walk.table_entries(m, ahead, SHARE.seq, tile, SHARE.step, last, pages=m.c.pages)
         keys = m.acquire("keys", it)
         for p in m.loop("p", pages, unrolled=True):
-            leaf.entry_of(m, page, entry, held * pages + minimum(p, last - SHARE.tile * pages))
+            walk.entry_of(m, page, entry, held * pages + minimum(p, last - SHARE.tile * pages))
             m.bulk(
                 keys.keys.part(p * PAGE, PAGE),
                 Box("key_map", (page * PAGE_ROWS, 0)),

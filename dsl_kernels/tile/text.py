@@ -680,7 +680,8 @@ class Recorder:
         warp: this thread's warp within the CTA; one text runs for all of them, so no branch may depend on it.
         replica: which of the role's replicas this is.
         given: by name, what a call of a leaf may leave out: operands, sizes and scalars of the kernel, `thread`, `lane`.
-        known: what a call of a leaf by its text may leave out too: knobs, constants, buffers outside of pipelines, `warp`.
+        known: what a call of a leaf by its text may leave out too: knobs, constants, buffers outside of pipelines, `warp`;
+            not what the leaf sets.
     """
 
     def __init__(
@@ -707,7 +708,8 @@ class Recorder:
                     self.dim(spec.name) if spec.dtype == "int32" else self.scalar(spec.name)
                 )
         staged = {name for pipe in schedule.pipelines for name in pipe.buffers}
-        buffers = {b.name: self.buffer(b.name) for b in schedule.buffers if b.name not in staged}
+        own = (b.name for b in schedule.buffers if b.role in (None, role))
+        buffers = {text: self.buffer(text) for text in own if text not in staged}
         axes = {axis: name(axis) for axis in schedule.axes}
         self.known = {**axes, **vars(knobs), **schedule.constants, **buffers, "warp": self.warp} | self.given
         self.statements: list[Statement] = []
@@ -995,7 +997,9 @@ class Recorder:
         parameters = [parameter for parameter, _ in called.parameters]
         known = dict(named or {})
         if known or len(arguments) != len(parameters):
-            known = {**(self.given if called.text is None else self.known), **known}
+            own = {parameters[position] for position in called.results}
+            wide = {key: value for key, value in self.known.items() if key not in own}
+            known = {**(self.given if called.text is None else wide), **known}
         rest = [parameter for parameter in parameters if parameter not in known]
         wrong = [parameter for parameter in named or () if parameter not in parameters]
         if wrong or len(arguments) != len(rest):

@@ -54,6 +54,7 @@ class Array:
     size: int
     recorder: LeafRecorder = field(repr=False)
     line: tuple[Array, Value | None, Value] | None = None
+    wide: bool = True
 
     def __getitem__(self, index: Value) -> Expr:
         return Expr("element", (self, index), self.dtype)
@@ -73,10 +74,13 @@ class Array:
         """Store registers as the group of that number."""
         self.recorder.say(Vector(registers, self, group, True))
 
-    def row(self, title: str, row: Value, pitch: Value, first: Value = 0) -> Array:
-        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long."""
-        self.recorder.say(Line(title, self, row, pitch, first))
-        return replace(self, name=title, line=(self, row, first))
+    def row(self, title: str, row: Value, pitch: Value, first: Value = 0, *, wide: bool = True) -> Array:
+        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long.
+
+        One that is not `wide` has less than 2**31 elements.
+        """
+        self.recorder.say(Line(title, self, row, pitch, first, wide))
+        return replace(self, name=title, line=(self, row, first), wide=wide)
 
     def part(self, title: str, first: Value) -> Array:
         """What lies from element `first` on."""
@@ -112,6 +116,7 @@ class Line:
     row: Value | None
     pitch: Value
     first: Value
+    wide: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +278,11 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def _begin(name: str) -> str:
+    """Where the scope of threads keeps at which element a part of an array begins, for each."""
+    return f"begin of {name}"
+
+
 @dataclass(frozen=True)
 class Place:
     """Where elements lie: one tensor, or one a CTA of the group, and an index a thread."""
@@ -375,7 +385,7 @@ class Threads:
     def _place(self, array: Array, index: Any) -> Place:
         memory = self.scope[array.name]
         if array.line is not None:
-            index = index + self.value(array.line[2])
+            index = index + self.scope[_begin(array.name)]
         flat = memory if isinstance(memory, list) else memory.view(-1)
         return Place(flat, self.spread(index), array.name)
 
@@ -421,8 +431,11 @@ class Threads:
                 )
                 self._put(Put(*pair))
         elif isinstance(s, Line):
-            whole = self.scope[s.array.name]
-            self.scope[s.name] = whole if s.row is None else whole[self._alike(s.row)]
+            whole, first = self.scope[s.array.name], self.value(s.first)
+            self.scope[s.name] = whole
+            self.scope[_begin(s.name)] = (
+                first if s.row is None else first + self.value(s.row) * whole.shape[1]
+            )
         elif isinstance(s, Local):
             shape = (self.count, s.array.size)
             self.scope[s.array.name] = torch.full(shape, 0x7F7F7F7F, dtype=torch.int64)
@@ -446,10 +459,6 @@ class Threads:
         own.run(text.statements)
         for i in s.leaf.results:
             self._set(s.arguments[i].args[0], own.scope.get(s.leaf.parameters[i][0], 0))
-
-    def _alike(self, value: Value) -> int:
-        """A number that all threads at this place have."""
-        return int(self.spread(self.value(value))[self.active][0])
 
     def _put(self, s: Put) -> None:
         index, value = self.value(s.index), self.spread(self.value(s.value))

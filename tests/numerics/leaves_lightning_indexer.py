@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from leaf_probes import Probe, accumulators, alike, case, straight, warps_and_lanes
 
+from dsl_kernels.device.text import lightning_indexer as walk
 from dsl_kernels.device.torch import lightning_indexer as indexer
 from dsl_kernels.tile.lang import Mma
 
@@ -20,40 +21,41 @@ def _lengths(p: Probe, b: int = 20, next_n: int = 3, most: int = 99, skip_below:
     )
 
 
-@case(indexer.place_when_even, b=(1, 7, 40))
+@case(walk.place_when_even, b=(1, 7, 40))
 def place_when_even(p: Probe, b: int) -> None:
     results = [p.var(text, None, out=True) for text in ("seq", "tile", "step")]
     p.call(*results, p.dim("b", b), p.dim("cta", 25), p.dim("ctas", 33))
 
 
-@case(indexer.read_lengths, b=(20, 40))
+@case(walk.read_lengths, b=(20, 40))
 def read_lengths(p: Probe, b: int) -> None:
     lens = p.operand("seq_lens", p.integers(0, 99, b, 1))
     p.call(p.var("length", None, out=True, each="lane"), lens, p.dim("b", b), p.lane)
 
 
-@case(indexer.lengths_to_score)
+@case(walk.lengths_to_score)
 def lengths_to_score(p: Probe) -> None:
     length = p.var("length", p.integers(0, 99, 32), each="lane")
     p.call(p.var("need", None, out=True, each="lane"), length, p.dim("b", 20), p.dim("skip_below", 30), p.lane)  # fmt: skip
 
 
-@case(indexer.keys_to_score)
+@case(walk.keys_to_score)
 def keys_to_score(p: Probe) -> None:
     p.call(p.var("need", None, out=True, each="lane"), *_lengths(p), p.lane)
 
 
-@case(indexer.find_share, deal=("lone", "even", "shares", "many"))
+@case(walk.find_share, deal=("lone", "even", "shares", "many"))
 def find_share(p: Probe, deal: str) -> None:
     b, next_n, keys, ctas, cta = {"lone": 1, "even": 3, "shares": 13, "many": 50}[deal], 2, 64, 24, 17
     most = 4000
     lens = p.integers(most - 200 if deal == "even" else 1, most, b, next_n)
-    seq, tile, step = indexer.place_when_even.torch(b, cta, ctas)
-    need = indexer.keys_to_score.torch(lens, b, next_n, 30, None)
+    step = max(ctas // b, 1)
+    seq, tile, longest = cta // step, cta % step, torch.zeros(32, dtype=torch.int32)
+    longest[:b] = torch.where(lens > 30, lens, 0).amax(dim=1)[:32]
     given = [
         p.var("seq", seq, out=True),
         p.var("tile", tile, out=True),
-        p.var("need", need, out=True, each="lane"),
+        p.var("need", longest, out=True, each="lane"),
         p.var("turns", None, out=True),
         p.var("step", step, out=True),
     ]
@@ -63,7 +65,7 @@ def find_share(p: Probe, deal: str) -> None:
     )  # fmt: skip
 
 
-@case(indexer.next_tile, it=(0, 3), tile=(1, 2))
+@case(walk.next_tile, it=(0, 3), tile=(1, 2))
 def next_tile(p: Probe, it: int, tile: int) -> None:
     lens = torch.tensor([[128, 70], [10, 20], [0, 29], [31, 5], [400, 3]], dtype=torch.int32)
     given = [
@@ -77,10 +79,12 @@ def next_tile(p: Probe, it: int, tile: int) -> None:
     )  # fmt: skip
 
 
-@case(indexer.table_entries)
+@case(walk.table_entries)
 def table_entries(p: Probe) -> None:
     table = p.operand("block_table", p.integers(0, 999, 5, 100))
-    sizes = [p.dim(text, value) for text, value in (("max_pages", 100), ("row", 3), ("tile", 7), ("step", 3))]
+    sizes = [
+        p.dim(text, value) for text, value in (("max_pages", 100), ("row", 3), ("first", 7), ("step", 3))
+    ]
     p.call(
         p.var("entry", None, out=True, each="lane"),
         table,
@@ -91,7 +95,7 @@ def table_entries(p: Probe) -> None:
     )
 
 
-@case(indexer.entry_of)
+@case(walk.entry_of)
 def entry_of(p: Probe) -> None:
     entry = p.var("entry", p.integers(0, 999, 32), each="lane")
     p.call(p.var("page", None, out=True), entry, p.dim("place", 19))

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from dsl_kernels import variants
-from dsl_kernels.device.torch import topk_selector as leaf
+from dsl_kernels.device.text import topk_selector as leaf
 from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
@@ -75,15 +75,15 @@ def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant
 @pytest.fixture
 def passes() -> Iterator[list[int]]:
     """Grows with each batch of a row that is marked from the histogram."""
-    found, meaning = [], leaf.collect.torch
+    found, meaning = [], leaf.collect.text
 
     def counted(*arguments: object) -> object:
         found.append(1)
         return meaning(*arguments)
 
-    object.__setattr__(leaf.collect, "torch", counted)
+    object.__setattr__(leaf.collect, "text", counted)
     yield found
-    object.__setattr__(leaf.collect, "torch", meaning)
+    object.__setattr__(leaf.collect, "text", meaning)
 
 
 @pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)

@@ -72,6 +72,10 @@ def warp_sum(value):
     return cute.arch.warp_redux_sync(value, "add")
 
 
+def warp_max(value):
+    return cute.arch.warp_redux_sync(value, "max")
+
+
 def warp_most(value):
     return cute.arch.inline_ptx(
         "redux.sync.max.u32 {$w0}, {$r0}, -1;", write_only_types=[Uint32], read_only_args=[value]

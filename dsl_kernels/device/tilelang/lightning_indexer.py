@@ -28,9 +28,12 @@ def share_size(total, part, parts):
     return T.truncdiv(total, parts) + T.if_then_else(part < T.truncmod(total, parts), 1, 0)
 
 
-def weighted_relu(score, weight):
-    """One head's part of a logit; a key's scale is positive, so it may follow the sum over heads."""
-    return T.max(score, 0.0) * weight
+def quotient(count, size):
+    return T.truncdiv(count, size)
+
+
+def shuffle_length(length, lane):
+    return length
 
 
 @T.macro
@@ -46,33 +49,6 @@ def needed(seq_lens, b, next_n, skip_below, seq):
 
 
 @T.macro
-def keys_to_score(need: T.Ref, seq_lens, b, next_n, skip_below, seq):
-    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
-    # Assigning a T.Ref parameter stores into the caller's variable.
-    need = needed(seq_lens, b, next_n, skip_below, seq)  # noqa: F841
-
-
-@T.macro
-def read_lengths(length: T.Ref, seq_lens, b, lane):
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
-    length = seq_lens[T.min(lane, b - 1), 0]  # noqa: F841
-
-
-@T.macro
-def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
-    """What the lanes' sequences have to score, from their lengths."""
-    need = T.if_then_else((lane < b) & (length > skip_below), length, 0)  # noqa: F841
-
-
-@T.macro
-def place_when_even(seq: T.Ref, tile: T.Ref, step: T.Ref, b, cta, ctas):
-    """When tiles are dealt evenly, a sequence has `step` CTAs, and this one starts at `tile` of sequence `seq`."""
-    step = T.max(T.truncdiv(ctas, b), 1)
-    seq = T.truncdiv(cta, step)  # noqa: F841
-    tile = T.truncmod(cta, step)  # noqa: F841
-
-
-@T.macro
 def warp_prefix_sum(value, lane):
     """Inclusive prefix sum over the lanes of a warp."""
     upto = T.alloc_var("int32", init=0)
@@ -85,26 +61,9 @@ def warp_prefix_sum(value, lane):
 
 @T.macro
 def find_share(
-    seq: T.Ref,
-    tile: T.Ref,
-    need: T.Ref,
-    turns: T.Ref,
-    step: T.Ref,
-    seq_lens,
-    b,
-    next_n,
-    skip_below,
-    keys,
-    cta,
-    ctas,
-    lane,
-):
-    """Which key tiles this CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
-
-    Every warp works it out for itself, 32 sequences at a time, so nothing has to be planned on the host. Given are
-    place_when_even and what the first 32 sequences have to score, one a lane; what comes back is that of `seq`. Tiles
-    are dealt evenly where that leaves no CTA with more of them than contiguous equal shares of all tiles would.
-    """
+    seq: T.Ref, tile: T.Ref, need: T.Ref, turns: T.Ref, step: T.Ref, seq_lens, b, next_n, skip_below, keys, cta, ctas, lane
+):  # fmt: skip
+    """Without the text's way of its own for one sequence: TileLang's division makes more of it than it spares."""
     tiles = T.alloc_var("int32", init=0)
     total = T.alloc_var("int32", init=0)
     longest = T.alloc_var("int32", init=0)
@@ -145,6 +104,21 @@ def find_share(
 
 
 @T.macro
+def place_when_even(seq: T.Ref, tile: T.Ref, step: T.Ref, b, cta, ctas):
+    """When tiles are dealt evenly, a sequence has `step` CTAs, and this one starts at `tile` of sequence `seq`."""
+    step = T.max(T.truncdiv(ctas, b), 1)
+    seq = T.truncdiv(cta, step)  # noqa: F841
+    tile = T.truncmod(cta, step)  # noqa: F841
+
+
+@T.macro
+def keys_to_score(need: T.Ref, seq_lens, b, next_n, skip_below, seq):
+    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
+    # Assigning a T.Ref parameter stores into the caller's variable.
+    need = needed(seq_lens, b, next_n, skip_below, seq)  # noqa: F841
+
+
+@T.macro
 def next_tile(fresh: T.Ref, it, seq: T.Ref, tile: T.Ref, need: T.Ref, seq_lens, b, next_n, skip_below, keys):
     """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
 
@@ -157,21 +131,9 @@ def next_tile(fresh: T.Ref, it, seq: T.Ref, tile: T.Ref, need: T.Ref, seq_lens, 
         need = needed(seq_lens, b, next_n, skip_below, seq)
 
 
-@T.macro
-def table_entries(entry: T.Ref, block_table, max_pages, row, tile, step, pages, last, lane):
-    """This lane's entry of a row of the block table, for 32 / pages tiles from `tile` on, `step` apart.
-
-    Entries past `last` are not read; lanes that want one get that of `last`.
-    """
-    entry = block_table[  # noqa: F841
-        row, T.min((tile + T.truncdiv(lane, pages) * step) * pages + T.truncmod(lane, pages), last)
-    ]
-
-
-@T.macro
-def entry_of(page: T.Ref, entry, place):
-    """The entry that lane `place` holds."""
-    page = T.shfl_sync(entry, place)  # noqa: F841
+def weighted_relu(score, weight):
+    """One head's part of a logit; a key's scale is positive, so it may follow the sum over heads."""
+    return T.max(score, 0.0) * weight
 
 
 @T.macro

@@ -13,6 +13,7 @@ namespace warps {
 constexpr unsigned ALL = 0xFFFFFFFFu;
 
 __device__ __forceinline__ int warp_sum(int value) { return __reduce_add_sync(ALL, value); }
+__device__ __forceinline__ int warp_max(int value) { return __reduce_max_sync(ALL, value); }
 __device__ __forceinline__ int ballot(bool yes) { return __ballot_sync(ALL, yes); }
 __device__ __forceinline__ bool any_lane(bool yes) { return __any_sync(ALL, yes); }
 __device__ __forceinline__ int shuffle(int value, int lane) { return __shfl_sync(ALL, value, lane); }
@@ -80,6 +81,7 @@ ballot = external("int32", "warps::ballot")
 any_lane = external("bool", "warps::any_lane")
 shuffle = external("int32", "warps::shuffle")
 warp_sum = external("int32", "warps::warp_sum")
+warp_max = external("int32", "warps::warp_max")
 
 
 def scan(value, lanes=32):

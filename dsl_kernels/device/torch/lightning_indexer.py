@@ -11,153 +11,37 @@ from typing import Any
 import torch
 
 from ...problems.topk_selector import first_digits
-from ...tile.text import Changes, Sets, Writes, leaf
+from ...tile.text import Sets, Writes, leaf
+from ...tile.threads import Function
 
 WARP = 32
-
-
-def _lanes() -> torch.Tensor:
-    return torch.arange(WARP, device="cpu")
 
 
 def ceildiv(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def share_begin(total: int, part: int, parts: int) -> int:
-    """First unit of share `part` when `total` units are dealt to `parts` shares, sizes within one."""
-    return part * (total // parts) + min(part, total % parts)
+quotient = Function("quotient", "int32", lambda count, size: count // size)
+"""How often a size goes into a count below 2**21."""
+
+shuffle_length = Function("shuffle_length", "int32", lambda length, lane: length)
+"""A lane's own value, behind whatever stands before it: a compiler moves no shuffle."""
+
+share_begin = Function(
+    "share_begin", "int32", lambda total, part, parts: part * (total // parts) + _least(part, total % parts)
+)
+"""First unit of share `part` when `total` units are dealt to `parts` shares, sizes within one."""
+
+share_size = Function(
+    "share_size",
+    "int32",
+    lambda total, part, parts: total // parts + (torch.as_tensor(part) < total % parts).long(),
+)
+"""Units in share `part`."""
 
 
-def share_size(total: int, part: int, parts: int) -> int:
-    """Units in share `part`."""
-    return total // parts + int(part < total % parts)
-
-
-def _need(seq_lens: Any, b: int, next_n: int, skip_below: int, sequence: int) -> int:
-    """Longest prefix of a sequence that one of its queries has to score; 0 past the batch."""
-    if sequence >= b:
-        return 0
-    return max([0, *(length for length in seq_lens[sequence, :next_n].tolist() if length > skip_below)])
-
-
-def _even(b: int, cta: int, ctas: int) -> tuple[int, int, int]:
-    group = max(ctas // b, 1) if b > 1 else ctas
-    return cta // group, cta % group, group
-
-
-@leaf
-def place_when_even(seq: Sets, tile: Sets, step: Sets, b: int, cta: int, ctas: int) -> Any:
-    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in turn."""
-    return _even(b, cta, ctas)
-
-
-@leaf
-def read_lengths(length: Sets, seq_lens: Any, b: int, lane: Any) -> Any:
-    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
-    return seq_lens[_lanes().clamp(max=b - 1), 0]
-
-
-@leaf
-def lengths_to_score(need: Sets, length: Any, b: int, skip_below: int, lane: Any) -> Any:
-    """What the lanes' sequences have to score, from their lengths."""
-    lanes = _lanes()
-    return torch.where((lanes < b) & (length > skip_below), length, 0)
-
-
-@leaf
-def keys_to_score(need: Sets, seq_lens: Any, b: int, next_n: int, skip_below: int, sequence: Any) -> Any:
-    """Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past the batch."""
-    needs = [_need(seq_lens, b, next_n, skip_below, lane) for lane in range(WARP)]
-    return torch.tensor(needs, dtype=torch.int32, device=seq_lens.device)
-
-
-@leaf
-def find_share(
-    seq: Changes,
-    tile: Changes,
-    need: Changes,
-    turns: Sets,
-    step: Changes,
-    seq_lens: Any,
-    b: int,
-    next_n: int,
-    skip_below: int,
-    keys: int,
-    cta: int,
-    ctas: int,
-    lane: Any,
-) -> Any:
-    """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
-
-    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back is that of `seq`.
-    Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares of all tiles, end to end, would;
-    otherwise in such shares.
-    """
-    needs = [_need(seq_lens, b, next_n, skip_below, sequence) for sequence in range(b)]
-    tiles = [ceildiv(length, keys) for length in needs]
-    if b == 1:
-        return seq, tile, needs[0], share_size(tiles[0], cta, ctas), step
-    if b <= ctas and max(tiles) <= ceildiv(sum(tiles), ctas) * step:
-        length = needs[seq] if seq < b else 0
-        return seq, tile, length, max(0, ceildiv(ceildiv(length, keys) - tile, step)), step
-    place, turns = share_begin(sum(tiles), cta, ctas), share_size(sum(tiles), cta, ctas)
-    seq = 0
-    while turns and place >= tiles[seq]:
-        place -= tiles[seq]
-        seq += 1
-    return seq, place, needs[seq], turns, 1
-
-
-@leaf
-def next_tile(
-    fresh: Sets,
-    it: int,
-    seq: Changes,
-    tile: Changes,
-    need: Changes,
-    seq_lens: Any,
-    b: int,
-    next_n: int,
-    skip_below: int,
-    keys: int,
-) -> Any:
-    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to score.
-
-    `fresh` tells whether this tile is the share's first one of its sequence.
-    """
-    fresh = it == 0 or tile * keys >= need
-    while tile * keys >= need:
-        seq, tile = seq + 1, 0
-        need = _need(seq_lens, b, next_n, skip_below, seq)
-    return fresh, seq, tile, need
-
-
-@leaf
-def table_entries(
-    entry: Sets,
-    block_table: Any,
-    max_pages: int,
-    row: int,
-    tile: int,
-    step: int,
-    pages: int,
-    last: int,
-    lane: Any,
-) -> Any:
-    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step` apart.
-
-    Entries past `last` are not read; lanes that want one get that of `last`.
-    """
-    lanes = _lanes()
-    places = (tile + lanes // pages * step) * pages + lanes % pages
-    return block_table.reshape(-1)[row * max_pages + places.clamp(max=last)]
-
-
-@leaf
-def entry_of(page: Sets, entry: Any, place: int) -> Any:
-    """The entry that lane `place` holds."""
-    return int(entry[place])
+def _least(a: Any, b: Any) -> torch.Tensor:
+    return torch.minimum(torch.as_tensor(a), torch.as_tensor(b))
 
 
 @leaf
@@ -267,10 +151,10 @@ def find_tiles(
     windows = [_window(k_start, k_end, row + i, s, skv, skip_below) for i in range(rows)]
     live = [window for window in windows if window[1] > window[0]]
     if not live:
-        return share_begin(0, split, splits), share_size(0, split, splits)
+        return 0, 0
     low = min(begin for begin, _ in live) // keys
     tiles = ceildiv(max(end for _, end in live), keys) - low
-    return low + share_begin(tiles, split, splits), share_size(tiles, split, splits)
+    return low + int(share_begin.torch(tiles, split, splits)), int(share_size.torch(tiles, split, splits))
 
 
 @leaf

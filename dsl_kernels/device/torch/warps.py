@@ -73,6 +73,11 @@ warp_sum = Function(
 )
 """The sum over the lanes of a warp."""
 
+warp_max = Function(
+    "warp_max", "int32", lambda t, value: t.by_warp(value).amax(dim=1).repeat_interleave(WARP), joint=True
+)
+"""The greatest int32 in the lanes of a warp, none of them negative."""
+
 warp_most = Function(
     "warp_most", "uint32", lambda t, value: t.by_warp(value).amax(dim=1).repeat_interleave(WARP), joint=True
 )

@@ -54,7 +54,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, tcgen05
+from dsl_kernels.device.cutedsl import bulk, tcgen05, warps
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -116,6 +116,161 @@ class Shared:
 
 
 @cute.jit
+def place_when_even(b, cta, ctas):
+    """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles
+    in turn.
+    """
+    seq = Int32(0)
+    tile = cta
+    step = ctas
+    if b > 1:
+        step = cutlass.max(leaf.quotient(ctas, b), 1)
+        seq = leaf.quotient(cta, step)
+        tile = cta - seq * step
+    return seq, tile, step
+
+
+@cute.jit
+def read_lengths(seq_lens, b, lane):
+    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    lengths = cutlass.min(lane, b - 1) * 1
+    length = seq_lens[lengths + 0]
+    return length
+
+
+@cute.jit
+def table_entries(block_table, max_pages, row, first, step, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    line = row * max_pages
+    entry = block_table[
+        line + cutlass.min((first + lane // TILE_PAGES * step) * TILE_PAGES + lane % TILE_PAGES, last)
+    ]
+    return entry
+
+
+@cute.jit
+def lengths_to_score(length, b, skip_below, lane):
+    """What the lanes' sequences have to score, from their lengths."""
+    known = leaf.shuffle_length(length, lane)
+    need = cutlass.select_((lane < b) & (known > skip_below), known, 0)
+    return need
+
+
+@cute.jit
+def find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane):
+    """Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
+
+    Given are place_when_even and keys_to_score of the first 32 sequences, one a lane; what comes back
+    is that of `seq`. Dealt evenly where that leaves no CTA with more tiles than contiguous equal shares
+    of all tiles, end to end, would; otherwise in such shares.
+    """
+    turns = Int32(0)
+    if b == 1:
+        need = warps.shuffle(need, 0)
+        turns = leaf.share_size(leaf.ceildiv(need, TILE), cta, ctas)
+    else:
+        total = Int32(leaf.ceildiv(need, TILE))
+        longest = Int32(total)
+        for c in cutlass.range(1, leaf.ceildiv(b, 32), 1, unroll=1):
+            sequence = c * 32 + lane
+            lengths = cutlass.min(sequence, b - 1) * 1
+            most_keys = Int32(0)
+            for i in cutlass.range(1, unroll=1):
+                length = seq_lens[lengths + i]
+                most_keys = cutlass.max(most_keys, cutlass.select_(length > skip_below, length, 0))
+            tiles = leaf.ceildiv(cutlass.select_(sequence < b, most_keys, 0), TILE)
+            total = total + tiles
+            longest = cutlass.max(longest, tiles)
+        total = warps.warp_sum(total)
+        longest = warps.warp_max(longest)
+        if (b <= ctas) & (longest <= leaf.ceildiv(total, ctas) * step):
+            if seq < 32:
+                need = warps.shuffle(need, seq)
+            else:
+                lengths = cutlass.min(seq, b - 1) * 1
+                most_keys = Int32(0)
+                for i in cutlass.range(1, unroll=1):
+                    length = seq_lens[lengths + i]
+                    most_keys = cutlass.max(most_keys, cutlass.select_(length > skip_below, length, 0))
+                need = cutlass.select_(seq < b, most_keys, 0)
+            turns = leaf.quotient(leaf.ceildiv(need, TILE) - tile + step - 1, step)
+        else:
+            begin = leaf.share_begin(total, cta, ctas)
+            turns = leaf.share_size(total, cta, ctas)
+            step = Int32(1)
+            before = Int32(0)
+            batch = Int32(0)
+            searching = Boolean(turns > 0)
+            while searching:
+                if batch > 0:
+                    sequence = batch * 32 + lane
+                    lengths = cutlass.min(sequence, b - 1) * 1
+                    most_keys = Int32(0)
+                    for i in cutlass.range(1, unroll=1):
+                        length = seq_lens[lengths + i]
+                        most_keys = cutlass.max(most_keys, cutlass.select_(length > skip_below, length, 0))
+                    need = cutlass.select_(sequence < b, most_keys, 0)
+                tiles = leaf.ceildiv(need, TILE)
+                upto = before + warps.scan(tiles)
+                hit = warps.ballot((upto > begin) & (upto - tiles <= begin))
+                before = warps.shuffle(upto, 31)
+                if hit != 0:
+                    # The shares are in order, so one lane at most owns this one's first tile.
+                    owner = 31 - warps.clz(hit)
+                    seq = batch * 32 + owner
+                    tile = begin - warps.shuffle(upto - tiles, owner)
+                    need = warps.shuffle(need, owner)
+                    searching = Boolean(False)
+                batch = batch + 1
+    return seq, tile, need, turns, step
+
+
+@cute.jit
+def next_tile(it, seq, tile, need, seq_lens, b, skip_below):
+    """Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
+    score.
+
+    `fresh` tells whether this tile is the share's first one of its sequence.
+    """
+    fresh = (it == 0) | (tile * TILE >= need)
+    while tile * TILE >= need:
+        seq = seq + 1
+        tile = Int32(0)
+        lengths = cutlass.min(seq, b - 1) * 1
+        most_keys = Int32(0)
+        for i in cutlass.range(1, unroll=1):
+            length = seq_lens[lengths + i]
+            most_keys = cutlass.max(most_keys, cutlass.select_(length > skip_below, length, 0))
+        need = cutlass.select_(seq < b, most_keys, 0)
+    return fresh, seq, tile, need
+
+
+@cute.jit
+def table_entries_2(block_table, max_pages, row, first, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    line = row * max_pages
+    entry = block_table[
+        line + cutlass.min((first + lane // TILE_PAGES) * TILE_PAGES + lane % TILE_PAGES, last)
+    ]
+    return entry
+
+
+@cute.jit
+def entry_of(entry, place):
+    """The entry that lane `place` holds."""
+    page = warps.shuffle(entry, place)
+    return page
+
+
+@cute.jit
 def score_0(
     seq_lens: cute.Pointer, logits: cute.Pointer, skip_below: Int32, b: Int32, next_n: Int32, stride: Int32,
     key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer, keys_full: cute.Pointer,
@@ -132,9 +287,7 @@ def score_0(
     worker = thread
     use = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
-        # score.
-        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, skip_below)
         if fresh:
             if it > 0:
                 cute.arch.sync_warp()
@@ -188,18 +341,14 @@ def load(
     held = Int32(0)
     page = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
-        # score.
-        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, skip_below)
         last = leaf.ceildiv(need, PAGE) - 1
         if fresh:
             turn = turn + 1
             held = Int32(0)
             if step == 1:
-                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
-                # on, `step` apart.
-                entry = leaf.table_entries(block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
-                ahead = leaf.table_entries(block_table, max_pages, seq, tile + 16, 1, TILE_PAGES, last, lane)
+                entry = table_entries_2(block_table, max_pages, seq, tile, last, lane)
+                ahead = table_entries_2(block_table, max_pages, seq, tile + 16, last, lane)
             cute.arch.mbarrier_wait(queries_empty + turn % 2, ((turn // 2) & 1) ^ 1)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(queries_full + turn % 2, HEADS * (INDEX_DIM + 4))
@@ -217,15 +366,12 @@ def load(
         if held == 16:
             held = Int32(0)
             entry = ahead
-            ahead = leaf.table_entries(
-                block_table, max_pages, seq, tile + 16 * step, step, TILE_PAGES, last, lane
-            )
+            ahead = table_entries(block_table, max_pages, seq, tile + 16 * step, step, last, lane)
         cute.arch.mbarrier_wait(keys_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(keys_full + it % STAGES, TILE * INDEX_DIM + TILE * 4)
         for p in cutlass.range_constexpr(TILE_PAGES):
-            # The entry that lane `place` holds.
-            page = leaf.entry_of(entry, held * TILE_PAGES + cutlass.min(p, last - tile * TILE_PAGES))
+            page = entry_of(entry, held * TILE_PAGES + cutlass.min(p, last - tile * TILE_PAGES))
             bulk.load_box(
                 key_map, key_map_coords, (page * PAGE_ROWS, 0), (PAGE, INDEX_DIM),
                 keys + (it % STAGES * (TILE * INDEX_DIM) + p * PAGE * INDEX_DIM), keys_full + it % STAGES
@@ -251,9 +397,7 @@ def mma(
     score_b = SCORE.operand_b(queries, HEADS, INDEX_DIM, 2, 128)
     fill_0 = Int32(0)
     for it in cutlass.range(turns, unroll=1):
-        # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
-        # score.
-        fresh, seq, tile, need = leaf.next_tile(it, seq, tile, need, seq_lens, b, 1, skip_below, TILE)
+        fresh, seq, tile, need = next_tile(it, seq, tile, need, seq_lens, b, skip_below)
         if fresh:
             if it > 0:
                 with cute.arch.elect_one():
@@ -307,9 +451,7 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q1_t128_st8_c1_e0(
     turns = Int32(0)
     turn = Int32(-1)
     fresh = Boolean(False)
-    # Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in
-    # turn.
-    seq, tile, step = leaf.place_when_even(b, cta, ctas)
+    seq, tile, step = place_when_even(b, cta, ctas)
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):
@@ -335,25 +477,16 @@ def lightning_indexer__cutedsl_sm100a__decode_h32_q1_t128_st8_c1_e0(
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
     early_length = Int32(0)
-    # The lengths of the first 32 sequences, one a lane; the last one past the batch.
-    early_length = leaf.read_lengths(seq_lens, b, lane)
+    early_length = read_lengths(seq_lens, b, lane)
     entry = Int32(0)
     ahead = Int32(0)
     if warp == 4:
         # Garbage past a length: nothing follows an entry before the length is known.
         row = cutlass.min(seq, b - 1)
-        # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile` on, `step`
-        # apart.
-        entry = leaf.table_entries(block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane)
-        ahead = leaf.table_entries(
-            block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1, lane
-        )
-    # What the lanes' sequences have to score, from their lengths.
-    need = leaf.lengths_to_score(early_length, b, skip_below, lane)
-    # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
-    seq, tile, need, turns, step = leaf.find_share(
-        seq, tile, need, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane
-    )
+        entry = table_entries(block_table, max_pages, row, tile, step, max_pages - 1, lane)
+        ahead = table_entries(block_table, max_pages, row, tile + 16 * step, step, max_pages - 1, lane)
+    need = lengths_to_score(early_length, b, skip_below, lane)
+    seq, tile, need, turns, step = find_share(seq, tile, need, step, seq_lens, b, skip_below, cta, ctas, lane)
     if warp < 4:
         score_0(
             seq_lens, logits, skip_below, b, next_n, stride, key_scales, head_weights, tmem, keys_full,

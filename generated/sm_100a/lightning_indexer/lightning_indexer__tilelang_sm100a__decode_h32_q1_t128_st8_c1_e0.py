@@ -52,6 +52,7 @@ import tilelang.language as T
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.tilelang import warps
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -65,6 +66,51 @@ COLUMNS = 32
 PAGE = 64
 PAGE_ROWS = 66
 SCALE_WORD = 2048
+
+
+@T.macro
+def read_lengths(length: T.Ref, seq_lens, b, lane):
+    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    length = seq_lens[T.min(lane, b - 1), 0]
+
+
+@T.macro
+def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    entry = block_table[
+        row,
+        T.min((first + T.truncdiv(lane, TILE_PAGES) * step) * TILE_PAGES + T.truncmod(lane, TILE_PAGES), last)
+    ]
+
+
+@T.macro
+def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
+    """What the lanes' sequences have to score, from their lengths."""
+    known = leaf.shuffle_length(length, lane)
+    need = T.if_then_else((lane < b) & (known > skip_below), known, 0)
+
+
+@T.macro
+def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    entry = block_table[
+        row, T.min((first + T.truncdiv(lane, TILE_PAGES)) * TILE_PAGES + T.truncmod(lane, TILE_PAGES), last)
+    ]
+
+
+@T.macro
+def entry_of(page: T.Ref, entry, place):
+    """The entry that lane `place` holds."""
+    page = warps.shuffle(entry, place)
+
 
 @T.macro
 def score_0(
@@ -142,10 +188,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
-                # on, `step` apart.
-                leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
-                leaf.table_entries(ahead, block_table, max_pages, seq, tile + 16, 1, TILE_PAGES, last, lane)
+                table_entries_2(entry, block_table, max_pages, seq, tile, last, lane)
+                table_entries_2(ahead, block_table, max_pages, seq, tile + 16, last, lane)
             T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
             for i in T.serial(1):
                 T.tma_copy(
@@ -160,13 +204,10 @@ def load(
         if held == 16:
             held = 0
             entry = ahead
-            leaf.table_entries(
-                ahead, block_table, max_pages, seq, tile + 16 * step, step, TILE_PAGES, last, lane
-            )
+            table_entries(ahead, block_table, max_pages, seq, tile + 16 * step, step, last, lane)
         T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
         for p in T.unroll(TILE_PAGES):
-            # The entry that lane `place` holds.
-            leaf.entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
+            entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
             T.tma_copy(
                 key_map_rows[page * PAGE_ROWS : page * PAGE_ROWS + PAGE, 0 : INDEX_DIM],
                 keys[it % STAGES, p * PAGE : p * PAGE + PAGE, :], barrier=keys_full[it % STAGES]
@@ -237,6 +278,7 @@ def program():
             weights_words = T.view(weights, (b * next_n, 32), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
+            T.import_source(warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((2, HEADS, INDEX_DIM), "float8_e4m3")
@@ -262,24 +304,15 @@ def program():
             # tiles in turn.
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             early_length = T.alloc_var("int32", init=0)
-            # The lengths of the first 32 sequences, one a lane; the last one past the batch.
-            leaf.read_lengths(early_length, seq_lens, b, lane)
+            read_lengths(early_length, seq_lens, b, lane)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
-                # on, `step` apart.
-                leaf.table_entries(
-                    entry, block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane
-                )
-                leaf.table_entries(
-                    ahead, block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1,
-                    lane
-                )
-            # What the lanes' sequences have to score, from their lengths.
-            leaf.lengths_to_score(need, early_length, b, skip_below, lane)
+                table_entries(entry, block_table, max_pages, row, tile, step, max_pages - 1, lane)
+                table_entries(ahead, block_table, max_pages, row, tile + 16 * step, step, max_pages - 1, lane)
+            lengths_to_score(need, early_length, b, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
             leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane)
             if thread < 128:

@@ -71,6 +71,7 @@ import tilelang.language as T
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.tilelang import warps
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -85,6 +86,38 @@ COLUMNS = 128
 PAGE = 64
 PAGE_ROWS = 66
 SCALE_WORD = 2048
+
+
+@T.macro
+def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    entry = block_table[
+        row,
+        T.min((first + T.truncdiv(lane, TILE_PAGES) * step) * TILE_PAGES + T.truncmod(lane, TILE_PAGES), last)
+    ]
+
+
+@T.macro
+def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    entry = block_table[
+        row, T.min((first + T.truncdiv(lane, TILE_PAGES)) * TILE_PAGES + T.truncmod(lane, TILE_PAGES), last)
+    ]
+
+
+@T.macro
+def entry_of(page: T.Ref, entry, place):
+    """The entry that lane `place` holds."""
+    page = warps.shuffle(entry, place)
+
 
 @T.macro
 def score_0(
@@ -233,10 +266,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
-                # on, `step` apart.
-                leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
-                leaf.table_entries(ahead, block_table, max_pages, seq, tile + 16, 1, TILE_PAGES, last, lane)
+                table_entries_2(entry, block_table, max_pages, seq, tile, last, lane)
+                table_entries_2(ahead, block_table, max_pages, seq, tile + 16, last, lane)
             # The last product of an odd count scores its last query twice.
             count = leaf.ceildiv(next_n, ROWS_PER_PRODUCT) * ROWS_PER_PRODUCT
             T.mbarrier_wait_parity(queries_empty[0], (turn & 1) ^ 1)
@@ -255,13 +286,10 @@ def load(
         if held == 16:
             held = 0
             entry = ahead
-            leaf.table_entries(
-                ahead, block_table, max_pages, seq, tile + 16 * step, step, TILE_PAGES, last, lane
-            )
+            table_entries(ahead, block_table, max_pages, seq, tile + 16 * step, step, last, lane)
         T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
         for p in T.unroll(TILE_PAGES):
-            # The entry that lane `place` holds.
-            leaf.entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
+            entry_of(page, entry, held * TILE_PAGES + T.min(p, last - tile * TILE_PAGES))
             T.tma_copy(
                 key_map_rows[page * PAGE_ROWS : page * PAGE_ROWS + PAGE, 0 : INDEX_DIM],
                 keys[it % STAGES, p * PAGE : p * PAGE + PAGE, :], barrier=keys_full[it % STAGES]
@@ -346,6 +374,7 @@ def program():
             weights_words = T.view(weights, (b * next_n, 64), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
+            T.import_source(warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")
@@ -378,15 +407,8 @@ def program():
             if (thread >= 256) & (thread < 288):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
-                # on, `step` apart.
-                leaf.table_entries(
-                    entry, block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane
-                )
-                leaf.table_entries(
-                    ahead, block_table, max_pages, row, tile + 16 * step, step, TILE_PAGES, max_pages - 1,
-                    lane
-                )
+                table_entries(entry, block_table, max_pages, row, tile, step, max_pages - 1, lane)
+                table_entries(ahead, block_table, max_pages, row, tile + 16 * step, step, max_pages - 1, lane)
             # Longest prefix that one query of a sequence has to score, for the sequence of each lane; 0 past
             # the batch.
             leaf.keys_to_score(need, seq_lens, b, next_n, skip_below, lane)

@@ -130,8 +130,6 @@ def load_ahead(bits, logits, row, stride, column, lane):
 @cute.jit
 def read_bounds(row_starts, row_ends, row, stride):
     """The columns of a row, [start, last)."""
-    start = Int32(0)
-    last = Int32(0)
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
     return start, last
@@ -172,9 +170,6 @@ def share_row(origin, run, start, last):
 @cute.jit
 def bound_warp(base, run, start, last, stride):
     """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = Int32(0)
-    lo = Int32(0)
-    hi = Int32(0)
     limit = cutlass.min(stride, base + run * WORD)
     lo = cutlass.max(start, base)
     hi = cutlass.min(last, limit)
@@ -348,12 +343,6 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, 
 @cute.jit
 def read_group_state(state):
     """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
-    end = cutlass.Uint32(0)
-    span = cutlass.Uint32(0)
-    need = Int32(0)
-    inside = Int32(0)
-    lower = Int32(0)
-    within = Int32(0)
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
@@ -583,7 +572,6 @@ def sum_bins(mine, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
-    through = Int32(0)
     bins = hist + first
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
     upto_0 = mine[0]
@@ -636,10 +624,6 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 @cute.jit
 def read_state(state):
     """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    end = cutlass.Uint32(0)
-    span = cutlass.Uint32(0)
-    need = Int32(0)
-    inside = Int32(0)
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
@@ -720,8 +704,6 @@ def read_marked(counters, need, inside, lower):
     """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
     list.
     """
-    ties = Int32(0)
-    skip = Int32(0)
     equal = counters[3]
     ties = cutlass.select_(inside > RANKED, cutlass.max(need - equal, 0), 0)
     skip = lower + counters[2] + cutlass.min(equal, need)
@@ -768,7 +750,6 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
 @cute.jit
 def first_slot(counts, skip, warp, lane):
     """Slot of each warp's first column: behind lower ranks' and lower warps'."""
-    slot = Int32(0)
     other = Int32(0)
     if lane < warp:
         other = counts[lane]

@@ -37,6 +37,7 @@ totals: 160 threads, 42320 of 232448 bytes of shared memory, grid (ctas)
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
+from dsl_kernels.device.tilelang import warps
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -50,6 +51,46 @@ COLUMNS = 64
 PAGE = 64
 PAGE_ROWS = 66
 SCALE_WORD = 2048
+
+
+@T.macro
+def read_lengths(length: T.Ref, seq_lens, b, lane):
+    """The lengths of the first 32 sequences, one a lane; the last one past the batch."""
+    length = seq_lens[T.min(lane, b - 1), 0]
+
+
+@T.macro
+def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    entry = block_table[row, T.min(first + lane * step + T.truncmod(lane, TILE_PAGES), last)]
+
+
+@T.macro
+def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
+    """What the lanes' sequences have to score, from their lengths."""
+    known = leaf.shuffle_length(length, lane)
+    need = T.if_then_else((lane < b) & (known > skip_below), known, 0)
+
+
+@T.macro
+def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
+    """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
+    `step` apart.
+
+    Entries past `last` are not read; lanes that want one get that of `last`.
+    """
+    entry = block_table[row, T.min(first + lane + T.truncmod(lane, TILE_PAGES), last)]
+
+
+@T.macro
+def entry_of(page: T.Ref, entry, place):
+    """The entry that lane `place` holds."""
+    page = warps.shuffle(entry, place)
+
 
 @T.macro
 def score(
@@ -120,10 +161,8 @@ def load(
             turn = turn + 1
             held = 0
             if step == 1:
-                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
-                # on, `step` apart.
-                leaf.table_entries(entry, block_table, max_pages, seq, tile, 1, TILE_PAGES, last, lane)
-                leaf.table_entries(ahead, block_table, max_pages, seq, tile + 32, 1, TILE_PAGES, last, lane)
+                table_entries_2(entry, block_table, max_pages, seq, tile, last, lane)
+                table_entries_2(ahead, block_table, max_pages, seq, tile + 32, last, lane)
             T.mbarrier_wait_parity(queries_empty[turn % 2], ((turn // 2) & 1) ^ 1)
             for i in T.serial(1):
                 T.tma_copy(
@@ -138,13 +177,10 @@ def load(
         if held == 32:
             held = 0
             entry = ahead
-            leaf.table_entries(
-                ahead, block_table, max_pages, seq, tile + 32 * step, step, TILE_PAGES, last, lane
-            )
+            table_entries(ahead, block_table, max_pages, seq, tile + 32 * step, step, last, lane)
         T.mbarrier_wait_parity(keys_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
         for p in T.unroll(TILE_PAGES):
-            # The entry that lane `place` holds.
-            leaf.entry_of(page, entry, held + T.min(p, last - tile))
+            entry_of(page, entry, held + T.min(p, last - tile))
             T.tma_copy(
                 key_map_rows[page * PAGE_ROWS : page * PAGE_ROWS + PAGE, 0 : INDEX_DIM],
                 keys[it % STAGES, :, :], barrier=keys_full[it % STAGES], eviction_policy="evict_first"
@@ -183,6 +219,7 @@ def program():
             weights_words = T.view(weights, (b * next_n, 64), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
+            T.import_source(warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((2, HEADS, INDEX_DIM), "float8_e4m3")
@@ -206,24 +243,15 @@ def program():
             leaf.place_when_even(seq, tile, step, b, cta, ctas)
             # A launch of TileLang starts when the kernel before it has ended.
             early_length = T.alloc_var("int32", init=0)
-            # The lengths of the first 32 sequences, one a lane; the last one past the batch.
-            leaf.read_lengths(early_length, seq_lens, b, lane)
+            read_lengths(early_length, seq_lens, b, lane)
             entry = T.alloc_var("int32", init=0)
             ahead = T.alloc_var("int32", init=0)
             if (thread >= 128) & (thread < 160):
                 # Garbage past a length: nothing follows an entry before the length is known.
                 row = T.min(seq, b - 1)
-                # The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `tile`
-                # on, `step` apart.
-                leaf.table_entries(
-                    entry, block_table, max_pages, row, tile, step, TILE_PAGES, max_pages - 1, lane
-                )
-                leaf.table_entries(
-                    ahead, block_table, max_pages, row, tile + 32 * step, step, TILE_PAGES, max_pages - 1,
-                    lane
-                )
-            # What the lanes' sequences have to score, from their lengths.
-            leaf.lengths_to_score(need, early_length, b, skip_below, lane)
+                table_entries(entry, block_table, max_pages, row, tile, step, max_pages - 1, lane)
+                table_entries(ahead, block_table, max_pages, row, tile + 32 * step, step, max_pages - 1, lane)
+            lengths_to_score(need, early_length, b, skip_below, lane)
             # Which key tiles a CTA scores: `turns` tiles from `tile` of sequence `seq` on, `step` apart.
             leaf.find_share(seq, tile, need, turns, step, seq_lens, b, 1, skip_below, TILE, cta, ctas, lane)
             if thread < 128:

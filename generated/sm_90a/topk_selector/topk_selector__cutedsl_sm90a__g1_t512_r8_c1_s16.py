@@ -127,8 +127,6 @@ def load_ahead(bits, logits, row, stride, column, lane):
 @cute.jit
 def read_bounds(row_starts, row_ends, row, stride):
     """The columns of a row, [start, last)."""
-    start = Int32(0)
-    last = Int32(0)
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
     return start, last
@@ -169,9 +167,6 @@ def share_row(origin, run, start, last):
 @cute.jit
 def bound_warp(base, run, start, last, stride):
     """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = Int32(0)
-    lo = Int32(0)
-    hi = Int32(0)
     limit = cutlass.min(stride, base + run * WORD)
     lo = cutlass.max(start, base)
     hi = cutlass.min(last, limit)
@@ -237,7 +232,6 @@ def sum_bins(mine, hist, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
-    through = Int32(0)
     bins = hist
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
     upto_0 = mine[0]
@@ -302,10 +296,6 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 @cute.jit
 def read_state(state):
     """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    end = cutlass.Uint32(0)
-    span = cutlass.Uint32(0)
-    need = Int32(0)
-    inside = Int32(0)
     words = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(warps.group(state, 4, 0), words)
     end = words[0].to(cutlass.Uint32)
@@ -344,7 +334,6 @@ def sum_bins_2(mine, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
-    through = Int32(0)
     bins = hist + first
     cute.autovec_copy(warps.group(bins, BINS // THREADS, thread), mine)
     upto_0 = mine[0]
@@ -409,7 +398,6 @@ def pick_bin_2(state, mine, through, sums, need, end, span, thread, warp, lane):
 @cute.jit
 def read_listed(counters):
     """Keys that were listed, or for which there was no room."""
-    found = Int32(0)
     found = counters[0]
     return found
 
@@ -445,8 +433,6 @@ def key_entries(entries, total, counters, thread, lane):
 @cute.jit
 def read_largest(counters, bottom):
     """The range from `bottom` to the largest key of the list."""
-    end = cutlass.Uint32(0)
-    span = cutlass.Uint32(0)
     end = counters[4].to(cutlass.Uint32)
     span = end - bottom
     return end, span
@@ -652,8 +638,6 @@ def read_marked(counters, need, inside, lower):
     """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
     list.
     """
-    ties = Int32(0)
-    skip = Int32(0)
     equal = counters[3]
     ties = cutlass.select_(inside > RANKED, cutlass.max(need - equal, 0), 0)
     skip = lower + counters[2] + cutlass.min(equal, need)
@@ -702,7 +686,6 @@ def count_marks(sums, above, first, words, warp, lane):
     """Count each warp's marked columns in `sums`; `slot` is those of lower lanes, which have consecutive
     words each.
     """
-    slot = Int32(0)
     each = leaf.ceildiv(words, WORD)
     begin = lane * each
     final = cutlass.min(begin + each, words)

@@ -96,8 +96,6 @@ def load_ahead(bits, logits, row, stride, column, lane):
 @T.macro
 def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
     """The columns of a row, [start, last)."""
-    start = 0
-    last = 0
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
 
@@ -134,9 +132,6 @@ def share_row(origin: T.Ref, run: T.Ref, start, last):
 @T.macro
 def bound_warp(limit: T.Ref, lo: T.Ref, hi: T.Ref, base, run, start, last, stride):
     """Where a warp's columns end, and those of the row among them, [lo, hi)."""
-    limit = 0
-    lo = 0
-    hi = 0
     limit = T.min(stride, base + run * WORD)
     lo = T.max(start, base)
     hi = T.min(last, limit)
@@ -310,12 +305,6 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, 
 @T.macro
 def read_group_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, lower: T.Ref, within: T.Ref, state):
     """The undecided range as the last round left it, and what CTAs of lower rank have above it and in it."""
-    end = 0
-    span = 0
-    need = 0
-    inside = 0
-    lower = 0
-    within = 0
     words = T.alloc_local((4,), "int32")
     for part in T.vectorized(4):
         words[part] = state[(0) * 4 + part]
@@ -542,7 +531,6 @@ def sum_bins(mine, through: T.Ref, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the
     warps' totals.
     """
-    through = 0
     for part in T.vectorized(BINS // THREADS):
         mine[part] = hist[(T.truncdiv(first, BINS // THREADS) + thread) * BINS // THREADS + part]
     upto_0 = mine[0]
@@ -595,10 +583,6 @@ def pick_bin(state, mine, through, sums, need, end, span, thread, warp, lane):
 @T.macro
 def read_state(end: T.Ref, span: T.Ref, need: T.Ref, inside: T.Ref, state):
     """End, span, keys needed and keys inside of the undecided range, as the last round left them."""
-    end = 0
-    span = 0
-    need = 0
-    inside = 0
     words = T.alloc_local((4,), "int32")
     for part in T.vectorized(4):
         words[part] = state[(0) * 4 + part]
@@ -679,8 +663,6 @@ def read_marked(ties: T.Ref, skip: T.Ref, counters, need, inside, lower):
     """Columns marked as equal that this CTA may still take, and columns that lower ranks select, after the
     list.
     """
-    ties = 0
-    skip = 0
     equal = counters[3]
     ties = T.if_then_else(inside > RANKED, T.max(need - equal, 0), 0)
     skip = lower + counters[2] + T.min(equal, need)
@@ -726,7 +708,6 @@ def take_ties(above, equal, counts, sums, take, first, words, warp, lane):
 @T.macro
 def first_slot(slot: T.Ref, counts, skip, warp, lane):
     """Slot of each warp's first column: behind lower ranks' and lower warps'."""
-    slot = 0
     other = T.alloc_var("int32", init=0)
     if lane < warp:
         other = counts[lane]
