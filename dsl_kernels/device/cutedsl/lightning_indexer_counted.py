@@ -5,7 +5,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 
 from .lightning_indexer_sm90 import _key
-from .topk_selector import BINS, add, half_digits, order_key
+from .topk_selector import BINS, canonical, half_digits
+from .warps import atomic_add
 
 # Threads that score a tile of 64 keys.
 THREADS = 128
@@ -23,8 +24,8 @@ def count_logits(
 ):
     """Count what store_logits writes of one query, by the first digit that selection looks at."""
     if (thread % 4 < 2) & (key + _key(thread, 1) < length[0]):
-        _, score = order_key((logit[0] * scale[0]).bitcast(Uint32))
-        add(hist + (half_digits(score, score) >> 21))
+        score = canonical((logit[0] * scale[0]).bitcast(Uint32))
+        atomic_add(hist + (half_digits(score, score) >> 21), 1)
 
 
 @cute.jit
