@@ -465,6 +465,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
         yield Outcome(mutant.name, "nobody" if how is None else "emulator", how or "unexplained")
 
 
+FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # What may survive, and why the kernel is still the same one.
@@ -493,6 +494,8 @@ EXPLAINED = {
     "start and last of load_sample": ANY_SAMPLE,
     "last and every of load_sample": ANY_SAMPLE,
     "every and warp of load_sample": ANY_SAMPLE,
+    "b and next_n of find_share": FEW_SEQUENCES,
+    "next_n and skip_below of find_share": FEW_SEQUENCES,
     "warp and warps of load_sample": ANY_SAMPLE,
     "lo and hi of make_keys": ANY_SAMPLE,
     "end and span of read_bottom": ANY_SAMPLE,
