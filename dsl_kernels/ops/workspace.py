@@ -15,8 +15,8 @@ import torch
 from ..errors import ArgumentTypeError, InvalidArgumentError, LaunchError
 from ..runtime.launch import capture_id
 
-# Counters that captures share out, in elements: 4 MiB.
-SLAB = 1 << 20
+# Words that captures share out, in elements: 16 MiB. Attention whose CTAs send one another parts takes up to 5 MiB of them.
+SLAB = 1 << 22
 # Shapes whose launches stay prepared; prompts of every length would otherwise add up for as long as the process lives.
 PREPARED_LIMIT = 4096
 
