@@ -81,14 +81,20 @@ RANK = Mutation(
     r"mov.u32 \2, \3;",
     "all",
 )
+RECEIVED = Mutation("copies and commits that one CTA of two receives", r"(mov\.b16\s+%rs\d+), 3;", r"\1, 1;")
 
 # The indexer's own small workloads give a CTA too few tiles to use a slot twice, so a lost release is no bug there.
 LONG = {
     "prefill_long": Workload("prefill_long", "edge", "prefill", {"s": 4, "skv": 1100, "heads": 64}),
     "dealt": Workload("dealt", "edge", "bf16", {"t": 3, "heads": 64, "topk": 192, "n": 700}),
+    "shared": Workload("shared", "edge", "fp16", {"b": 1, "sq": 130, "skv": 300, "heads": 4, "kv_heads": 2, "dim": 128, "causal": 1}),
+}  # fmt: skip
+LAUNCHES = {
+    # Three queries of one CTA: each uses the slot of the queries again.
+    "dealt": {"splits": 1, "arrival_slots": 4},
+    # Two items of one cluster, of more tiles than the ring has slots.
+    "shared": {"ctas": 1, "abreast": 1},
 }
-# Three queries of one CTA: each uses the slot of the queries again.
-DEALT = {"splits": 1, "arrival_slots": 4}
 
 CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
@@ -106,6 +112,8 @@ CASES = (
     ("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", "prefill_long", 1, (ARRIVE, COMMIT, WAIT, BYTES, LOADED, FENCED, MEET, FREED)),
     ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t128_st4_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
     ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", "decode_ragged", 0, (WAIT, ALL_BYTES, WGMMA)),
+    ("gqa_forward__cutedsl_sm100a__fp16_d128_n64_st3_c2_z2", "shared", 0, (COMMIT, RECEIVED, WAIT, CLUSTER)),
+    ("gqa_forward__tilelang_sm100a__fp16_d128_n64_st3_c2_z2", "shared", 0, (COMMIT, WAIT, CLUSTER)),
     ("topk_selector__tilelang_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
     ("topk_selector__cutedsl_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
 )  # fmt: skip
@@ -120,7 +128,7 @@ def params():
 
 
 def launch_of(workload: str, splits: int) -> dict[str, int]:
-    return DEALT if workload == "dealt" else {"splits": splits} if splits else {}
+    return LAUNCHES.get(workload, {"splits": splits} if splits else {})
 
 
 def small(variant: variants.Variant, name: str) -> Workload:
