@@ -118,7 +118,8 @@ def peers(case: Workload, inputs: dict[str, Any]) -> Iterator[tuple[str, Any, An
             break
     try:
         from flash_attn.cute import flash_attn_func
-    except ImportError:
+    except ImportError as error:
+        print(f"flash-attn-4 is left out: {error}", file=sys.stderr)
         return
 
     def flash4() -> torch.Tensor:

@@ -34,6 +34,7 @@ CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("sparse_mla", "bf16", {"t": 64, "heads": 16, "pages": 4096, "topk": 2048}),
     ("sparse_mla", "fp8", {"t": 64, "heads": 16, "pages": 4096, "topk": 2048}),
     ("sparse_mla", "bf16", {"t": 128, "heads": 128, "pages": 4096, "topk": 2048}),
+    ("sparse_mla", "fp8", {"t": 64, "heads": 128, "pages": 4096, "topk": 2048}),
     ("lightning_indexer", "decode", {"b": 1, "len": 131072, "heads": 64, "next_n": 1}),
     ("lightning_indexer", "decode", {"b": 16, "len": 32768, "heads": 64, "next_n": 1}),
     ("lightning_indexer", "decode", {"b": 64, "len": 131072, "heads": 64, "next_n": 1}),

@@ -2,6 +2,7 @@
 
     python benchmarks/profile_session.py --out FOLDER [--bundle build/aot/sm_90a]
     python benchmarks/profile_session.py --out FOLDER --tuned      # the winners of the tuned table instead
+    python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX        # those whose label matches
     python benchmarks/profile_session.py --extract ARCHIVE         # what may be kept of it; no GPU
 
 Writes session.log and profile_session.tar.gz: what the profiler and the driver say (doctor.json), the ceilings of the
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,7 +83,7 @@ def implementation(wanted: str | None, op: str, form: str, bucket: dict[str, int
     return None
 
 
-def targets(seen: dict[str, Any], part: int) -> Iterator[Any]:
+def targets(seen: dict[str, Any], part: int, only: str) -> Iterator[Any]:
     """The targets one by one, so that each one's inputs are gone before the next's are drawn."""
     import torch
 
@@ -89,13 +91,14 @@ def targets(seen: dict[str, Any], part: int) -> Iterator[Any]:
     from dsl_kernels.profile import targets as made
     from dsl_kernels.timing import grids
 
-    for op, dims, form, wanted in listed(part):
+    for op, dims, form, wanted in listed(part, only):
         try:
             impl = None
             if wanted and "__" in wanted:
                 impl = wanted
             elif op != "sdpa":
-                point = grids.Point(op, form or made.FORMS[op], {**made.DEFAULTS[op], **dims})
+                usual = grids.usual(op, form)
+                point = grids.Point(op, usual.form, {**usual.params, **dims})
                 call = registry.Call(op, point.form, "sm_90a", dims_of(point))
                 impl = implementation(wanted, op, point.form, registry.bucket(call))
             held = made.target(op, dims, impl, form=form)
@@ -117,16 +120,16 @@ def label_of(op: str, dims: dict[str, int], form: str | None, wanted: str | None
     return " ".join(part for part in (op, form, *sizes, wanted) if part)
 
 
-def listed(part: int) -> list[Wanted]:
+def listed(part: int, only: str) -> list[Wanted]:
     """What one run of the profiler looks at: parts 0 and 1 of the list, parts from 10 on of the tuned winners."""
     if part < 10:
         return list(KERNELS[:PART] if part == 0 else KERNELS[PART:])
-    winners = tuned_winners()
+    winners = tuned_winners(only)
     return winners[(part - 10) * TUNED_PART : (part - 9) * TUNED_PART]
 
 
-def tuned_winners() -> list[Wanted]:
-    """The op, sizes, form and variant of every entry of the tuned table."""
+def tuned_winners(only: str) -> list[Wanted]:
+    """The op, sizes, form and variant of the entries of the tuned table whose label matches a regular expression."""
     from dsl_kernels import registry
 
     found: list[Wanted] = []
@@ -139,9 +142,9 @@ def tuned_winners() -> list[Wanted]:
         elif entry["op"] == "lightning_indexer":
             dims = {"b": b["b"], "len": b["max_len"], "heads": b["heads"], "next_n": b["next_n"]}
         else:
-            dims = {"t": b["t"], "heads": b["heads"], "topk": b["topk"]}
+            dims = dict(b)
         found.append((entry["op"], dims, entry["form"], entry["variant"]))
-    return found
+    return [wanted for wanted in found if re.search(only, label_of(*wanted))]
 
 
 def dims_of(point: Any) -> dict[str, int]:
@@ -154,12 +157,12 @@ def dims_of(point: Any) -> dict[str, int]:
     return {"t": p["t"], "heads": p["heads"], "n": p["pages"] * 64, "topk": p["topk"]}
 
 
-def stage_kernels(out: Path, part: int) -> None:
+def stage_kernels(out: Path, part: int, only: str) -> None:
     """Launch the kernels of one part of the list for the profiler that runs this."""
     from dsl_kernels.profile.targets import look
 
     seen: dict[str, Any] = {"failed": [], "implementations": {}, "launches": []}
-    for held in targets(seen, part):
+    for held in targets(seen, part, only):
         try:
             seen["launches"] += look([held])
         except Exception as error:
@@ -228,6 +231,11 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, default=ROOT / "build" / "aot" / "sm_90a")
     parser.add_argument("--stage", choices=("ceilings", "kernels", "ratios"))
     parser.add_argument("--tuned", action="store_true", help="look at the winners of the tuned table")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="with --tuned, a regular expression searched in op, form, sizes and variant",
+    )
     parser.add_argument("--extract", type=Path, help="an archive that a session wrote")
     parser.add_argument("--part", type=int, default=0, help="of the list of kernels")
     parser.add_argument(
@@ -242,11 +250,11 @@ def main() -> None:
     if options.stage == "ceilings":
         stage_ceilings(out)
     elif options.stage == "kernels":
-        stage_kernels(out, options.part)
+        stage_kernels(out, options.part, options.only)
     elif options.stage == "ratios":
         stage_ratios(out, options.seconds)
     else:
-        session(out, options.bundle, options.tuned)
+        session(out, options.bundle, options.only if options.tuned else None)
 
 
 class Session:
@@ -294,8 +302,8 @@ class Session:
         self.pack()
 
 
-def session(out: Path, bundle: Path, tuned: bool) -> None:
-    """Every stage, the most wanted first."""
+def session(out: Path, bundle: Path, only: str | None) -> None:
+    """Every stage, the most wanted first; with `only` (a regular expression) tuned winners instead of the lists."""
     from dsl_kernels.profile import collect
 
     os.environ.setdefault("DSL_KERNELS_DISABLE_JIT", "1")
@@ -309,29 +317,23 @@ def session(out: Path, bundle: Path, tuned: bool) -> None:
         run.say("doctor done")
     except Exception:
         run.say(traceback.format_exc())
-    planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
     run.stage("ceilings", 100.0, [*me, "ceilings"])
-    if tuned:
-        run.stage("twins", 60.0, [*planted, "--times"])
-    else:
+    if only is None:
+        planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
         run.stage("planted", 160.0, planted)
-    for part in range(10, 10 + -(-len(tuned_winners()) // TUNED_PART)) if tuned else (0, 1):
+    parts = (0, 1) if only is None else range(10, 10 + -(-len(tuned_winners(only)) // TUNED_PART))
+    for part in parts:
         try:
             ncu, report = str(collect.find_ncu()), Path("/tmp") / f"kernels_{part}.ncu-rep"
-            argv = collect.command([*me, "kernels", "--part", str(part)], report, ncu=ncu)
+            looked = [*me, "kernels", "--part", str(part), "--only", only or ""]
+            argv = collect.command(looked, report, ncu=ncu)
             run.stage(f"kernels {part}", 140.0, argv)
             if report.exists():
                 (WORK / f"kernels_{part}.csv").write_text(collect.raw_csv(report, ncu))
                 run.pack()
         except Exception:
             run.say(traceback.format_exc())
-    if tuned:
-        command = [sys.executable, "-m", "dsl_kernels"]
-        sized = ["sparse_mla", "--dim", "t=64"]
-        run.stage("profile kernels", 40.0, [*command, "profile", "kernels", *sized])
-        run.stage("profile collect", 60.0, [*command, "profile", "collect", *sized, "--out", str(WORK)])
-        run.stage("doctor", 60.0, [*command, "doctor"])
-    if run.left() > 30.0 and not tuned:
+    if run.left() > 30.0 and only is None:
         run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
     run.say("end")
 

@@ -99,10 +99,10 @@ class Interpreter:
 
 
 class Emulator:
-    """The artifact's PTX on a CPU, under a schedule, with the emulator's checks.
+    """The artifact's PTX on a CPU, under an interleaving, with the emulator's checks.
 
     Args:
-        schedule: interleaving of warps and asynchronous engines; lock-step by default.
+        interleaving: order of warps and asynchronous engines; lock-step by default.
         check: "raise" at the first finding, or "report" to collect them in `report`.
         edit: applied to the PTX before it runs, to see whether the checks notice a broken kernel.
         strict: also fail on fences that hardware may forgive (`strict_fences` of the emulator).
@@ -112,13 +112,13 @@ class Emulator:
 
     def __init__(
         self,
-        schedule: Any = None,
+        interleaving: Any = None,
         check: str = "raise",
         *,
         edit: Callable[[str], str] | None = None,
         strict: bool = False,
     ) -> None:
-        self.schedule, self.check, self.edit, self.strict = schedule, check, edit, strict
+        self.interleaving, self.check, self.edit, self.strict = interleaving, check, edit, strict
         self.report: Any = None
 
     @checked
@@ -176,7 +176,7 @@ class Emulator:
                 args,
                 cluster=artifact.cluster,
                 dynamic_smem=artifact.dynamic_smem,
-                schedule=self.schedule,
+                interleaving=self.interleaving,
                 entry=artifact.entry,
                 check=self.check,
                 roles=roles,

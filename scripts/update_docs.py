@@ -32,7 +32,7 @@ import planted_causes  # noqa: E402
 import record_builds  # noqa: E402
 
 from codegen.sweep import leaf_modules  # noqa: E402
-from dsl_kernels import backends, cases, env, profile, programs, variants  # noqa: E402
+from dsl_kernels import backends, cases, env, measured, profile, programs, registry, variants  # noqa: E402
 from dsl_kernels.arch import get_arch  # noqa: E402
 from dsl_kernels.cases import base as case_records  # noqa: E402
 from dsl_kernels.cases import claims as case_claims  # noqa: E402
@@ -453,7 +453,11 @@ def looks() -> str:
 def tuned_fingerprints() -> str:
     """Every tuned winner of the H200 that was looked at: units, dominant stall, first finding."""
     rows = []
-    for e in recorded.entries(planted_causes.GPU):
+    winners = {(*measured.point_of(e), e["variant"]) for e in registry.tuned_table(planted_causes.GPU)}
+    looked = [
+        e for e in recorded.entries(planted_causes.GPU) if (*measured.point_of(e), e["variant"]) in winners
+    ]
+    for e in looked:
         sizes = " ".join(f"{name}={value}" for name, value in e["bucket"].items())
         stall = f"{e['stall']} {e['stall_share']:.0%}" if e["stall"] else "-"
         rows.append(
@@ -464,7 +468,7 @@ def tuned_fingerprints() -> str:
         )  # fmt: skip
     columns = (
         "op",
-        "sizes up to",
+        "sizes",
         "variant",
         "µs",
         "DRAM",

@@ -72,7 +72,7 @@ class Case:
         name: its module's name.
         question: one sentence.
         source: number of the founding document that asks it.
-        measure: fills a Recorder; needs a GPU.
+        measure: fills the case.s rows; needs a GPU.
         draw: (record) -> matplotlib figure.
         launches: kernels that a profiler may look at, by name.
         expected: what their counters should say.
@@ -81,7 +81,7 @@ class Case:
     name: str
     question: str
     source: str
-    measure: Callable[[Recorder], None]
+    measure: Callable[[CaseRows], None]
     draw: Callable[[Record], Any]
     launches: Mapping[str, Launch]
     expected: tuple[Expectation, ...] = ()
@@ -103,7 +103,7 @@ class Case:
         return self.launches[name]
 
 
-class Recorder:
+class CaseRows:
     """Rows of a case. A row that raises is kept with its error, and the next one is measured."""
 
     def __init__(self, budget: float = BUDGET_SECONDS) -> None:
@@ -171,13 +171,13 @@ def run(case: Case, budget: float = BUDGET_SECONDS, *, counters: bool = False) -
     import torch
 
     bench.require_gpu()
-    recorder = Recorder(budget)
+    measured = CaseRows(budget)
     begin = time.monotonic()
     with torch.inference_mode():
         try:
-            case.measure(recorder)
+            case.measure(measured)
         except Exception as error:
-            recorder.notes.append(f"the case ended early: {_brief(error)}")
+            measured.notes.append(f"the case ended early: {_brief(error)}")
     torch.cuda.empty_cache()
     record = {
         "schema": SCHEMA,
@@ -185,10 +185,10 @@ def run(case: Case, budget: float = BUDGET_SECONDS, *, counters: bool = False) -
         "question": case.question,
         "environment": {**bench.environment(), "command": f"python -m dsl_kernels case run {case.name}"},
         "seconds": round(time.monotonic() - begin, 1),
-        "rows": recorder.rows,
+        "rows": measured.rows,
         "counters": {},
         "expected": judged(case, {}),
-        "notes": recorder.notes,
+        "notes": measured.notes,
     }
     if counters:
         from . import _counters

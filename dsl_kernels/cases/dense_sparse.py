@@ -21,7 +21,7 @@ from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.lightning_indexer import PAGE
 from ..timing import bench, calibrate, measure
 from . import _figures
-from .base import Case, Launch, Record, Recorder, rows_of, times
+from .base import Case, CaseRows, Launch, Record, rows_of, times
 
 DEVICE = "cuda"
 ROW = 2 * (LATENT_DIM + ROPE_DIM)
@@ -33,7 +33,7 @@ POINTS = (
 DENSE_TILES = ((32, 4, 3), (64, 8, 2))
 
 
-def measure_point(to: Recorder, t: int, length: int) -> None:
+def measure_point(to: CaseRows, t: int, length: int) -> None:
     if to.spent:
         to.row(f"step T={t} L={length}", dict, kind="step", t=t, context=length)
         return
@@ -131,7 +131,7 @@ class Dense:
         return problem.compare("bf16", inputs, {"out": self.out[few], "lse": self.lse[few]}, expected)
 
 
-def _dense_triton(to: Recorder, held: list[Dense], t: int, length: int, moved: float) -> None:
+def _dense_triton(to: CaseRows, held: list[Dense], t: int, length: int, moved: float) -> None:
     """The fastest of a few tiles and splits."""
     facts: dict[str, Any] = {"kind": "dense", "how": "Triton split-K over pages", "t": t, "context": length}
     try:
@@ -170,7 +170,7 @@ def _dense_triton(to: Recorder, held: list[Dense], t: int, length: int, moved: f
     )
 
 
-def measure_all(to: Recorder) -> None:
+def measure_all(to: CaseRows) -> None:
     buffer = torch.empty(2, 1 << 30, dtype=torch.uint8, device=DEVICE)
     to.row(
         "read 1 GiB",

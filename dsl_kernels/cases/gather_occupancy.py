@@ -22,7 +22,7 @@ from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..timing import bench, calibrate
 from . import _figures
 from ._cuda import Source, check
-from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
+from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
 
 DEVICE = "cuda"
 ROW = 2 * (LATENT_DIM + ROPE_DIM)
@@ -327,7 +327,7 @@ FOOTPRINTS = {"33 MB": (1, 28672), "302 MB": (64, 4096), "2416 MB": (64, 32768)}
 ORDERS = ("random", "position", "page")
 
 
-def measure(to: Recorder) -> None:
+def measure(to: CaseRows) -> None:
     cache = draw_cache(LARGE)
     best = _sweep(to, cache)
     _against_sequential(to, cache, best)
@@ -336,7 +336,7 @@ def measure(to: Recorder) -> None:
     _persistence(to, cache, best)
 
 
-def _sweep(to: Recorder, cache: torch.Tensor) -> Setting:
+def _sweep(to: CaseRows, cache: torch.Tensor) -> Setting:
     """Warps times rows in flight, every engine, 131072 random rows out of 2.4 GB."""
     sets = [draw_ids(64, LARGE, seed) for seed in range(2)]
     sums = torch.empty(sets[0].numel(), dtype=torch.int32, device=DEVICE)
@@ -358,7 +358,7 @@ def _sweep(to: Recorder, cache: torch.Tensor) -> Setting:
     return best
 
 
-def _against_sequential(to: Recorder, cache: torch.Tensor, best: Setting) -> None:
+def _against_sequential(to: CaseRows, cache: torch.Tensor, best: Setting) -> None:
     count = 64 * TOPK
     sums = torch.empty(count, dtype=torch.int32, device=DEVICE)
     starts = (0, LARGE // 2)
@@ -380,7 +380,7 @@ def _against_sequential(to: Recorder, cache: torch.Tensor, best: Setting) -> Non
     to.row("read 256 MB", partial(times, reads, float(256 << 20)), kind="order", engine="bulk, 8 KB a copy")
 
 
-def _against_t(to: Recorder, cache: torch.Tensor) -> None:
+def _against_t(to: CaseRows, cache: torch.Tensor) -> None:
     """Attention beside the fastest way to fetch its rows, by number of queries."""
     for t in (1, 4, 16, 64, 128):
         turns = bench.turns(t * TOPK * float(ROW), limit=16)
@@ -425,7 +425,7 @@ def _against_t(to: Recorder, cache: torch.Tensor) -> None:
         )
 
 
-def _orders(to: Recorder, cache: torch.Tensor, best: Setting) -> None:
+def _orders(to: CaseRows, cache: torch.Tensor, best: Setting) -> None:
     """Ids in three orders out of three footprints, each order against random ids in turns."""
     t = 64
     for footprint, (contexts, length) in FOOTPRINTS.items():
@@ -467,7 +467,7 @@ def _paired(a: Sequence[bench.Call], b: Sequence[bench.Call]) -> dict[str, Any]:
 HOT_BYTES = 16 << 20
 
 
-def _persistence(to: Recorder, cache: torch.Tensor, best: Setting) -> None:
+def _persistence(to: CaseRows, cache: torch.Tensor, best: Setting) -> None:
     """Rows of a hot 16 MiB, fetched again and again with 256 MiB of other reads in between; persisting or not."""
     hot = HOT_BYTES // ROW
     ids = draw_ids(8, hot, 7)

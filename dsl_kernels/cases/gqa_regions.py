@@ -24,7 +24,7 @@ from ..timing import bench
 from ..variants import Variant
 from ..verification import trial
 from . import _figures
-from .base import Case, Expectation, Launch, Record, Recorder, rows_of
+from .base import Case, CaseRows, Expectation, Launch, Record, rows_of
 
 OP, DEVICE = "gqa_forward", "cuda"
 WORKLOAD = Workload(
@@ -46,7 +46,7 @@ Spent = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Schedule:
+class ChangedVariant:
     """A committed variant and what of its knobs is changed.
 
     Attributes:
@@ -74,21 +74,21 @@ class Schedule:
 SQUARE, WIDE = "fp16_d128_n128_st2_o0_c1_z2", "fp16_d128_n80_st2_o0_c2_w3_z2"
 NO_SOFTMAX, NO_OVERLAP, ALONE = {"ablation": "nosoftmax"}, {"ablation": "nooverlap"}, {"groups": 1}
 SCHEDULES = {
-    "128x128": Schedule(SQUARE),
-    "128x128 in turns": Schedule(SQUARE, {"order": 1}),
-    "128x128 no overlap": Schedule(SQUARE, NO_OVERLAP),
-    "128x128 no softmax": Schedule(SQUARE, NO_SOFTMAX, wrong=True),
-    "one warpgroup": Schedule(SQUARE, ALONE),
-    "one warpgroup no overlap": Schedule(SQUARE, {**ALONE, **NO_OVERLAP}),
-    "one warpgroup no softmax": Schedule(SQUARE, {**ALONE, **NO_SOFTMAX}, wrong=True),
-    "192x80": Schedule(WIDE),
-    "192x80 no softmax": Schedule(WIDE, NO_SOFTMAX, wrong=True),
+    "128x128": ChangedVariant(SQUARE),
+    "128x128 in turns": ChangedVariant(SQUARE, {"order": 1}),
+    "128x128 no overlap": ChangedVariant(SQUARE, NO_OVERLAP),
+    "128x128 no softmax": ChangedVariant(SQUARE, NO_SOFTMAX, wrong=True),
+    "one warpgroup": ChangedVariant(SQUARE, ALONE),
+    "one warpgroup no overlap": ChangedVariant(SQUARE, {**ALONE, **NO_OVERLAP}),
+    "one warpgroup no softmax": ChangedVariant(SQUARE, {**ALONE, **NO_SOFTMAX}, wrong=True),
+    "192x80": ChangedVariant(WIDE),
+    "192x80 no softmax": ChangedVariant(WIDE, NO_SOFTMAX, wrong=True),
 }
 """Query rows by keys of a tile; two warpgroups, or three."""
 SHOWN = ("128x128", "128x128 in turns", "192x80")
 
 
-def every() -> list[tuple[Schedule, int]]:
+def every() -> list[tuple[ChangedVariant, int]]:
     """What the case launches: schedules, and what their probes do."""
     found = [(schedule, mode) for schedule in SCHEDULES.values() for mode in (0, SUMS)]
     return [*found, (SCHEDULES["128x128"], TRACE)]
@@ -153,20 +153,20 @@ def cycles(call: Prepared) -> Spent:
     return found
 
 
-def measure(to: Recorder) -> None:
+def measure(to: CaseRows) -> None:
     inputs = draw()
     expected = problems.get(OP).reference(WORKLOAD.form, inputs)
     flops = sum(problems.get(OP).flops(WORKLOAD.form, WORKLOAD.params).values())
     counted: dict[str, Spent] = {}
 
-    def timed(name: str, schedule: Schedule) -> dict[str, Any]:
+    def timed(name: str, schedule: ChangedVariant) -> dict[str, Any]:
         plain, call = (prepare(each.variant(), inputs) for each in (SCHEDULES["128x128"], schedule))
         found = bench.paired([plain], [call], rounds=7).to_dict()
         counted[name] = cycles(prepare(schedule.variant(SUMS), inputs))
         tflops = flops / found["b_us"] / 1e6
         return {**found, "tflops": tflops, "cycles": counted[name]["attend"]["all"], "regions": counted[name]}
 
-    def checked(schedule: Schedule) -> Comparison:
+    def checked(schedule: ChangedVariant) -> Comparison:
         return _checked(prepare(schedule.variant(), inputs), inputs, expected)
 
     for name, schedule in SCHEDULES.items():

@@ -16,7 +16,7 @@ from ..problems.base import Comparison
 from ..timing import bench
 from . import _figures
 from ._cuda import Source
-from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
+from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
 
 BLOCK = 256
 BLOCKS_PER_SM = 8
@@ -107,7 +107,7 @@ def checked(call: Callable[[], Any], total: torch.Tensor, expected: float) -> Co
     return found
 
 
-def measure(to: Recorder) -> None:
+def measure(to: CaseRows) -> None:
     for label, n in SIZES.items():
         sets = [draw(n, seed) for seed in range(min(12, bench.turns(4.0 * n)))]
         total = torch.zeros(1, device=DEVICE)

@@ -15,7 +15,7 @@ from .. import ops, problems
 from ..problems.base import Comparison, Workload
 from ..timing import bench
 from . import _figures
-from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
+from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
 
 OP = "resample_trajectories"
 DEVICE = "cuda"
@@ -64,7 +64,7 @@ def by_torch(data: torch.Tensor, src_times: torch.Tensor, tgt_times: torch.Tenso
     return torch.lerp(low, high, share[..., None]).bfloat16()
 
 
-def measure(to: Recorder) -> None:
+def measure(to: CaseRows) -> None:
     moved = problems.get(OP).bytes("default", SIZES)
     sets = [draw(SIZES["b"], seed) for seed in range(bench.turns(moved))]
     eager = [partial(by_torch, *(each[name] for name in ("data", "src_times", "tgt_times"))) for each in sets]

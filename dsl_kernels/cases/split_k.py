@@ -20,7 +20,7 @@ from ..problems.layouts import LATENT_DIM, ROPE_DIM
 from ..problems.sparse_mla import DATASET_SM_SCALE
 from ..timing import bench
 from . import _figures
-from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
+from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
 
 DEVICE = "cuda"
 T, HEADS, TOPK, TOKENS = 64, 16, 2048, 4096 * 64
@@ -73,7 +73,7 @@ def checked(call: Callable[[], Any], given: Any) -> Comparison:
     return problem.compare("bf16", inputs, {"out": given.out[few], "lse": given.lse[few]}, expected)
 
 
-def measure(to: Recorder) -> None:
+def measure(to: CaseRows) -> None:
     from . import _triton_mla as mla
 
     given = draw(2)

@@ -20,7 +20,7 @@ import torch
 
 from ..problems.base import Comparison
 from . import _figures
-from .base import Case, Record, Recorder, rows_of
+from .base import Case, CaseRows, Record, rows_of
 
 DEVICE = "cuda"
 ELEMENTS = 16 << 20
@@ -173,7 +173,7 @@ def link() -> dict[str, Any]:
     return found
 
 
-def measure(to: Recorder) -> None:
+def measure(to: CaseRows) -> None:
     for kind in KINDS:
         vectors = Vectors(kind)
         to.row(kind, partial(timed, vectors), vectors.check, kind="transfer", memory=kind)

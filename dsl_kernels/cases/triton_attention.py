@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from ..problems.base import Comparison
 from . import _figures
-from .base import Case, Expectation, Launch, Record, Recorder, rows_of, times
+from .base import Case, CaseRows, Expectation, Launch, Record, rows_of, times
 
 DEVICE = "cuda"
 SHAPE = (1, 32, 2048, 128)
@@ -91,7 +91,7 @@ def kernel_names(call: Callable[[], Any]) -> list[str]:
     return [event.key for event in sorted(held, key=lambda event: -event.device_time_total)]
 
 
-def measure(to: Recorder) -> None:
+def measure(to: CaseRows) -> None:
     q, k, v = draw()
     heads = [0, SHAPE[1] - 1]
     expected = reference(q, k, v, heads)

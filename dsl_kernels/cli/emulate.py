@@ -1,4 +1,4 @@
-"""The command that executes a variant's PTX on the CPU under many schedules: emulate."""
+"""The command that executes a variant's PTX on the CPU under many interleavings: emulate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from . import _output as out
 
 if TYPE_CHECKING:
-    from ..emulator import Report, Schedule
+    from ..emulator import Interleaving, Report
     from ..problems.base import Workload
     from ..variants import Variant
 
@@ -20,9 +20,9 @@ app = typer.Typer()
 @app.command()
 def emulate(
     name: Annotated[str, typer.Argument(metavar="VARIANT", help="Variant id.")],
-    schedules: Annotated[int, typer.Option(min=1, max=100_000, help="Schedules to try.")] = 8,
+    interleavings: Annotated[int, typer.Option(min=1, max=100_000, help="Interleavings to try.")] = 8,
     seed: Annotated[
-        int, typer.Option(help="First seed; a failing schedule prints the one that replays it.")
+        int, typer.Option(help="First seed; a failing interleaving prints the one that replays it.")
     ] = 0,
     workload: Annotated[
         str | None, typer.Option(help="Workload of the variant's problem; by default its tiny ones.")
@@ -30,7 +30,7 @@ def emulate(
     as_json: out.Json = False,
 ) -> None:
     """Execute a variant's PTX with the emulator's checks and compare with the reference; status 1 if any fails."""
-    from ..emulator import schedules as sequence
+    from ..emulator import interleavings as sequence
     from ..runtime import bundle, store
     from ..verification import trial
 
@@ -39,12 +39,12 @@ def emulate(
     store.fetch(variant, bundle.PTX)
     rows: list[dict[str, Any]] = []
     with out.progress(as_json) as bar:
-        task = bar.add_task("emulate", total=len(chosen) * schedules)
+        task = bar.add_task("emulate", total=len(chosen) * interleavings)
         for item in chosen:
             example = trial.cached_example(variant.op, item)
-            for schedule in sequence(schedules, seed):
-                bar.update(task, description=f"{item.name} {schedule}")
-                rows.append(_attempt(variant, item, schedule, example))
+            for interleaving in sequence(interleavings, seed):
+                bar.update(task, description=f"{item.name} {interleaving}")
+                rows.append(_attempt(variant, item, interleaving, example))
                 bar.update(task, advance=1)
     failed = [row for row in rows if not row["ok"]]
     if as_json:
@@ -53,11 +53,11 @@ def emulate(
         out.show(
             out.table(
                 f"{variant.id}: {len(rows)} runs",
-                ("workload", "schedule", "instructions", "seconds", "worst of limit", "result"),
+                ("workload", "interleaving", "instructions", "seconds", "worst of limit", "result"),
                 [
                     (
                         r["workload"],
-                        r["schedule"],
+                        r["interleaving"],
                         r["instructions"],
                         r["seconds"],
                         r["worst"],
@@ -71,7 +71,7 @@ def emulate(
         _counters(rows)
         for row in failed[:5]:
             out.error_console().print(
-                f"{row['workload']} under {row['schedule']}: {row['failure']}",
+                f"{row['workload']} under {row['interleaving']}: {row['failure']}",
                 style="red",
                 markup=False,
                 soft_wrap=True,
@@ -99,15 +99,17 @@ def _workloads(variant: Variant, name: str | None) -> list[Workload]:
     return found
 
 
-def _attempt(variant: Variant, workload: Workload, schedule: Schedule, example: Any) -> dict[str, Any]:
-    """One run; findings and wrong results are both failures, and the schedule in the row replays them."""
+def _attempt(
+    variant: Variant, workload: Workload, interleaving: Interleaving, example: Any
+) -> dict[str, Any]:
+    """One run; findings and wrong results are both failures, and the interleaving in the row replays them."""
     from ..emulator import EmulatorError
     from ..executors import Emulator
     from ..verification import trial
 
-    executor = Emulator(schedule)
+    executor = Emulator(interleaving)
     row: dict[str, Any] = {
-        "workload": workload.name, "schedule": str(schedule), "instructions": None, "seconds": None, "worst": None,
+        "workload": workload.name, "interleaving": str(interleaving), "instructions": None, "seconds": None, "worst": None,
         "ok": False, "failure": "", "counters": {},
     }  # fmt: skip
     try:

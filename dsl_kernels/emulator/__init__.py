@@ -1,10 +1,10 @@
 """Execute PTX written for NVIDIA GPUs (sm_90a, sm_100a) on a CPU, with checks, to verify kernels.
 
 >>> import numpy as np
->>> from dsl_kernels.emulator import launch, Schedule
+>>> from dsl_kernels.emulator import launch, Interleaving
 >>> x = np.arange(64, dtype=np.float32); y = np.zeros_like(x)
 >>> report = launch(ptx, grid=1, block=64, args=[x, y])               # doctest: +SKIP
->>> report = launch(ptx, 1, 64, [x, y], schedule=Schedule.random(7))  # doctest: +SKIP
+>>> report = launch(ptx, 1, 64, [x, y], interleaving=Interleaving.random(7))  # doctest: +SKIP
 >>> print(report)                                                     # doctest: +SKIP
 
 ``args`` follow the order of the PTX parameters: numpy arrays or torch CPU tensors (written in place), integers,
@@ -27,24 +27,24 @@ from .errors import (
     PtxSyntaxError,
     UnsupportedInstruction,
 )
+from .interleaving import Interleaving, interleavings
 from .launch import explore, launch
 from .report import Finding, Location, Report
-from .schedule import Schedule, schedules
 
 __all__ = [
     "BuildError",
     "EmulatorError",
     "Finding",
+    "Interleaving",
     "InternalError",
     "LaunchError",
     "Location",
     "PtxSyntaxError",
     "Report",
-    "Schedule",
     "Struct",
     "TensorMap",
     "UnsupportedInstruction",
     "explore",
+    "interleavings",
     "launch",
-    "schedules",
 ]

@@ -19,10 +19,10 @@ from ..arguments import shown
 from .arguments import ADDRESS_BASE, Arguments
 from .build import load
 from .errors import EmulatorError, InternalError, LaunchError, UnsupportedInstruction, checked
+from .interleaving import KINDS, POLICIES, Interleaving
 from .isa import Program, decode
 from .ptx import Module, parse
 from .report import Finding, Location, Report, WarpCounters
-from .schedule import KINDS, POLICIES, Schedule
 
 MAX_SMEM = 233472  # 228 KiB: the largest shared memory of a CTA, the system's first KiB included
 MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -75,7 +75,7 @@ def launch(
     *,
     cluster: Sequence[int] | int | None = None,
     dynamic_smem: int = 0,
-    schedule: Schedule | None = None,
+    interleaving: Interleaving | None = None,
     entry: str | None = None,
     check: str = "raise",
     roles: Mapping[str, Sequence[int]] | None = None,
@@ -115,7 +115,7 @@ def launch(
         raise LaunchError(f"check {shown(check)} is neither 'raise' nor 'report'")
     if not isinstance(ptx, str):
         raise LaunchError(f"ptx is a {type(ptx).__name__}, and not the text of a module")
-    schedule = schedule or Schedule()
+    interleaving = interleaving or Interleaving()
     program = _decode(ptx, entry)
     e = program.entry
     grid3 = _three("grid", grid)
@@ -159,9 +159,9 @@ def launch(
     footprint = math.prod(cluster3) * (
         warps * (e.registers * (32 * 8 + 9) + 32 * program.local_bytes) + 9 * end
     )
-    if footprint * schedule.resident > MEMORY:
+    if footprint * interleaving.resident > MEMORY:
         raise LaunchError(
-            f"{schedule.resident} clusters of {math.prod(cluster3)} CTAs need {footprint * schedule.resident >> 20} MiB "
+            f"{interleaving.resident} clusters of {math.prod(cluster3)} CTAs need {footprint * interleaving.resident >> 20} MiB "
             f"for {e.registers} registers a thread and {program.local_bytes} bytes of local memory, more than {MEMORY >> 20}"
         )
 
@@ -183,20 +183,20 @@ def launch(
     sm100 = int(program.module.target.startswith(("sm_10", "sm_11", "sm_12")))
     config = np.array(
         [e.registers, *block3, *grid3, *cluster3, end, dynamic_smem, program.local_bytes,
-         KINDS.index(schedule.kind), schedule.seed, POLICIES.index(schedule.async_policy),
-         -1 if schedule.slow_warp is None else schedule.slow_warp, schedule.resident,
-         max(schedule.resident, min(schedule.max_resident, MEMORY // max(footprint, 1))),
+         KINDS.index(interleaving.kind), interleaving.seed, POLICIES.index(interleaving.async_policy),
+         -1 if interleaving.slow_warp is None else interleaving.slow_warp, interleaving.resident,
+         max(interleaving.resident, min(interleaving.max_resident, MEMORY // max(footprint, 1))),
          int(check == "raise"), limit, 200_000, int(bool(allow_uninit_mma)), max_findings, sm100,
          registers_per_thread, int(bool(strict_fences)), int(bool(strict_lapping)), int(bool(strict_exits)), cta_limit],
         np.int64,
     )  # fmt: skip
-    raw, seconds = _call(program, config, packed, regions, schedule)
-    report = _report(program, raw, schedule, seconds, roles or {}, region_names)
+    raw, seconds = _call(program, config, packed, regions, interleaving)
+    report = _report(program, raw, interleaving, seconds, roles or {}, region_names)
     if report.status == "internal":
         raise InternalError(report.findings[-1].message, report.findings[-1], report)
     if check == "raise" and not report.ok:
         first = report.errors[0]
-        message = f"{first}\n  under {schedule}"
+        message = f"{first}\n  under {interleaving}"
         if first.code == "unsupported":
             raise UnsupportedInstruction(message, first, report)
         raise EmulatorError(message, first, report)
@@ -204,7 +204,11 @@ def launch(
 
 
 def _call(
-    program: Program, config: np.ndarray, packed: Arguments, regions: list[list[int]], schedule: Schedule
+    program: Program,
+    config: np.ndarray,
+    packed: Arguments,
+    regions: list[list[int]],
+    interleaving: Interleaving,
 ) -> tuple[dict[str, Any], float]:
     lib = load()
     row = lib.emu_row_sizes(1)
@@ -213,7 +217,7 @@ def _call(
     if map_rows.shape[1] != row or len(config) != lib.emu_row_sizes(0):
         raise InternalError("the compiled core and the Python side disagree about a layout")
     params = np.frombuffer(bytes(packed.params) or b"\0", np.uint8)
-    choices = np.array(schedule.choices or [0], np.int64)
+    choices = np.array(interleaving.choices or [0], np.int64)
 
     def p(a: np.ndarray) -> int:
         return a.ctypes.data
@@ -222,7 +226,7 @@ def _call(
     ptr = lib.emu_launch(
         p(config), len(config), p(program.instructions), len(program.instructions), p(program.operands),
         len(program.operands), p(program.targets), len(program.targets), p(params), len(packed.params), p(region_rows), len(regions),
-        p(map_rows), len(packed.map_rows), p(choices), len(schedule.choices),
+        p(map_rows), len(packed.map_rows), p(choices), len(interleaving.choices),
     )  # fmt: skip
     seconds = time.perf_counter() - start
     if not ptr:
@@ -237,7 +241,7 @@ def _call(
 def _report(
     program: Program,
     raw: dict[str, Any],
-    schedule: Schedule,
+    interleaving: Interleaving,
     seconds: float,
     roles: Mapping[str, Sequence[int]],
     region_names: list[str],
@@ -270,20 +274,20 @@ def _report(
     ]  # fmt: skip
     warps = [WarpCounters(w["instructions"], w["barrier_waits"], w["spins"], w["ops"]) for w in raw["warps"]]
     log = raw["choices"]
-    return Report(raw["status"], schedule, raw["instructions"], findings, warps, raw["pipes"], raw["stats"], seconds,
+    return Report(raw["status"], interleaving, raw["instructions"], findings, warps, raw["pipes"], raw["stats"], seconds,
                   raw["errors"], raw["warnings"], list(zip(log[::2], log[1::2], strict=True)))  # fmt: skip
 
 
 @checked
-def explore(run: Callable[[Schedule], Report], limit: int = 2000) -> Iterator[Report]:
-    """Every interleaving of a tiny program, depth first: ``run`` launches it under the schedule that it is given.
+def explore(run: Callable[[Interleaving], Report], limit: int = 2000) -> Iterator[Report]:
+    """Every interleaving of a tiny program, depth first: ``run`` launches it under the interleaving that it is given.
 
-    ``run`` must restore its inputs by itself. Stops after ``limit`` schedules; the caller sees from the number of
+    ``run`` must restore its inputs by itself. Stops after ``limit`` interleavings; the caller sees from the number of
     reports whether the exploration was complete.
     """
     prefix: list[int] = []
     for _ in range(limit):
-        report = run(Schedule("replay", choices=tuple(prefix)))
+        report = run(Interleaving("replay", choices=tuple(prefix)))
         if not isinstance(report, Report):
             raise LaunchError(
                 f"run: expected a function that returns the launch's Report, it returned {shown(report)}"

@@ -1,13 +1,13 @@
 """Pytest support: ``pytest_plugins = ["dsl_kernels.emulator.pytest_plugin"]`` in a conftest.
 
-The fixture ``emulate`` runs a kernel under several schedules and checks it after each::
+The fixture ``emulate`` runs a kernel under several interleavings and checks it after each::
 
     def test_scale(emulate):
         x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
         emulate(PTX, 1, 64, [x, y], verify=lambda: np.testing.assert_array_equal(y, 2 * x))
 
-``--emulator-schedules N`` and ``--emulator-seed S`` choose how many schedules and from which seed; a failure names
-the schedule, which replays with ``emulate(..., schedule=Schedule(...))``.
+``--emulator-interleavings N`` and ``--emulator-seed S`` choose how many interleavings and from which seed; a failure names
+the interleaving, which replays with ``emulate(..., interleaving=Interleaving(...))``.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 
 from .arguments import Struct, TensorMap, as_array
+from .interleaving import Interleaving, interleavings
 from .launch import launch
 from .report import Report
-from .schedule import Schedule, schedules
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("emulator")
     group.addoption(
-        "--emulator-schedules", type=int, default=3, help="schedules that emulate() tries (default 3)"
+        "--emulator-interleavings", type=int, default=3, help="interleavings that emulate() tries (default 3)"
     )
     group.addoption(
-        "--emulator-seed", type=int, default=0, help="first seed of the emulator's schedules (default 0)"
+        "--emulator-seed", type=int, default=0, help="first seed of the emulator's interleavings (default 0)"
     )
 
 
@@ -45,8 +45,8 @@ def _arrays(args: Sequence[Any]) -> Iterator[Any]:
 
 @pytest.fixture
 def emulate(request: pytest.FixtureRequest) -> Callable[..., list[Report]]:
-    """Run a launch under several schedules; inputs are restored before each, ``verify`` is called after each."""
-    count = request.config.getoption("--emulator-schedules")
+    """Run a launch under several interleavings; inputs are restored before each, ``verify`` is called after each."""
+    count = request.config.getoption("--emulator-interleavings")
     seed = request.config.getoption("--emulator-seed")
 
     def run(
@@ -56,16 +56,16 @@ def emulate(request: pytest.FixtureRequest) -> Callable[..., list[Report]]:
         args: Sequence[Any] = (),
         *,
         verify: Callable[[], object] | None = None,
-        schedule: Schedule | None = None,
+        interleaving: Interleaving | None = None,
         **options: Any,
     ) -> list[Report]:
         arrays = list(_arrays(args))
         saved = [a.copy() if hasattr(a, "copy") else a.clone() for a in arrays]
         reports = []
-        for s in [schedule] if schedule else schedules(count, seed):
+        for s in [interleaving] if interleaving else interleavings(count, seed):
             for a, before in zip(arrays, saved, strict=True):
                 a[...] = before
-            reports.append(launch(ptx, grid, block, args, schedule=s, **options))
+            reports.append(launch(ptx, grid, block, args, interleaving=s, **options))
             if verify:
                 try:
                     verify()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .schedule import Schedule
+from .interleaving import Interleaving
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class WarpCounters:
 
 @dataclass
 class Report:
-    """Outcome of a launch. ``ok`` means that no check failed under this one schedule.
+    """Outcome of a launch. ``ok`` means that no check failed under this one interleaving.
 
     ``findings`` holds every distinct error, and as many warnings as the launch was told to keep; ``error_count`` and
     ``warning_count`` count them all.
     """
 
     status: str
-    schedule: Schedule
+    interleaving: Interleaving
     instructions: int
     findings: list[Finding]
     warps: list[WarpCounters]
@@ -92,7 +92,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"{'ok' if self.ok else 'FAILED'} under {self.schedule}: {self.instructions} warp instructions in {self.seconds:.2f} s"
+            f"{'ok' if self.ok else 'FAILED'} under {self.interleaving}: {self.instructions} warp instructions in {self.seconds:.2f} s"
         ]
         lines += [str(f) for f in self.findings]
         if dropped := self.error_count + self.warning_count - len(self.findings):

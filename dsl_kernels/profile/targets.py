@@ -11,33 +11,20 @@ from typing import Any
 
 import torch
 
-from .. import registry, variants
-from ..dsa.steps import StepSize
+from .. import problems, registry, variants
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
-from ..problems.lightning_indexer import PAGE
+from ..problems.base import GRIDS
 from ..problems.sparse_mla import DATASET_SM_SCALE
-from ..programs.sparse_mla import MAX_HEAD_BLOCK
 from ..timing import grids, measure
 from . import metrics
 from .model import KernelReport, Workload
 
 # The baseline's tile where nobody timed its settings: (tokens, warps, stages).
 TRITON_SETTING = (32, 4, 3)
-# Sizes that an op is looked at with where none are given; they also say which names `--dim` takes.
-DEFAULTS: dict[str, dict[str, int]] = {
-    "lightning_indexer": {"b": 16, "len": 32768, "heads": 64, "next_n": 1},
-    "topk_selector": {"rows": 16, "len": 32768, "k": 2048},
-    "sparse_mla": {"t": 64, "heads": 16, "pages": 4096, "topk": 2048},
-    "sdpa": {"b": 1, "heads": 32, "n": 2048, "d": 128, "causal": 1},
-}
-# Where a form has sizes of its own.
-OTHER_SIZES: dict[tuple[str, str], dict[str, int]] = {
-    ("lightning_indexer", "prefill"): {"s": 4096, "skv": 32768, "heads": 64},
-}
-FORMS = {"lightning_indexer": "decode", "topk_selector": "default", "sparse_mla": "bf16", "sdpa": "bf16"}
+# torch's attention is no operation of this project: what it is looked at with.
+SDPA = "sdpa"
+SDPA_SIZES = {"b": 1, "heads": 32, "n": 2048, "d": 128, "causal": 1}
 WARM_UPS = 2
-# Bytes of a key of the index, and its scale.
-INDEX_TOKEN = 132.0
 
 
 @dataclass
@@ -67,17 +54,15 @@ def target(
         UnknownNameError, InvalidArgumentError: no such op, size or implementation.
         NoVariantError: the variant refuses the sizes.
     """
-    form = _form(op, form, impl)
-    sizes = _sizes(op, form, dims)
     label = " ".join(
         [op, *(f"{k}={v}" for k, v in dims.items()), impl.split("__", 1)[-1] if impl else "selected"]
     )
     work = workload(op, dims, form=form)
-    if op == "sdpa":
-        return _sdpa(label, sizes, work)
-    point = grids.Point(op, form, sizes)
+    if op == SDPA:
+        return _sdpa(label, work.dims, work)
+    point = _point(op, dims, form, impl)
     if impl == "torch" and op == "topk_selector":
-        return _torch_topk(label, sizes, seed, work)
+        return _torch_topk(label, point.params, seed, work)
     fixture = grids.prepare(point, seed)
     if impl == "torch":
         return _torch(label, point, fixture, work)
@@ -139,57 +124,47 @@ def _with(work: Workload, **changes: Any) -> Workload:
 
 def workload(op: str, dims: Mapping[str, int], *, form: str | None = None, variant: str = "") -> Workload:
     """What an op must read at these sizes, from its arithmetic alone; needs no GPU."""
-    chosen = _form(op, form, variant)
-    sizes = _sizes(op, chosen, dims)
-    if op == "sdpa":
+    if op == SDPA:
+        sizes = _sizes(SDPA, SDPA_SIZES, (), dims)
         # Queries, keys and values, each once.
         read = 3.0 * 2.0 * sizes["b"] * sizes["heads"] * sizes["n"] * sizes["d"]
         return Workload(op, "bf16", variant or "torch", sizes, unique_bytes=read)
-    if chosen == "prefill":
-        # Keys are read again for every few rows; what must come from the DRAM is queries and keys once.
-        once = sizes["skv"] * INDEX_TOKEN + sizes["s"] * sizes["heads"] * 128.0
-        return Workload(op, chosen, variant, sizes, unique_bytes=once)
-    if op == "lightning_indexer":
-        tokens = StepSize(batch=sizes["b"], context=sizes["len"], index_heads=sizes["heads"])
-        read = sizes["b"] * sizes["len"] * INDEX_TOKEN
-        return Workload(
-            op, chosen, variant, sizes, read, read, PAGE * int(INDEX_TOKEN),
-            measure.pool(tokens).pages * PAGE * INDEX_TOKEN, "random",
-        )  # fmt: skip
-    if op == "topk_selector":
-        read = sizes["rows"] * sizes["len"] * 4.0
-        return Workload(op, chosen, variant, sizes, read, read)
-    row, held = (656 if chosen == "fp8" else 1152), sizes["pages"] * PAGE
-    rows = sizes["t"] * sizes["topk"]
-    unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
-    # Every block of heads is a CTA of its own and fetches the rows again.
-    block = (variants.get(variant).knobs.get("block") if "__" in variant else 0) or MAX_HEAD_BLOCK
-    read = float(rows * row * -(-sizes["heads"] // block))
-    return Workload(op, chosen, variant, sizes, read, unique * row, row, float(held * row), "random")
+    point = _point(op, dims, form, variant)
+    return Workload(op, point.form, variant, point.params, **grids.reads(point, variant))
 
 
-def _sizes(op: str, form: str, dims: Mapping[str, int]) -> dict[str, int]:
-    known = OTHER_SIZES.get((op, form)) or DEFAULTS[op]
-    if unknown := sorted(set(dims) - set(known)):
+def _point(op: str, dims: Mapping[str, int], form: str | None, variant: str | None) -> grids.Point:
+    """The sizes asked for, the op's usual ones for the others; the form asked for, else the variant's, else the usual one."""
+    known = [*problems.names(), SDPA]
+    if op not in known:
+        raise UnknownNameError(
+            "op", expected="an operation to look at", got=repr(op), fix=did_you_mean(op, known)
+        )
+    if form is None and variant and "__" in variant:
+        values = variants.get(variant).knobs.values()
+        form = next((name for name in problems.get(op).forms if name in values), None)
+    usual = grids.usual(op, form)
+    others = {
+        name
+        for grid in GRIDS
+        for point in grids.points(op, grid)
+        for name, value in point.params.items()
+        if point.form == usual.form and isinstance(value, int)
+    }
+    return grids.Point(op, usual.form, _sizes(f"{op} {usual.form}", usual.params, others, dims))
+
+
+def _sizes(
+    what: str, usual: Mapping[str, int], others: Iterable[str], dims: Mapping[str, int]
+) -> dict[str, int]:
+    if unknown := sorted(set(dims) - {*usual, *others}):
         raise InvalidArgumentError(
             "--dim",
-            expected=f"sizes of {op} {form}: {', '.join(known)}",
+            expected=f"sizes of {what}: {', '.join([*usual, *sorted(set(others) - set(usual))])}",
             got=unknown[0],
-            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in known.items()),
+            fix="for example --dim " + ",".join(f"{k}={v}" for k, v in usual.items()),
         )
-    return {**known, **dims}
-
-
-def _form(op: str, form: str | None, variant: str | None) -> str:
-    """The form asked for, else that which the variant was built for, else the op's usual one."""
-    if op not in DEFAULTS:
-        raise UnknownNameError(
-            "op", expected="an operation to look at", got=repr(op), fix=did_you_mean(op, list(DEFAULTS))
-        )
-    if form is None and variant and variant not in ("triton", "torch"):
-        knobs = variants.get(variant).knobs
-        form = knobs.get("kv") or knobs.get("mode")
-    return form or FORMS[op]
+    return {**usual, **dims}
 
 
 def _triton(label: str, point: grids.Point, fixture: grids.Fixture, work: Workload) -> Target:

@@ -286,15 +286,19 @@ def _blackwell(k: SimpleNamespace) -> Schedule:
         ),
         pipelines=(
             Pipeline("q", ("q_s",), "load", Engine.BULK, mma, len(SIDES)),
-            Pipeline("k", ("k_s",), "load", Engine.BULK, mma, k.stages),
-            Pipeline("v", ("v_s",), "load", Engine.BULK, mma, k.stages),
+            Pipeline("k", ("k_s",), "load", Engine.BULK, mma, k.stages, multicast=k.cluster > 1),
+            Pipeline("v", ("v_s",), "load", Engine.BULK, mma, k.stages, multicast=k.cluster > 1),
             *(pipeline for side in SIDES for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for side in SIDES for product in products(side)),
-        grid=("ctas", "1"),
+        grid=("ctas", str(k.cluster)),
         axes=("cta", "rank"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
         named_barriers={f"staged_{side}": (f"soften_{side}",) for side in SIDES},
-        maps=(_map("q", LANES, k), _map("k", k.tile, k), _map("v", k.tile, k), _map("out", LANES, k)),
+        maps=(
+            _map("q", LANES, k), _map("k", k.tile // k.cluster, k), _map("v", k.tile // k.cluster, k), _map("out", LANES, k),
+        ),
         min_ctas_per_sm=1,
     )  # fmt: skip
 
@@ -686,16 +690,16 @@ COMMITTED = (
 )  # fmt: skip
 
 
-# (dim, tile, stages, cluster, lazy) of that on Blackwell.
-COMMITTED_BLACKWELL = ((128, 64, 3, 1, 2), (64, 64, 4, 1, 2))
+# (dim, tile, stages, cluster, lazy) of that on Blackwell; only head counts that do not pair need a CTA to copy alone.
+COMMITTED_BLACKWELL = ((128, 64, 3, 2, 2), (128, 64, 3, 1, 2), (64, 64, 4, 1, 2))
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     if arch.tmem_columns:
         if level == 0:
             return (k.dim, k.tile, k.stages, k.cluster, k.lazy) in COMMITTED_BLACKWELL
-        # Loads from tensor memory take a power of two of columns, and nobody copies for two CTAs there yet.
-        return k.tile in (64, 128) and k.cluster == 1 and k.lazy > 0
+        # Loads from tensor memory take a power of two of columns.
+        return k.tile in (64, 128) and k.lazy > 0
     if _measures(vars(k)) is not None:
         return False
     chosen = (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy)

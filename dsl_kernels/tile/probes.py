@@ -6,7 +6,8 @@ Neighbours of one name are one region, and so is what a role says of that name a
 each: it counts the cycles since the mark before to that region, so every cycle of a warp is counted once. What lies
 between two regions, and has no mark of its own, belongs to the one before; the head of a loop to the first in it.
 
-A warp keeps its sums in its lanes' registers, lane i those of region i, and stores them once, when its role ends.
+A warp keeps its sums in its lanes' registers, lane i those of region i, and the clock when the kernel began in the last
+lane. It stores them once, when its role ends.
 """
 
 from __future__ import annotations
@@ -207,8 +208,8 @@ def _spent(register: int) -> str:
 
 
 def _registers(regions: Iterable[tuple[str, ...]]) -> int:
-    """Registers of a thread that hold the sums."""
-    return max(-(-len(names) // LANES) for names in regions)
+    """Registers of a thread that hold the sums, and in one lane the clock when the kernel began."""
+    return max(-(-(len(names) + 1) // LANES) for names in regions)
 
 
 class _Marker:
@@ -220,30 +221,30 @@ class _Marker:
         self.numbers: dict[str, int] = {BEGIN: 0}
 
     def head(self, words: int) -> Iterator[t.Statement]:
-        yield t.Call(leaf.enter_role, (*self._place, words, t.name(_THEN), self._lane))
         if self._mode == TRACE:
+            yield t.Call(leaf.enter_role, (*self._place, words, t.name(_THEN), self._lane))
             yield t.Call(leaf.note_time, (*self._place, words, _TIMES, self._lane))
+        else:
+            yield t.Call(leaf.begin_sums, (t.name(self._last), t.name(_THEN), self._lane))
         yield self._mark(BEGIN)
 
     def tail(self, words: int) -> Iterator[t.Statement]:
-        yield t.Call(leaf.leave_role, (*self._place, words, t.name(_THEN), self._lane))
         if self._mode == TRACE:
+            yield t.Call(leaf.leave_role, (*self._place, words, t.name(_THEN), self._lane))
             yield t.Call(leaf.keep_marks, (*self._place, words, t.name(_COUNT), self._lane))
             yield t.Call(leaf.note_time, (*self._place, words, _TIMES + 2, self._lane))
             return
-        for register in range(_registers([tuple(self.numbers)])):
-            first, left = register * LANES, len(self.numbers) - register * LANES
-            yield t.Call(
-                leaf.keep_sums,
-                (
-                    *self._place,
-                    words,
-                    HEADER + first,
-                    min(left, LANES),
-                    t.name(_spent(register)),
-                    self._lane,
-                ),
-            )
+        *full, last = range(_registers([tuple(self.numbers)]))
+        for register in full:
+            place = (*self._place, words, HEADER + register * LANES)
+            yield t.Call(leaf.keep_sums, (*place, t.name(_spent(register)), self._lane))
+        place, left = (*self._place, words, HEADER + last * LANES), len(self.numbers) - last * LANES
+        yield t.Call(leaf.end_sums, (*place, left, t.name(self._last), t.name(_THEN), self._lane))
+
+    @property
+    def _last(self) -> str:
+        """The register whose last lane keeps the clock when the kernel began, in place of a sum."""
+        return _spent(_registers([tuple(self.numbers)]) - 1)
 
     def block(self, statements: Iterable[t.Statement]) -> list[t.Statement]:
         """Statements with a mark where a region ends; none is open at either end, so that all ways into a block agree."""

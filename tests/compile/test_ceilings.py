@@ -57,7 +57,7 @@ def test_every_live_row_is_fetched_once(ptx, setting, first, second, rows, sms, 
         block=threads,
         args=[*caches, ids, rows, group, first, second, first, second, *tail[name]],
         dynamic_smem=shared,
-        schedule=None if seed is None else emulator.Schedule.random(seed),
+        interleaving=None if seed is None else emulator.Interleaving.random(seed),
     )
     assert report.ok, report
     live = int((ids >= 0).sum()) * (first + second)

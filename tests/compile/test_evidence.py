@@ -5,8 +5,10 @@ All expectations come from the schedule. Variants that are not in the cache are 
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -80,6 +82,19 @@ def schedule(variant, arch) -> Schedule:
     return programs.get(variant.op).schedule(variant.knobs, arch)
 
 
+@functools.cache
+def listing(folder: Path) -> str:
+    """SASS of a compiled variant."""
+    command = [str(toolkit.nvdisasm().path), "-c", "kernel.cubin"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def sass(artifact, compiled):
+    """The SASS of the variant, for a test that looks at it."""
+    return lambda: listing(compiled[artifact.variant].folder)
+
+
 def test_operands_are_the_problem_s(variant, artifact):
     """Whoever launches a variant passes what its problem names, whichever DSL compiled it."""
     wanted = programs.get(variant.op).operands(variant.knobs)
@@ -132,15 +147,11 @@ def test_shared_memory_leaves_no_room_for_a_cta_too_many(artifact, schedule, arc
         assert (schedule.max_ctas_per_sm + 1) * (artifact.dynamic_smem + RESERVED_A_CTA) > arch.smem_per_sm
 
 
-def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, compiled) -> None:
+def test_nothing_in_global_memory_is_touched_before_the_wait(artifact, sass) -> None:
     """The text says so; the two compilers behind it could still move a load of memory that they take for constant."""
     if not artifact.programmatic_launch:
         return
-    cubin = compiled[artifact.variant].folder / "kernel.cubin"
-    listing = subprocess.run(
-        [str(toolkit.nvdisasm().path), "-c", cubin.name], cwd=cubin.parent, capture_output=True, text=True, check=True
-    ).stdout  # fmt: skip
-    before, wait, behind = listing.partition("ACQBULK")
+    before, wait, behind = sass().partition("ACQBULK")
     assert wait and not GLOBAL_ACCESS.search(before) and GLOBAL_ACCESS.search(behind)
 
 
@@ -174,3 +185,21 @@ def test_copies_and_commits_use_the_declared_engines(artifact, schedule) -> None
     assert (Engine.BULK in fills(schedule)) == bool(found & BULK_COPIES)
     assert (Engine.CP_ASYNC in fills(schedule)) == ("LDGSTS" in found)
     assert (Engine.TCGEN05 in engines(schedule)) == ("UTCBAR" in found)
+
+
+def test_what_several_ctas_take_is_copied_once_for_all_of_them(schedule, sass) -> None:
+    """And where tensor cores read it, their commit gives the slot back in every CTA."""
+    shared = [pipe for pipe in schedule.pipelines if pipe.multicast]
+    committed = any(reader.engine is Engine.TCGEN05 for pipe in shared for reader in pipe.readers)
+    if schedule.cluster != (1, 1, 1) and Engine.BULK in fills(schedule):
+        assert bool(shared) == bool(re.search(r"\bUTMALDG\S*\.MULTICAST", sass()))
+        assert committed == bool(re.search(r"\bUTCBAR\.MULTICAST", sass()))
+
+
+def test_products_of_a_group_are_in_flight_together(schedule, sass) -> None:
+    """The compiler awaits each product by itself where it cannot prove that nothing else writes the accumulators."""
+    if any(mma.unit == "wgmma" for mma in schedule.mmas):
+        products, waits = (
+            len(re.findall(stem, sass())) for stem in (r"\b[HQ]GMMA\b", r"\bWARPGROUP\.DEPBAR\b")
+        )
+        assert waits < products

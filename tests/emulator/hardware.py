@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl_kernels.emulator import LaunchError, Schedule, TensorMap
+from dsl_kernels.emulator import Interleaving, LaunchError, TensorMap
 from dsl_kernels.emulator import launch as emulate
 from dsl_kernels.emulator.arguments import as_array
 from dsl_kernels.emulator.launch import _parse
@@ -345,7 +345,7 @@ def run_programs() -> int:
         child = os.fork()
         if child == 0:
             kernels.launch = launch  # type: ignore[assignment]
-            _, right = run(ptx, Schedule())
+            _, right = run(ptx, Interleaving())
             print(f"{name}: {'right' if right else 'WRONG'}", flush=True)
             os._exit(not right)
         failed += os.waitpid(child, 0)[1] != 0

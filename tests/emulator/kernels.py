@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsl_kernels.emulator import Report, Schedule, TensorMap, launch
+from dsl_kernels.emulator import Interleaving, Report, TensorMap, launch
 
 HEADER = ".version 8.7\n.target {target}\n.address_size 64\n"
 
@@ -90,10 +90,12 @@ DONE:
 )
 
 
-def run_reduce(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
+def run_reduce(
+    ptx: str, interleaving: Interleaving, check: str = "report", **kw: object
+) -> tuple[Report, bool]:
     x = np.arange(256, dtype=np.float32)
     out = np.zeros(1, np.float32)
-    r = launch(ptx, 1, 256, [x, out], schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
+    r = launch(ptx, 1, 256, [x, out], interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
     return r, bool(out[0] == x.sum())
 
 
@@ -130,10 +132,12 @@ DONE:
 )
 
 
-def run_histogram(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
+def run_histogram(
+    ptx: str, interleaving: Interleaving, check: str = "report", **kw: object
+) -> tuple[Report, bool]:
     x = np.random.default_rng(3).integers(0, 1 << 30, 128).astype(np.uint32)
     out = np.zeros(16, np.uint32)
-    r = launch(ptx, 1, 128, [x, out], schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
+    r = launch(ptx, 1, 128, [x, out], interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
     return r, bool((out == np.bincount(x & 15, minlength=16)).all())
 
 
@@ -221,10 +225,12 @@ END:
 )
 
 
-def run_pipeline(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
+def run_pipeline(
+    ptx: str, interleaving: Interleaving, check: str = "report", **kw: object
+) -> tuple[Report, bool]:
     x = np.random.default_rng(1).integers(-8, 8, (6, 256)).astype(np.float32)
     out = np.zeros(256, np.float32)
-    r = launch(ptx, 1, 96, [x, out], schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
+    r = launch(ptx, 1, 96, [x, out], interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
     return r, bool((out == x.sum(0)).all())
 
 
@@ -273,10 +279,12 @@ DONE:
 )
 
 
-def run_cp_async(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
+def run_cp_async(
+    ptx: str, interleaving: Interleaving, check: str = "report", **kw: object
+) -> tuple[Report, bool]:
     x = np.arange(256, dtype=np.uint32).reshape(2, 128)
     out = np.zeros(128, np.uint32)
-    r = launch(ptx, 1, 32, [x, out], schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
+    r = launch(ptx, 1, 32, [x, out], interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
     return r, bool((out == x.sum(0)).all())
 
 
@@ -380,7 +388,9 @@ DONE:
 ).replace("@DESC@", str(desc_constant(1024, 1, sm100=False)))
 
 
-def run_wgmma(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
+def run_wgmma(
+    ptx: str, interleaving: Interleaving, check: str = "report", **kw: object
+) -> tuple[Report, bool]:
     rng = np.random.default_rng(5)
     a, b = (rng.integers(-4, 5, (64, 128)).astype(np.float32) for _ in range(2))
     c = np.zeros((64, 64), np.float32)
@@ -389,7 +399,7 @@ def run_wgmma(ptx: str, schedule: Schedule, check: str = "report", **kw: object)
         TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"),
         TensorMap(c, (64, 64)),
     ]
-    r = launch(ptx, 1, 128, maps, dynamic_smem=49152, schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
+    r = launch(ptx, 1, 128, maps, dynamic_smem=49152, interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
     return r, bool((c == a @ b.T).all())
 
 
@@ -535,7 +545,9 @@ TCGEN = TCGEN.replace(
 TCGEN = TCGEN.replace("@IDESC@", str(1 << 4 | 1 << 7 | 1 << 10 | 8 << 17 | 8 << 24))
 
 
-def run_tcgen(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
+def run_tcgen(
+    ptx: str, interleaving: Interleaving, check: str = "report", **kw: object
+) -> tuple[Report, bool]:
     rng = np.random.default_rng(6)
     a, b = (
         rng.integers(-4, 5, (128, 320)).astype(np.float32),
@@ -547,7 +559,7 @@ def run_tcgen(ptx: str, schedule: Schedule, check: str = "report", **kw: object)
         TensorMap(bf16(b), (64, 64), "128B", dtype="bf16"),
         c,
     ]
-    r = launch(ptx, 1, 256, args, dynamic_smem=49152, schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
+    r = launch(ptx, 1, 256, args, dynamic_smem=49152, interleaving=interleaving, check=check, **kw)  # type: ignore[arg-type]
     return r, bool((c == a @ b.T).all())
 
 
@@ -633,12 +645,16 @@ TMEM_A = TMEM_A.replace("@DESC@", str(desc_constant(256, 0, lbo=128))).replace(
 )
 
 
-def run_tmem_a(ptx: str, schedule: Schedule, check: str = "report", **kw: object) -> tuple[Report, bool]:
+def run_tmem_a(
+    ptx: str, interleaving: Interleaving, check: str = "report", **kw: object
+) -> tuple[Report, bool]:
     rng = np.random.default_rng(7)
     a, b = rng.integers(-4, 5, (128, 16)).astype(np.float32), rng.integers(-4, 5, (16, 16)).astype(np.float32)
     c = np.zeros((128, 16), np.float32)
     packed = bf16(b).reshape(2, 8, 2, 8).transpose(0, 2, 1, 3).copy()  # n/8, k/8, n%8, k%8
-    r = launch(ptx, 1, 128, [bf16(a), packed, c], dynamic_smem=2048, schedule=schedule, check=check, **kw)  # type: ignore[arg-type]
+    r = launch(
+        ptx, 1, 128, [bf16(a), packed, c], dynamic_smem=2048, interleaving=interleaving, check=check, **kw
+    )  # type: ignore[arg-type]
     return r, bool((c == a @ b.T).all())
 
 

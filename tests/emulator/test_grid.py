@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dsl_kernels.emulator import EmulatorError, Schedule, launch, schedules
+from dsl_kernels.emulator import EmulatorError, Interleaving, interleavings, launch
 
 from .kernels import simple
 
@@ -73,42 +73,42 @@ st.global.u32 [%d8], %r7;
 )
 
 
-def run_merge(ptx, schedule, check="raise", ctas=6, **options):
+def run_merge(ptx, interleaving, check="raise", ctas=6, **options):
     parts, count, out = np.zeros(ctas, np.uint32), np.zeros(1, np.uint32), np.zeros(1, np.uint32)
-    report = launch(ptx, ctas, 1, [parts, count, out], schedule=schedule, check=check, **options)
+    report = launch(ptx, ctas, 1, [parts, count, out], interleaving=interleaving, check=check, **options)
     return report, out[0]
 
 
 @pytest.mark.parametrize("ptx", [LAST_ARRIVER, ATOMIC_ACQ_REL], ids=["fences", "acq_rel"])
 def test_last_arriver_merge(ptx):
-    for s in [*schedules(12), Schedule.random(5, resident=6)]:
+    for s in [*interleavings(12), Interleaving.random(5, resident=6)]:
         _, total = run_merge(ptx, s)
         assert total == 21
 
 
 def test_merge_without_release_is_a_race():
     broken = LAST_ARRIVER.replace("fence.acq_rel.gpu;\natom", "atom")
-    codes = {f.code for s in schedules(6) for f in run_merge(broken, s, "report")[0].errors}
+    codes = {f.code for s in interleavings(6) for f in run_merge(broken, s, "report")[0].errors}
     assert codes == {"race"}
 
 
 def test_merge_without_acquire_is_a_race():
     broken = LAST_ARRIVER.replace("fence.acq_rel.gpu;\nsub", "sub")
-    codes = {f.code for s in schedules(6) for f in run_merge(broken, s, "report")[0].errors}
+    codes = {f.code for s in interleavings(6) for f in run_merge(broken, s, "report")[0].errors}
     assert codes == {"race"}
 
 
 def test_grid_barrier_starts_the_ctas_it_needs():
-    for s in [Schedule.lockstep(), Schedule.random(1), Schedule.random(2, resident=3)]:
+    for s in [Interleaving.lockstep(), Interleaving.random(1), Interleaving.random(2, resident=3)]:
         x, count, out = np.zeros(8, np.uint32), np.zeros(1, np.uint32), np.zeros(8, np.uint32)
-        launch(GRID_BARRIER, 8, 1, [x, count, out], schedule=s)
+        launch(GRID_BARRIER, 8, 1, [x, count, out], interleaving=s)
         assert (out == np.roll(np.arange(8) + 5, -1)).all()
 
 
 def test_grid_barrier_beyond_the_resident_limit_is_reported():
     x, count, out = np.zeros(8, np.uint32), np.zeros(1, np.uint32), np.zeros(8, np.uint32)
     with pytest.raises(EmulatorError, match="deadlock"):
-        launch(GRID_BARRIER, 8, 1, [x, count, out], schedule=Schedule("random", 1, max_resident=4))
+        launch(GRID_BARRIER, 8, 1, [x, count, out], interleaving=Interleaving("random", 1, max_resident=4))
 
 
 # ---------------------------------------------------------------------------------------------- clusters
@@ -155,15 +155,15 @@ barrier.cluster.wait.aligned;
 )
 
 
-def run_ring(ptx, schedule, check="raise", **options):
+def run_ring(ptx, interleaving, check="raise", **options):
     out = np.zeros((8, 32), np.uint32)
-    report = launch(ptx, 8, 32, [out], cluster=4, schedule=schedule, check=check, **options)
+    report = launch(ptx, 8, 32, [out], cluster=4, interleaving=interleaving, check=check, **options)
     return report, out
 
 
 def test_cluster_ring():
     left = np.array([3, 0, 1, 2, 3, 0, 1, 2])
-    for s in schedules(20):
+    for s in interleavings(20):
         _, out = run_ring(RING, s)
         assert (out == left[:, None] * 100 + np.arange(32)).all(), str(s)
 
@@ -182,7 +182,9 @@ def test_cluster_ring():
 )  # fmt: skip
 def test_cluster_bugs_are_caught(old, new, codes):
     assert old in RING
-    seen = {f.code for s in schedules(20) for f in run_ring(RING.replace(old, new), s, "report")[0].errors}
+    seen = {
+        f.code for s in interleavings(20) for f in run_ring(RING.replace(old, new), s, "report")[0].errors
+    }
     assert seen & codes, seen
 
 
@@ -203,7 +205,7 @@ START = "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\
 def test_the_initialisation_of_an_mbarrier_is_ordered_before_its_use(drop):
     """Whoever stores through another CTA's mbarrier must know that it was initialised, in whatever order it happened."""
     assert drop in ASYNC_RING and "st.async" in ASYNC_RING
-    for s in schedules(20):
+    for s in interleavings(20):
         report, _ = run_ring(ASYNC_RING.replace(drop, ""), s, "report")
         codes = {f.code for f in report.errors}
         if drop:

@@ -9,9 +9,9 @@ import pytest
 
 from dsl_kernels.emulator import (
     EmulatorError,
+    Interleaving,
     LaunchError,
     PtxSyntaxError,
-    Schedule,
     TensorMap,
     UnsupportedInstruction,
     launch,
@@ -110,7 +110,7 @@ def test_tensor_memory_is_checked():
         ("add.u32 %r20, %r6, 16;", "add.u32 %r20, %r6, 0xFFF0;", "tmem-out-of-bounds"),
     ]:
         assert old in TMEM_A
-        report, _ = run_tmem_a(TMEM_A.replace(old, new), Schedule.lockstep())
+        report, _ = run_tmem_a(TMEM_A.replace(old, new), Interleaving.lockstep())
         assert code in codes(report), report
 
 
@@ -194,7 +194,7 @@ def test_launches_that_cannot_be_are_refused(change, error, why):
 )  # fmt: skip
 def test_schedules_are_checked(fields):
     with pytest.raises(LaunchError):
-        Schedule(**fields)
+        Interleaving(**fields)
 
 
 @pytest.mark.parametrize(

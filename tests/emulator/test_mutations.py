@@ -1,4 +1,4 @@
-"""Seeded bugs: each must be caught, by the check that names it, within 20 schedules.
+"""Seeded bugs: each must be caught, by the check that names it, within 20 interleavings.
 
 A bug is one textual change of a hand-written program of kernels.py. ``codes`` are the checks that may report it;
 "wrong result" stands for bugs that are legal programs computing something else, which only the comparison sees.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dsl_kernels.emulator import schedules
+from dsl_kernels.emulator import interleavings
 
 from .kernels import PROGRAMS, desc_constant
 
@@ -147,14 +147,16 @@ def test_bug_is_caught(b):
     ptx = b.apply()
     _, run = PROGRAMS[b.program]
     seen = set()
-    for s in schedules(20):
+    for s in interleavings(20):
         report, right = run(ptx, s, strict_fences=True)
         seen |= {f.code for f in report.findings}
         if not right and report.ok:
             seen.add(WRONG)
         if seen & set(b.codes):
             return
-    raise AssertionError(f"not caught by {b.codes} within 20 schedules; seen: {sorted(seen) or 'nothing'}")
+    raise AssertionError(
+        f"not caught by {b.codes} within 20 interleavings; seen: {sorted(seen) or 'nothing'}"
+    )
 
 
 def test_there_are_enough_bugs():

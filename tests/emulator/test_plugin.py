@@ -5,13 +5,13 @@ import pytest
 
 from dsl_kernels.emulator import (
     EmulatorError,
+    Interleaving,
     LaunchError,
     PtxSyntaxError,
-    Schedule,
     UnsupportedInstruction,
     explore,
+    interleavings,
     launch,
-    schedules,
 )
 
 from .kernels import REDUCE, elementwise, run_pipeline, simple
@@ -39,9 +39,9 @@ def test_wrong(emulate):
     emulate(PTX, 1, 32, [x], verify=lambda: np.testing.assert_array_equal(x, np.arange(32)))
 """
     )
-    result = pytester.runpytest("-p", "no:cacheprovider", "--emulator-schedules", "5")
+    result = pytester.runpytest("-p", "no:cacheprovider", "--emulator-interleavings", "5")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*under Schedule('lockstep')*"])
+    result.stdout.fnmatch_lines(["*under Interleaving('lockstep')*"])
 
 
 # Two warps add to one word without an atomic: some interleaving loses an update.
@@ -60,9 +60,9 @@ DONE:
 def test_exploration_finds_every_outcome():
     outcomes = []
 
-    def run(schedule):
+    def run(interleaving):
         x = np.zeros(1, np.uint32)
-        report = launch(LOST_UPDATE, 1, 64, [x], schedule=schedule)
+        report = launch(LOST_UPDATE, 1, 64, [x], interleaving=interleaving)
         outcomes.append(int(x[0]))
         return report
 
@@ -73,9 +73,9 @@ def test_exploration_finds_every_outcome():
                                  "red.relaxed.gpu.global.add.u32 [%d1], 1;")  # fmt: skip
     outcomes.clear()
 
-    def run_atomic(schedule):
+    def run_atomic(interleaving):
         x = np.zeros(1, np.uint32)
-        report = launch(atomic, 1, 64, [x], schedule=schedule)
+        report = launch(atomic, 1, 64, [x], interleaving=interleaving)
         outcomes.append(int(x[0]))
         return report
 
@@ -92,14 +92,14 @@ def test_a_plain_update_is_a_race():
 
 def test_a_found_schedule_replays_from_its_choices():
     report = next(
-        iter(explore(lambda s: launch(LOST_UPDATE, 1, 64, [np.zeros(1, np.uint32)], schedule=s), limit=1))
+        iter(explore(lambda s: launch(LOST_UPDATE, 1, 64, [np.zeros(1, np.uint32)], interleaving=s), limit=1))
     )
     again = launch(
         LOST_UPDATE,
         1,
         64,
         [np.zeros(1, np.uint32)],
-        schedule=Schedule("replay", choices=tuple(c for c, _ in report.choices)),
+        interleaving=Interleaving("replay", choices=tuple(c for c, _ in report.choices)),
     )
     assert again.choices == report.choices
 
@@ -131,7 +131,7 @@ def test_launch_arguments_are_checked():
         with pytest.raises(LaunchError, match=why):
             launch(REDUCE, kw.pop("grid"), kw.pop("block"), kw.pop("args"), **kw)
     with pytest.raises(ValueError, match="kind"):
-        Schedule("sometimes")
+        Interleaving("sometimes")
 
 
 def test_read_only_arrays_stay_untouched():
@@ -150,7 +150,7 @@ def test_roles_and_names_appear_in_messages():
             [np.zeros(32, np.float32)],
             roles={"all": [0, 1]},
             names=["x"],
-            schedule=Schedule.adversarial(0, slow_warp=0),
+            interleaving=Interleaving.adversarial(0, slow_warp=0),
         )
 
 
@@ -163,7 +163,7 @@ def test_deadlock_report_names_barrier_phase_and_who_is_missing():
     broken = broken.replace(
         "mov.u32 %r5, 0;\nld.param", "mov.u32 %r5, 0;\nsetp.lt.u32 %p15, %r1, 64;\nld.param"
     )
-    report, _ = run_pipeline(broken, Schedule.lockstep(), "report")
+    report, _ = run_pipeline(broken, Interleaving.lockstep(), "report")
     (f,) = report.errors
     assert f.code == "deadlock"
     for part in (
@@ -196,8 +196,8 @@ def test_bank_conflicts_are_counted():
 
 
 def test_schedules_are_distinct_and_reproducible():
-    first = [str(s) for s in schedules(20)]
-    assert len(set(first)) == 20 and first == [str(s) for s in schedules(20)]
+    first = [str(s) for s in interleavings(20)]
+    assert len(set(first)) == 20 and first == [str(s) for s in interleavings(20)]
 
 
 def test_local_memory():
@@ -249,10 +249,10 @@ REGISTERS = simple(
 
 
 def test_setmaxnreg_waits_for_the_pool():
-    for s in schedules(6):
-        launch(REGISTERS.replace("@UP@", "152"), 1, 256, registers_per_thread=96, schedule=s)
+    for s in interleavings(6):
+        launch(REGISTERS.replace("@UP@", "152"), 1, 256, registers_per_thread=96, interleaving=s)
         with pytest.raises(EmulatorError, match=r"(?s)deadlock.*setmaxnreg.inc for 2048 registers"):
-            launch(REGISTERS.replace("@UP@", "160"), 1, 256, registers_per_thread=96, schedule=s)
+            launch(REGISTERS.replace("@UP@", "160"), 1, 256, registers_per_thread=96, interleaving=s)
     launch(REGISTERS.replace("@UP@", "240"), 1, 256)  # without the launch's figure there is no pool to check
     with pytest.raises(EmulatorError, match="setmaxnreg-direction"):
         launch(REGISTERS.replace("@UP@", "48"), 1, 256, registers_per_thread=96)
@@ -290,8 +290,8 @@ DONE:
 
 
 def test_cluster_launch_control_runs_every_cta_once():
-    for s in [*schedules(6), Schedule.random(9, resident=3)]:
+    for s in [*interleavings(6), Interleaving.random(9, resident=3)]:
         out = np.zeros(12, np.uint32)
-        launch(TAKE_OVER, 12, 1, [out], schedule=s)
+        launch(TAKE_OVER, 12, 1, [out], interleaving=s)
         assert (out > 0).all()
         assert len(set(out.tolist())) <= s.resident + 1

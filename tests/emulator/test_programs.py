@@ -1,11 +1,11 @@
-"""The hand-written programs are right, and raise no alarm, under every schedule; ptxas accepts them."""
+"""The hand-written programs are right, and raise no alarm, under every interleaving; ptxas accepts them."""
 
 import shutil
 import subprocess
 
 import pytest
 
-from dsl_kernels.emulator import Schedule, schedules
+from dsl_kernels.emulator import Interleaving, interleavings
 
 from .kernels import PROGRAMS
 
@@ -13,7 +13,7 @@ from .kernels import PROGRAMS
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_right_and_silent_under_many_schedules(name):
     ptx, run = PROGRAMS[name]
-    for s in schedules(200):
+    for s in interleavings(200):
         report, right = run(ptx, s, strict_fences=True, strict_lapping=True, strict_exits=True)
         assert report.ok, f"{report}"
         assert right, f"wrong result under {s}"
@@ -22,9 +22,9 @@ def test_right_and_silent_under_many_schedules(name):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_schedule_replays_exactly(name):
     ptx, run = PROGRAMS[name]
-    first, _ = run(ptx, Schedule.random(11))
-    again, _ = run(ptx, Schedule.random(11))
-    other, _ = run(ptx, Schedule.random(12))
+    first, _ = run(ptx, Interleaving.random(11))
+    again, _ = run(ptx, Interleaving.random(11))
+    other, _ = run(ptx, Interleaving.random(12))
     assert (first.instructions, first.stats) == (again.instructions, again.stats)
     assert [w.spins for w in first.warps] == [w.spins for w in again.warps]
     assert other.ok

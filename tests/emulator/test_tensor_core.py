@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsl_kernels.emulator import EmulatorError, Schedule, launch
+from dsl_kernels.emulator import EmulatorError, Interleaving, launch
 
 from .kernels import bf16, desc_constant, simple
 from .probes import canonical
@@ -324,7 +324,7 @@ def test_tcgen05_mma(fmt, mn, span, m, n, ws):
         128,
         [abytes, bbytes, out],
         dynamic_smem=len(abytes) + len(bbytes),
-        schedule=Schedule.random(n),
+        interleaving=Interleaving.random(n),
     )
     d = np.zeros((128, n), np.float32)
     cleared = np.broadcast_to(np.arange(n, dtype=np.uint32), (128, n)).copy().view(np.float32)
@@ -478,7 +478,7 @@ DONE:
         head=HEAD,
     )
     out = np.zeros((128, 8), np.uint32)
-    launch(ptx, 1, 128, [raw, out], dynamic_smem=len(raw), schedule=Schedule.random(rows))
+    launch(ptx, 1, 128, [raw, out], dynamic_smem=len(raw), interleaving=Interleaving.random(rows))
     expect = np.zeros((128, 8), np.uint32)
     for r in range(rows):
         for lane in {

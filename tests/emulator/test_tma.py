@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dsl_kernels.emulator import EmulatorError, LaunchError, Schedule, TensorMap, launch
+from dsl_kernels.emulator import EmulatorError, Interleaving, LaunchError, TensorMap, launch
 
 from .kernels import simple
 
@@ -172,7 +172,7 @@ def test_tensor_store_and_reduction(swizzle, op):
             128,
             [TensorMap(y, (32, 16), swizzle), cx, cy],
             dynamic_smem=2048,
-            schedule=Schedule.adversarial(cx),
+            interleaving=Interleaving.adversarial(cx),
         )
         assert (y == expect).all(), (cx, cy)
 
@@ -233,7 +233,7 @@ def test_multicast_reaches_every_cta_of_the_mask():
             [TensorMap(x, (32, 2)), out],
             cluster=2,
             dynamic_smem=256,
-            schedule=Schedule.random(seed),
+            interleaving=Interleaving.random(seed),
         )
         assert (out == x.ravel()).all()
 

@@ -362,12 +362,12 @@ def helpers(folder: Path) -> list[Helper]:
             )
     add(
         "emulator.launch", emulator.launch, lambda r: r.ok, ptx=PTX, grid=1, block=32, args=[np.zeros(32, np.int32)],
-        cluster=None, dynamic_smem=0, schedule=None, entry="twice", check="raise", roles=None, names=["p"],
+        cluster=None, dynamic_smem=0, interleaving=None, entry="twice", check="raise", roles=None, names=["p"],
         registers_per_thread=0, instruction_limit=10_000, max_findings=5,
     )  # fmt: skip
     add(
-        "emulator.Schedule",
-        emulator.Schedule,
+        "emulator.Interleaving",
+        emulator.Interleaving,
         kind="random",
         seed=1,
         async_policy="late",
@@ -376,11 +376,11 @@ def helpers(folder: Path) -> list[Helper]:
         max_resident=2,
         choices=(1,),
     )
-    add("emulator.schedules", emulator.schedules, count=3, seed=0, warps=4)
-    add("emulator.Schedule.random", emulator.Schedule.random, seed=1, resident=1)
+    add("emulator.interleavings", emulator.interleavings, count=3, seed=0, warps=4)
+    add("emulator.Interleaving.random", emulator.Interleaving.random, seed=1, resident=1)
     add(
-        "emulator.Schedule.adversarial",
-        emulator.Schedule.adversarial,
+        "emulator.Interleaving.adversarial",
+        emulator.Interleaving.adversarial,
         seed=1,
         slow_warp=0,
         async_policy="late",
@@ -403,7 +403,9 @@ def helpers(folder: Path) -> list[Helper]:
     add(
         "emulator.explore",
         emulator.explore,
-        run=lambda schedule: emulator.launch(PTX, 1, 32, [np.zeros(32, np.int32)], schedule=schedule),
+        run=lambda interleaving: emulator.launch(
+            PTX, 1, 32, [np.zeros(32, np.int32)], interleaving=interleaving
+        ),
         limit=2,
     )
     return found

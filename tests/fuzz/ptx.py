@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from dsl_kernels import emulator, variants
-from dsl_kernels.emulator import InternalError, Schedule
+from dsl_kernels.emulator import Interleaving, InternalError
 from dsl_kernels.executors import Emulator
 from dsl_kernels.runtime import cache
 from dsl_kernels.verification import trial
@@ -38,11 +38,11 @@ VARIANTS = (
     "lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0",
     "sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_gather4",
 )
-SCHEDULES = (
-    Schedule.lockstep(),
-    Schedule.random(1),
-    Schedule.adversarial(2, 0, "late"),
-    Schedule.random(3, resident=2),
+INTERLEAVINGS = (
+    Interleaving.lockstep(),
+    Interleaving.random(1),
+    Interleaving.adversarial(2, 0, "late"),
+    Interleaving.random(3, resident=2),
 )
 TOKEN = re.compile(r"[\w%$@!.:]+|[^\s\w]")
 NUMBER = re.compile(r"(?<![\w%$.])-?\d+")
@@ -67,7 +67,7 @@ class Source:
 
     name: str
     ptx: str
-    run: Callable[[str, Schedule, str], Any]
+    run: Callable[[str, Interleaving, str], Any]
 
 
 def fuzz_ptx(count: int, seed: int) -> Counts:
@@ -89,19 +89,19 @@ def mutants(count: int, seed: int) -> Iterator[tuple[str, Callable[[], object]]]
             change = rng.choice(CHANGES)
             ptx = change(rng, ptx)
             done.append(change.__name__)
-        schedule, check = rng.choice(SCHEDULES), rng.choice(("raise", "report"))
+        interleaving, check = rng.choice(INTERLEAVINGS), rng.choice(("raise", "report"))
         yield (
             f"mutant {number} of seed {seed}, {source.name}, {' '.join(done)}",
-            lambda source=source, ptx=ptx, schedule=schedule, check=check: attempt(
-                source, ptx, schedule, check
+            lambda source=source, ptx=ptx, interleaving=interleaving, check=check: attempt(
+                source, ptx, interleaving, check
             ),
         )
 
 
-def attempt(source: Source, ptx: str, schedule: Schedule, check: str) -> object:
+def attempt(source: Source, ptx: str, interleaving: Interleaving, check: str) -> object:
     """Run a mutant; a failure of the emulator itself is a defect although its error is typed."""
     try:
-        return source.run(ptx, schedule, check)
+        return source.run(ptx, interleaving, check)
     except InternalError as error:
         raise AssertionError(f"the emulator failed: {error}") from error
 
@@ -115,7 +115,9 @@ def sources() -> tuple[Source, ...]:
 
 def _written(name: str, ptx: str, run: Callable[..., Any]) -> Source:
     return Source(
-        name, ptx, lambda text, schedule, check: run(text, schedule, check, instruction_limit=INSTRUCTIONS)
+        name,
+        ptx,
+        lambda text, interleaving, check: run(text, interleaving, check, instruction_limit=INSTRUCTIONS),
     )
 
 
@@ -131,8 +133,10 @@ def _compiled() -> Iterator[Source]:
         launched = recorded.call_args_list[0]
         ptx, grid, block, _ = launched.args
 
-        def run(text: str, schedule: Schedule, check: str, launched=launched, rest=(grid, block)) -> Any:
-            options = {**launched.kwargs, "schedule": schedule, "check": check, "entry": None}
+        def run(
+            text: str, interleaving: Interleaving, check: str, launched=launched, rest=(grid, block)
+        ) -> Any:
+            options = {**launched.kwargs, "interleaving": interleaving, "check": check, "entry": None}
             return emulator.launch(
                 text, *rest, _copied(launched.args[3]), instruction_limit=INSTRUCTIONS, **options
             )

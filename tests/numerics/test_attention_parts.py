@@ -95,6 +95,6 @@ def test_the_order_of_arrival_changes_no_bit(variant: variants.Variant) -> None:
 
 
 def _random(seed: int):
-    from dsl_kernels.emulator import Schedule
+    from dsl_kernels.emulator import Interleaving
 
-    return Schedule.random(seed, resident=2)
+    return Interleaving.random(seed, resident=2)

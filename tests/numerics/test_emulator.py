@@ -1,4 +1,4 @@
-"""Every committed variant's PTX, executed on the CPU under several schedules, equals the reference with no finding."""
+"""Every committed variant's PTX, executed on the CPU under several interleavings, equals the reference with no finding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dsl_kernels import problems, variants
-from dsl_kernels.emulator import Schedule
+from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.verification import trial
@@ -21,10 +21,10 @@ pytestmark = [
     ),
 ]
 
-SCHEDULES = {
-    "lockstep": Schedule.lockstep(),
-    "random": Schedule.random(1),
-    "adversarial": Schedule.adversarial(2),
+INTERLEAVINGS = {
+    "lockstep": Interleaving.lockstep(),
+    "random": Interleaving.random(1),
+    "adversarial": Interleaving.adversarial(2),
 }
 # The workloads that reach most of a variant's paths at a small size; of an operation that has none of them, its tiny ones.
 SMALL = (
@@ -42,28 +42,28 @@ SMALL = (
 
 
 def cases():
-    """Every schedule on a variant's first workload; on each other one the next schedule in turn."""
+    """Every interleaving on a variant's first workload; on each other one the next interleaving in turn."""
     found = []
     for number, variant in enumerate(variants.variants()):
         tiny, edge = (trial.workloads(variant, tier) for tier in ("tiny", "edge"))
         small = [workload for workload in (*tiny, *edge) if workload.name.startswith(SMALL)] or tiny
         for place, workload in enumerate(small):
             chosen = (
-                SCHEDULES.items()
+                INTERLEAVINGS.items()
                 if place == 0
-                else [list(SCHEDULES.items())[(number + place) % len(SCHEDULES)]]
+                else [list(INTERLEAVINGS.items())[(number + place) % len(INTERLEAVINGS)]]
             )
             found += [
-                pytest.param(variant, workload, schedule, id=f"{variant.id}-{workload.name}-{name}")
-                for name, schedule in chosen
+                pytest.param(variant, workload, interleaving, id=f"{variant.id}-{workload.name}-{name}")
+                for name, interleaving in chosen
             ]
     return found
 
 
-@pytest.mark.parametrize("variant,workload,schedule", cases())
-def test_emulated_ptx_matches_the_reference(variant, workload, schedule) -> None:
+@pytest.mark.parametrize("variant,workload,interleaving", cases())
+def test_emulated_ptx_matches_the_reference(variant, workload, interleaving) -> None:
     result = trial.run(
-        variant, workload, Emulator(schedule), example=trial.cached_example(variant.op, workload)
+        variant, workload, Emulator(interleaving), example=trial.cached_example(variant.op, workload)
     )
     assert result.comparison.ok, result.comparison.failures
 
@@ -84,7 +84,7 @@ def test_attention_that_is_not_split_has_no_finding(variant, workload) -> None:
     result = trial.run(
         variant,
         workload,
-        Emulator(Schedule.random(3)),
+        Emulator(Interleaving.random(3)),
         example=trial.cached_example(variant.op, workload),
         launch={"splits": 1},
     )
@@ -105,7 +105,7 @@ def test_a_ring_that_wraps_waits_for_every_scoring_group(variant) -> None:
     tiles = 2 * k["stages"] + 1
     dims = {"s": 5, "skv": tiles * k["tile"] - 5, "heads": k["heads"], "windows": "ragged"}
     workload = Workload("prefill_wrap", "edge", "prefill", dims)
-    result = trial.run(variant, workload, Emulator(Schedule.adversarial(2)), launch={"splits": 1})
+    result = trial.run(variant, workload, Emulator(Interleaving.adversarial(2)), launch={"splits": 1})
     assert result.comparison.ok, result.comparison.failures
 
 
@@ -120,7 +120,7 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
     arguments = [
         "emulate",
         variant.id,
-        "--schedules",
+        "--interleavings",
         "2",
         "--seed",
         "4",
@@ -131,9 +131,9 @@ def test_the_command_reports_each_schedule_and_what_was_counted() -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert told["ok"] and [run["schedule"] for run in told["runs"]] == [
-        "Schedule('lockstep')",
-        "Schedule('random', seed=4)",
+    assert told["ok"] and [run["interleaving"] for run in told["runs"]] == [
+        "Interleaving('lockstep')",
+        "Interleaving('random', seed=4)",
     ]
     assert all(
         run["instructions"] > 0 and run["counters"]["stats"]["global_read"] > 0 for run in told["runs"]

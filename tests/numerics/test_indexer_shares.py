@@ -12,7 +12,7 @@ import pytest
 
 from dsl_kernels import variants
 from dsl_kernels.arch import GPUS
-from dsl_kernels.emulator import Schedule
+from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
@@ -26,11 +26,11 @@ ONE_QUERY = [[1500], [0], [3000], [64], [129], [800]]
 EVEN_ONE = [[17000]]
 EVEN_THREE = [[4998, 4999, 5000]]
 THREE_QUERIES = [[1500, 3, 900], [0, 0, 0], [2000, 2001, 2002], [64, 1, 65]]
-SCHEDULES = (
-    Schedule.lockstep(),
-    Schedule.random(1),
-    Schedule.adversarial(2),
-    Schedule.adversarial(3, 8, "early"),
+INTERLEAVINGS = (
+    Interleaving.lockstep(),
+    Interleaving.random(1),
+    Interleaving.adversarial(2),
+    Interleaving.adversarial(3, 8, "early"),
 )
 
 
@@ -43,15 +43,17 @@ def decode_variants() -> list[Variant]:
 
 
 @pytest.mark.parametrize("variant", decode_variants(), ids=lambda variant: variant.id)
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=["lockstep", "random", "late", "early"])
+@pytest.mark.parametrize("interleaving", INTERLEAVINGS, ids=["lockstep", "random", "late", "early"])
 @pytest.mark.parametrize("even", [False, True], ids=["ragged", "even"])
-def test_a_share_of_many_tiles(variant: Variant, schedule: Schedule, even: bool) -> None:
+def test_a_share_of_many_tiles(variant: Variant, interleaving: Interleaving, even: bool) -> None:
     one = variant.knobs["queries"] == 1
     lens = (EVEN_ONE if one else EVEN_THREE) if even else (ONE_QUERY if one else THREE_QUERIES)
     workload = Workload(
         f"shares_{even}_q{len(lens[0])}", "edge", "decode", {"lens": lens, "heads": 64, "pages": 280}
     )
     with mock.patch.dict(GPUS, {name: gpu.with_sms(SMS) for name, gpu in GPUS.items()}):
-        result = trial.run(variant, workload, Emulator(schedule), example=trial.cached_example(OP, workload))
+        result = trial.run(
+            variant, workload, Emulator(interleaving), example=trial.cached_example(OP, workload)
+        )
     assert result.dims["ctas"] == SMS * variant.knobs["resident"]
     assert result.comparison.ok, result.comparison.failures

@@ -25,7 +25,7 @@ from codegen.render import render
 from codegen.sweep import Instance, frame
 from dsl_kernels import programs, variants
 from dsl_kernels.arch import ArchSpec, get_arch
-from dsl_kernels.emulator import EmulatorError, schedules
+from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
@@ -37,7 +37,7 @@ from dsl_kernels.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 DSLS = ("cutedsl", "tilelang")
-SCHEDULES = 6
+INTERLEAVINGS = 6
 # Of processor time: a mutant that takes longer goes round for ever.
 SECONDS = 10.0
 
@@ -380,9 +380,9 @@ def emulated(text: str, variant: Variant, structure: Structure, folder: Path) ->
     except DslKernelError as error:
         return f"does not compile: {error}"
     ptx = (folder / "kernel.ptx").read_text()
-    for schedule, (workload, launch) in itertools.product(schedules(SCHEDULES), structure.runs):
+    for interleaving, (workload, launch) in itertools.product(interleavings(INTERLEAVINGS), structure.runs):
         example = trial.cached_example(variant.op, workload)
-        executor = Emulator(schedule, edit=lambda _: ptx, strict=True)
+        executor = Emulator(interleaving, edit=lambda _: ptx, strict=True)
         try:
             result = trial.run(variant, workload, executor, example=example, launch=launch)
         except EmulatorError as error:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from dsl_kernels import variants
-from dsl_kernels.emulator import EmulatorError, schedules
+from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.executors import Emulator
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.verification import trial
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 
-SCHEDULES = 20
+INTERLEAVINGS = 20
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,20 @@ RANK = Mutation(
     r"mov.u32 \2, \3;",
     "all",
 )
+RECEIVED = Mutation("copies and commits that one CTA of two receives", r"(mov\.b16\s+%rs\d+), 3;", r"\1, 1;")
 
 # The indexer's own small workloads give a CTA too few tiles to use a slot twice, so a lost release is no bug there.
 LONG = {
     "prefill_long": Workload("prefill_long", "edge", "prefill", {"s": 4, "skv": 1100, "heads": 64}),
     "dealt": Workload("dealt", "edge", "bf16", {"t": 3, "heads": 64, "topk": 192, "n": 700}),
+    "shared": Workload("shared", "edge", "fp16", {"b": 1, "sq": 130, "skv": 300, "heads": 4, "kv_heads": 2, "dim": 128, "causal": 1}),
+}  # fmt: skip
+LAUNCHES = {
+    # Three queries of one CTA: each uses the slot of the queries again.
+    "dealt": {"splits": 1, "arrival_slots": 4},
+    # Two items of one cluster, of more tiles than the ring has slots.
+    "shared": {"ctas": 1, "abreast": 1},
 }
-# Three queries of one CTA: each uses the slot of the queries again.
-DEALT = {"splits": 1, "arrival_slots": 4}
 
 CASES = (
     ("sparse_mla__tilelang_sm100a__h16_bf16_bt64_cl1_cp_async", "tiny", 1, (ARRIVE, NOINC, COMMIT, WAIT, PROXY, LOADED, MEET)),
@@ -114,6 +120,8 @@ CASES = (
     ("lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", "prefill_long", 1, (ARRIVE, COMMIT, WAIT, BYTES, LOADED, FENCED, MEET, FREED)),
     ("lightning_indexer__tilelang_sm90a__prefill_h64_q8_t128_st4_c1_e0", "prefill_ragged", 0, (WAIT, ALL_BYTES)),
     ("lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", "decode_ragged", 0, (WAIT, ALL_BYTES, WGMMA)),
+    ("gqa_forward__cutedsl_sm100a__fp16_d128_n64_st3_c2_z2", "shared", 0, (COMMIT, RECEIVED, WAIT, CLUSTER)),
+    ("gqa_forward__tilelang_sm100a__fp16_d128_n64_st3_c2_z2", "shared", 0, (COMMIT, WAIT, CLUSTER)),
     ("topk_selector__tilelang_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
     ("topk_selector__cutedsl_sm90a__g8_t512_r8_c1", "starts", 0, (CLUSTER, RANK, MEET)),
 )  # fmt: skip
@@ -128,7 +136,7 @@ def params():
 
 
 def launch_of(workload: str, splits: int) -> dict[str, int]:
-    return DEALT if workload == "dealt" else {"splits": splits} if splits else {}
+    return LAUNCHES.get(workload, {"splits": splits} if splits else {})
 
 
 def small(variant: variants.Variant, name: str) -> Workload:
@@ -146,12 +154,12 @@ def original(variant: variants.Variant) -> str:
 def caught(variant: variants.Variant, workload, launch: dict[str, int], ptx: str) -> str | None:
     """How a broken kernel was caught, or None."""
     example = trial.cached_example(variant.op, workload)
-    for schedule in schedules(SCHEDULES):
+    for interleaving in interleavings(INTERLEAVINGS):
         try:
             result = trial.run(
                 variant,
                 workload,
-                Emulator(schedule, edit=lambda _: ptx, strict=True),
+                Emulator(interleaving, edit=lambda _: ptx, strict=True),
                 example=example,
                 launch=launch,
             )

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -26,6 +27,7 @@ from dsl_kernels.device.torch import probes as leaf
 from dsl_kernels.errors import DeclarationError, ToolchainError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.profile import regions, timeline
+from dsl_kernels.runtime import pool, toolkit
 from dsl_kernels.tile import probes
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile.lang import START, Body
@@ -114,12 +116,25 @@ def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed,
 @pytest.mark.parametrize("variant", chosen(FULL), ids=lambda variant: variant.id)
 def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path) -> None:
     layout, workspace = same_bits(variant, probes.SUMS, tmp_path)
-    assert layout.text.leaves >= {"read_clock", "mark_region", "keep_sums"}
+    assert layout.text.leaves >= {"read_clock", "mark_region", "begin_sums", "end_sums"}
     for role in layout.regions:
         held = layout.read(workspace, role)
         assert held.spent.sum(-1).eq(held.elapsed).all()
         assert held.elapsed.gt(0).all()
         assert held.spent[..., 0].gt(0).all()
+
+
+@pytest.mark.compile
+def test_sums_leave_the_products_of_a_group_in_flight_together(tmp_path: Path) -> None:
+    """Where accumulators leave few registers: ptxas would await each product, as it does under a trace."""
+    variant = variants.get("sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64")
+    folder = tmp_path / "generated"
+    emit([instance_of(variant, probes.SUMS)], folder)
+    (outcome,) = pool.compile_all(variants.in_folder(folder))
+    assert outcome.error is None and outcome.folder is not None, outcome.error
+    command = [str(toolkit.nvdisasm().path), "-c", "kernel.cubin"]
+    sass = subprocess.run(command, cwd=outcome.folder, capture_output=True, text=True, check=True).stdout
+    assert sass.count("WARPGROUP.DEPBAR") < sass.count("GMMA.64x")
 
 
 @emulated

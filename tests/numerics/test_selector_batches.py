@@ -13,7 +13,7 @@ import pytest
 
 from dsl_kernels import variants
 from dsl_kernels.device.torch import topk_selector as leaf
-from dsl_kernels.emulator import Schedule
+from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import Workload
 from dsl_kernels.variants import Variant
@@ -36,7 +36,7 @@ def cases() -> list[tuple[Variant, int]]:
 @pytest.mark.parametrize("variant, length", cases(), ids=lambda value: getattr(value, "id", value))
 def test_rows_of_several_batches_match_the_reference(variant: Variant, length: int) -> None:
     workload = Workload("batches", "edge", "default", {"lens": [length], "k": 2048, "scores": "tight"})
-    result = trial.run(variant, workload, Emulator(Schedule.lockstep()))
+    result = trial.run(variant, workload, Emulator(Interleaving.lockstep()))
     assert result.comparison.ok, result.comparison.failures
 
 
@@ -63,7 +63,11 @@ def sampled_rows(kind: str) -> Workload:
 @pytest.mark.parametrize("variant", SAMPLED, ids=lambda v: v.id)
 def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant, kind: str) -> None:
     example = trial.cached_example(variant.op, sampled_rows(kind))
-    for executor in (Interpreter(seed=3), Emulator(Schedule.lockstep()), Emulator(Schedule.random(11))):
+    for executor in (
+        Interpreter(seed=3),
+        Emulator(Interleaving.lockstep()),
+        Emulator(Interleaving.random(11)),
+    ):
         result = trial.run(variant, sampled_rows(kind), executor, example=example)
         assert result.comparison.ok, result.comparison.failures
 

@@ -1,6 +1,6 @@
 """What a text can say, each thing in a program small enough to read.
 
-Every program runs in the interpreter, is printed and compiled in both DSLs, runs in the emulator under several schedules,
+Every program runs in the interpreter, is printed and compiled in both DSLs, runs in the emulator under several interleavings,
 and is compared with torch. One change a program breaks it, and must be caught.
 """
 
@@ -24,7 +24,7 @@ from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.device.torch import fragment, sparse_mla
-from dsl_kernels.emulator import EmulatorError, schedules
+from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
 from dsl_kernels.problems.base import OperandSpec, bind_dims
@@ -52,7 +52,7 @@ from dsl_kernels.variants import Variant
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 SHARED, REGISTER, TENSOR = Space.SHARED, Space.REGISTER, Space.TENSOR
 DSLS = ("cutedsl", "tilelang")
-SCHEDULES = 6
+INTERLEAVINGS = 6
 
 
 def rows_map(operand: str, columns: int, rows: int, box: int, dtype: str = "FLOAT16") -> TensorMap:
@@ -925,9 +925,9 @@ def test_the_emulator_computes_it(
     program = program_of(case)
     code = compiled(case.name, dsl, tmp_path_factory.getbasetemp() / "vocabulary" / dsl / case.name)
     known(program, code)
-    for schedule in schedules(SCHEDULES):
-        executor = Emulator(schedule, strict=True)
-        assert launch(case, executor, variant_of(case, program, dsl, Path())) is None, schedule
+    for interleaving in interleavings(INTERLEAVINGS):
+        executor = Emulator(interleaving, strict=True)
+        assert launch(case, executor, variant_of(case, program, dsl, Path())) is None, interleaving
 
 
 def changed(statements: Any, slip: Slip) -> list[t.Statement] | None:
@@ -962,10 +962,10 @@ def catcher(case: Case, text: t.Text, known: Callable[..., None], folder: Path) 
     if wrong is not None:
         return f"interpreter: {wrong}"
     known(program, compiled_text(case, source, "cutedsl", folder))
-    for schedule in schedules(SCHEDULES):
+    for interleaving in interleavings(INTERLEAVINGS):
         try:
             wrong = launch(
-                case, Emulator(schedule, strict=True), variant_of(case, program, "cutedsl", Path())
+                case, Emulator(interleaving, strict=True), variant_of(case, program, "cutedsl", Path())
             )
         except EmulatorError as error:
             return f"emulator: {error}"

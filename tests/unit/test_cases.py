@@ -81,14 +81,14 @@ def comparison(error: float) -> Comparison:
 
 
 def test_a_wrong_result_is_not_timed():
-    to, timed = base.Recorder(), []
+    to, timed = base.CaseRows(), []
     row = to.row("wrong", lambda: timed.append(1) or {"us": 1.0}, partial(comparison, 2.0))
     assert not timed and row["ok"] is False and "exceeds" in row["failures"][0] and "us" not in row
 
 
 def test_the_check_comes_before_the_time_and_its_figures_are_kept():
     order = []
-    row = base.Recorder().row(
+    row = base.CaseRows().row(
         "right", lambda: order.append("time") or {"us": 1.0}, lambda: order.append("check") or comparison(0.5)
     )
     assert order == ["check", "time"] and row == {
@@ -100,12 +100,12 @@ def test_the_check_comes_before_the_time_and_its_figures_are_kept():
 
 
 def test_what_leaves_work_out_is_timed_and_stays_marked_as_wrong():
-    row = base.Recorder().row("less", lambda: {"us": 1.0}, partial(comparison, 2.0), measurement_only=True)
+    row = base.CaseRows().row("less", lambda: {"us": 1.0}, partial(comparison, 2.0), measurement_only=True)
     assert row["us"] == 1.0 and row["ok"] is False and row["failures"]
 
 
 def test_a_result_that_is_off_by_nan_leaves_a_record_that_can_be_written(tmp_path):
-    to = base.Recorder()
+    to = base.CaseRows()
     to.row("less", lambda: {"us": 1.0}, partial(comparison, float("nan")), measurement_only=True)
     to.row("more", lambda: {"us": 1.0}, partial(comparison, float("inf")), measurement_only=True)
     base.write({"schema": base.SCHEMA, "rows": to.rows}, tmp_path / "x.json")
@@ -114,7 +114,7 @@ def test_a_result_that_is_off_by_nan_leaves_a_record_that_can_be_written(tmp_pat
 
 
 def test_a_row_that_raises_is_kept_and_the_next_one_is_measured():
-    to = base.Recorder()
+    to = base.CaseRows()
     to.row("bad", lambda: {"us": 1 / 0}, kind="a")
     to.row("good", lambda: {"us": 2.0}, kind="a")
     assert "ZeroDivisionError" in to.rows[0]["error"]
@@ -122,7 +122,7 @@ def test_a_row_that_raises_is_kept_and_the_next_one_is_measured():
 
 
 def test_no_row_starts_after_the_time_of_a_case_is_over():
-    row = base.Recorder(budget=0.0).row("late", lambda: {"us": 1.0})
+    row = base.CaseRows(budget=0.0).row("late", lambda: {"us": 1.0})
     assert "time of the case" in row["error"] and "us" not in row
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dsl_kernels import profile
+from dsl_kernels import problems, profile
 from dsl_kernels.cli import app
 from dsl_kernels.errors import DslKernelError, InvalidArgumentError, ToolchainError, UnknownNameError
 from dsl_kernels.problems.sparse_mla import DATASET_SM_SCALE
@@ -120,6 +120,16 @@ def test_what_an_op_has_to_read_is_known_without_a_gpu() -> None:
         targets.workload("sparse_mla", {"rows": 3})
     with pytest.raises(UnknownNameError):
         targets.workload("sparse", {})
+
+
+@pytest.mark.parametrize("op", problems.names())
+def test_every_op_can_be_looked_at(op: str) -> None:
+    for form in problems.get(op).forms:
+        work = targets.workload(op, {}, form=form)
+        assert work.form == form and work.unique_bytes is not None and work.unique_bytes > 0
+        size = next(name for name, value in work.dims.items() if value > 1)
+        more = targets.workload(op, {size: 2 * work.dims[size]}, form=form)
+        assert more.unique_bytes is not None and more.unique_bytes > work.unique_bytes
 
 
 @pytest.fixture

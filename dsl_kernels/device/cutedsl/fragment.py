@@ -28,9 +28,15 @@ def row_of(thread):
 
 def round_to(target, source):
     """Every element in the dtype of the target, which the next product may take as its A."""
-    values = flat(source)
-    rounded = cute.make_tensor(target.iterator, values.layout)
-    rounded.store(values.load().to(target.element_type))
+    values, halves = flat(source), flat(target)
+    # As one vector a power of two of bfloat16 would be carried around loops whole, copies of accumulators with it: ptxas
+    # then awaits every product by itself.
+    part = cute.size(values) // 2
+    for first in (0, part):
+        rounded = cute.make_tensor(halves.iterator + first, cute.make_layout(part))
+        rounded.store(
+            cute.make_tensor(values.iterator + first, rounded.layout).load().to(target.element_type)
+        )
 
 
 def _rows(rows, source, combine):

@@ -9,6 +9,12 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 # Of the clock all 64 bits are asked for: its low word alone may come through a slow path (S2UR), and a warp waits for it.
 CLOCK = "{ .reg .b64 c; mov.u64 c, %clock64; cvt.u32.u64 $0, c; }"
 
+# Number of the CTA. Read wherever it is asked for: what follows from it would be kept in registers across the kernel.
+CTA = (
+    "{ .reg .b32 x, y; mov.u32 x, %ctaid.z; mov.u32 y, %nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.y; add.u32 x, x, y;"
+    " mov.u32 y, %nctaid.x; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.x; add.u32 $0, x, y; }"
+)
+
 
 @dsl_user_op
 def read(text, *, loc=None, ip=None):
@@ -54,6 +60,22 @@ def place(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexp
 
 
 @cute.jit
+def place_anew(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
+    """This warp's words, found again: in registers across the kernel they would be in the way of accumulators."""
+    warp = read(CTA) * warps + read("mov.u32 $0, %tid.x;") // 32
+    return probe + Int64(warp) * words
+
+
+@cute.jit
+def store(to: cute.Pointer, value: Int32, mine: cutlass.Boolean):
+    """One word. No branch: accumulators of products in flight would be copied around it."""
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r2}, 0; @p st.global.b32 [{$r0}], {$r1}; }",
+        read_only_args=[to, value, Int32(mine)],
+    )
+
+
+@cute.jit
 def put(
     probe: cute.Pointer,
     warps: cutlass.Constexpr,
@@ -62,11 +84,8 @@ def put(
     value: Int32,
     mine: cutlass.Boolean,
 ):
-    """One word of this warp's. No branch: accumulators of products in flight would be copied around it."""
-    cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.ne.b32 p, {$r2}, 0; @p st.global.b32 [{$r0}], {$r1}; }",
-        read_only_args=[place(probe, warps, words) + at, value, Int32(mine)],
-    )
+    """One word of this warp's."""
+    store(place(probe, warps, words) + at, value, mine)
 
 
 @cute.jit
@@ -112,18 +131,40 @@ def leave_role(
     put(probe, warps, words, 1, then, lane == 0)
 
 
+def begin_sums(spent, then, lane):
+    """Keep in the last lane when this warp's kernel began."""
+    return cutlass.select_(lane == 31, then, spent)
+
+
 @cute.jit
 def keep_sums(
     probe: cute.Pointer,
     warps: cutlass.Constexpr,
     words: cutlass.Constexpr,
     first: cutlass.Constexpr,
-    count: cutlass.Constexpr,
     spent: Int32,
     lane: Int32,
 ):
-    """Store the sums that this warp's lanes hold."""
-    put(probe, warps, words, first + lane, spent, lane < count)
+    """Store the sums that all of this warp's lanes hold."""
+    store(place_anew(probe, warps, words) + (first + lane), spent, lane >= 0)
+
+
+@cute.jit
+def end_sums(
+    probe: cute.Pointer,
+    warps: cutlass.Constexpr,
+    words: cutlass.Constexpr,
+    first: cutlass.Constexpr,
+    count: cutlass.Constexpr,
+    spent: Int32,
+    then: Int32,
+    lane: Int32,
+):
+    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
+    mine = place_anew(probe, warps, words)
+    store(mine + (first + lane), spent, lane < count)
+    value = cutlass.select_(lane == 31, spent, cutlass.select_(lane == 30, then, cute.arch.smid()))
+    store(mine + (31 - lane), value, lane >= 29)
 
 
 @cute.jit

@@ -18,14 +18,34 @@ __device__ __forceinline__ int* place(int* probe, int warps, int words) {
   unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   return probe + (size_t(cta) * warps + threadIdx.x / 32) * words;
 }
+// Found again: in registers across the kernel it would be in the way of accumulators.
+__device__ __forceinline__ int* place_anew(int* probe, int warps, int words) {
+  unsigned cta, thread;
+  asm volatile("{ .reg .b32 x, y; mov.u32 x, %%ctaid.z; mov.u32 y, %%nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %%ctaid.y; add.u32 x, x, y;"
+               " mov.u32 y, %%nctaid.x; mul.lo.u32 x, x, y; mov.u32 y, %%ctaid.x; add.u32 %0, x, y; mov.u32 %1, %%tid.x; }" : "=r"(cta), "=r"(thread));
+  return probe + (size_t(cta) * warps + thread / 32) * words;
+}
+__device__ __forceinline__ void store(int* to, int value, bool mine) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.b32 [%0], %1; }" :: "l"(to), "r"(value), "r"(int(mine)) : "memory");
+}
 __device__ __forceinline__ void put(int* probe, int warps, int words, int at, int value, bool mine) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.b32 [%0], %1; }"
-               :: "l"(place(probe, warps, words) + at), "r"(value), "r"(int(mine)) : "memory");
+  store(place(probe, warps, words) + at, value, mine);
 }
 __device__ __forceinline__ void put_sm(int* probe, int warps, int words, int at, bool mine) {
   int sm;
   asm("mov.u32 %0, %%smid;" : "=r"(sm));
   put(probe, warps, words, at, sm, mine);
+}
+__device__ __forceinline__ int begin(int spent, int then, int lane) { return lane == 31 ? then : spent; }
+__device__ __forceinline__ void keep(int* probe, int warps, int words, int at, int spent) {
+  store(place_anew(probe, warps, words) + at, spent, true);
+}
+__device__ __forceinline__ void end(int* probe, int warps, int words, int first, int count, int spent, int then, int lane) {
+  int* mine = place_anew(probe, warps, words);
+  int sm;
+  asm("mov.u32 %0, %%smid;" : "=r"(sm));
+  store(mine + first + lane, spent, lane < count);
+  store(mine + 31 - lane, lane == 31 ? spent : lane == 30 ? then : sm, lane >= 29);
 }
 __device__ __forceinline__ void note(int* probe, int warps, int words, int at, int region, int now, bool mine) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.b32 [%0], {%1, %2}; }"
@@ -81,10 +101,22 @@ def leave_role(probe, warps, words, then, lane):
 
 
 @T.macro
-def keep_sums(probe, warps, words, first, count, spent, lane):
-    """Store the sums that this warp's lanes hold."""
+def begin_sums(spent: T.Ref, then, lane):
+    """Keep in the last lane when this warp's kernel began."""
+    spent = T.call_extern("int32", "probes::begin", spent, then, lane)
+
+
+@T.macro
+def keep_sums(probe, warps, words, first, spent, lane):
+    """Store the sums that all of this warp's lanes hold."""
+    T.call_extern("handle", "probes::keep", T.address_of(probe[0]), warps, words, first + lane, spent)
+
+
+@T.macro
+def end_sums(probe, warps, words, first, count, spent, then, lane):
+    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
     T.call_extern(
-        "handle", "probes::put", T.address_of(probe[0]), warps, words, first + lane, spent, lane < count
+        "handle", "probes::end", T.address_of(probe[0]), warps, words, first, count, spent, then, lane
     )
 
 

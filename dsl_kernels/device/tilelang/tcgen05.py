@@ -1,6 +1,15 @@
-"""Products of 64 rows, which `T.tcgen05_gemm` does not offer for bf16."""
+"""Products of 64 rows, which `T.tcgen05_gemm` does not offer for bf16, and commits that arrive in several CTAs."""
 
 import tilelang.language as T
+
+SOURCE = r"""
+namespace tcgen05 {
+__device__ __forceinline__ void commit_in_cluster(const void* barrier, int ctas) {
+  asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;"
+               :: "r"(unsigned(__cvta_generic_to_shared(barrier))), "h"((unsigned short)ctas) : "memory");
+}
+}  // namespace tcgen05
+"""
 
 SWIZZLE_128B = 2
 """Layout field of a tcgen05 shared-memory descriptor."""
@@ -44,3 +53,10 @@ def multiply_m64(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, n, k, 
             False,
             False,
         )
+
+
+@T.macro
+def commit_in_cluster(empty, slot, ctas):
+    """Arrive at a barrier of every CTA of the cluster when the products issued so far are done."""
+    if T.shuffle_elect(32):
+        T.call_extern("handle", "tcgen05::commit_in_cluster", T.address_of(empty[slot]), 2**ctas - 1)

@@ -49,8 +49,28 @@ def leave_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> N
 
 
 @leaf
-def keep_sums(probe: Writes, warps: Any, words: Any, first: Any, count: Any, spent: Any, lane: Any) -> None:
-    """Store the sums that this warp's lanes hold."""
+def begin_sums(spent: Changes, then: Any, lane: Any) -> Any:
+    """Keep in the last lane when this warp's kernel began."""
+    return spent
+
+
+@leaf
+def keep_sums(probe: Writes, warps: Any, words: Any, first: Any, spent: Any, lane: Any) -> None:
+    """Store the sums that all of this warp's lanes hold."""
+
+
+@leaf
+def end_sums(
+    probe: Writes,
+    warps: Any,
+    words: Any,
+    first: Any,
+    count: Any,
+    spent: Any,
+    then: Any,
+    lane: Any,
+) -> None:
+    """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
 
 
 @leaf

@@ -187,7 +187,7 @@ struct GlobalRegion {
   std::string name;
   std::map<u64, std::unique_ptr<Page>> pages;
   // The last read of every two bytes of a page. One reader is kept, not a set of them: enough to find a write that is
-  // not ordered after it, under one schedule or the next.
+  // not ordered after it, under one interleaving or the next.
   using Readers = std::array<u32, 2048>;
   std::vector<std::unique_ptr<Readers>> readers;
   Readers* readers_of(u64 page, bool make) {

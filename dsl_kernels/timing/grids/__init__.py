@@ -100,11 +100,16 @@ class Grid:
         prepare: (point, seed) -> its inputs on the GPU.
         launches: (point, the launch rule's choice, knobs of a variant) -> other launch dims that tuning tries.
         step: (point, seed) -> what the op adds to a decode step of these sizes; None where no such step is.
+        usual: sizes by form where none are given; without them, the middle one of the core points of a form.
+        reads: (point, knobs of a variant) -> what a kernel has to read, as fields of `profile.Workload`; without it,
+            the problem's bytes, each once.
     """
 
     prepare: Callable[[Point, int], Fixture]
     launches: Callable[[Point, Mapping[str, int], Mapping[str, Any]], list[dict[str, int]]] | None = None
     step: Callable[[Point, int], dict[str, Any] | None] | None = None
+    usual: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    reads: Callable[[Point, Mapping[str, Any]], dict[str, Any]] | None = None
 
 
 def _grid(op: str) -> Grid:
@@ -128,6 +133,35 @@ def points(op: str, grid: str) -> list[Point]:
         return [Point(op, form, params) for form, params in problem.points(grid)]
     real = [workload for workload in problem.workloads if workload.tier == "real"]
     return [Point(op, workload.form, dict(workload.params)) for workload in real or problem.workloads]
+
+
+@checked
+def usual(op: str, form: str | None = None) -> Point:
+    """A point of ordinary sizes, for looking at an op where none are given.
+
+    Args:
+        form: by default that of the first core point.
+
+    Raises:
+        UnknownNameError: no such operation, or the operation has no such form.
+    """
+    core = points(op, "core")
+    form = core[0].form if form is None else form
+    require_known("form", form, list(problems.get(op).forms), f"form of {op}")
+    given = _grid(op).usual.get(form)
+    if given is not None:
+        return Point(op, form, dict(given))
+    mine = [point for point in core if point.form == form] or points(op, "serving")
+    return Point(op, form, dict(mine[len(mine) // 2].params))
+
+
+@checked
+def reads(point: Point, variant: str = "") -> dict[str, Any]:
+    """What a kernel has to read at a point, from its arithmetic alone, as fields of `profile.Workload`; needs no GPU."""
+    grid = _grid(point.op)
+    if grid.reads is None:
+        return {"unique_bytes": float(problems.get(point.op).bytes(point.form, point.params))}
+    return grid.reads(point, variants.get(variant).knobs if "__" in variant else {})
 
 
 # Seconds after which the wide grid begins no further point, unless it is asked to.

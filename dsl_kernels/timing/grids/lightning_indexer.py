@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -89,4 +90,25 @@ def _no_attention_cache() -> dict[str, torch.Tensor]:
     return {"kv": torch.empty(1, PAGE, 576, dtype=torch.bfloat16, device=measure.DEVICE)}
 
 
-GRID = Grid(_prepare)
+USUAL = {
+    "decode": {"b": 16, "len": 32768, "heads": 64, "next_n": 1},
+    "prefill": {"s": 4096, "skv": 32768, "heads": 64},
+}
+# Bytes of a key of the index, and its scale.
+TOKEN = 132
+
+
+def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    p = point.params
+    if point.form == "prefill":
+        # Keys are read again for every few rows; what must come from the DRAM is queries and keys once.
+        return {"unique_bytes": float(p["skv"] * TOKEN + p["s"] * p["heads"] * 128)}
+    read = float(p["b"] * p["len"] * TOKEN)
+    size = StepSize(batch=p["b"], context=p["len"], index_heads=p["heads"])
+    return {
+        "read_bytes": read, "unique_bytes": read, "row_bytes": PAGE * TOKEN,
+        "footprint_bytes": float(measure.pool(size).pages * PAGE * TOKEN), "order": "random",
+    }  # fmt: skip
+
+
+GRID = Grid(_prepare, usual=USUAL, reads=_reads)

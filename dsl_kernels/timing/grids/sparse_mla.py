@@ -11,8 +11,10 @@ import torch
 from ... import ops
 from ...dsa import check as sampling
 from ...dsa.steps import StepInputs, StepSize, draw, part_of
+from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ...problems.lightning_indexer import PAGE
-from ...problems.sparse_mla import DATASET_SM_SCALE, draw_indices
+from ...problems.sparse_mla import DATASET_SM_SCALE, FORMS, draw_indices
+from ...programs.sparse_mla import MAX_HEAD_BLOCK
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 
@@ -22,11 +24,15 @@ SAMPLED = 4
 SPLIT_FACTORS = (0.5, 1.0, 2.0)
 
 
+def _row_bytes(form: str) -> int:
+    """Bytes of a row of the cache."""
+    return FP8_TOKEN_BYTES if form == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
+
+
 def _prepare(point: Point, seed: int) -> Fixture:
     p = point.params
     t, heads, n, topk = p["t"], p["heads"], p["pages"] * PAGE, p.get("topk", 2048)
-    row = 656 if point.form == "fp8" else 1152
-    sets = bench.turns(t * topk * float(row))
+    sets = bench.turns(t * topk * float(_row_bytes(point.form)))
     size = StepSize(
         batch=t,
         context=PAGE,
@@ -119,4 +125,17 @@ def _step(point: Point, seed: int) -> dict[str, Any] | None:
     return {"context": STEP_CONTEXT, **measure.time_marginal(measure.step_sets(size, seed))}
 
 
-GRID = Grid(_prepare, _launches, _step)
+def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    p = point.params
+    row, held, rows = _row_bytes(point.form), p["pages"] * PAGE, p["t"] * p.get("topk", 2048)
+    unique = held * (1.0 - (1.0 - 1.0 / held) ** rows)
+    # Every block of heads is a CTA of its own and fetches the rows again.
+    blocks = -(-p["heads"] // (knobs.get("block") or MAX_HEAD_BLOCK))
+    return {
+        "read_bytes": float(rows * row * blocks), "unique_bytes": unique * row, "row_bytes": row,
+        "footprint_bytes": float(held * row), "order": "random",
+    }  # fmt: skip
+
+
+USUAL = {"t": 64, "heads": 16, "pages": 4096, "topk": 2048}
+GRID = Grid(_prepare, _launches, _step, dict.fromkeys(FORMS, USUAL), _reads)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -79,4 +80,9 @@ def _prepare(point: Point, seed: int) -> Fixture:
     return fixture
 
 
-GRID = Grid(_prepare)
+def _reads(point: Point, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    read = point.params["rows"] * point.params["len"] * 4.0
+    return {"read_bytes": read, "unique_bytes": read}
+
+
+GRID = Grid(_prepare, usual={"default": {"rows": 16, "len": 32768, "k": 2048}}, reads=_reads)

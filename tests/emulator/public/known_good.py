@@ -1,4 +1,4 @@
-"""Run the compiled CuTe DSL tutorials and dense GEMMs under many schedules: right every time, and no error reported.
+"""Run the compiled CuTe DSL tutorials and dense GEMMs under many interleavings: right every time, and no error reported.
 
 They are public programs known to work on hardware, so a fault reported here is the emulator's until proven otherwise.
 Launch parameters and tensor maps are described here, from what the DSL's printed IR says about grid, cluster and boxes.
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dsl_kernels.emulator import Report, Schedule, TensorMap, launch, schedules
+from dsl_kernels.emulator import Interleaving, Report, TensorMap, interleavings, launch
 
 M, N, K = 512, 512, 256
 SMEM = 231000
@@ -175,21 +175,21 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
-def run(program: Program, ptx: str, schedule: Schedule, lineage: Data) -> list[Report]:
+def run(program: Program, ptx: str, interleaving: Interleaving, lineage: Data) -> list[Report]:
     """All launches of a program, one after the other."""
     reports = []
     for part, grid, block, cluster, arguments in program.launches:
         names = re.findall(r"\.entry\s+([\w$]+)", ptx)
         entry = next(n for n in names if part is None or part in n)
         reports.append(launch(ptx, grid, block, arguments(lineage), entry=entry, cluster=cluster, dynamic_smem=SMEM,
-                              schedule=schedule, check="report"))  # fmt: skip
+                              interleaving=interleaving, check="report"))  # fmt: skip
     return reports
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("ptx", type=Path, help="folder that compile_cutedsl.py wrote")
-    parser.add_argument("--schedules", type=int, default=20)
+    parser.add_argument("--interleavings", type=int, default=20)
     parser.add_argument("--only", default="", help="run the programs whose file contains this")
     parser.add_argument("--details", action="store_true", help="print the first findings")
     options = parser.parse_args()
@@ -199,7 +199,7 @@ def main() -> int:
             continue
         ptx = (options.ptx / f"{program.file}.ptx").read_text()
         wrong, errors, warnings, seconds, instructions = 0, Counter[str](), set[str](), 0.0, 0
-        for s in schedules(options.schedules, warps=program.launches[-1][2] // 32):
+        for s in interleavings(options.interleavings, warps=program.launches[-1][2] // 32):
             data = program.data(program.kind)
             reports = run(program, ptx, s, data)
             errors.update(f.code for r in reports for f in r.errors)
@@ -211,8 +211,8 @@ def main() -> int:
                 for f in [f for r in reports for f in r.errors][:3]:
                     print(f"  {f}\n  under {s}")
         failures += bool(wrong or errors)
-        print(f"{program.file:24s} {program.label:26s} {options.schedules} schedules: {wrong} wrong, errors {dict(errors) or 'none'}, "
-              f"warnings {', '.join(sorted(warnings)) or 'none'}; {instructions} instructions, {seconds / options.schedules:.2f} s each", flush=True)  # fmt: skip
+        print(f"{program.file:24s} {program.label:26s} {options.interleavings} interleavings: {wrong} wrong, errors {dict(errors) or 'none'}, "
+              f"warnings {', '.join(sorted(warnings)) or 'none'}; {instructions} instructions, {seconds / options.interleavings:.2f} s each", flush=True)  # fmt: skip
     return 1 if failures else 0
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from dsl_kernels.emulator import Report, TensorMap, launch, schedules
+from dsl_kernels.emulator import Report, TensorMap, interleavings, launch
 
 SEQ, DIM = 512, 128
 FENCED_BARRIER = (
@@ -101,7 +101,7 @@ def patched(cuda: str) -> str:
     return cuda[:branch] + sync + cuda[branch:]
 
 
-def run(ptx: str, schedule: object) -> tuple[Report, float]:
+def run(ptx: str, interleaving: object) -> tuple[Report, float]:
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, SEQ, 1, DIM).bfloat16() for _ in range(3))
     out = torch.zeros_like(q)
@@ -112,7 +112,7 @@ def run(ptx: str, schedule: object) -> tuple[Report, float]:
         )
 
     report = launch(ptx, (SEQ // 128, 1, 1), 384, [tiled(k), out, tiled(q), tiled(v)], dynamic_smem=100352,
-                    schedule=schedule, check="report", max_findings=2000)  # type: ignore[arg-type]  # fmt: skip
+                    interleaving=interleaving, check="report", max_findings=2000)  # type: ignore[arg-type]  # fmt: skip
     scores = (q[0, :, 0].float() @ k[0, :, 0].float().T) * DIM**-0.5
     scores = scores.masked_fill(torch.triu(torch.ones(SEQ, SEQ, dtype=torch.bool), 1), float("-inf"))
     return report, (out[0, :, 0].float() - scores.softmax(-1) @ v[0, :, 0].float()).abs().max().item()
@@ -121,12 +121,12 @@ def run(ptx: str, schedule: object) -> tuple[Report, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tilelang", type=Path, required=True, help="checkout of tile-ai/tilelang")
-    parser.add_argument("--schedules", type=int, default=20)
+    parser.add_argument("--interleavings", type=int, default=20)
     a = parser.parse_args()
     cuda = generated_cuda(a.tilelang)
     found: dict[str, str] = {}
     ptx = to_ptx(cuda)
-    for s in schedules(a.schedules, warps=12):
+    for s in interleavings(a.interleavings, warps=12):
         report, error = run(ptx, s)
         for f in report.errors:
             for name, (code, here, before) in DEFECTS.items():
@@ -137,7 +137,7 @@ def main() -> int:
         print(f"{name}: {found.get(name, 'NOT FOUND')}")
     clean = True
     ptx = to_ptx(patched(cuda))
-    for s in schedules(a.schedules, warps=12):
+    for s in interleavings(a.interleavings, warps=12):
         report, error = run(ptx, s)
         clean &= report.ok and error < 0.01
         print(f"patched        {s}: {len(report.errors)} errors, largest difference {error:.3g}")

@@ -1,4 +1,4 @@
-"""In which order warps and asynchronous operations run. Every schedule replays exactly from its fields."""
+"""In which order warps and asynchronous operations run. Every interleaving replays exactly from its fields."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _integer(name: str, value: int, low: int, high: int) -> None:
     except TypeError:
         inside = False
     if not inside:
-        raise LaunchError(f"{name} {shown(value)} of a schedule is not an integer from {low} to {high}")
+        raise LaunchError(f"{name} {shown(value)} of an interleaving is not an integer from {low} to {high}")
 
 
 @checked
 @dataclass(frozen=True)
-class Schedule:
+class Interleaving:
     """How a launch is interleaved.
 
     ``lockstep`` goes round the warps; ``random`` draws warps, stretch lengths and asynchronous completions from
@@ -46,7 +46,9 @@ class Schedule:
     def __post_init__(self) -> None:
         for name, value, known in (("kind", self.kind, KINDS), ("async policy", self.async_policy, POLICIES)):
             if value not in known:
-                raise LaunchError(f"{name} {shown(value)} of a schedule is not one of {', '.join(known)}")
+                raise LaunchError(
+                    f"{name} {shown(value)} of an interleaving is not one of {', '.join(known)}"
+                )
         _integer("seed", self.seed, -(1 << 63), (1 << 63) - 1)
         _integer("max_resident", self.max_resident, 1, 1 << 20)
         _integer("resident", self.resident, 1, self.max_resident)
@@ -56,18 +58,18 @@ class Schedule:
             _integer("choices", choice, 0, (1 << 63) - 1)
 
     @staticmethod
-    def lockstep() -> Schedule:
-        return Schedule()
+    def lockstep() -> Interleaving:
+        return Interleaving()
 
     @staticmethod
-    def random(seed: int, resident: int = 1) -> Schedule:
-        return Schedule("random", seed, resident=resident)
+    def random(seed: int, resident: int = 1) -> Interleaving:
+        return Interleaving("random", seed, resident=resident)
 
     @staticmethod
     def adversarial(
         seed: int, slow_warp: int | None = None, async_policy: str = "late", resident: int = 1
-    ) -> Schedule:
-        return Schedule("adversarial", seed, async_policy, slow_warp, resident)
+    ) -> Interleaving:
+        return Interleaving("adversarial", seed, async_policy, slow_warp, resident)
 
     def __str__(self) -> str:
         parts = [f"{self.kind!r}"]
@@ -81,25 +83,25 @@ class Schedule:
             parts.append(f"resident={self.resident}")
         if self.choices:
             parts.append(f"choices={self.choices}")
-        return f"Schedule({', '.join(parts)})"
+        return f"Interleaving({', '.join(parts)})"
 
 
 @checked
-def schedules(count: int, seed: int = 0, warps: int = 4) -> Iterator[Schedule]:
-    """The first ``count`` schedules worth trying: lock-step, early and late completion, slow warps, then random ones."""
+def interleavings(count: int, seed: int = 0, warps: int = 4) -> Iterator[Interleaving]:
+    """The first ``count`` interleavings worth trying: lock-step, early and late completion, slow warps, then random ones."""
 
     for name, value in (("count", count), ("warps", warps)):
         _integer(name, value, 0, (1 << 63) - 1)
     _integer("seed", seed, -(1 << 63), (1 << 63) - 1)
 
-    def endless() -> Iterator[Schedule]:
-        yield Schedule.lockstep()
-        yield Schedule.random(seed)
-        yield Schedule.adversarial(seed, None, "late")
-        yield Schedule.adversarial(seed, None, "early")
+    def endless() -> Iterator[Interleaving]:
+        yield Interleaving.lockstep()
+        yield Interleaving.random(seed)
+        yield Interleaving.adversarial(seed, None, "late")
+        yield Interleaving.adversarial(seed, None, "early")
         for k in range(warps):
-            yield Schedule.adversarial(seed + k, k, POLICIES[k % 3])
+            yield Interleaving.adversarial(seed + k, k, POLICIES[k % 3])
         for k in itertools.count(1):
-            yield Schedule.random(seed + k, resident=1 + k % 3)
+            yield Interleaving.random(seed + k, resident=1 + k % 3)
 
     return itertools.islice(endless(), count)
