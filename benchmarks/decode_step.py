@@ -1,11 +1,13 @@
 """The decode step on this GPU: T in {1, 4, 16, 64} at 32K and 128K context, checked and timed.
 
     python benchmarks/decode_step.py [--out step.jsonl] [--no-check] [--queries 1,4] [--contexts 32768]
+    python benchmarks/decode_step.py --queries "" --prompts 4096     # scoring and selection of a prompt
 
 Prints a Markdown table of times under a CUDA graph: the whole step, its three ops alone, what attention adds to the step
 (the step with it, minus the step without it), the Triton attention,
 and what the same card needs to gather the selected rows and to read the index pages. Inputs rotate past the L2; T is
-the number of sequences.
+the number of sequences. With --prompts, also scoring and selection of so many rows, as `dsa.prefill` makes them, beside
+the two kernels one after the other on all rows.
 """
 
 from __future__ import annotations
@@ -42,9 +44,21 @@ COLUMNS = (
     "check",
 )
 
+PROMPT = (
+    "queries",
+    "context",
+    "scoring us",
+    "selection us",
+    "one after the other us",
+    "scoring + selection us",
+    "of the two",
+    "noise",
+    "check",
+)
+
 
 def numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
+    return [int(part) for part in text.split(",") if part]
 
 
 def measure_point(queries: int, context: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -53,23 +67,58 @@ def measure_point(queries: int, context: int, options: argparse.Namespace) -> di
     sets = measure.step_sets(size)
     row: dict[str, Any] = {"t": queries, "context": context, "heads": options.heads, "kv": options.kv}
     if options.check:
-        ops.clear()
-        _, comparisons = steps.run_checked(sets[0])
-        row["ok"] = all(comparison.ok for comparison in comparisons.values())
-        row["checks"] = {op: comparison.figures for op, comparison in comparisons.items()}
-        row["failures"] = [
-            f"{op}: {text}" for op, comparison in comparisons.items() for text in comparison.failures
-        ]
+        row |= checks(sets[0])
     row["time"] = measure.time_step(sets, baseline=options.baseline)
     row["used"] = {item.variant.op: item.variant.id for item in steps.used()}
     return row
+
+
+def measure_prompt(rows: int, context: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One row of a prompt: the check of its step, then scoring and selection."""
+    size = steps.StepSize("prefill", rows=rows, context=context, heads=options.heads, kv=options.kv)
+    (inputs,) = measure.step_sets(size)
+    row: dict[str, Any] = {"rows": rows, "context": context, "kind": "prefill"}
+    if options.check:
+        row |= checks(inputs)
+    row["time"] = {**measure.time_prompt(inputs), "notes": []}
+    row["used"] = {item.variant.op: item.variant.id for item in steps.used()}
+    return row
+
+
+def checks(inputs: steps.StepInputs) -> dict[str, Any]:
+    """A step against the references."""
+    ops.clear()
+    _, comparisons = steps.run_checked(inputs)
+    return {
+        "ok": all(comparison.ok for comparison in comparisons.values()),
+        "checks": {op: comparison.figures for op, comparison in comparisons.items()},
+        "failures": [
+            f"{op}: {text}" for op, comparison in comparisons.items() for text in comparison.failures
+        ],
+    }
+
+
+def prompt_cells(row: dict[str, Any]) -> list[str]:
+    time = row["time"]
+    figures = (f"{time[name]:.0f}" for name in ("scoring", "selection", "apart", "together"))
+    return [
+        str(row["rows"]),
+        str(row["context"]),
+        *figures,
+        f"{time['ratio']:.3f}",
+        f"{time['noise']:.3f}",
+        verdict(row),
+    ]
+
+
+def verdict(row: dict[str, Any]) -> str:
+    return {True: "ok", False: "WRONG", None: "-"}[row.get("ok")]
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     time, parts, limits = row["time"], row["time"]["ops"], row["time"]["ceilings"]
     triton = (time.get("baseline") or {}).get("us")
     attention, indexer = parts["sparse_mla"], parts["lightning_indexer"]
-    verdict = {True: "ok", False: "WRONG", None: "-"}[row.get("ok")]
     figures = (
         time["step"]["us"],
         indexer,
@@ -83,7 +132,12 @@ def cells(row: dict[str, Any]) -> list[str]:
         limits["read"],
         _ratio(indexer, limits["read"]),
     )
-    return [str(row["t"]), str(row["context"]), *("-" if f is None else f"{f:.2f}" for f in figures), verdict]
+    return [
+        str(row["t"]),
+        str(row["context"]),
+        *("-" if f is None else f"{f:.2f}" for f in figures),
+        verdict(row),
+    ]
 
 
 def _ratio(a: float | None, b: float | None) -> float | None:
@@ -95,6 +149,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--queries", type=numbers, default=[1, 4, 16, 64])
+    parser.add_argument("--prompts", type=numbers, default=[], help="rows of prompts to time too")
     parser.add_argument("--contexts", type=numbers, default=[32768, 131072])
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--kv", default="bf16", choices=steps.CACHES)
@@ -109,22 +164,27 @@ def main() -> int:
         return 2
     records = bench.Records(options.out)
     print(f"{gpu}, torch {torch.__version__}, heads {options.heads}, topk 2048, kv {options.kv}\n")
-    print("| " + " | ".join(COLUMNS) + " |")
-    print("|" + "---|" * len(COLUMNS))
     right = True
     with torch.inference_mode():
-        for context, queries in product(options.contexts, options.queries):
-            try:
-                row = records.add(measure_point(queries, context, options))
-            except (DslKernelError, RuntimeError) as error:
-                print(f"| {queries} | {context} | {error} |", flush=True)
-                right = False
-                continue
-            right = right and row.get("ok") is not False
-            print("| " + " | ".join(cells(row)) + " |", flush=True)
-            for line in (*row.get("failures", ()), *row["time"]["notes"]):
-                print(f"{queries} x {context}: {line}", file=sys.stderr)
-            torch.cuda.empty_cache()
+        for columns, counts, timed, spelled in (
+            (COLUMNS, options.queries, measure_point, cells),
+            (PROMPT, options.prompts, measure_prompt, prompt_cells),
+        ):
+            if counts:
+                print("| " + " | ".join(columns) + " |")
+                print("|" + "---|" * len(columns))
+            for context, count in product(options.contexts, counts):
+                try:
+                    row = records.add(timed(count, context, options))
+                except (DslKernelError, RuntimeError) as error:
+                    print(f"| {count} | {context} | {error} |", flush=True)
+                    right = False
+                    continue
+                right = right and row.get("ok") is not False
+                print("| " + " | ".join(spelled(row)) + " |", flush=True)
+                for line in (*row.get("failures", ()), *row["time"]["notes"]):
+                    print(f"{count} x {context}: {line}", file=sys.stderr)
+                torch.cuda.empty_cache()
     for op, variants in used_variants(records.rows).items():
         print(f"\n{op}: {', '.join(variants)}")
     return 0 if right else 1

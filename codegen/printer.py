@@ -271,12 +271,16 @@ class Printer:
             mma.columns, mma.depth = self.spelled(mma.n), self.spelled(mma.k)
             yield from self._spell(
                 f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts,
-                a_tile=self._tile(p.a, mma.rows_a, mma.columns_a) if mma.a_shared else None, b_tile=self._tile(p.b, mma.rows_b, mma.columns_b),
+                a_tile=self._tile(p.a, mma.rows_a, mma.columns_a, mma.a_major) if mma.a_shared else None,
+                b_tile=self._tile(p.b, mma.rows_b, mma.columns_b, mma.b_major),
             )  # fmt: skip
         yield from self._spell(f"close_{unit}")
 
-    def _tile(self, view: t.View, rows: int, columns: int) -> SimpleNamespace:
-        """The stage of a product's operand, and the number of the tile of `rows` by `columns` at which its view begins."""
+    def _tile(self, view: t.View, rows: int, columns: int, major: str) -> SimpleNamespace:
+        """The stage of a product's operand, and the number of the tile of `rows` by `columns` at which its view begins.
+
+        Columns of a K-major operand are its depth: tiles lie behind one another along K.
+        """
         buffer = self._schedule.buffer(view.buffer)
         tile = _divided(view.first, rows) if view.width is None else _divided(view.column, columns)
         stage = self._stage(view, buffer) or "0"
@@ -285,7 +289,10 @@ class Printer:
             each = buffer.shape[0] // rows if view.width is None else buffer.shape[1] // columns
             at = t.Expr("%", (view.use, buffer.stages))
             flat = _sum(at * each if each > 1 else at, tile)
-        return SimpleNamespace(stage=stage, row=self.value(tile, 4), flat=self.value(flat, 4))
+        row, depth = (0, tile) if major == "k" and view.width is not None else (tile, 0)
+        return SimpleNamespace(
+            stage=stage, row=self.value(row, 4), depth=self.value(depth), flat=self.value(flat, 4)
+        )
 
     def _awaitproducts(self, s: t.AwaitProducts) -> Iterator[str]:
         yield from self._products_done(s.pending)

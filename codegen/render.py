@@ -169,14 +169,6 @@ def names_of_kernel(
 def text_context(instance: Instance, schedule: Schedule, text: Text) -> tuple[dict[str, Any], Printer]:
     """What a frame sees beside `context`: the printed text of the kernel's start and of each role, and their storage."""
     plan = barrier_plan(schedule)
-    dims = dims_of(instance.program.operands(instance.knobs))
-    if taken := sorted(dims.keys() & {buffer.name for buffer in schedule.buffers}):
-        raise DeclarationError(
-            f"program {instance.program.op}, dim {taken[0]}",
-            expected="a name that no buffer has",
-            got="the name of a buffer",
-            fix="rename one of them",
-        )
     spelling: Any = environment().get_template(f"{instance.backend}/_spelling.j2").module
     tag, probed = instance.arch.tag.removesuffix("a"), bool(instance.knobs.get(PROBE.name))
     modules = leaf_modules(instance.backend, instance.program.op, tag, probed)

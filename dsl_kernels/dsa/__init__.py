@@ -7,7 +7,9 @@ in a CUDA graph and replayed with padded rows (length 0) and other lengths.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -31,6 +33,12 @@ class StepOutput:
 
 
 MAX_TOPK = 2048
+LOGITS_BYTES = 256 << 20
+"""Logits of a prefill at a time, unless the caller says how many rows a chunk has."""
+LANES = 2
+"""Chunks of a prefill at a time on a GPU, each on a stream: one is selected from while the other is scored."""
+# Rows of a chunk come in blocks of so many, as scoring takes them.
+BLOCK = 8
 
 
 def decode(
@@ -124,7 +132,7 @@ def prefill(
     kpe: torch.Tensor | None = None,
     attn_sink: torch.Tensor | None = None,
     lse_base: str = "2",
-    rows_per_chunk: int = 1024,
+    rows_per_chunk: int | None = None,
     output: StepOutput | None = None,
     workspace: Workspace | None = None,
     executor: str | None = None,
@@ -132,7 +140,9 @@ def prefill(
 ) -> StepOutput:
     """Prefill of s query rows over one flat cache of skv tokens.
 
-    Logits are made and consumed in chunks of `rows_per_chunk` rows, so the workspace holds rows_per_chunk * skv floats.
+    Logits are made and consumed a chunk of rows at a time. On a GPU two chunks are under way at once, the second on a
+    stream of the workspace's own, which waits for the present one and is waited for; so the workspace holds logits of two
+    chunks. By default these are 256 MB.
 
     Args:
         q_index: [s, index_heads, 128] float8_e4m3fn.
@@ -141,6 +151,7 @@ def prefill(
         k_start, k_end: [s] int32 window of keys of each row.
         q_nope, q_pe: [s, heads, 512] and [s, heads, 64] bfloat16.
         kv: cache of at least skv tokens; token j of it belongs to key j. Other arguments as `decode`.
+        rows_per_chunk: rows whose logits are made at once.
 
     Returns:
         The attention output, its lse and the selected key positions, counted from key 0.
@@ -149,7 +160,8 @@ def prefill(
         As the ops.
     """
     topk = _topk(topk)
-    rows_per_chunk = integer("rows_per_chunk", rows_per_chunk, 1)
+    if rows_per_chunk is not None:
+        rows_per_chunk = integer("rows_per_chunk", rows_per_chunk, 1)
     sm_scale = finite("sm_scale", sm_scale)
     _require_step(workspace, output)
     per_row = {
@@ -166,30 +178,83 @@ def prefill(
                 got=f"shape {tuple(tensor.shape)}",
                 fix="pass one row a query",
             )
-    s, skv = q_index.shape[0], k_index.shape[0]
-    stride = -(-skv // 4) * 4
     scratch, held = _scratch(workspace, q_index)
     result = output if output is not None else _allocate(q_nope, topk)
-    for first in range(0, s, rows_per_chunk):
-        chunk = slice(first, min(s, first + rows_per_chunk))
-        rows = chunk.stop - chunk.start
-        with held:
-            logits = _logits(scratch, (rows, stride), q_index)
-            lightning_indexer_prefill(
-                q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk], out=logits,
-                skip_below=topk, executor=executor, arch=arch, workspace=scratch,
-            )  # fmt: skip
-            topk_selector(
-                logits, k_end[chunk], topk, row_starts=k_start[chunk], out=result.indices[chunk], executor=executor,
-                arch=arch, workspace=scratch,
-            )  # fmt: skip
-            _to_keys(result.indices[chunk], k_start[chunk])
-            sparse_mla(
-                q_nope[chunk], q_pe[chunk], kv, result.indices[chunk], sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink,
-                lse_base=lse_base, out=result.out[chunk], lse=result.lse[chunk], executor=executor, arch=arch,
-                workspace=scratch,
-            )  # fmt: skip
+    index = (q_index, k_index, k_index_scales, weights, k_start, k_end)
+    with held:
+        _select(*index, result.indices, rows_per_chunk, scratch, executor=executor, arch=arch)
+        sparse_mla(
+            q_nope, q_pe, kv, result.indices, sm_scale=sm_scale, kpe=kpe, attn_sink=attn_sink, lse_base=lse_base,
+            out=result.out, lse=result.lse, executor=executor, arch=arch, workspace=scratch,
+        )  # fmt: skip
     return result
+
+
+def _select(
+    q_index: torch.Tensor,
+    k_index: torch.Tensor,
+    k_index_scales: torch.Tensor,
+    weights: torch.Tensor,
+    k_start: torch.Tensor,
+    k_end: torch.Tensor,
+    indices: torch.Tensor,
+    rows_per_chunk: int | None,
+    scratch: Workspace | None,
+    **options: Any,
+) -> None:
+    """Keys of each row of a prefill into `indices`, by scoring and selection of a chunk at a time."""
+    topk = indices.shape[1]
+    parts, lanes, shape = _chunks(q_index.shape[0], k_index.shape[0], rows_per_chunk, q_index.device.type)
+    logits = _logits(scratch, shape, q_index)
+    starts = k_start.clamp(min=0)
+    # Selection ends a window with the row of logits, which may be longer than there are keys.
+    ends = k_end if shape[2] == k_index.shape[0] else k_end.clamp(max=k_index.shape[0])
+    with _streams(scratch, q_index.device, lanes) as streams:
+        for i, chunk in enumerate(parts):
+            scored = logits[i % lanes, : chunk.stop - chunk.start]
+            with streams[i % lanes]:
+                lightning_indexer_prefill(
+                    q_index[chunk], k_index, k_index_scales, weights[chunk], k_start[chunk], k_end[chunk], out=scored,
+                    skip_below=topk, workspace=scratch if lanes == 1 else None, **options,
+                )  # fmt: skip
+                topk_selector(
+                    scored, ends[chunk], topk, row_starts=starts[chunk], out=indices[chunk],
+                    workspace=scratch if lanes == 1 else None, **options,
+                )  # fmt: skip
+                _to_keys(indices[chunk], starts[chunk])
+
+
+def _chunks(
+    rows: int, keys: int, rows_per_chunk: int | None, device: str
+) -> tuple[list[slice], int, tuple[int, int, int]]:
+    """The chunks of a prefill, how many are under way at once, and the shape of their logits: [lanes, rows, stride]."""
+    stride = -(-keys // 4) * 4
+    if rows_per_chunk is not None:
+        bounds = [*range(0, rows, rows_per_chunk), rows]
+    else:
+        blocks = -(-rows // BLOCK)
+        count = -(-blocks // max(1, LOGITS_BYTES // LANES // (4 * max(stride, 1) * BLOCK)))
+        bounds = [min(rows, blocks * i // max(count, 1) * BLOCK) for i in range(count + 1)]
+    parts = [slice(first, end) for first, end in pairwise(bounds)]
+    concurrent = device == "cuda" and not torch.compiler.is_compiling()
+    lanes = min(LANES, max(1, len(parts))) if concurrent else 1
+    return parts, lanes, (lanes, max([0, *(part.stop - part.start for part in parts)]), stride)
+
+
+@contextlib.contextmanager
+def _streams(
+    scratch: Workspace | None, device: torch.device, lanes: int
+) -> Iterator[list[contextlib.AbstractContextManager[Any]]]:
+    """What enters each lane: the present stream, and beside it one that begins behind it and that it then waits for."""
+    if scratch is None or lanes == 1:
+        yield [contextlib.nullcontext()]
+        return
+    here, beside = torch.cuda.current_stream(device), scratch.beside(device)
+    beside.wait_stream(here)
+    try:
+        yield [contextlib.nullcontext(), torch.cuda.stream(beside)]
+    finally:
+        here.wait_stream(beside)
 
 
 def _scratch(
@@ -212,12 +277,12 @@ def _logits(scratch: Workspace | None, shape: tuple[int, ...], q_index: torch.Te
     return scratch.get("logits", shape, torch.float32, q_index.device, zeroed=False)
 
 
-def _to_keys(indices: torch.Tensor, k_start: torch.Tensor) -> None:
+def _to_keys(indices: torch.Tensor, starts: torch.Tensor) -> None:
     """Positions within a row's window become key positions; padding stays -1."""
     # Buffers that were allocated in inference mode may be written in it alone; a traced graph cannot enter it.
     inference = not torch.compiler.is_compiling() and indices.is_inference()
     with torch.inference_mode() if inference else contextlib.nullcontext():
-        indices.add_(k_start.clamp(min=0)[:, None] * (indices >= 0))
+        indices.addcmul_(starts[:, None], indices >= 0)
 
 
 def _allocate(q_nope: torch.Tensor, topk: int) -> StepOutput:

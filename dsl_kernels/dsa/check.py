@@ -106,11 +106,13 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
     """Rows of the last chunk: its logits are what the workspace still holds."""
     t = inputs.tensors
     device, keys, total = t["k_index"].device, t["k_index"].shape[0], t["q_index"].shape[0]
-    first = (total - 1) // _chunk(inputs) * _chunk(inputs)
-    picked = _spread(total - first, sample).to(device)
-    rows = picked + first
-    stride = -(-keys // 4) * 4
-    logits = workspace.get("logits", (total - first, stride), torch.float32, device, zeroed=False)[picked]
+    # Rows of a chunk are `dsa.prefill`'s own here.
+    parts, lanes, shape = dsa._chunks(total, keys, None, device.type)
+    last = parts[-1]
+    picked = _spread(last.stop - last.start, sample).to(device)
+    rows = picked + last.start
+    held = workspace.get("logits", shape, torch.float32, device, zeroed=False)
+    logits = held[(len(parts) - 1) % lanes][picked]
     starts, ends = t["k_start"][rows], t["k_end"][rows]
     return {
         "rows": rows,
@@ -134,12 +136,6 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
             "k": inputs.topk,
         },
     }
-
-
-def _chunk(inputs: StepInputs) -> int:
-    """Rows a chunk of `dsa.prefill`, which this check leaves at its default."""
-    defaults = dsa.prefill.__kwdefaults__ or {}
-    return int(defaults["rows_per_chunk"])
 
 
 def _attention(inputs: StepInputs, rows: torch.Tensor, indices: torch.Tensor) -> dict[str, Any]:

@@ -63,6 +63,7 @@ class Workspace:
         self._captured = False
         self._lock = threading.RLock()
         self._streams: dict[int | None, torch.cuda.Stream] = {}
+        self._beside: dict[int | None, torch.cuda.Stream] = {}
         self._buffers: dict[tuple[str, torch.device], torch.Tensor] = {}
         self._retired: list[torch.Tensor] = []
         self._views: dict[Buffers, dict[str, torch.Tensor]] = {}
@@ -166,6 +167,14 @@ class Workspace:
                 if held is not None:
                     self._release(held)
             self._views.clear()
+
+    def beside(self, device: torch.device) -> torch.cuda.Stream:
+        """A stream for work beside the present one's, which a holder lets wait for that and then waits for."""
+        with self._lock:
+            found = self._beside.get(device.index)
+            if found is None:
+                found = self._beside[device.index] = torch.cuda.Stream(device)
+            return found
 
     @property
     def bytes(self) -> int:

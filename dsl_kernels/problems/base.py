@@ -46,7 +46,7 @@ class OperandSpec:
         row_stride: name of the runtime dim that holds the stride of axis 0 in elements; None means contiguous.
         strides: of a tensor whose axes lie anyhow, the runtime dim (or number) that holds each axis' stride in elements;
             () means as `row_stride` says.
-        zeroed: a workspace that is zero on entry and that the kernel leaves zero.
+        zeroed: a workspace that is zero on entry and that the kernel leaves zero, or an output that is added to.
         align: bytes that the address, and the row stride, are multiples of: the widest access of any variant. 16 is
             what vector loads, bulk copies and tensor maps need; operands that are read one element at a time need 4.
         default: the value that fills an input which the caller leaves out; None where it is required.

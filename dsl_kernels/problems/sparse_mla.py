@@ -133,7 +133,7 @@ DATASET_SM_SCALE = 192**-0.5 * (0.1 * math.log(40) + 1) ** 2
 
 
 def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Generator) -> torch.Tensor:
-    """Ids [t, topk]: random distinct, sorted, tail (half padded at the end), holes (-1 anywhere), empty, mixed, repeats."""
+    """Ids [t, topk]: random distinct, sorted, tail (half padded at the end), holes (-1 anywhere), islands (whole tiles), empty, mixed, repeats."""
     device = generator.device
     ids = torch.stack(
         [
@@ -151,6 +151,9 @@ def draw_indices(pattern: str, t: int, topk: int, n: int, generator: torch.Gener
     elif pattern == "holes":
         ids[torch.rand(t, topk, generator=generator, dtype=torch.float32, device=device) < 0.5] = -1
         ids[:, : topk // 4] = -1
+    elif pattern == "islands":
+        tile = torch.arange(topk, device=device) // 64
+        ids[(3 * tile + torch.arange(t, device=device)[:, None]) % 5 > 1] = -1
     elif pattern == "empty":
         ids.fill_(-1)
     elif pattern == "mixed":

@@ -19,6 +19,7 @@ from ..arch import ArchSpec, GpuSpec
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
+from ..problems.topk_selector import DIGITS
 from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     START,
@@ -41,6 +42,7 @@ from ..tile.text import Box, Expr, Recorder, Slot, Span, Value, ceildiv, minimum
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
+BINS = Size(DIGITS, "BINS")
 PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
 PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
 SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
@@ -56,8 +58,16 @@ HOPPER_WARPGROUPS = 4
 BLACKWELL_N = 256
 BLACKWELL_DECODE_N = 128
 
+# What a CTA of a prefill takes to begin, in key tiles; how many more splits of a block are weighed than fill the SMs once.
+START_TILES, SPLITS = 2, 8
+
 KNOBS = (
-    Knob("mode", "", (("decode", "prefill"),), "paged decode, or flat keys with a window per row"),
+    Knob(
+        "mode",
+        "",
+        (("decode", "prefill"), ("counted",)),
+        "paged decode; flat keys with a window per row; to measure: a decode that counts selection's first digits",
+    ),
     Knob("heads", "h", ((64, 32),), "index heads"),
     Knob("queries", "q", ((1, 4, 8, 16), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
     Knob("tile", "t", ((64, 128, 256),), "keys a tile"),
@@ -155,6 +165,7 @@ def _hopper_decode(k: SimpleNamespace) -> Schedule:
     # copying warp keeps what that leaves: with 24 the walk and the pages ahead of it spill, in the other role too.
     score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 64)
     score = (Reader("score", Engine.WGMMA, "warp"),)
+    counted = k.mode == "counted"
     return Schedule(
         roles=(
             Role("score", k.tile // 16, score_registers, doc="products and epilogue, 64 keys a warpgroup"),
@@ -164,11 +175,17 @@ def _hopper_decode(k: SimpleNamespace) -> Schedule:
             *_decode_buffers(k, query_stages),
             *_hopper_registers(k, k.tile, each),
             Buffer("length", REGISTER, (each,), "int32", role="score", per_thread=1),
+            *(
+                (Buffer("hist", SHARED, (BINS,), "int32", doc="of a sequence's scores in this CTA"),)
+                if counted
+                else ()
+            ),
         ),
         pipelines=_inputs(k, score, query_stages),
         mmas=(_product("wgmma", "score", k.tile, _columns(k, each), "acc"),),
         grid=("ctas",),
         axes=("cta",),
+        named_barriers={"score": ("score",)} if counted else {},
         constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
         ctas_per_sm=k.resident,
         max_ctas_per_sm=k.resident,
@@ -307,8 +324,8 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     if arch.tmem_columns:
-        return _blackwell_decode(k) if k.mode == "decode" else _blackwell_prefill(k)
-    return _hopper_decode(k) if k.mode == "decode" else _hopper_prefill(k)
+        return _blackwell_prefill(k) if k.mode == "prefill" else _blackwell_decode(k)
+    return _hopper_prefill(k) if k.mode == "prefill" else _hopper_decode(k)
 
 
 # The key tiles of a CTA in a decode: the current one, and how the walk goes on. All are variables of the kernel.
@@ -424,14 +441,29 @@ def _follow(m: Recorder, it: Expr) -> Slot:
     return m.wait("queries", SHARE.turn)
 
 
+def _pass_counts(m: Recorder, row: Expr) -> None:
+    """Add what this CTA has counted of a sequence to the counts of all, and begin again with zeros."""
+    m.meet("score")
+    leaf.add_counts(m, m.operand("digit_counts"), row, m.buffer("hist"), m.thread)
+
+
 def _score_decode(m: Recorder) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
     each, n = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product)
     acc, weight, scale, logit, length = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "length"))
     queries = m.slot("queries", name("turn"))
-    one = m.k.queries == 1
+    one, counted = m.k.queries == 1, m.k.mode == "counted"
+    if counted:
+        scored = m.var("scored")
+        leaf.clear_counts(m, m.buffer("hist"), m.thread)
+        m.meet("score")
     for it in _tiles(m):
         with m.when(SHARE.fresh):
+            if counted:
+                with m.when(it > 0):
+                    _pass_counts(m, scored)
+                    m.meet("score")
+                m.set(scored, SHARE.seq)
             _follow(m, it)
             if one:
                 leaf.read_weights(m, weight, queries.head_weights, 0, 1)
@@ -443,6 +475,8 @@ def _score_decode(m: Recorder) -> None:
             leaf.weigh(m, logit, acc, weight, each)
             leaf.one_length(m, length, SHARE.need)
             leaf.store_logits(m, logit, scale, length, SHARE.seq, 0, 1, SHARE.tile * m.k.tile, next_n=1)
+            if counted:
+                leaf.count_logits(m, m.buffer("hist"), logit, scale, length, SHARE.tile * m.k.tile, m.thread)
             continue
         leaf.read_scales(m, scale, keys.key_scales, 0, each)
         for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
@@ -454,6 +488,9 @@ def _score_decode(m: Recorder) -> None:
             key = SHARE.tile * m.k.tile
             leaf.store_logits(m, logit, scale, length, SHARE.seq, product * each, each, key)
         m.release(keys)
+    if counted:
+        with m.when(SHARE.turns > 0):
+            _pass_counts(m, scored)
 
 
 def _issue_decode(m: Recorder) -> None:
@@ -609,19 +646,19 @@ def _epilogue_prefill(g: int) -> Body:
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
-    if arch.tmem_columns and k.mode == "decode":
+    if arch.tmem_columns and k.mode != "prefill":
         scorers = {f"score_{g}": _epilogue_decode(g) for g in range(_blackwell_groups(k)[0])}
         return {START: _start_decode, "load": _load_decode, "mma": _issue_decode, **scorers}
     if arch.tmem_columns:
         scorers = {f"score_{g}": _epilogue_prefill(g) for g in range(2)}
         return {START: _start_prefill, "load": _load_prefill, "mma": _issue_prefill, **scorers}
-    if k.mode == "decode":
+    if k.mode != "prefill":
         return {START: _start_decode, "load": _load_decode, "score": _score_decode}
     return {START: _start_prefill, "load": _load_prefill, "score": _score_prefill}
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    return (_decode_counts if k.mode == "decode" else _prefill_counts)(k, schedule, dims)
+    return (_prefill_counts if k.mode == "prefill" else _decode_counts)(k, schedule, dims)
 
 
 def _decode_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
@@ -666,7 +703,12 @@ def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, i
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
+    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel.
+
+    Counting scores takes longer than selection gains by it at every size: those schedules are for measurement only.
+    """
+    if k.mode == "counted":
+        return False
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
             return False
@@ -710,15 +752,20 @@ def _queries(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Shared memory that unused query slots take from the key ring."""
-    return 0.05 * (k.queries - dims["next_n"]) if k.mode == "decode" else 0.0
+    return 0.05 * (k.queries - dims["next_n"]) if k.mode != "prefill" else 0.0
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
-    """Decode: as many CTAs as the SMs hold. Prefill: enough CTAs a block of rows to give every SM one."""
-    if k.mode == "decode":
+    """Decode: as many CTAs as the SMs hold. Prefill: the splits of a block's keys that make the rounds of CTAs, one an SM,
+    take least."""
+    if k.mode != "prefill":
         return {"ctas": gpu.sms * k.resident}
-    blocks = max(1, -(-dims["s"] // k.queries))
-    return {"splits": 1 if blocks >= gpu.sms else -(-gpu.sms // blocks)}
+    blocks, tiles = max(1, -(-dims["s"] // k.queries)), -(-dims["skv"] // k.tile)
+
+    def taken(splits: int) -> float:
+        return -(-blocks * splits // gpu.sms) * (tiles / splits + START_TILES)
+
+    return {"splits": min(range(1, gpu.sms // blocks + SPLITS), key=taken)}
 
 
 def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:

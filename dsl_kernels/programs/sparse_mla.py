@@ -20,11 +20,13 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
+from ..device.torch import fragment
 from ..device.torch import sparse_mla as leaf
 from ..device.torch import sparse_mla_sm100 as leaf_sm100
 from ..problems import layouts
 from ..problems.layouts import FP8_TOKEN_BYTES
 from ..runtime.artifact import TensorMap
+from ..runtime.toolkit import RESERVED_SMEM
 from ..tile.lang import (
     START,
     Body,
@@ -61,10 +63,8 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
-# Bytes of shared memory that the driver keeps of each CTA.
-RESERVED_SMEM = 1024
-# What a query costs a CTA beside its tiles, and what merging a part of one costs at least, in tiles (docs/performance.md).
-SEGMENT_TILES, MERGE_TILES = 3.5, 0.5
+# What a query costs a CTA beside its units, and what merging a part of one costs at least, in units (docs/performance.md).
+SEGMENT_UNITS, MERGE_UNITS = 3.5, 0.5
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 
@@ -261,19 +261,14 @@ def _sliced(k: SimpleNamespace) -> Schedule:
 
 
 def _wide(k: SimpleNamespace) -> Schedule:
-    """Hopper, 64 heads on M: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
+    """Hopper, 64 heads on M, fp8: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
 
-    A CTA takes `share` consecutive tiles of all there are, be they of one query or of several.
-    fp8 tokens are unpacked by a warpgroup a half: one alone would take longer than both products.
+    A CTA takes `share` consecutive tiles of all there are, be they of one query or of several. Tokens are unpacked by a
+    warpgroup a half: one alone would take longer than both products.
     """
     hb, tokens, half = k.block, k.tile // 2, Size(LATENT_DIM // 2, "HALF")
     shared, registers = Space.SHARED, Space.REGISTER
     readers = tuple(Reader(side, Engine.WGMMA, "warp") for side in SIDES)
-    fp8 = k.kv == "fp8"
-    attend, gather = (192, 64) if fp8 else (216, 72)
-
-    def gatherer(side: str) -> str:
-        return f"gather_{side}" if fp8 else "gather"
 
     def of_side(side: str) -> tuple[Buffer, ...]:
         def held(text: str, columns: int, doc: str = "") -> Buffer:
@@ -287,7 +282,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
             registers,
             (1, tokens, 288),
             "uint32",
-            role=gatherer(side),
+            role=f"gather_{side}",
             per_thread=44,
             private=True,
             doc="tokens on their way",
@@ -311,7 +306,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
             rows("peak"),
             rows("factor", "what earlier weights shrink by"),
             rows("sinks"),
-            *((words,) if fp8 else ()),
+            words,
         )
 
     def products(side: str, other: str) -> tuple[Mma, ...]:
@@ -347,8 +342,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
             Pipeline(
                 f"kv_{side}",
                 rows,
-                gatherer(side),
-                _filled(k),
+                f"gather_{side}",
+                Engine.THREADS,
                 readers,
                 k.stages,
                 doc="its halves of live tiles of the split",
@@ -359,8 +354,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
     sided = tuple(zip(SIDES, reversed(SIDES), strict=True))
     return Schedule(
         roles=(
-            *(Role(side, 4, attend, f"scores of the {text} half of each tile, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
-            *(Role(role, 4, gather, "selected rows into the rings") for role in dict.fromkeys(map(gatherer, SIDES))),
+            *(Role(side, 4, 192, f"scores of the {text} half of each tile, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
+            *(Role(f"gather_{side}", 4, 64, "selected rows into the rings") for side in SIDES),
         ),
         buffers=(
             Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
@@ -370,20 +365,118 @@ def _wide(k: SimpleNamespace) -> Schedule:
             *(buffer for side in SIDES for buffer in of_side(side)),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s"), gatherer(SIDES[0]), Engine.CP_ASYNC, readers),
+            Pipeline("q", ("q_s", "qpe_s"), "gather_left", Engine.CP_ASYNC, readers),
             *(pipeline for side in SIDES for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for side, other in sided for product in products(side, other)),
         grid=(f"arrival_slots - t * {k.heads // hb}",),
         axes=("cta",),
         named_barriers={"attend": SIDES},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half, "unit": 1},
+    )  # fmt: skip
+
+
+def _paired(k: SimpleNamespace) -> Schedule:
+    """Hopper, 64 heads on M, bf16: two warpgroups score every other tile, and each adds both tiles of a pair to its half of O.
+
+    A CTA takes `share` consecutive pairs of all there are, be they of one query or of several. A tile's columns lie in two
+    parts, the near one in the dims of its own side: each goes back to the gatherer when its last product is done. P takes
+    the place of the tile's rope dims, which are dead once it is scored.
+    """
+    hb, half = k.block, Size(LATENT_DIM // 2, "HALF")
+    shared, registers = Space.SHARED, Space.REGISTER
+    readers = {side: Reader(side, Engine.WGMMA, "warp") for side in SIDES}
+
+    def of_side(side: str) -> tuple[Buffer, ...]:
+        def held(text: str, columns: int, dtype: str = "float32") -> Buffer:
+            return Buffer(f"{text}_{side}", registers, (hb, columns), dtype, role=side)
+
+        def rows(text: str, doc: str = "") -> Buffer:
+            return Buffer(f"{text}_{side}", registers, (hb,), "float32", role=side, per_thread=2, doc=doc)
+
+        def part(text: str, columns: int, doc: str = "") -> Buffer:
+            return Buffer(f"{text}_s_{side}", shared, (k.tile, columns), "bfloat16", swizzle=128, doc=doc)
+
+        return (
+            part("near", half, "this side's dims of a tile; read K-major for scores, MN-major for values"),
+            part("far", half, "the other side's"),
+            part("rope", ROPE_DIM, "then P, heads by tokens"),
+            Buffer(
+                f"out_s_{side}", shared, (hb, 32), "bfloat16", swizzle=64, doc="rows of O on their way out"
+            ),
+            held("scores", k.tile),
+            held("weights", k.tile, "bfloat16"),
+            held("acc", half),
+            rows("sums", "of its own tokens"),
+            rows("peak"),
+            rows("factor", "what earlier weights shrink by"),
+            rows("sinks"),
+        )
+
+    def products(side: str, other: str) -> tuple[Mma, ...]:
+        own: dict[str, Any] = {"unit": "wgmma", "role": side, "m": hb, "dtype": "bfloat16"}
+        scores = {"n": k.tile, "acc": f"scores_{side}", **own}
+        values = {"n": half, "k": k.tile, "b_major": "mn", "acc": f"acc_{side}", **own}
+        return (
+            Mma(f"qk_near_{side}", k=half, a="q_s", b=f"near_s_{side}", doc="S = Q K^T", **scores),
+            Mma(f"qk_far_{side}", k=half, a="q_s", b=f"far_s_{side}", **scores),
+            Mma(f"qk_rope_{side}", k=ROPE_DIM, a="qpe_s", b=f"rope_s_{side}", **scores),
+            Mma(
+                f"pv_{side}",
+                a_space=registers,
+                a=f"weights_{side}",
+                b=f"near_s_{side}",
+                doc="O += P K, of its own tokens",
+                **values,
+            ),
+            Mma(
+                f"pv_other_{side}",
+                a=f"rope_s_{other}",
+                b=f"far_s_{other}",
+                doc="O += P K, of the other's tokens",
+                **values,
+            ),
+        )
+
+    def pipelines(side: str, other: str) -> tuple[Pipeline, ...]:
+        near, far, copies = (f"near_s_{side}",), (f"far_s_{side}", f"rope_s_{side}"), Engine.CP_ASYNC
+        return (
+            Pipeline(f"near_{side}", near, "gather", copies, (readers[side],), doc="live pairs"),
+            Pipeline(f"far_{side}", far, "gather", copies, tuple(readers.values())),
+            Pipeline(
+                f"p_{side}", (f"peak_s_{side}",), side, Engine.THREADS, (readers[other],), fill_arrive="warp"
+            ),
+        )
+
+    sided = tuple(zip(SIDES, reversed(SIDES), strict=True))
+    return Schedule(
+        roles=(
+            *(Role(side, 4, 208, f"scores of the {text} tile of each pair, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
+            Role("gather", 4, 88, "selected rows, a pair of tiles at a time"),
+        ),
+        buffers=(
+            Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
+            Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
+            *(buffer for side in SIDES for buffer in of_side(side)),
+            *(Buffer(f"peak_s_{side}", shared, (hb,), "float32", doc="the maxima that P is below") for side in SIDES),
+            Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
+            Buffer("last_s", shared, (1,), "int32"),
+        ),
+        pipelines=(
+            Pipeline("q", ("q_s", "qpe_s"), "gather", Engine.CP_ASYNC, tuple(readers.values())),
+            *(pipeline for sides in sided for pipeline in pipelines(*sides)),
+        ),
+        mmas=tuple(product for sides in sided for product in products(*sides)),
+        grid=(f"arrival_slots - t * {k.heads // hb}",),
+        axes=("cta",),
+        named_barriers={"attend": SIDES, **{side: (side,) for side in SIDES}},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half, "unit": 2},
     )  # fmt: skip
 
 
 def _hopper(k: SimpleNamespace) -> Schedule:
     if k.block == 64:
-        return _wide(k)
+        return _paired(k) if k.kv == "bf16" else _wide(k)
     if k.slices > 1:
         return _sliced(k)
     hb = head_block(k.heads)
@@ -537,10 +630,16 @@ class _Walk:
         )
 
 
-def _start_of_share(m: Recorder) -> None:
-    """Heads on M: this CTA's block of heads, and which of all queries' tiles are its, from `unit` to `end`.
+def _units(m: Recorder) -> Value:
+    """What is dealt out of a query: tiles, or pairs of them."""
+    tiles = m.dim("topk") // m.k.tile
+    return (tiles + 1) // 2 if m.c.unit == 2 else tiles
 
-    A query has `span` of them, of which those past its last are empty. CTAs side by side have the same tiles, each for its
+
+def _start_of_share(m: Recorder) -> None:
+    """Heads on M: this CTA's block of heads, and which of all queries' units are its, from `unit` to `end`.
+
+    A query has `span` of them, of which those past its last are empty. CTAs side by side have the same units, each for its
     own block of heads.
     """
     blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
@@ -550,39 +649,63 @@ def _start_of_share(m: Recorder) -> None:
         which = m.block(0) // blocks
     m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
     m.let("ctas", m.dim("arrival_slots") // blocks - t)
-    ctas = name("ctas")
-    tiles = m.dim("topk") // m.k.tile
-    share = m.var("share", (tiles + splits - 1) // splits)
+    ctas, units = name("ctas"), _units(m)
+    share = m.var("share", (units + splits - 1) // splits)
     span = m.var("span", share * splits)
-    m.comment("Not so many parts of each query: whole queries, or tiles regardless of queries.")
+    m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
     with m.when(ctas.equals(t * splits).equals(False)):
-        m.set(span, tiles)
-        m.set(share, (t * tiles + ctas - 1) // ctas)
+        m.set(span, units)
+        m.set(share, (t * units + ctas - 1) // ctas)
         with m.when(splits.equals(1)):
-            m.set(share, (t + ctas - 1) // ctas * tiles)
+            m.set(share, (t + ctas - 1) // ctas * units)
     m.var("unit", which * share)
     m.let("end", minimum(name("unit") + share, t * span))
     m.var("done")
     m.var("it")
-    for text in ("low", "high", "in_low", "in_high"):
-        m.var(text)
+    sides = [f"_{side}" for side in SIDES] if m.c.unit == 2 else [""]
+    for side in sides:
+        for text in ("low", "high", "in_low", "in_high"):
+            m.var(text + side)
+        if side:
+            m.var(f"live{side}", False, "bool")
     m.var("live", False, "bool")
     m.barriers_stand()
     m.depend()
 
 
 def _segments(m: Recorder) -> Iterator[_Walk]:
-    """The queries of which this CTA has tiles, with those tiles; `done` counts them."""
-    unit, end, span, low, high = name("unit"), name("end"), name("span"), name("low"), name("high")
+    """The queries of which this CTA has units, with those units; `done` counts them."""
+    unit, end, span = name("unit"), name("end"), name("span")
     for _ in m.repeat(unit < end):
         row = m.let("row", unit // span)
         first = m.let("first", unit - row * span)
-        turns = m.let("turns", minimum(end - unit, m.dim("topk") // m.k.tile - first))
+        turns = m.let("turns", minimum(end - unit, _units(m) - first))
         with m.when(turns > 0):
-            leaf.read_ids(m, low, high, row, 0, turns, first, splits=1)
-            yield _Walk(row, name("head0") if m.c.head_blocks > 1 else 0, first, 1, turns)
+            walk = _Walk(row, name("head0") if m.c.head_blocks > 1 else 0, first, 1, turns)
+            if m.c.unit == 2:
+                m.let("tiles", minimum(turns * 2, m.dim("topk") // m.k.tile - first * 2))
+                _read_pair(m, walk, 0)
+            else:
+                leaf.read_ids(m, name("low"), name("high"), row, 0, turns, first, splits=1)
+            yield walk
             m.set(name("done"), name("done") + 1)
         m.set(unit, minimum(end, row * span + span))
+
+
+def _read_pair(m: Recorder, walk: _Walk, turn: Value) -> None:
+    """The ids of a pair of tiles."""
+    for number, side in enumerate(SIDES):
+        low, high = name(f"low_{side}"), name(f"high_{side}")
+        tile = turn * 2 + number
+        leaf.read_ids(m, low, high, walk.row, tile, name("tiles"), walk.split * 2, splits=1)
+
+
+def _vote_pair(m: Recorder) -> None:
+    """Which ids of a pair are valid, and `live`, whether one is."""
+    for side in SIDES:
+        in_low, in_high, low, high = (name(f"{text}_{side}") for text in ("in_low", "in_high", "low", "high"))
+        leaf.vote(m, in_low, in_high, name(f"live_{side}", "bool"), low, high)
+    m.set(name("live", "bool"), name("live_left", "bool") | name("live_right", "bool"))
 
 
 def _start(m: Recorder) -> None:
@@ -699,41 +822,61 @@ def _gather_halves(m: Recorder) -> None:
             m.set(holds, live)
 
 
-def _gather_sides(m: Recorder, sides: tuple[int, ...]) -> None:
-    """Heads on M: the queries, then half a tile into the ring of each of `sides`."""
-    it, ids, thread = name("it"), (name("now_low"), name("now_high")), m.thread
+def _copy_queries(m: Recorder, walk: _Walk) -> None:
+    q = m.acquire("q", name("done"))
+    for target, operand, columns in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
+        leaf.copy_query_rows(m, target, m.operand(operand), walk.row, walk.head0, columns)
+    m.commit(q)
 
-    def copy_queries(walk: _Walk) -> None:
-        q = m.acquire("q", name("done"))
-        for target, operand, columns in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-            leaf.copy_query_rows(m, target, m.operand(operand), walk.row, walk.head0, columns)
-        m.commit(q)
 
-    def unpack(side: int) -> None:
-        words = m.buffer(f"words_{SIDES[side]}")
-        leaf.load_half(m, words, 0, side, *ids)
-        kv = m.acquire(f"kv_{SIDES[side]}", it)
-        m.comment("By now the next ids are here.")
-        leaf.fetch_half(m, (name("low"), name("high"))[side])
-        leaf.store_slot(m, words, *_rows_of(kv, side), thread)
-        m.commit(kv)
-
-    def copy(side: int) -> None:
-        kv = m.acquire(f"kv_{SIDES[side]}", it)
-        for target, cache in zip(_rows_of(kv, side), ("ckv", "kpe"), strict=True):
-            columns = LATENT_DIM if cache == "ckv" else ROPE_DIM
-            rows = m.operand(cache, f"{cache}_stride")
-            leaf.copy_half(m, target, rows, columns, ids[side])
-        m.commit(kv)
-
+def _gather_side(m: Recorder, side: int) -> None:
+    """Heads on M, fp8: the queries, by the first side, and half of each tile."""
+    it, words = name("it"), m.buffer(f"words_{SIDES[side]}")
     for walk in _segments(m):
-        if 0 in sides:
-            copy_queries(walk)
+        if side == 0:
+            _copy_queries(m, walk)
         for _ in _live_tiles(m, walk):
             with m.when(name("live", "bool")):
-                for side in sides:
-                    (copy if m.k.kv == "bf16" else unpack)(side)
+                leaf.load_half(m, words, 0, side, name("now_low"), name("now_high"))
+                kv = m.acquire(f"kv_{SIDES[side]}", it)
+                m.comment("By now the next ids are here.")
+                leaf.fetch_half(m, (name("low"), name("high"))[side])
+                leaf.store_slot(m, words, *_rows_of(kv, side), m.thread)
+                m.commit(kv)
                 m.set(it, it + 1)
+
+
+def _gather_pairs(m: Recorder) -> None:
+    """Heads on M, bf16: the queries, and pairs of tiles. The first rows of a query are on their way before the last one is done."""
+    it, done, half = name("it"), name("done"), m.c.half
+    ckv, kpe = m.operand("ckv", "ckv_stride"), m.operand("kpe", "kpe_stride")
+
+    def copy(side: int) -> None:
+        text = SIDES[side]
+        ids = (name(f"now_low_{text}"), name(f"now_high_{text}"))
+        near = m.acquire(f"near_{text}", it)
+        leaf.copy_rows(m, near.view(), ckv, side * half, half, *ids)
+        m.commit(near)
+        far = m.acquire(f"far_{text}", it)
+        leaf.copy_rows(m, getattr(far, f"far_s_{text}"), ckv, (1 - side) * half, half, *ids)
+        leaf.copy_rows(m, getattr(far, f"rope_s_{text}"), kpe, 0, ROPE_DIM, *ids)
+        m.commit(far)
+
+    for walk in _segments(m):
+        with m.when(done.equals(0)):
+            _copy_queries(m, walk)
+        for turn in m.loop("turn", walk.turns):
+            _vote_pair(m)
+            for side in SIDES:
+                for text in ("low", "high"):
+                    m.let(f"now_{text}_{side}", name(f"{text}_{side}"))
+            _read_pair(m, walk, turn + 1)
+            with m.when(name("live", "bool")):
+                copy(0)
+                copy(1)
+                m.set(it, it + 1)
+            with m.when((done > 0) & turn.equals(0)):
+                _copy_queries(m, walk)
 
 
 def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
@@ -868,7 +1011,7 @@ def _attend(m: Recorder) -> None:
 
 
 def _attend_half(m: Recorder, side: int) -> None:
-    """Heads on M: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
+    """Heads on M, fp8: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
     c, it = m.c, name("it")
     own, other = SIDES[side], SIDES[1 - side]
     scores, acc, sums, peak, factor, sinks = (
@@ -908,7 +1051,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         joined = () if first else join(it - 1 if side == 0 else it)
         m.await_products(0 if first else 1)
         valid = name(("in_low", "in_high")[side])
-        leaf.mask_columns(m, scores, valid)
+        leaf.mask_columns(m, scores, valid, valid)
         leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         p = m.acquire(f"p_{own}", it)
         weights = getattr(p, f"p_s_{own}")
@@ -943,19 +1086,102 @@ def _attend_half(m: Recorder, side: int) -> None:
         leaf.share_sums(m, sums, red, side)
         m.meet("attend")
         leaf.total_rows(m, sums, peak, factor, red, side)
-        _end_of_segment(m, walk, q, side)
+        _end_of_segment(m, walk, q.q_s.columns(side * c.half, c.half), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
         m.release(q)
 
 
-def _end_of_segment(m: Recorder, walk: _Walk, q: Slot, side: int) -> None:
-    """Heads on M: the result, or a part of it, which the last CTA to come merges with the others'. The queries are done with."""
+def _attend_pair(m: Recorder, side: int) -> None:
+    """Heads on M, bf16: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
+    c, it = m.c, name("it")
+    own, other = SIDES[side], SIDES[1 - side]
+    scores, weights, acc, sums, peak, factor, sinks = (
+        m.buffer(f"{text}_{own}") for text in ("scores", "weights", "acc", "sums", "peak", "factor", "sinks")
+    )
+    red, live, turn = m.buffer("red_s"), name("live", "bool"), m.var("turn")
+
+    def walk_on(walk: _Walk) -> None:
+        """To the next pair with a valid id; `live` says whether there is one."""
+        m.set(live, False)
+        for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
+            _vote_pair(m)
+            m.set(turn, turn + 1)
+            _read_pair(m, walk, turn)
+
+    def join() -> tuple[Slot, Slot]:
+        """Add the other's tile."""
+        p, far = m.wait(f"p_{other}", it), m.wait(f"far_{other}", it)
+        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
+        m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
+        return p, far
+
+    def let_go(*slots: Slot) -> None:
+        for slot in slots:
+            m.release(slot)
+
+    def attend(walk: _Walk, q: Slot) -> None:
+        """The second side adds the other's tile while it works out its own weights, the first one behind its own tile."""
+        near = m.wait(f"near_{own}", it)
+        rows = getattr(near, f"near_s_{own}")
+        m.multiply(f"qk_near_{own}", scores, q.q_s.columns(side * c.half, c.half), rows)
+        far = m.wait(f"far_{own}", it)
+        rope = getattr(far, f"rope_s_{own}")
+        farther = m.multiply(
+            f"qk_far_{own}",
+            scores,
+            q.q_s.columns((1 - side) * c.half, c.half),
+            getattr(far, f"far_s_{own}"),
+            accumulate=True,
+        )
+        m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
+        joined = join() if side else ()
+        m.await_products(side)
+        leaf.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
+        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        leaf.pack_rows(m, weights, scores)
+        p = m.acquire(f"p_{own}", it)
+        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        m.comment("All of the tile's rope dims are read.")
+        m.meet(own)
+        fragment.stage_rows(m, rope, 0, c.head_block, weights, m.thread)
+        m.commit(p)
+        let_go(*joined)
+        leaf.rescale_rows(m, acc, factor)
+        m.multiply(f"pv_{own}", acc, weights, rows, accumulate=True)
+        walk_on(walk)
+        let_go(near, far)
+        if side == 0:
+            let_go(*join())
+        m.set(it, it + 1)
+
+    for walk in _segments(m):
+        leaf.load_row_sinks(m, sinks, walk.head0)
+        m.fill(acc, 0.0)
+        m.fill(sums, 0.0)
+        m.fill(peak, -math.inf)
+        m.set(turn, 0)
+        walk_on(walk)
+        q = m.wait("q", name("done"))
+        for _ in m.repeat(live):
+            attend(walk, q)
+        m.release(q)
+        leaf.share_sums(m, sums, red, side)
+        m.meet("attend")
+        leaf.total_rows(m, sums, peak, factor, red, side)
+        _end_of_segment(m, walk, m.buffer(f"out_s_{own}"), side)
+        m.comment("What the sides have left for one another is read.")
+        m.meet("attend")
+
+
+def _end_of_segment(m: Recorder, walk: _Walk, scratch: View, side: int) -> None:
+    """Heads on M: the result, or a part of it, which the last CTA to come merges with the others'. It passes through `scratch`."""
     own, share, span = SIDES[side], name("share"), name("span")
     acc, factor, sums, sinks = (m.buffer(f"{text}_{own}") for text in ("acc", "factor", "sums", "sinks"))
     last, blocks = m.var("last", True, "bool"), m.c.head_blocks
     from_cta = m.let("from_cta", walk.row * span // share)
-    parts = m.let("parts", (walk.row * span + m.dim("topk") // m.k.tile - 1) // share - from_cta + 1)
+    parts = m.let("parts", (walk.row * span + _units(m) - 1) // share - from_cta + 1)
     with m.when(parts > 1):
         part = m.block(0) // blocks - from_cta
         leaf.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
@@ -963,9 +1189,8 @@ def _end_of_segment(m: Recorder, walk: _Walk, q: Slot, side: int) -> None:
     with m.when(last):
         with m.when(parts > 1):
             leaf.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
-        leaf.store_result_rows(
-            m, acc, factor, sums, sinks, walk.row, walk.head0, q.q_s.columns(side * m.c.half, m.c.half), side
-        )
+        width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
+        leaf.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
 
 
 def _gather_units(m: Recorder) -> None:
@@ -1167,15 +1392,12 @@ def _softmax(m: Recorder) -> None:
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
     if arch.tmem_columns == 0:
         if k.block == 64:
-            attend = {role: partial(_attend_half, side=side) for side, role in enumerate(SIDES)}
-            apart = {
-                f"gather_{role}": partial(_gather_sides, sides=(side,)) for side, role in enumerate(SIDES)
-            }
-            return {
-                START: _start_of_share,
-                **attend,
-                **(apart if k.kv == "fp8" else {"gather": partial(_gather_sides, sides=(0, 1))}),
-            }
+            attend = _attend_pair if k.kv == "bf16" else _attend_half
+            both = {role: partial(attend, side=side) for side, role in enumerate(SIDES)}
+            if k.kv == "bf16":
+                return {START: _start_of_share, **both, "gather": _gather_pairs}
+            apart = {f"gather_{role}": partial(_gather_side, side=side) for side, role in enumerate(SIDES)}
+            return {START: _start_of_share, **both, **apart}
         return {START: _start, "gather": _gather, "attend": _attend if k.slices > 1 else _attend_whole}
     producer = _gather_rows if k.gather == "gather4" else _gather_units if k.kv == "bf16" else _gather_tokens
     return {START: _start, "softmax": _softmax, "producer": producer, "mma": _issue}
@@ -1184,10 +1406,13 @@ def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
     """Queries once, then rows, products and weights a tile of the split, and what its end writes."""
     hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
-    tiles = -(-(dims["topk"] // k.tile) // (dims["splits"] // slices))
-    if "half" in schedule.constants:
-        ctas = dims["arrival_slots"] // schedule.constants["head_blocks"] - dims["t"]
-        tiles = -(-dims["t"] * (dims["topk"] // k.tile) // ctas)
+    turns, unit = -(-(dims["topk"] // k.tile) // (dims["splits"] // slices)), 1
+    if "unit" in schedule.constants:
+        t, unit = dims["t"], schedule.constants["unit"]
+        ctas = dims["arrival_slots"] // schedule.constants["head_blocks"] - t
+        of_query = -(-(dims["topk"] // k.tile) // unit)
+        turns = -(-t // ctas) * of_query if dims["splits"] == 1 else -(-t * of_query // ctas)
+    tiles = turns * unit
     row = FP8_TOKEN_BYTES if k.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
     # On Blackwell a product takes a quarter of the latent dims.
     units = schedule.constants.get("units", 1)
@@ -1196,8 +1421,8 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     return Counts(
         loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
         stored=tiles * weights + _written(k, schedule, dims),
-        flops={"bfloat16": tiles * flops},
-        uses=max(1, tiles * units),
+        flops={"bfloat16": turns * flops},
+        uses=max(1, turns * units),
         group_syncs=int(k.cluster > 1 and slices == 1),
     )
 
@@ -1274,7 +1499,9 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
     blocks = max(1, dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads))))
     tiles = max(1, dims["topk"] // k.tile) * slices
     if getattr(k, "block", 0) == 64:
-        return _shares(max(1, dims["t"]), k.heads // k.block, tiles, dims.get("splits"), gpu)
+        pairs = k.kv == "bf16"
+        units = -(-tiles // 2) if pairs else tiles
+        return _shares(max(1, dims["t"]), k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
     slots = gpu.sms * (_sliced_ctas_per_sm(k) if slices > 1 else 1)
     if slices > 1:
         # Parts of a query meet at once: all CTAs must run at once, or each query has one.
@@ -1291,31 +1518,37 @@ def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[st
     return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
 
 
-def _shares(t: int, blocks: int, tiles: int, splits: int | None, gpu: GpuSpec) -> dict[str, int]:
-    """How many CTAs there are: for equal parts of each query, or one for each SM, whose tiles go on into the next query."""
+def _shares(
+    t: int, blocks: int, units: int, splits: int | None, gpu: GpuSpec, *, walk: bool
+) -> dict[str, int]:
+    """How many CTAs there are: for equal parts of each query, or one for each SM, whose units go on into the next query.
+
+    Those that `walk` take whole queries one after the other: the rows of the next one are on their way before one ends.
+    """
     sms = max(1, gpu.sms // blocks)
 
     def merging(parts: int, ctas: int) -> float:
         """The more partials are on their way, the longer each takes."""
-        return MERGE_TILES * parts * (1 + blocks * ctas / gpu.sms) if parts > 1 else 0.0
+        return MERGE_UNITS * parts * (1 + blocks * ctas / gpu.sms) if parts > 1 else 0.0
 
     def even(parts: int) -> tuple[float, int, int]:
-        late = -(-t * parts // sms) * (-(-tiles // parts) + SEGMENT_TILES)
-        return late + merging(parts, t * parts), t * parts, parts
+        rounds = -(-t * parts // sms)
+        ctas = -(-t // rounds) if walk and parts == 1 else t * parts
+        return rounds * (-(-units // parts) + SEGMENT_UNITS) + merging(parts, t * parts), ctas, parts
 
     def on_and_on(share: int) -> tuple[float, int, int]:
-        ctas = -(-t * tiles // share)
-        share = -(-t * tiles // ctas)
-        parts = 1 if share % tiles == 0 else (tiles - 2) // share + 2
-        segments = -(-share // tiles) + (parts > 1)
-        return share + SEGMENT_TILES * segments + merging(parts, 2 * ctas), ctas, parts
+        ctas = -(-t * units // share)
+        share = -(-t * units // ctas)
+        parts = 1 if share % units == 0 else (units - 2) // share + 2
+        segments = -(-share // units) + (parts > 1)
+        return share + SEGMENT_UNITS * segments + merging(parts, 2 * ctas), ctas, parts
 
     if splits is not None:
         found = [even(splits)]
     else:
-        found = [even(parts) for parts in range(1, min(tiles, LONE_SPLITS) + 1)]
+        found = [even(parts) for parts in range(1, min(units, LONE_SPLITS) + 1)]
         # Where every SM has many queries, the last round weighs little.
-        found += [on_and_on(-(-t * tiles // sms))] if t <= 4 * sms else []
+        found += [on_and_on(-(-t * units // sms))] if t <= 4 * sms else []
     _, ctas, parts = min(found)
     return {"splits": parts, "arrival_slots": blocks * (t + ctas)}
 
@@ -1334,8 +1567,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if not gpu.arch.tmem_columns:
         ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
-        late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - math.ceil(ctas / gpu.sms)
-        merge += 8.0 * late
+        waves = max(1, math.ceil(ctas / gpu.sms))
+        late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - waves
+        # Of each wave, as all else here.
+        merge += 8.0 * late / waves
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 

@@ -51,6 +51,13 @@ KNOBS = (
         "keys a thread keeps in registers; longer rows are read again in every pass",
     ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
+    Knob(
+        "counts",
+        "",
+        (("default",), ("counted",)),
+        "who counts the first digits; to measure: counted by scoring, which spares the pass or the sample",
+        plain="default",
+    ),
     Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
 )
 # (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
@@ -67,7 +74,7 @@ COMMITTED = (
 
 def _stashed(k: SimpleNamespace) -> int:
     """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
-    long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4
+    long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 and k.counts == "default"
     return Size(2 if long and not k.sample else 0, "STASHED")
 
 
@@ -95,7 +102,7 @@ def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    stashed, words, few = _stashed(k), _columns(k) // WORD, _few(k)
+    stashed, words, few, counted = _stashed(k), _columns(k) // WORD, _few(k), k.counts == "counted"
 
     def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
@@ -127,11 +134,12 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             shared("state", 8, "what a round found, for all threads"),
             shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
             private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
-            private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),
+            *(() if counted else (private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),)),
             private("mine", BINS // k.threads, "int32", "bins of a round"),
-            *((private("ahead", k.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),
-               private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
+            *((private("ahead", k.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),)
               if k.sample else ()),
+            *((private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
+              if k.sample and not counted else ()),
         ),
         pipelines=(),
         mmas=(),
@@ -198,10 +206,13 @@ def _select(m: Recorder) -> None:
     leaf.load_ahead(
         m, m.buffer("keys"), m.operand("logits"), row, stride, name("owner") * m.c.batch, _held(m), m.lane
     )
+    if m.k.counts == "counted":
+        leaf.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), row, m.thread)
     start, last = m.var("start"), m.var("last")
     leaf.read_bounds(m, start, last, m.operand("row_starts"), m.operand("row_ends"), row, stride)
     m.launch_dependents()
-    m.meet()
+    if m.k.counts == "default":
+        m.meet()
     with m.when(last - start <= k):
         leaf.take_all(
             m, m.operand("indices"), row, k, last - start, rank, group, *_table(m), m.thread, m.k.threads
@@ -287,10 +298,13 @@ def _settle(m: Recorder, r: _Range, first: bool = False) -> None:
     hist, mine, sums, state = (m.buffer(x) for x in ("hist", "mine", "sums", "state"))
     bins = 0 if first else r.bins
     through = name("through")
-    if not first:
-        leaf.clear(m, hist, r.spare, BINS, m.thread, m.k.threads)
-    m.meet()
-    leaf.sum_bins(m, mine, through, hist, bins, sums, m.thread, m.warp, m.lane)
+    if first and m.k.counts == "counted":
+        leaf.sum_taken(m, mine, through, sums, m.warp, m.lane)
+    else:
+        if not first:
+            leaf.clear(m, hist, r.spare, BINS, m.thread, m.k.threads)
+        m.meet()
+        leaf.sum_bins(m, mine, through, hist, bins, sums, m.thread, m.warp, m.lane)
     m.meet()
     leaf.pick_bin(m, state, mine, through, sums, r.need, r.end, r.span, first, m.thread, m.warp, m.lane)
     m.meet()
@@ -327,6 +341,12 @@ def _undecided(m: Recorder, r: _Range, most: int) -> Iterator[None]:
         m.set(r.rounds, r.rounds + 1)
 
 
+def _most(m: Recorder) -> int:
+    """Undecided keys that are listed; where scoring has counted, beside all that lie above them."""
+    listed = m.c.listed
+    return Size(listed - MAX_K, "MOST") if m.k.sample and m.k.counts == "counted" else listed
+
+
 def _select_some(m: Recorder) -> None:
     """A row of more than k scores."""
     k, c, hist = m.k, m.c, m.buffer("hist")
@@ -337,12 +357,24 @@ def _select_some(m: Recorder) -> None:
         m.var("within"), m.var("rounds"),
     )  # fmt: skip
     m.var("through")
+    counted = k.counts == "counted"
+    if counted:
+        settle(m, r, first=True)
+        m.set(r.rounds, r.rounds + 1)
     if k.sample:
         m.var("unlisted", True, "bool")
-        with m.when(m.dim("stride") > _held(m)):
+        listable: Any = m.dim("stride") > _held(m)
+        if counted:
+            listable = listable & (r.inside <= _most(m))
+        with m.when(listable):
             _list_row(m, share, r)
     with _unlisted(m):
-        for step in m.loop("step", share.batches):
+        if counted:
+            column = m.let("column", share.base + (share.batches - 1) * c.batch)
+            with m.when(m.dim("stride") > _held(m)):
+                _load(m, share, column)
+            leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi, m.lane)
+        for step in () if counted else m.loop("step", share.batches):
             column = m.let("column", share.base + step * c.batch)
             with m.when((step > 0) | (m.dim("stride") > _held(m))):
                 _load(m, share, column)
@@ -358,15 +390,16 @@ def _select_some(m: Recorder) -> None:
                         m.thread,
                         k.threads,
                     )
-        settle(m, r, first=True)
-        m.set(r.rounds, r.rounds + 1)
+        if not counted:
+            settle(m, r, first=True)
+            m.set(r.rounds, r.rounds + 1)
         if not k.sample:
             m.comment("By now the entries have come.")
             with m.when(m.dim("page_size") > 0):
                 leaf.keep_entry(m, m.buffer("pages"), name("entry"), m.thread)
 
         m.comment("More digits over the row while the undecided keys are too many to list.")
-        for _ in _undecided(m, r, c.listed):
+        for _ in _undecided(m, r, _most(m)):
             for step in m.loop("step", share.batches):
                 with m.when(share.batches > 1):
                     _load_again(m, share, step)
@@ -382,22 +415,25 @@ def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
 
 def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
-    k, c, keys, ahead, few = m.k, m.c, m.buffer("keys"), m.buffer("ahead"), m.buffer("few")
+    k, c, keys, ahead = m.k, m.c, m.buffer("keys"), m.buffer("ahead")
     hist, entries, counters = m.buffer("hist"), m.buffer("entries"), m.buffer("counters")
-    sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
-    leaf.load_sample(
-        m, few, m.operand("logits"), m.block(0), m.dim("stride"), name("start"), name("last"), k.sample, m.warp, c.warps, m.lane,
-    )  # fmt: skip
+    if k.counts == "default":
+        few = m.buffer("few")
+        sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
+        leaf.load_sample(
+            m, few, m.operand("logits"), m.block(0), m.dim("stride"), name("start"), name("last"), k.sample, m.warp, c.warps, m.lane,
+        )  # fmt: skip
     leaf.clear_run(m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep, m.lane)
-    own = m.warp * (c.few * WORD)
-    leaf.make_keys(m, few, m.buffer("few_digits"), own, 0, sampled, m.lane)
-    leaf.count_first(m, hist, m.buffer("few_digits"), own, 0, sampled)
-    m.set(r.need, wanted + wanted // 4 + SPARE)
-    _settle(m, r, first=True)
-    m.set(r.rounds, r.rounds + 1)
-    for _ in _undecided(m, r, BETWEEN):
-        leaf.count_keys(m, hist, r.bins, few, r.end, r.span)
-        _settle(m, r)
+    if k.counts == "default":
+        own = m.warp * (c.few * WORD)
+        leaf.make_keys(m, few, m.buffer("few_digits"), own, 0, sampled, m.lane)
+        leaf.count_first(m, hist, m.buffer("few_digits"), own, 0, sampled)
+        m.set(r.need, wanted + wanted // 4 + SPARE)
+        _settle(m, r, first=True)
+        m.set(r.rounds, r.rounds + 1)
+        for _ in _undecided(m, r, BETWEEN):
+            leaf.count_keys(m, hist, r.bins, few, r.end, r.span)
+            _settle(m, r)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
     leaf.read_bottom(m, bottom, less, r.end, r.span)
 
@@ -426,14 +462,17 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     m.set(r.need, m.dim("k"))
     m.meet()
     leaf.read_listed(m, r.inside, counters)
-    m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
-    with m.when(name("unlisted", "bool")):
-        m.meet()
-        m.set(r.rounds, 0)
-        leaf.clear(m, hist, 0, 2 * BINS, m.thread, k.threads)
-        leaf.clear(m, counters, 0, 8, m.thread, k.threads)
-        m.meet()
-    with m.otherwise():
+    if k.counts == "counted":
+        m.set(name("unlisted", "bool"), False)
+    else:
+        m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
+        with m.when(name("unlisted", "bool")):
+            m.meet()
+            m.set(r.rounds, 0)
+            leaf.clear(m, hist, 0, 2 * BINS, m.thread, k.threads)
+            leaf.clear(m, counters, 0, 8, m.thread, k.threads)
+            m.meet()
+    with m.otherwise() if k.counts == "default" else nullcontext():
         leaf.clear(m, m.buffer("counts"), 0, 32, m.thread, k.threads)
         leaf.key_entries(m, entries, r.inside, counters, m.thread, k.threads, m.lane)
         m.meet()
@@ -560,6 +599,10 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     )
 
 
+def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    return None if knobs["counts"] == call["form"] else f"form {call['form']}, built for {knobs['counts']}"
+
+
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
 
@@ -602,7 +645,8 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """A sample is for one CTA a row; at level 0 only the combinations that the tuned tables use."""
-    if k.sample and k.group > 1:
+    if (k.sample and k.group > 1) or k.counts == "counted":
+        # Counts of scoring cost more than they gain at every size: to measure only.
         return False
     return level > 0 or (k.group, k.threads, k.keep, k.resident, k.sample) in COMMITTED
 
@@ -620,7 +664,7 @@ PROGRAM = TileProgram(
     bodies=bodies,
     bucket=bucket,
     counts=counts,
-    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
+    guards=(Guard("form", _form), Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
     overhead=overhead,
     useful=useful,
 )

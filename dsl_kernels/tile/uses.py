@@ -56,6 +56,7 @@ class _Uses:
         for role, part in self._text.roles.items():
             if not part:
                 self._fail(f"role {role}", "a body that says something", "an empty one", "write its body, or remove the role")  # fmt: skip
+        self._apart(operands)
         self._buffers()
         self._barriers()
         self._products()
@@ -66,6 +67,21 @@ class _Uses:
         for buffer in self._schedule.buffers:
             if buffer.alias is not None:
                 self._alias(buffer, self._schedule.buffer(buffer.alias))
+
+    def _apart(self, operands: tuple[OperandSpec, ...]) -> None:
+        """No buffer has the name of an operand or of one of its sizes: a kernel has all of them side by side."""
+        given = {spec.name: "an operand" for spec in operands}
+        for spec in operands:
+            for extent in spec.shape:
+                given |= {
+                    name: f"a size of {spec.name}" for name in names_in(str(extent)) if name not in given
+                }
+        for buffer in self._schedule.buffers:
+            if buffer.name in given:
+                self._fail(
+                    f"buffer {buffer.name}", "a name of its own", f"the name of {given[buffer.name]}",
+                    f"call it {buffer.name}_s, or whatever else it holds",
+                )  # fmt: skip
 
     def _buffers(self) -> None:
         """Every buffer is touched, registers only by the role that holds them."""

@@ -213,7 +213,9 @@ def _launch(
     elif name == "gather_loads":
         arguments.append(sink)
     grid = max(1, min(blocks * module.sms, -(-rows // group)))
-    module.launch(name, grid, threads, arguments, shared, dependent=True)
+    # In a graph as the kernels that they are compared with; one by one it would cost the host more than a small fetch takes.
+    dependent = torch.cuda.is_current_stream_capturing()
+    module.launch(name, grid, threads, arguments, shared, dependent=dependent)
 
 
 @lru_cache(maxsize=8)

@@ -3,7 +3,7 @@
 // Rows are those that `ids` names (-1: none), or all in order where there is no list. A row is `first_bytes` at
 // first + id * first_stride and, where second_bytes is not zero, as many at second + id * second_stride. Widths are
 // whole 16-byte chunks. A warp takes `group` (at most 32) rows at a time, so that few rows still reach every SM.
-// They are dependent launches, as the kernels that they are compared with: set up while the launch before drains.
+// In a graph they are dependent launches, as the kernels that they are compared with: set up while the one before drains.
 
 struct Rows {
   const char* first;

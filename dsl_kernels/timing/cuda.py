@@ -61,15 +61,15 @@ class Module:
         """
         import torch
 
-        driver, values = _driver(), [_argument(value) for value in arguments]
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = grid, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = block, 1, 1
-        config.sharedMemBytes = shared
-        config.hStream = torch._C._cuda_getCurrentRawStream(self.device)
-        config.attrs, config.numAttrs = ([_dependent()], 1) if dependent else ([], 0)
+        values = [_argument(value) for value in arguments]
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
         packed = (tuple(value for _, value in values), tuple(kind for kind, _ in values))
-        check(driver.cuLaunchKernelEx(config, self.function(name), packed, 0), f"launch {name}")
+        function, shape = self.function(name), ((grid, 1, 1), (block, 1, 1))
+        if dependent:
+            done = _driver().cuLaunchKernelEx(_config(*shape, shared, stream), function, packed, 0)
+        else:
+            done = _driver().cuLaunchKernel(function, *shape[0], *shape[1], shared, stream, packed, 0)
+        check(done, f"launch {name}")
 
 
 def _argument(value: Any) -> tuple[Any, Any]:
@@ -82,13 +82,19 @@ def _argument(value: Any) -> tuple[Any, Any]:
     return ctypes.c_void_p, value.data_ptr()
 
 
-def _dependent() -> Any:
+def _config(grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, stream: int) -> Any:
+    """Of a launch that begins before the one in front of it ends."""
     driver = _driver()
     attribute, value = driver.CUlaunchAttribute(), driver.CUlaunchAttributeValue()
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     value.programmaticStreamSerializationAllowed = 1
     attribute.value = value
-    return attribute
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes, config.hStream = shared, stream
+    config.attrs, config.numAttrs = [attribute], 1
+    return config
 
 
 def _driver() -> Any:

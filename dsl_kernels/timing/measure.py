@@ -107,6 +107,43 @@ def time_step(sets: list[StepInputs], *, baseline: bool = True, parts: bool = Tr
 
 
 @checked
+def time_prompt(inputs: StepInputs) -> dict[str, float]:
+    """Microseconds of what `dsa.prefill` does before attention, and of one scoring and one selection of all rows alone.
+
+    `together` is scoring and selection as the step chunks them, `apart` the two kernels one after the other, in turns
+    with it; `ratio` is `together` over `apart`, and `noise` the band in which that says nothing. The two kernels alone
+    need room for the logits of all rows.
+
+    Raises:
+        InvalidArgumentError: inputs of another step.
+        ExecutorUnavailableError: there is no GPU.
+    """
+    require_device("device", DEVICE)
+    if inputs.kind != "prefill":
+        raise InvalidArgumentError(
+            "inputs", expected="a prefill step", got=f"a {inputs.kind} step", fix="draw one with steps.draw"
+        )
+    t, workspace = inputs.tensors, ops.Workspace()
+    index = (t["q_index"], t["k_index"], t["k_index_scales"], t["weights"], t["k_start"], t["k_end"])
+    rows, keys = t["q_index"].shape[0], t["k_index"].shape[0]
+    logits = torch.empty(rows, -(-keys // 4) * 4, dtype=torch.float32, device=DEVICE)
+    ids = torch.empty(rows, inputs.topk, dtype=torch.int32, device=DEVICE)
+    together = partial(dsa._select, *index, ids, None, workspace)
+    score = partial(ops.lightning_indexer_prefill, *index, out=logits, skip_below=inputs.topk)
+    select = partial(ops.topk_selector, logits, t["k_end"], inputs.topk, row_starts=t["k_start"], out=ids)
+    found = bench.paired([together], [score, select], rounds=9)
+    # The time of a call is half of that of both.
+    return {
+        "scoring": bench.graph_time([score], replays=10).us,
+        "selection": bench.graph_time([select], replays=10).us,
+        "together": found.a_us,
+        "apart": 2 * found.b_us,
+        "ratio": 1 / (2 * found.ratio),
+        "noise": found.noise / (2 * found.ratio),
+    }
+
+
+@checked
 def time_marginal(sets: list[StepInputs]) -> dict[str, float]:
     """Microseconds of a decode step, of the same without attention, and what attention adds.
 

@@ -230,6 +230,7 @@ def helpers(folder: Path) -> list[Helper]:
         add("calibrate.read", calibrate.read, REFUSED, buffer=bytes_, setting=calibrate.SETTINGS[0])
         add("measure.step_sets", measure.step_sets, REFUSED, size=size, seed=0)
         add("measure.time_step", measure.time_step, REFUSED, sets=[drawn], baseline=False, parts=False)
+        add("measure.time_prompt", measure.time_prompt, REFUSED, inputs=drawn)
         add("measure.logits", measure.logits, REFUSED, inputs=drawn)
         add("grids.prepare", grids.prepare, REFUSED, point=grids.points("sparse_mla", "smoke")[0], seed=0)
     add(

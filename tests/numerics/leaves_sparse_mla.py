@@ -475,20 +475,6 @@ def _of_heads(p: Probe, title: str, value: torch.Tensor | None, **kind: Any) -> 
     return p.registers(title, (64,), value, places=_heads_of_thread(), **kind)
 
 
-@case(mla.copy_half, columns=(64, 512))
-def copy_half(p: Probe, columns: int) -> None:
-    p.threads, p.lands = 128, "cp_async"
-    cache = p.normal(40, columns + 8).bfloat16()[:, :columns]
-    p.call(
-        p.shared("target", (32, columns), dtype="bfloat16", swizzle=128, out=True, slot=True),
-        p.operand("cache", cache, pitch="cache_stride"),
-        columns,
-        p.var("low", _ids(p, 40)[:32], each="lane"),
-        p.dim("n", 40),
-        p.thread,
-    )
-
-
 @case(mla.copy_query_rows, columns=(64, 512))
 def copy_query_rows(p: Probe, columns: int) -> None:
     p.threads, p.lands = 128, "cp_async"
@@ -503,12 +489,20 @@ def copy_query_rows(p: Probe, columns: int) -> None:
     )
 
 
-@case(mla.mask_columns, some=(True, False))
-def mask_columns(p: Probe, some: bool) -> None:
+@case(mla.mask_columns, some=(True, False), columns=(32, 64))
+def mask_columns(p: Probe, some: bool, columns: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
-    valid = p.integers(0, 2, 32).bool() if some else torch.ones(32, dtype=torch.bool)
-    bits = p.var("in_low", valid, each="bits")
-    p.call(_wide(p, "scores", p.normal(64, 32), 32), bits, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
+    valid = p.integers(0, 2, 64).bool() if some else torch.ones(64, dtype=torch.bool)
+    low, high = p.var("in_low", valid[:32], each="bits"), p.var("in_high", valid[32:], each="bits")
+    scores = _wide(p, "scores", p.normal(64, columns), columns)
+    p.call(scores, low, high if columns == 64 else low, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
+
+
+@case(mla.pack_rows)
+def pack_rows(p: Probe) -> None:
+    p.threads = 128
+    weights = p.registers("weights", (64, 64), dtype="bfloat16", places=accumulators(64, 64))
+    p.call(weights, _wide(p, "scores", p.normal(64, 64), 64, out=False))
 
 
 @case(mla.softmax_rows, tops=("high", "low", "none"))
@@ -618,8 +612,8 @@ def merge_rows(p: Probe, side: int) -> None:
     )
 
 
-@case(mla.store_result_rows, side=(0, 1))
-def store_result_rows(p: Probe, side: int) -> None:
+@case(mla.store_result_rows, side=(0, 1), width=(32, 256))
+def store_result_rows(p: Probe, side: int, width: int) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(64)
     lses[9] = -INF
@@ -633,7 +627,8 @@ def store_result_rows(p: Probe, side: int) -> None:
         p.dim("row", 1),
         p.dim("head0", 64),
         128,
-        p.shared("scratch", (32, 512), dtype="bfloat16", swizzle=128),
+        p.shared("scratch", (width, 64), dtype="bfloat16", swizzle=128),
+        width,
         p.scalar("lse_scale", 0.7),
         side,
         p.thread,

@@ -261,6 +261,26 @@ def sum_bins(p: Probe) -> None:
     p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", topk.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
 
 
+@case(topk.fetch_counts, threads=(512, 1024))
+def fetch_counts(p: Probe, threads: int) -> None:
+    p.threads = threads
+    counts = p.operand("digit_counts", p.integers(0, 9, 3, topk.BINS), out=True)
+    p.call(_mine(p, threads, None), counts, p.dim("row", 1), p.thread)
+
+
+@case(topk.sum_taken)
+def sum_taken(p: Probe) -> None:
+    p.threads = 512
+    sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
+    p.call(
+        _mine(p, 512, p.integers(0, 9, 512, 4)),
+        p.var("through", None, out=True, each="thread"),
+        sums,
+        p.warp,
+        p.lane,
+    )
+
+
 def _state(p: Probe, out: bool) -> Any:
     return p.shared("state", (8,), p.integers(-(2**31), 2**31 - 1, 8), dtype="int32", out=out)
 

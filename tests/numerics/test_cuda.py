@@ -194,6 +194,47 @@ def test_a_captured_step_reads_what_was_written_just_before_it(joined: bool) -> 
 
 
 @pytest.mark.sm90
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("own", [False, True], ids=["one_workspace", "no_workspace"])
+def test_chunks_of_a_prompt_on_two_streams_do_not_meet(captured: bool, own: bool) -> None:
+    """Windows of any kind, over poisoned logits and outputs; one chunk at a time is the reference."""
+    generator = torch.Generator().manual_seed(4)
+    index = problems.get("lightning_indexer")
+    sizes = {"s": 200, "skv": 9001, "heads": 64, "windows": "ragged"}
+    drawn = index.make(Workload("w", "real", "prefill", sizes), generator)
+    given = [drawn[name].cuda() for name in ("q", "k", "k_scales", "weights", "k_start", "k_end")]
+    given[5][::9] += 500
+    given[5][4::9] = given[4][4::9]
+    heads = torch.randn(200, 16, 576, generator=generator).bfloat16().cuda()
+    kv = torch.randn(9001, 576, generator=generator).bfloat16().cuda()
+    args = (*given, heads[..., :512].contiguous(), heads[..., 512:].contiguous(), kv)
+
+    def run(rows: int, workspace: Workspace | None, output: dsa.StepOutput | None = None) -> dsa.StepOutput:
+        return dsa.prefill(*args, sm_scale=0.1, rows_per_chunk=rows, workspace=workspace, output=output)
+
+    scratch = None if own else Workspace()
+    wanted, found = run(200, Workspace()), run(16, scratch)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    if captured:
+        with torch.cuda.graph(graph):
+            run(16, scratch, found)
+    for _ in range(10):
+        found.indices.fill_(-7)
+        found.out.fill_(math.nan)
+        if scratch is not None:
+            shape = dsa._chunks(200, 9001, 16, "cuda")[2]
+            scratch.get("logits", shape, torch.float32, kv.device, zeroed=False).fill_(math.inf)
+        torch.cuda.synchronize()
+        if captured:
+            graph.replay()
+        else:
+            with torch.cuda.stream(side):
+                run(16, scratch, found)
+        torch.cuda.synchronize()
+        assert torch.equal(found.indices, wanted.indices) and torch.equal(found.out, wanted.out)
+
+
+@pytest.mark.sm90
 def test_captured_steps_that_share_a_workspace_wait_for_one_another() -> None:
     """Three kernels a step and one buffer of logits: each kernel starts while the one before it still runs."""
     scratch, steps = Workspace(), []

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import counted_scores
 import pytest
 from leaf_probes import CASES, Case, Probe
 
@@ -49,9 +50,9 @@ def declared(op: str) -> dict[str, Leaf]:
 
 @lru_cache(maxsize=32)
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
-    """What the committed texts of an operation call: leaf -> {(DSL, module that spells it): an architecture}."""
+    """What the committed texts of an operation call, and those that only measure: leaf -> {(DSL, module that spells it): an architecture}."""
     found: dict[str, dict[tuple[str, str], str]] = {}
-    for instance in sweep(0, Filter(op=op)).kept:
+    for instance in (*sweep(0, Filter(op=op)).kept, *counted_scores.instances(op)):
         modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))
         for name in instance.program.text(instance.knobs, instance.arch).leaves:
             home = next((module for _, module, names in modules if name in names), None)

@@ -13,14 +13,18 @@ import itertools
 import os
 import random
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import counted_scores
 import pytest
 
+from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import Instance, frame
 from dsl_kernels import programs, variants
@@ -136,8 +140,23 @@ def _attention(
     )
 
 
-# Two CTAs for the 21 tiles of three queries: regardless of queries, and whole ones.
-DEALT = tuple((_attention("bf16", 64, 1)[0][0], {"splits": splits, "arrival_slots": 5}) for splits in (3, 1))
+def _counted(*workloads: Workload) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    """Selection from the counts of scoring."""
+    return tuple((dataclasses.replace(w, form="counted", name=f"{w.name}_counted"), {}) for w in workloads)
+
+
+# One query a sequence: rows of one CTA and of several, and one that is not scored.
+COUNTED = _workload(
+    "counted_decode", "counted", lens=[[640], [7], [2], [0], [4400], [77]], heads=64, pages=120, skip_below=2
+)
+COUNTED_ALONE = _workload("counted_alone", "counted", lens=[[9000]], heads=64, pages=160)
+
+# Two CTAs for the pairs of tiles of three queries, in which one tile, both or none has a valid id: regardless of queries, and
+# whole ones.
+ISLANDS = _workload(
+    "islands_bf16_h64", "bf16", t=3, heads=64, topk=448, n=700, sink=True, lse_scale=0.7, ids="islands"
+)
+DEALT = tuple((ISLANDS, {"splits": splits, "arrival_slots": 5}) for splits in (3, 1))
 
 STRUCTURES = (
     Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
@@ -146,6 +165,8 @@ STRUCTURES = (
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}))),
+    Structure("scoring that counts", "lightning_indexer__cutedsl_sm90a__counted_h64_q1_t64_st3_c4_e1", ((COUNTED, FEW), (COUNTED, {"ctas": 1}), (COUNTED_ALONE, {"ctas": 2}))),
+    Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, SAMPLED, LONG)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
@@ -153,6 +174,16 @@ STRUCTURES = (
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", _attention("fp8", 16, 2, 1)),
 )  # fmt: skip
+
+
+@cache
+def _variant(name: str) -> Variant:
+    """A variant of the committed set, or one that only measures."""
+    if "counted" not in name:
+        return variants.get(name)
+    folder = Path(tempfile.mkdtemp())
+    emit(counted_scores.instances(name.partition("__")[0]), folder)
+    return next(v for v in variants.in_folder(folder) if v.id == name)
 
 
 @dataclass(frozen=True)
@@ -407,7 +438,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
     Raises:
         AssertionError: a mutant prints in a DSL as the original does.
     """
-    variant = variants.get(structure.variant)
+    variant = _variant(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
     assert interpreted(program, variant, structure) is None
@@ -437,6 +468,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
 
 
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
+OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # What may survive, and why the kernel is still the same one.
 EXPLAINED = {
     "max_pages and line of emit": "an entry lies at line * max_pages + page, a product of the two",
@@ -454,6 +486,11 @@ EXPLAINED = {
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "gather: high and n of vote": "a gather asks only whether there is a valid id",
+    "left: low and high of vote": OTHER_TILE,
+    "right: low and high of vote": OTHER_TILE,
+    "left: high and n of vote": OTHER_TILE,
+    "right: high and n of vote": OTHER_TILE,
     "stride and start of load_sample": ANY_SAMPLE,
     "start and last of load_sample": ANY_SAMPLE,
     "last and every of load_sample": ANY_SAMPLE,
@@ -461,8 +498,11 @@ EXPLAINED = {
     "end and span of read_bottom": ANY_SAMPLE,
     "select: not (> stride 4096)": ANY_SAMPLE,
     "left: accumulate": "the first product of a query adds to zeros",
-    "release kv_right behind rescale_rows": "O lies in registers: the slot goes back a little later",
-    "release kv_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
+    "select: not (> stride 16384)": "a row that is not listed goes through another round, which reads it",
+    "next_n and stride of store_logits": "the only query of a sequence lies at seq * next_n * stride, a product",
+    "split and splits of read_ids": "the second tile of a pair lies at their sum",
+    "release q behind share_sums": "the queries' memory goes back a little later",
+    "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }
@@ -489,7 +529,7 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
 
 
 def mutants_of(structure: Structure) -> Iterator[Mutant]:
-    variant = variants.get(structure.variant)
+    variant = _variant(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     return mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch))
 

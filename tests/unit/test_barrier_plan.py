@@ -228,6 +228,10 @@ BY_HAND = {
     ("device/tilelang/sync.py", "barrier.cluster.wait.acquire"): "what meet_cluster is spelled with",
     ("device/cutedsl/boxes.py", "mbarrier_arrive"): "what arrive_empty_cluster is spelled with",
     ("device/tilelang/boxes.py", "shuffle_elect"): "one lane copies a box",
+    ("device/tilelang/tcgen05.py", "shuffle_elect"): "one lane commits, as in TileLang's own commit",
+    (
+        "device/tilelang/tcgen05.py", "mbarrier::arrive::one.shared::cluster.multicast::cluster.b64"
+    ): "what a release to several CTAs is spelled with",
     ("device/tilelang/bulk.py", "mbarrier_expect_tx"): "a copy of TileLang announces its own bytes",
     ("device/tilelang/bulk.py", "sync_warp"): "no lane copies before the bytes are announced",
     ("templates/tilelang/_frame.py.j2", "alloc_tmem"): "storage; TileLang sets it up",

@@ -82,14 +82,15 @@ def test_the_device_at_hand_is_read_once(monkeypatch) -> None:
         executors.gpu_at_hand.cache_clear()
 
 
-def test_launches_follow_the_sms_of_the_gpu() -> None:
-    def launched(gpu: GpuSpec, variant: variants.Variant, dims: dict[str, int]) -> dict[str, int]:
-        form = programs.get(variant.op).form(variant.knobs)
-        call = registry.Call.on(gpu, variant.op, form, dims)
-        selection = registry.explain(call, variant.id).selection
-        assert selection is not None
-        return selection.launch
+def launched(gpu: GpuSpec, variant: variants.Variant, dims: dict[str, int]) -> dict[str, int]:
+    form = programs.get(variant.op).form(variant.knobs)
+    call = registry.Call.on(gpu, variant.op, form, dims)
+    selection = registry.explain(call, variant.id).selection
+    assert selection is not None
+    return selection.launch
 
+
+def test_launches_follow_the_sms_of_the_gpu() -> None:
     for variant in variants.variants("lightning_indexer"):
         if variant.knobs["mode"] == "decode":
             for gpu in (g for g in GPUS.values() if g.arch.name == variant.arch):
@@ -99,6 +100,24 @@ def test_launches_follow_the_sms_of_the_gpu() -> None:
     dims = {"b": 4, "sq": 4096, "skv": 4096, "heads": 64, "kv_heads": 8, "dim": 128, "causal": 0}
     for name in ("H20", "H200"):
         assert launched(GPUS[name], attend, dims)["ctas"] == GPUS[name].sms // attend.knobs["cluster"]
+
+
+@pytest.mark.parametrize("gpu", ("H20", "H200"))
+@pytest.mark.parametrize("keys", (300, 32768, 131072))
+def test_a_prompt_is_split_so_that_its_last_round_of_ctas_is_full(gpu: str, keys: int) -> None:
+    variant = variants.get("lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0")
+
+    def taken(rows: int, splits: int) -> float:
+        return -(-(rows // 8) * splits // GPUS[gpu].sms) / splits
+
+    for rows in (8, 64, 256, 512, 800, 1024, 4096):
+        dims = {"s": rows, "skv": keys, "heads": 64, "stride": keys, "skip_below": 0}
+        splits = launched(GPUS[gpu], variant, dims)["splits"]
+        plain = max(1, -(-GPUS[gpu].sms // (rows // 8)))
+        assert taken(rows, splits) <= 1.02 * taken(rows, plain)
+        assert (rows, gpu) != (512, "H200") or (
+            splits == 2 and taken(rows, plain) > 1.3 * taken(rows, splits)
+        )
 
 
 def test_predictions_follow_the_gpu() -> None:

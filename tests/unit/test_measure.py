@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import sys
 from functools import partial
@@ -112,6 +113,27 @@ def test_a_step_is_timed_with_its_parts_and_ceilings(on_cpu):
     assert figures["without_attention"] == 10.0 and figures["marginal"] == 1.0 - 10.0
     assert on_cpu.gathered == [(["ckv", "kpe"], 128)] * 6 + [(["pages"], 8)] * 6
     assert figures["baseline"] is None or "us" in figures["baseline"]
+
+
+def test_a_prompt_is_timed_beside_its_two_kernels(on_cpu, monkeypatch):
+    turns = []
+
+    def paired(a, b, rounds):
+        turns.append((len(a), len(b)))
+        for call in (*a, *b):
+            call()
+        # Two calls of 3 us each against one of 4.
+        return bench.Paired(4.0, 3.0, 0.75, 0.03, "differs", rounds)
+
+    monkeypatch.setattr(bench, "paired", paired)
+    size = steps.StepSize("prefill", rows=9, context=200, topk=64, heads=8, index_heads=32)
+    figures = measure.time_prompt(steps.draw(size)[0])
+    assert turns == [(1, 2)] and on_cpu.calls == [1, 1]
+    assert (figures["scoring"], figures["selection"]) == (1.0, 2.0)
+    assert (figures["together"], figures["apart"]) == (4.0, 6.0)
+    assert figures["ratio"] == pytest.approx(4 / 6) and figures["noise"] == pytest.approx(0.03 / 1.5)
+    with pytest.raises(InvalidArgumentError, match="a prefill step"):
+        measure.time_prompt(steps.draw(steps.StepSize(context=64, topk=64, heads=8))[0])
 
 
 def test_turns_of_a_rotation_use_other_pages_of_the_same_cache():
@@ -299,9 +321,6 @@ def test_the_recorded_command_names_no_folder_of_this_machine():
 
 
 def test_the_decode_step_benchmark_prints_a_table(on_cpu, monkeypatch, capsys, tmp_path):
-    import importlib.util
-    import sys
-
     path = Path(bench.__file__).resolve().parents[2] / "benchmarks" / "decode_step.py"
     spec = importlib.util.spec_from_file_location("decode_step", path)
     module = importlib.util.module_from_spec(spec)
@@ -319,10 +338,43 @@ def test_the_decode_step_benchmark_prints_a_table(on_cpu, monkeypatch, capsys, t
     assert len(table) == 4 and table[2].startswith("| 1 | 200 | 1.00 |") and table[3].endswith("| ok |")
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["t"] for row in rows] == [1, 2] and rows[0]["used"]["sparse_mla"].startswith("sparse_mla__")
+    monkeypatch.setattr(
+        bench, "paired", lambda a, b, rounds: bench.Paired(4.0, 3.0, 0.75, 0.0, "differs", rounds)
+    )
+    prompt = ["--queries", "", "--prompts", "9", "--contexts", "2100", "--heads", "8", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["decode_step.py", *prompt])
+    assert module.main() == 0
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(table) == 3 and table[2].endswith("| 6 | 4 | 0.667 | 0.000 | ok |")
+    assert json.loads(out.read_text().splitlines()[-1])["rows"] == 9
     monkeypatch.undo()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["decode_step.py"])
     assert module.main() == 2
+
+
+def test_the_benchmark_of_fused_counts_prints_a_table(monkeypatch, capsys):
+    """Both ways on the interpreter, which also finds them in agreement; a call's "time" is its number."""
+    path = Path(bench.__file__).resolve().parents[2] / "benchmarks" / "fused_counts.py"
+    spec = importlib.util.spec_from_file_location("fused_counts", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
+    monkeypatch.setattr(module, "EXECUTOR", "interpreter")
+    monkeypatch.setattr(module, "TOPK", 128)
+    monkeypatch.setattr(measure, "DEVICE", "cpu")
+    monkeypatch.setattr(measure, "CONTEST_PAGES", 8)
+    monkeypatch.setattr(bench, "turns", lambda touched: 2)
+    monkeypatch.setattr(bench, "require_gpu", lambda: GPU)
+    monkeypatch.setattr(bench, "graph_time", lambda calls: bench.Timing(len(calls), 0, 0, 1, 1))
+    monkeypatch.setattr(sys, "argv", ["fused_counts.py", "--batches", "2", "--contexts", "300"])
+    ops.clear()
+    try:
+        assert module.main() == 0
+    finally:
+        ops.clear()
+    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert table[2:] == ["| 2 | 300 | 2.00 | 8.00 | 2.00 | 8.00 | +0.00 |"]
 
 
 def test_the_baseline_keeps_its_best_setting_for_the_same_sizes(on_cpu, monkeypatch):

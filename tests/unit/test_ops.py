@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from dsl_kernels import dsa, problems
+from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ArgumentTypeError,
     DslKernelError,
@@ -170,6 +172,43 @@ def test_prefill_step_matches_decode_of_the_same_rows() -> None:
         valid = ids[ids >= 0]
         assert valid.numel() == min(64, end - start)
         assert bool(((valid >= start) & (valid < end)).all())
+
+
+def test_a_prefill_takes_no_key_past_the_last() -> None:
+    """129 keys are rows of 132 logits: what lies behind the last key is nobody's, whatever a window says."""
+    size = steps.StepSize("prefill", rows=5, context=129, topk=64, heads=8, index_heads=32)
+    drawn = steps.draw(size)[0]
+    longer = replace(drawn, tensors={**drawn.tensors, "k_end": torch.full((5,), 129 + 50, dtype=torch.int32)})
+    longer.tensors["k_start"] = torch.full((5,), -3, dtype=torch.int32)
+    exact = replace(longer, tensors={**longer.tensors, "k_end": torch.full((5,), 129, dtype=torch.int32)})
+    scratch = Workspace()
+    shape = dsa._chunks(5, 129, None, "cpu")[2]
+    scratch.get("logits", shape, torch.float32, torch.device("cpu"), zeroed=False).fill_(math.inf)
+    found = longer.run(workspace=scratch, **CPU)
+    assert int(found.indices.max()) < 129
+    assert torch.equal(found.indices, exact.run(workspace=Workspace(), **CPU).indices)
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys"),
+    ((4096, 32768), (4096, 131072), (4097, 32769), (1000, 1 << 20), (7, 5), (0, 5), (64, 1 << 26)),
+)
+@pytest.mark.parametrize("given", (None, 300))
+@pytest.mark.parametrize("device", ("cuda", "cpu"))
+def test_chunks_of_a_prefill_are_all_of_its_rows(
+    rows: int, keys: int, given: int | None, device: str
+) -> None:
+    parts, lanes, (wide, most, stride) = dsa._chunks(rows, keys, given, device)
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
+    assert wide == lanes == (2 if device == "cuda" and len(parts) > 1 else 1)
+    assert keys <= stride < keys + 4 and all(part.stop - part.start <= most for part in parts)
+    if given is None:
+        # A block of rows is the least that is scored at once.
+        assert lanes * most * stride * 4 <= max(dsa.LOGITS_BYTES, 2 * dsa.BLOCK * stride * 4)
+        sizes = {part.stop - part.start for part in parts[:-1]}
+        assert len(sizes) <= 2 and not any(size % dsa.BLOCK for size in sizes)
+    else:
+        assert most <= given
 
 
 def test_compiles_as_one_graph() -> None:

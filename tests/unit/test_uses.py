@@ -147,6 +147,12 @@ def test_a_buffer_that_no_body_touches() -> None:
     refused("buffer acc_t", "none", schedule=changed(buffers=(*SCHEDULE.buffers, tensor)))
 
 
+def test_a_buffer_with_the_name_of_something_else() -> None:
+    for name, whose in (("w", "the name of an operand"), ("rows", "the name of a size of x")):
+        taken = (*SCHEDULE.buffers, Buffer(name, SHARED, (64,), "float32"))
+        refused(f"buffer {name}", whose, schedule=changed(buffers=taken))
+
+
 def test_a_buffer_of_a_ticket_is_touched_by_it() -> None:
     flag = Buffer("last_s", SHARED, (1,), "int32")
 

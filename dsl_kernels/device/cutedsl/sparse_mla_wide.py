@@ -23,19 +23,6 @@ THREADS = 128
 rescale_rows = gqa_forward.rescale_rows
 
 
-def copy_half(target, cache, stride, columns, ids, n, thread):
-    """Start the copies of half a tile's rows, whose ids the lanes hold; zeros where an id names no row."""
-    to, base, pitch = target.toint(), cache.toint(), Int64(stride) * 2
-    for first in range(0, TOKENS, THREADS // 8):
-        row = first + thread // 8
-        token = cute.arch.shuffle_sync(ids, row)
-        inside = leaf.valid(token, n)
-        source = base + Int64(cutlass.select_(inside, token, Int32(0))) * pitch
-        for chunk in range(0, columns // 8, 8):
-            at = leaf.piece(row, chunk + thread % 8, 128, TOKENS)
-            leaf.copy16(to + at, source + Int64((chunk + thread % 8) * 16), inside)
-
-
 def fetch_half(kv_cache, ids, n, thread):
     """Have the L2 fetch the tokens of half a tile: four threads a token, every fourth of its lines each."""
     token, line = cute.arch.shuffle_sync(ids, thread // 4), thread % 4 * 128
@@ -54,16 +41,24 @@ def store_slot(words, ckv, kpe, thread):
 
 
 @cute.jit
-def mask_columns(scores: cute.Tensor, valid: Int32, sm_scale: Float32, thread: Int32):
-    """Scale the logits to base 2 and put -inf in the columns (tokens) without a valid id, given by a word of bits."""
+def mask_columns(scores: cute.Tensor, low: Int32, high: Int32, sm_scale: Float32, thread: Int32):
+    """Scale the logits to base 2 and put -inf in the columns (tokens) without a valid id, given by two words of bits: of the first 32, and the next."""
     values, scale = flat(scores), sm_scale * leaf.LOG2E
     for i in cutlass.range_constexpr(cute.size(values)):
         values[i] = values[i] * scale
-    if valid != -1:
-        bits = valid >> (thread % 4 * 2)
+    if (low & high) != -1:
         for i in cutlass.range_constexpr(cute.size(values)):
-            inside = ((bits >> (i // 4 * 8 + i % 2)) & 1) != 0
+            bits = (low if i // 4 * 8 < 32 else high) >> (thread % 4 * 2)
+            inside = ((bits >> (i // 4 * 8 % 32 + i % 2)) & 1) != 0
             values[i] = Float32(cutlass.select_(inside, values[i], Float32(-math.inf)))
+
+
+def pack_rows(weights, scores):
+    """P in 16 bits, as the next product takes it."""
+    values, words = flat(scores), cute.recast_tensor(flat(weights), Int32)
+    # By an inline instruction: a conversion that the compiler knows it would move behind the fence before the product.
+    for i in range(cute.size(words)):
+        words[i] = leaf.pack(values[2 * i], values[2 * i + 1])
 
 
 def store_rows(target, weights, thread):
@@ -217,6 +212,12 @@ def merge_rows(
     lses[0], lses[1] = leaf.lse_of(total, top), leaf.lse_of(total_below, top_below)
 
 
+def _staged(row, piece, pieces):
+    """Byte offset of a 16-byte piece of a row of so many, swizzled within the banks."""
+    within = piece ^ (row % 8 if pieces >= 8 else row // (8 // pieces) % pieces)
+    return row * (pieces * 16) + within * 16
+
+
 @cute.jit
 def store_result_rows(
     out: cute.Pointer,
@@ -229,44 +230,48 @@ def store_result_rows(
     head0: Int32,
     heads: cutlass.Constexpr,
     scratch: cute.Pointer,
+    width: cutlass.Constexpr,
     lse_scale: Float32,
     side: cutlass.Constexpr,
     thread: Int32,
 ):
     """Store this side's half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
-    The rows pass through shared memory, 32 KB from `scratch` on, so that whole rows go out at once.
+    The rows pass through shared memory, `width` dims of each at a time, so that whole sectors go out.
     """
     first = Int64(row0) * heads + head0
     for r in cutlass.range_constexpr(2):
         kept = cute.arch.rcp_approx(1.0 + cute.arch.exp2(sinks[r] * leaf.LOG2E - lses[r]))
         sinks[r] = factor[r] * Float32(cutlass.select_(lses[r] > -math.inf, kept, Float32(0.0)))
-    warp, lane = thread // 32, thread % 32
-    mine = scratch.toint()
-    row = warp * 16 + lane % 16
-    for pair in cutlass.range_constexpr(HALF_DIMS // 16):
-        words = [
-            leaf.pack(acc[8 * pair + 2 * i] * sinks[i % 2], acc[8 * pair + 2 * i + 1] * sinks[i % 2])
-            for i in range(4)
-        ]
-        at = mine + row * (HALF_DIMS * 2) + ((pair * 2 + lane // 16) ^ (row % 8)) * 16
-        cute.arch.inline_ptx(
-            "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
-            read_only_args=[at, *words],
-        )
-    # A warp reads back only the rows that it wrote.
-    cute.arch.sync_warp()
-    for i in cutlass.range_constexpr(16):
-        head = warp * 16 + i
-        words = cute.arch.inline_ptx(
-            "ld.shared.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
-            write_only_types=[Int32] * 4,
-            read_only_args=[mine + head * (HALF_DIMS * 2) + (lane ^ (head % 8)) * 16],
-        )
-        to = out.toint() + ((first + head) * 512 + side * HALF_DIMS + lane * 8) * 2
-        cute.arch.inline_ptx(
-            "st.global.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[to, *words]
-        )
+    warp, lane, mine = thread // 32, thread % 32, scratch.toint()
+    pieces = cutlass.const_expr(width // 8)
+    for block in cutlass.range_constexpr(HALF_DIMS // width):
+        # A warp reads back only the rows that it wrote.
+        if cutlass.const_expr(block > 0):
+            cute.arch.sync_warp()
+        for pair in cutlass.range_constexpr(pieces // 2):
+            i = (block * (pieces // 2) + pair) * 8
+            words = [
+                leaf.pack(acc[i + 2 * e] * sinks[e % 2], acc[i + 2 * e + 1] * sinks[e % 2]) for e in range(4)
+            ]
+            at = mine + _staged(warp * 16 + lane % 16, pair * 2 + lane // 16, pieces)
+            cute.arch.inline_ptx(
+                "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+                read_only_args=[at, *words],
+            )
+        cute.arch.sync_warp()
+        for i in cutlass.range_constexpr(pieces // 2):
+            head = warp * 16 + i * (32 // pieces) + lane // pieces
+            words = cute.arch.inline_ptx(
+                "ld.shared.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+                write_only_types=[Int32] * 4,
+                read_only_args=[mine + _staged(head, lane % pieces, pieces)],
+            )
+            dim = side * HALF_DIMS + block * width + lane % pieces * 8
+            cute.arch.inline_ptx(
+                "st.global.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+                read_only_args=[out.toint() + ((first + head) * 512 + dim) * 2, *words],
+            )
     if cutlass.const_expr(side == 0):
         for r in cutlass.range_constexpr(2):
             lses[r] = lses[r] * lse_scale

@@ -353,12 +353,6 @@ def merge_splits(
 
 
 @leaf
-def copy_half(target: Any, cache: Any, columns: int, ids: Any, n: int, thread: Any) -> None:
-    """Start the copies of half a tile's rows, whose ids the lanes hold; zeros where an id names no row."""
-    target.copy_(rows_of_cache(cache, ids, n)[:, :columns])
-
-
-@leaf
 def fetch_half(kv_cache: Any, ids: Any, n: int, thread: Any) -> None:
     """Have the L2 fetch the tokens of half a tile, if the device can."""
 
@@ -370,9 +364,16 @@ def store_slot(words: Any, ckv: Any, kpe: Any, thread: Any) -> None:
 
 
 @leaf
-def mask_columns(scores: Any, valid: Any, sm_scale: float, thread: Any) -> None:
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    scores.copy_(torch.where(valid[None, :], scores * (sm_scale * LOG2E), -math.inf))
+def mask_columns(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
+    inside = torch.cat([low, high])[None, : scores.shape[1]]
+    scores.copy_(torch.where(inside, scores * (sm_scale * LOG2E), -math.inf))
+
+
+@leaf
+def pack_rows(weights: Any, scores: Any) -> None:
+    """P in 16 bits, as the next product takes it."""
+    weights.copy_(scores)
 
 
 @leaf
@@ -474,14 +475,14 @@ def merge_rows(
 
 @leaf
 def store_result_rows(
-    out: Writes, lse: Writes, acc: Any, factor: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, scratch: Any, lse_scale: float, side: int, thread: Any
+    out: Writes, lse: Writes, acc: Any, factor: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, scratch: Any, width: int, lse_scale: float, side: int, thread: Any
 ) -> None:  # fmt: skip
     """Store half of O times `factor` as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
 
-    The rows pass through `scratch`, so that whole rows go out at once.
+    The rows pass through `scratch`, `width` dims of each at a time.
     """
-    block, width = slice(head0, head0 + len(acc)), acc.shape[1]
-    out[row, block, side * width : (side + 1) * width] = (acc * (factor * share_of(lses, sinks))[:, None]).to(
+    block, dims = slice(head0, head0 + len(acc)), acc.shape[1]
+    out[row, block, side * dims : (side + 1) * dims] = (acc * (factor * share_of(lses, sinks))[:, None]).to(
         out.dtype
     )
     if side == 0:

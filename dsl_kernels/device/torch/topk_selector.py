@@ -387,9 +387,22 @@ def sum_bins(
 ) -> Any:
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
     mine.copy_(hist[first : first + BINS].view(mine.shape))
+    return sum_taken.torch(mine, sums, warp, lane)
+
+
+@leaf
+def sum_taken(mine: Any, through: Sets, sums: Any, warp: Any, lane: Any) -> Any:
+    """`through` is each thread's warp's sum up to and with its bins, and `sums` get the warps' totals."""
     through = mine.sum(dim=1).view(-1, WORD).cumsum(dim=1)
     sums[: len(through)] = through[:, -1].to(torch.int32)
     return through.view(-1)
+
+
+@leaf
+def fetch_counts(mine: Any, counts: Writes, row: int, thread: Any) -> None:
+    """Each thread takes its bins of what scoring has counted of a row; the counts are zeros from then on."""
+    mine.copy_(counts[row].view(mine.shape))
+    counts[row] = 0
 
 
 @leaf

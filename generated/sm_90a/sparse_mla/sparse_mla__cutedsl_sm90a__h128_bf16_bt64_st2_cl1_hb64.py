@@ -3,48 +3,52 @@
 Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
 edit those, not this file. Knobs: heads=128, kv=bf16, tile=64, stages=2, cluster=1, block=64.
 
-  gather           left             right
-  warps 8..11      warps 0..3       warps 4..7
-  |====== q ======>|                |   q_s qpe_s; cp_async -> wgmma
-  |=============== q ==============>|   q_s qpe_s; cp_async -> wgmma
-  |=== kv_left ===>|                |   ckv_s_left kpe_s_left, ring of 2; cp_async -> wgmma
-  |============ kv_left ===========>|   ckv_s_left kpe_s_left, ring of 2; cp_async -> wgmma
-  |                |                |   p_left, within the role: p_s_left peak_s_left; threads -> wgmma
-  |                |==== p_left ===>|   p_s_left peak_s_left; threads -> wgmma
-  |=== kv_right ==>|                |   ckv_s_right kpe_s_right, ring of 2; cp_async -> wgmma
-  |============ kv_right ==========>|   ckv_s_right kpe_s_right, ring of 2; cp_async -> wgmma
-  |                |<== p_right ====|   p_s_right peak_s_right; threads -> wgmma
-  |                |                |   p_right, within the role: p_s_right peak_s_right; threads -> wgmma
+  gather             left               right
+  warps 8..11        warps 0..3         warps 4..7
+  |======= q =======>|                  |   q_s qpe_s; cp_async -> wgmma
+  |================= q ================>|   q_s qpe_s; cp_async -> wgmma
+  |=== near_left ===>|                  |   near_s_left; cp_async -> wgmma
+  |==== far_left ===>|                  |   far_s_left rope_s_left; cp_async -> wgmma
+  |============== far_left ============>|   far_s_left rope_s_left; cp_async -> wgmma
+  |                  |===== p_left ====>|   peak_s_left; threads -> wgmma
+  |============= near_right ===========>|   near_s_right; cp_async -> wgmma
+  |=== far_right ===>|                  |   far_s_right rope_s_right; cp_async -> wgmma
+  |============= far_right ============>|   far_s_right rope_s_right; cp_async -> wgmma
+  |                  |<=== p_right =====|   peak_s_right; threads -> wgmma
 
 roles
-  left       threads 0..127, 216 registers  scores of the first half of each tile, and that half of the dims
-  right      threads 128..255, 216 registers  scores of the second half of each tile, and that half of the dims
-  gather     threads 256..383, 72 registers  selected rows into the rings
+  left       threads 0..127, 208 registers  scores of the first tile of each pair, and that half of the dims
+  right      threads 128..255, 208 registers  scores of the second tile of each pair, and that half of the dims
+  gather     threads 256..383, 88 registers  selected rows, a pair of tiles at a time
 buffers
   q_s        64x512 bfloat16, shared, 128-byte swizzle
   qpe_s      64x64 bfloat16, shared, 128-byte swizzle
-  red_s      2x64 float32, shared
-  last_s     1 int32, shared
-  ckv_s_left 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
-  kpe_s_left 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
-  p_s_left   64x32 bfloat16, shared, 64-byte swizzle
-  peak_s_left 64 float32, shared
-  scores_left 64x32 float32, registers of left
+  near_s_left 64x256 bfloat16, shared, 128-byte swizzle
+  far_s_left 64x256 bfloat16, shared, 128-byte swizzle
+  rope_s_left 64x64 bfloat16, shared, 128-byte swizzle
+  out_s_left 64x32 bfloat16, shared, 64-byte swizzle
+  scores_left 64x64 float32, registers of left
+  weights_left 64x64 bfloat16, registers of left
   acc_left   64x256 float32, registers of left
   sums_left  64 float32, registers of left
   peak_left  64 float32, registers of left
   factor_left 64 float32, registers of left
   sinks_left 64 float32, registers of left
-  ckv_s_right 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
-  kpe_s_right 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
-  p_s_right  64x32 bfloat16, shared, 64-byte swizzle
-  peak_s_right 64 float32, shared
-  scores_right 64x32 float32, registers of right
+  near_s_right 64x256 bfloat16, shared, 128-byte swizzle
+  far_s_right 64x256 bfloat16, shared, 128-byte swizzle
+  rope_s_right 64x64 bfloat16, shared, 128-byte swizzle
+  out_s_right 64x32 bfloat16, shared, 64-byte swizzle
+  scores_right 64x64 float32, registers of right
+  weights_right 64x64 bfloat16, registers of right
   acc_right  64x256 float32, registers of right
   sums_right 64 float32, registers of right
   peak_right 64 float32, registers of right
   factor_right 64 float32, registers of right
   sinks_right 64 float32, registers of right
+  peak_s_left 64 float32, shared
+  peak_s_right 64 float32, shared
+  red_s      2x64 float32, shared
+  last_s     1 int32, shared
 pipelines
   q: gather (cp_async) ==[q_s qpe_s: 1-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather hardware arrives per thread
@@ -53,35 +57,43 @@ pipelines
     empty x8: gather wait empty
       left: wgmma wait, one lane a warp, arrive empty
       right: wgmma wait, one lane a warp, arrive empty
-  kv_left: gather (cp_async) ==[ckv_s_left kpe_s_left: 2-slot ring]==> left (wgmma), right (wgmma)
+  near_left: gather (cp_async) ==[near_s_left: 1-slot ring]==> left (wgmma)
+    full  x128: gather hardware arrives per thread
+      left: wait full, fence.proxy.async
+    empty x4: gather wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+  far_left: gather (cp_async) ==[far_s_left rope_s_left: 1-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather hardware arrives per thread
       left: wait full, fence.proxy.async
       right: wait full, fence.proxy.async
     empty x8: gather wait empty
       left: wgmma wait, one lane a warp, arrive empty
       right: wgmma wait, one lane a warp, arrive empty
-  p_left: left (threads) ==[p_s_left peak_s_left: 1-slot ring]==> left (wgmma), right (wgmma)
+  p_left: left (threads) ==[peak_s_left: 1-slot ring]==> right (wgmma)
     full  x4: left fence.proxy.async, one lane a warp, arrive full
-      left: wait full
       right: wait full
-    empty x8: left wait empty
-      left: wgmma wait, one lane a warp, arrive empty
+    empty x4: left wait empty
       right: wgmma wait, one lane a warp, arrive empty
-  kv_right: gather (cp_async) ==[ckv_s_right kpe_s_right: 2-slot ring]==> left (wgmma), right (wgmma)
+  near_right: gather (cp_async) ==[near_s_right: 1-slot ring]==> right (wgmma)
+    full  x128: gather hardware arrives per thread
+      right: wait full, fence.proxy.async
+    empty x4: gather wait empty
+      right: wgmma wait, one lane a warp, arrive empty
+  far_right: gather (cp_async) ==[far_s_right rope_s_right: 1-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather hardware arrives per thread
       left: wait full, fence.proxy.async
       right: wait full, fence.proxy.async
     empty x8: gather wait empty
       left: wgmma wait, one lane a warp, arrive empty
       right: wgmma wait, one lane a warp, arrive empty
-  p_right: right (threads) ==[p_s_right peak_s_right: 1-slot ring]==> left (wgmma), right (wgmma)
+  p_right: right (threads) ==[peak_s_right: 1-slot ring]==> left (wgmma)
     full  x4: right fence.proxy.async, one lane a warp, arrive full
       left: wait full
-      right: wait full
-    empty x8: right wait empty
+    empty x4: right wait empty
       left: wgmma wait, one lane a warp, arrive empty
-      right: wgmma wait, one lane a warp, arrive empty
   named barrier attend: left, right
+  named barrier left: left
+  named barrier right: right
 totals: 384 threads, 230516 of 232448 bytes of shared memory, grid (arrival_slots - t * 2)
 """
 import cutlass
@@ -89,31 +101,34 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import grid, wgmma
+from dsl_kernels.device.cutedsl import fragment, grid, wgmma, wgmma_register
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.device.cutedsl import sparse_mla_wide as leaf_wide
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 128  # query heads
 TILE = 64  # tokens a tile
-STAGES = 2  # gathered tiles in flight
 BLOCK = 64  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
 RESCALE_LOG2 = 8
-ATTEND_BARRIER = 1
+LEFT_BARRIER = 2
 LEFT_THREADS = 128
+ATTEND_BARRIER = 1
 RIGHT_THREADS = 128
+RIGHT_BARRIER = 3
 
-QK_NOPE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
-QK_PE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
-PV_LEFT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn")
-PV_OTHER_LEFT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn")
-QK_NOPE_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
-QK_PE_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
-PV_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn")
-PV_OTHER_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn")
+QK_NEAR_LEFT = wgmma.Product("bfloat16", BLOCK, TILE, HALF, "k", "k")
+QK_FAR_LEFT = wgmma.Product("bfloat16", BLOCK, TILE, HALF, "k", "k")
+QK_ROPE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE, ROPE_DIM, "k", "k")
+PV_LEFT = wgmma_register.Product("bfloat16", BLOCK, HALF, TILE, "k", "mn")
+PV_OTHER_LEFT = wgmma.Product("bfloat16", BLOCK, HALF, TILE, "k", "mn")
+QK_NEAR_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE, HALF, "k", "k")
+QK_FAR_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE, HALF, "k", "k")
+QK_ROPE_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE, ROPE_DIM, "k", "k")
+PV_RIGHT = wgmma_register.Product("bfloat16", BLOCK, HALF, TILE, "k", "mn")
+PV_OTHER_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE, "k", "mn")
 
 LAUNCH = Launch(
     operands=(
@@ -141,32 +156,30 @@ LAUNCH = Launch(
 class Shared:
     q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * LATENT_DIM], 1024]
     qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * ROPE_DIM], 1024]
+    near_s_left: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HALF], 1024]
+    far_s_left: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HALF], 1024]
+    rope_s_left: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * ROPE_DIM], 1024]
+    out_s_left: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * 32], 1024]
+    near_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HALF], 1024]
+    far_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * HALF], 1024]
+    rope_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * ROPE_DIM], 1024]
+    out_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * 32], 1024]
+    peak_s_left: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
+    peak_s_right: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * BLOCK], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
-    ckv_s_left: cute.struct.Align[
-        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * LATENT_DIM], 1024
-    ]
-    kpe_s_left: cute.struct.Align[
-        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * ROPE_DIM], 1024
-    ]
-    p_s_left: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * (TILE // 2)], 1024]
-    peak_s_left: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
-    ckv_s_right: cute.struct.Align[
-        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * LATENT_DIM], 1024
-    ]
-    kpe_s_right: cute.struct.Align[
-        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * ROPE_DIM], 1024
-    ]
-    p_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * (TILE // 2)], 1024]
-    peak_s_right: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
     q_full: cute.struct.MemRange[Int64, 1]
     q_empty: cute.struct.MemRange[Int64, 1]
-    kv_left_full: cute.struct.MemRange[Int64, STAGES]
-    kv_left_empty: cute.struct.MemRange[Int64, STAGES]
+    near_left_full: cute.struct.MemRange[Int64, 1]
+    near_left_empty: cute.struct.MemRange[Int64, 1]
+    far_left_full: cute.struct.MemRange[Int64, 1]
+    far_left_empty: cute.struct.MemRange[Int64, 1]
     p_left_full: cute.struct.MemRange[Int64, 1]
     p_left_empty: cute.struct.MemRange[Int64, 1]
-    kv_right_full: cute.struct.MemRange[Int64, STAGES]
-    kv_right_empty: cute.struct.MemRange[Int64, STAGES]
+    near_right_full: cute.struct.MemRange[Int64, 1]
+    near_right_empty: cute.struct.MemRange[Int64, 1]
+    far_right_full: cute.struct.MemRange[Int64, 1]
+    far_right_empty: cute.struct.MemRange[Int64, 1]
     p_right_full: cute.struct.MemRange[Int64, 1]
     p_right_empty: cute.struct.MemRange[Int64, 1]
 
@@ -176,25 +189,29 @@ def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
-    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
-    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
-    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
-    p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32, span: Int32, unit: Int32, end: Int32,
-    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
-    thread: Int32, lane: Int32
+    near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer, out_s_left: cute.Pointer,
+    far_s_right: cute.Pointer, rope_s_right: cute.Pointer, peak_s_left: cute.Pointer,
+    peak_s_right: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
+    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
+    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
+    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
+    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
-    """Scores of the first half of each tile, and that half of the dims."""
-    qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
-    qk_nope_left_b = QK_NOPE_LEFT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
-    qk_pe_left_a = QK_PE_LEFT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
-    qk_pe_left_b = QK_PE_LEFT.operand_b(kpe_s_left, TILE // 2, ROPE_DIM, STAGES, 128)
-    pv_left_a = PV_LEFT.operand_a(p_s_left, BLOCK, TILE // 2, 1, 64)
-    pv_left_b = PV_LEFT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
-    pv_other_left_a = PV_OTHER_LEFT.operand_a(p_s_right, BLOCK, TILE // 2, 1, 64)
-    pv_other_left_b = PV_OTHER_LEFT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
-    scores_left = QK_NOPE_LEFT.accumulators()
+    """Scores of the first tile of each pair, and that half of the dims."""
+    qk_near_left_a = QK_NEAR_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_near_left_b = QK_NEAR_LEFT.operand_b(near_s_left, TILE, HALF, 1, 128)
+    qk_far_left_a = QK_FAR_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_far_left_b = QK_FAR_LEFT.operand_b(far_s_left, TILE, HALF, 1, 128)
+    qk_rope_left_a = QK_ROPE_LEFT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
+    qk_rope_left_b = QK_ROPE_LEFT.operand_b(rope_s_left, TILE, ROPE_DIM, 1, 128)
+    pv_left_b = PV_LEFT.operand_b(near_s_left, TILE, HALF, 1, 128)
+    pv_other_left_a = PV_OTHER_LEFT.operand_a(rope_s_right, TILE, ROPE_DIM, 1, 128)
+    pv_other_left_b = PV_OTHER_LEFT.operand_b(far_s_right, TILE, HALF, 1, 128)
+    scores_left = QK_NEAR_LEFT.accumulators()
+    weights_left = cute.make_rmem_tensor(32, cutlass.BFloat16)
     acc_left = PV_LEFT.accumulators()
     sums_left = cute.make_rmem_tensor(2, Float32)
     peak_left = cute.make_rmem_tensor(2, Float32)
@@ -205,158 +222,113 @@ def left(
     while unit < end:
         row = unit // span
         first = unit - row * span
-        turns = cutlass.min(end - unit, topk // TILE - first)
+        turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if turns > 0:
+            tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
+            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
             # The sink logits of the heads, read long before they are wanted.
             leaf_wide.load_row_sinks(sinks_left, attn_sink, head0, worker)
             acc_left.fill(0.0)
             sums_left.fill(0.0)
             peak_left.fill(-Float32.inf)
-            begin = it
             turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
                 # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
+                in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
+                in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                live = live_left | live_right
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low_left, high_left = leaf.read_ids(indices, topk, row, turn * 2, tiles, first * 2, 1, lane)
+                low_right, high_right = leaf.read_ids(
+                    indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                )
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
-            if live:
-                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+            while live:
+                cute.arch.mbarrier_wait(near_left_full, it & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 # S = Q K^T
                 warpgroup.fence()
-                QK_NOPE_LEFT.multiply(
-                    qk_nope_left_a[None, None, None, 0, 0, 0],
-                    qk_nope_left_b[None, None, None, it % STAGES, 0, 0], scores_left, False
+                QK_NEAR_LEFT.multiply(
+                    qk_near_left_a[None, None, None, 0, 0, 0], qk_near_left_b[None, None, None, 0, 0, 0],
+                    scores_left, False
                 )
-                QK_PE_LEFT.multiply(
-                    qk_pe_left_a[None, None, None, 0, 0, 0],
-                    qk_pe_left_b[None, None, None, it % STAGES, 0, 0], scores_left, True
+                warpgroup.commit_group()
+                cute.arch.mbarrier_wait(far_left_full, it & 1)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                warpgroup.fence()
+                QK_FAR_LEFT.multiply(
+                    qk_far_left_a[None, None, None, 0, 0, 1], qk_far_left_b[None, None, None, 0, 0, 0],
+                    scores_left, True
+                )
+                QK_ROPE_LEFT.multiply(
+                    qk_rope_left_a[None, None, None, 0, 0, 0], qk_rope_left_b[None, None, None, 0, 0, 0],
+                    scores_left, True
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
-                # Scale the logits to base 2 and put -inf where the token has no valid id.
-                leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
+                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
+                # no valid id.
+                leaf_wide.mask_columns(scores_left, in_low_left, in_high_left, sm_scale, worker)
                 # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
                 # warp's rows exceeds one by `rise`.
                 leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+                # P in 16 bits, as the next product takes it.
+                leaf_wide.pack_rows(weights_left, scores_left)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 # Leave the maxima that P is below for the other side.
                 leaf_wide.share_peak(peak_s_left, peak_left, worker)
-                # Write P as bf16, heads by tokens.
-                leaf_wide.store_rows(p_s_left, scores_left, worker)
+                # All of the tile's rope dims are read.
+                cute.arch.barrier(barrier_id=LEFT_BARRIER, number_of_threads=LEFT_THREADS)
+                # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
+                # swizzle.
+                fragment.stage_rows(rope_s_left, 0, BLOCK, weights_left, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(p_left_full)
                 # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
                 leaf_wide.rescale_rows(acc_left, factor_left, worker)
-                cute.arch.mbarrier_wait(p_left_full, it & 1)
                 # O += P K, of its own tokens
                 warpgroup.fence()
-                PV_LEFT.multiply(
-                    pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0],
-                    acc_left, True
-                )
+                PV_LEFT.multiply(weights_left, pv_left_b[None, None, None, 0, 0, 0], acc_left, True)
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
+                    in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
+                    in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                    live = live_left | live_right
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low_left, high_left = leaf.read_ids(
+                        indices, topk, row, turn * 2, tiles, first * 2, 1, lane
+                    )
+                    low_right, high_right = leaf.read_ids(
+                        indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                    )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(p_left_empty)
+                    cute.arch.mbarrier_arrive(near_left_empty)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
-                it = it + 1
-            while live:
-                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                    cute.arch.mbarrier_arrive(far_left_empty)
+                cute.arch.mbarrier_wait(p_right_full, it & 1)
+                cute.arch.mbarrier_wait(far_right_full, it & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
-                # S = Q K^T
-                warpgroup.fence()
-                QK_NOPE_LEFT.multiply(
-                    qk_nope_left_a[None, None, None, 0, 0, 0],
-                    qk_nope_left_b[None, None, None, it % STAGES, 0, 0], scores_left, False
-                )
-                QK_PE_LEFT.multiply(
-                    qk_pe_left_a[None, None, None, 0, 0, 0],
-                    qk_pe_left_b[None, None, None, it % STAGES, 0, 0], scores_left, True
-                )
-                warpgroup.commit_group()
-                cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
                 # Raise the maxima to those that the other side's P is below, which are no lower.
                 leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
                 # O += P K, of the other's tokens
                 warpgroup.fence()
                 PV_OTHER_LEFT.multiply(
-                    pv_other_left_a[None, None, None, 0, 0, 0],
-                    pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
-                )
-                warpgroup.commit_group()
-                warpgroup.wait_group(1)
-                leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
-                leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
-                cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
-                leaf_wide.share_peak(peak_s_left, peak_left, worker)
-                leaf_wide.store_rows(p_s_left, scores_left, worker)
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(p_left_full)
-                warpgroup.wait_group(0)
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(p_right_empty)
-                warpgroup.wait_group(0)
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
-                leaf_wide.rescale_rows(acc_left, factor_left, worker)
-                cute.arch.mbarrier_wait(p_left_full, it & 1)
-                # O += P K, of its own tokens
-                warpgroup.fence()
-                PV_LEFT.multiply(
-                    pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0],
+                    pv_other_left_a[None, None, None, 0, 0, 0], pv_other_left_b[None, None, None, 0, 0, 0],
                     acc_left, True
                 )
                 warpgroup.commit_group()
-                live = Boolean(False)
-                while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
-                    turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
-                warpgroup.wait_group(0)
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(p_left_empty)
-                warpgroup.wait_group(0)
-                cute.arch.sync_warp()
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
-                it = it + 1
-            if it > begin:
-                cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
-                leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
-                # O += P K, of the other's tokens
-                warpgroup.fence()
-                PV_OTHER_LEFT.multiply(
-                    pv_other_left_a[None, None, None, 0, 0, 0],
-                    pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
-                )
-                warpgroup.commit_group()
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -364,7 +336,12 @@ def left(
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
+                    cute.arch.mbarrier_arrive(far_right_empty)
+                it = it + 1
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(q_empty)
             # Complete this side's sums and leave them for the other.
             leaf_wide.share_sums(sums_left, red_s, 0, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -373,7 +350,7 @@ def left(
             leaf_wide.total_rows(sums_left, peak_left, factor_left, red_s, 0, worker)
             last = Boolean(True)
             from_cta = row * span // share
-            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
                 # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
                 leaf_wide.leave_rows(
@@ -397,15 +374,11 @@ def left(
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
-                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, HEADS, q_s, lse_scale,
-                    0, worker
+                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, HEADS, out_s_left, 32,
+                    lse_scale, 0, worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            warpgroup.wait_group(0)
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
         unit = cutlass.min(end, row * span + span)
 
@@ -414,25 +387,30 @@ def left(
 def right(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32,
-    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
-    last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
-    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
-    head0: Int32, share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, far_s_left: cute.Pointer,
+    rope_s_left: cute.Pointer, near_s_right: cute.Pointer, far_s_right: cute.Pointer,
+    rope_s_right: cute.Pointer, out_s_right: cute.Pointer, peak_s_left: cute.Pointer,
+    peak_s_right: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, far_left_full: cute.Pointer, far_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, near_right_full: cute.Pointer,
+    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
+    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
+    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
+    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
-    """Scores of the second half of each tile, and that half of the dims."""
-    qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
-    qk_nope_right_b = QK_NOPE_RIGHT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
-    qk_pe_right_a = QK_PE_RIGHT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
-    qk_pe_right_b = QK_PE_RIGHT.operand_b(kpe_s_right, TILE // 2, ROPE_DIM, STAGES, 128)
-    pv_right_a = PV_RIGHT.operand_a(p_s_right, BLOCK, TILE // 2, 1, 64)
-    pv_right_b = PV_RIGHT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
-    pv_other_right_a = PV_OTHER_RIGHT.operand_a(p_s_left, BLOCK, TILE // 2, 1, 64)
-    pv_other_right_b = PV_OTHER_RIGHT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
-    scores_right = QK_NOPE_RIGHT.accumulators()
+    """Scores of the second tile of each pair, and that half of the dims."""
+    qk_near_right_a = QK_NEAR_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_near_right_b = QK_NEAR_RIGHT.operand_b(near_s_right, TILE, HALF, 1, 128)
+    qk_far_right_a = QK_FAR_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_far_right_b = QK_FAR_RIGHT.operand_b(far_s_right, TILE, HALF, 1, 128)
+    qk_rope_right_a = QK_ROPE_RIGHT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
+    qk_rope_right_b = QK_ROPE_RIGHT.operand_b(rope_s_right, TILE, ROPE_DIM, 1, 128)
+    pv_right_b = PV_RIGHT.operand_b(near_s_right, TILE, HALF, 1, 128)
+    pv_other_right_a = PV_OTHER_RIGHT.operand_a(rope_s_left, TILE, ROPE_DIM, 1, 128)
+    pv_other_right_b = PV_OTHER_RIGHT.operand_b(far_s_left, TILE, HALF, 1, 128)
+    scores_right = QK_NEAR_RIGHT.accumulators()
+    weights_right = cute.make_rmem_tensor(32, cutlass.BFloat16)
     acc_right = PV_RIGHT.accumulators()
     sums_right = cute.make_rmem_tensor(2, Float32)
     peak_right = cute.make_rmem_tensor(2, Float32)
@@ -443,10 +421,12 @@ def right(
     while unit < end:
         row = unit // span
         first = unit - row * span
-        turns = cutlass.min(end - unit, topk // TILE - first)
+        turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if turns > 0:
+            tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
+            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
             # The sink logits of the heads, read long before they are wanted.
             leaf_wide.load_row_sinks(sinks_right, attn_sink, head0, worker)
             acc_right.fill(0.0)
@@ -457,50 +437,69 @@ def right(
             while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
                 # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
+                in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
+                in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                live = live_left | live_right
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low_left, high_left = leaf.read_ids(indices, topk, row, turn * 2, tiles, first * 2, 1, lane)
+                low_right, high_right = leaf.read_ids(
+                    indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                )
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
-                cute.arch.mbarrier_wait(kv_right_full + it % STAGES, (it // STAGES) & 1)
+                cute.arch.mbarrier_wait(near_right_full, it & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 # S = Q K^T
                 warpgroup.fence()
-                QK_NOPE_RIGHT.multiply(
-                    qk_nope_right_a[None, None, None, 0, 0, 0],
-                    qk_nope_right_b[None, None, None, it % STAGES, 0, 0], scores_right, False
-                )
-                QK_PE_RIGHT.multiply(
-                    qk_pe_right_a[None, None, None, 0, 0, 0],
-                    qk_pe_right_b[None, None, None, it % STAGES, 0, 0], scores_right, True
+                QK_NEAR_RIGHT.multiply(
+                    qk_near_right_a[None, None, None, 0, 0, 1], qk_near_right_b[None, None, None, 0, 0, 0],
+                    scores_right, False
                 )
                 warpgroup.commit_group()
-                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                cute.arch.mbarrier_wait(far_right_full, it & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
+                warpgroup.fence()
+                QK_FAR_RIGHT.multiply(
+                    qk_far_right_a[None, None, None, 0, 0, 0], qk_far_right_b[None, None, None, 0, 0, 0],
+                    scores_right, True
+                )
+                QK_ROPE_RIGHT.multiply(
+                    qk_rope_right_a[None, None, None, 0, 0, 0], qk_rope_right_b[None, None, None, 0, 0, 0],
+                    scores_right, True
+                )
+                warpgroup.commit_group()
                 cute.arch.mbarrier_wait(p_left_full, it & 1)
+                cute.arch.mbarrier_wait(far_left_full, it & 1)
+                cute.arch.fence_proxy("async.shared", space="cta")
                 # Raise the maxima to those that the other side's P is below, which are no lower.
                 leaf_wide.follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
                 # O += P K, of the other's tokens
                 warpgroup.fence()
                 PV_OTHER_RIGHT.multiply(
-                    pv_other_right_a[None, None, None, 0, 0, 0],
-                    pv_other_right_b[None, None, None, it % STAGES, 1, 0], acc_right, True
+                    pv_other_right_a[None, None, None, 0, 0, 0], pv_other_right_b[None, None, None, 0, 0, 0],
+                    acc_right, True
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
-                # Scale the logits to base 2 and put -inf where the token has no valid id.
-                leaf_wide.mask_columns(scores_right, in_high, sm_scale, worker)
+                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
+                # no valid id.
+                leaf_wide.mask_columns(scores_right, in_low_right, in_high_right, sm_scale, worker)
                 # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
                 # warp's rows exceeds one by `rise`.
                 leaf_wide.softmax_rows(
                     scores_right, sums_right, peak_right, factor_right, RESCALE_LOG2, worker
                 )
+                # P in 16 bits, as the next product takes it.
+                leaf_wide.pack_rows(weights_right, scores_right)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
                 # Leave the maxima that P is below for the other side.
                 leaf_wide.share_peak(peak_s_right, peak_right, worker)
-                # Write P as bf16, heads by tokens.
-                leaf_wide.store_rows(p_s_right, scores_right, worker)
+                # All of the tile's rope dims are read.
+                cute.arch.barrier(barrier_id=RIGHT_BARRIER, number_of_threads=RIGHT_THREADS)
+                # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
+                # swizzle.
+                fragment.stage_rows(rope_s_right, 0, BLOCK, weights_right, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -512,31 +511,38 @@ def right(
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(kv_left_empty + it % STAGES)
+                    cute.arch.mbarrier_arrive(far_left_empty)
                 # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
                 leaf_wide.rescale_rows(acc_right, factor_right, worker)
-                cute.arch.mbarrier_wait(p_right_full, it & 1)
                 # O += P K, of its own tokens
                 warpgroup.fence()
-                PV_RIGHT.multiply(
-                    pv_right_a[None, None, None, 0, 0, 0], pv_right_b[None, None, None, it % STAGES, 1, 0],
-                    acc_right, True
-                )
+                PV_RIGHT.multiply(weights_right, pv_right_b[None, None, None, 0, 0, 0], acc_right, True)
                 warpgroup.commit_group()
                 live = Boolean(False)
                 while (live == False) & (turn < turns):
-                    in_low, in_high, live = leaf.vote(low, high, n)
+                    in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
+                    in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                    live = live_left | live_right
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low_left, high_left = leaf.read_ids(
+                        indices, topk, row, turn * 2, tiles, first * 2, 1, lane
+                    )
+                    low_right, high_right = leaf.read_ids(
+                        indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                    )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(p_right_empty)
+                    cute.arch.mbarrier_arrive(near_right_empty)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive(kv_right_empty + it % STAGES)
+                    cute.arch.mbarrier_arrive(far_right_empty)
                 it = it + 1
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(q_empty)
             # Complete this side's sums and leave them for the other.
             leaf_wide.share_sums(sums_right, red_s, 1, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -545,7 +551,7 @@ def right(
             leaf_wide.total_rows(sums_right, peak_right, factor_right, red_s, 1, worker)
             last = Boolean(True)
             from_cta = row * span // share
-            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
                 # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
                 leaf_wide.leave_rows(
@@ -567,14 +573,10 @@ def right(
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
                     out, lse, acc_right, factor_right, sums_right, sinks_right, row, head0, HEADS,
-                    q_s + HALF * BLOCK, lse_scale, 1, worker
+                    out_s_right, 32, lse_scale, 1, worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            warpgroup.wait_group(0)
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
         unit = cutlass.min(end, row * span + span)
 
@@ -583,57 +585,82 @@ def right(
 def gather(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
     n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, head0: Int32, span: Int32, unit: Int32,
-    end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
-    thread: Int32, lane: Int32
+    near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
+    near_s_right: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
+    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, near_right_full: cute.Pointer,
+    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer, head0: Int32,
+    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
+    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
+    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
-    """Selected rows into the rings."""
+    """Selected rows, a pair of tiles at a time."""
     worker = thread % 128
     while unit < end:
         row = unit // span
         first = unit - row * span
-        turns = cutlass.min(end - unit, topk // TILE - first)
+        turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if turns > 0:
+            tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
-            cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
-            # Start the copies of a block of 64 heads of one query.
-            leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
-            leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
-            cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
+            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
+            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
+            if done == 0:
+                cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
+                # Start the copies of a block of 64 heads of one query.
+                leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
+                leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
+                cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             for turn in cutlass.range(turns, unroll=1):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
                 # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
-                now_low = low
-                now_high = high
-                low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, first, 1, lane)
+                in_low_left, in_high_left, live_left = leaf.vote(low_left, high_left, n)
+                in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
+                live = live_left | live_right
+                now_low_left = low_left
+                now_high_left = high_left
+                now_low_right = low_right
+                now_high_right = high_right
+                low_left, high_left = leaf.read_ids(
+                    indices, topk, row, (turn + 1) * 2, tiles, first * 2, 1, lane
+                )
+                low_right, high_right = leaf.read_ids(
+                    indices, topk, row, (turn + 1) * 2 + 1, tiles, first * 2, 1, lane
+                )
                 if live:
-                    cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                    # Start the copies of half a tile's rows, whose ids the lanes hold; zeros where an id
-                    # names no row.
-                    leaf_wide.copy_half(
-                        ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM), ckv, ckv_stride, LATENT_DIM,
-                        now_low, n, worker
+                    cute.arch.mbarrier_wait(near_left_empty, (it & 1) ^ 1)
+                    # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+                    leaf.copy_rows(
+                        near_s_left, ckv, ckv_stride, 0, HALF, now_low_left, now_high_left, n, worker
                     )
-                    leaf_wide.copy_half(
-                        kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kpe, kpe_stride, ROPE_DIM, now_low,
-                        n, worker
+                    cute.arch.cp_async_mbarrier_arrive_noinc(near_left_full)
+                    cute.arch.mbarrier_wait(far_left_empty, (it & 1) ^ 1)
+                    leaf.copy_rows(
+                        far_s_left, ckv, ckv_stride, HALF, HALF, now_low_left, now_high_left, n, worker
                     )
-                    cute.arch.cp_async_mbarrier_arrive_noinc(kv_left_full + it % STAGES)
-                    cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                    leaf_wide.copy_half(
-                        ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM), ckv, ckv_stride, LATENT_DIM,
-                        now_high, n, worker
+                    leaf.copy_rows(
+                        rope_s_left, kpe, kpe_stride, 0, ROPE_DIM, now_low_left, now_high_left, n, worker
                     )
-                    leaf_wide.copy_half(
-                        kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kpe, kpe_stride, ROPE_DIM,
-                        now_high, n, worker
+                    cute.arch.cp_async_mbarrier_arrive_noinc(far_left_full)
+                    cute.arch.mbarrier_wait(near_right_empty, (it & 1) ^ 1)
+                    leaf.copy_rows(
+                        near_s_right, ckv, ckv_stride, HALF, HALF, now_low_right, now_high_right, n, worker
                     )
-                    cute.arch.cp_async_mbarrier_arrive_noinc(kv_right_full + it % STAGES)
+                    cute.arch.cp_async_mbarrier_arrive_noinc(near_right_full)
+                    cute.arch.mbarrier_wait(far_right_empty, (it & 1) ^ 1)
+                    leaf.copy_rows(
+                        far_s_right, ckv, ckv_stride, 0, HALF, now_low_right, now_high_right, n, worker
+                    )
+                    leaf.copy_rows(
+                        rope_s_right, kpe, kpe_stride, 0, ROPE_DIM, now_low_right, now_high_right, n, worker
+                    )
+                    cute.arch.cp_async_mbarrier_arrive_noinc(far_right_full)
                     it = it + 1
+                if (done > 0) & (turn == 0):
+                    cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
+                    leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
+                    leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
+                    cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             done = done + 1
         unit = cutlass.min(end, row * span + span)
 
@@ -648,24 +675,30 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
     qpe_s = shared.qpe_s.data_ptr()
+    near_s_left = shared.near_s_left.data_ptr()
+    far_s_left = shared.far_s_left.data_ptr()
+    rope_s_left = shared.rope_s_left.data_ptr()
+    out_s_left = shared.out_s_left.data_ptr()
+    near_s_right = shared.near_s_right.data_ptr()
+    far_s_right = shared.far_s_right.data_ptr()
+    rope_s_right = shared.rope_s_right.data_ptr()
+    out_s_right = shared.out_s_right.data_ptr()
+    peak_s_left = shared.peak_s_left.data_ptr()
+    peak_s_right = shared.peak_s_right.data_ptr()
     red_s = shared.red_s.data_ptr()
     last_s = shared.last_s.data_ptr()
-    ckv_s_left = shared.ckv_s_left.data_ptr()
-    kpe_s_left = shared.kpe_s_left.data_ptr()
-    p_s_left = shared.p_s_left.data_ptr()
-    peak_s_left = shared.peak_s_left.data_ptr()
-    ckv_s_right = shared.ckv_s_right.data_ptr()
-    kpe_s_right = shared.kpe_s_right.data_ptr()
-    p_s_right = shared.p_s_right.data_ptr()
-    peak_s_right = shared.peak_s_right.data_ptr()
     q_full = shared.q_full.data_ptr()
     q_empty = shared.q_empty.data_ptr()
-    kv_left_full = shared.kv_left_full.data_ptr()
-    kv_left_empty = shared.kv_left_empty.data_ptr()
+    near_left_full = shared.near_left_full.data_ptr()
+    near_left_empty = shared.near_left_empty.data_ptr()
+    far_left_full = shared.far_left_full.data_ptr()
+    far_left_empty = shared.far_left_empty.data_ptr()
     p_left_full = shared.p_left_full.data_ptr()
     p_left_empty = shared.p_left_empty.data_ptr()
-    kv_right_full = shared.kv_right_full.data_ptr()
-    kv_right_empty = shared.kv_right_empty.data_ptr()
+    near_right_full = shared.near_right_full.data_ptr()
+    near_right_empty = shared.near_right_empty.data_ptr()
+    far_right_full = shared.far_right_full.data_ptr()
+    far_right_empty = shared.far_right_empty.data_ptr()
     p_right_full = shared.p_right_full.data_ptr()
     p_right_empty = shared.p_right_empty.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
@@ -675,22 +708,28 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     head0 = cta % (HEADS // BLOCK) * BLOCK
     # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
     ctas = arrival_slots // (HEADS // BLOCK) - t
-    share = Int32((topk // TILE + splits - 1) // splits)
+    share = Int32(((topk // TILE + 1) // 2 + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or tiles regardless of queries.
+    # Not so many parts of each query: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
-        span = topk // TILE
-        share = (t * (topk // TILE) + ctas - 1) // ctas
+        span = (topk // TILE + 1) // 2
+        share = (t * ((topk // TILE + 1) // 2) + ctas - 1) // ctas
         if splits == 1:
-            share = (t + ctas - 1) // ctas * (topk // TILE)
+            share = (t + ctas - 1) // ctas * ((topk // TILE + 1) // 2)
     unit = Int32(cta // (HEADS // BLOCK) * share)
     end = cutlass.min(unit + share, t * span)
     done = Int32(0)
     it = Int32(0)
-    low = Int32(0)
-    high = Int32(0)
-    in_low = Int32(0)
-    in_high = Int32(0)
+    low_left = Int32(0)
+    high_left = Int32(0)
+    in_low_left = Int32(0)
+    in_high_left = Int32(0)
+    live_left = Boolean(False)
+    low_right = Int32(0)
+    high_right = Int32(0)
+    in_low_right = Int32(0)
+    in_high_right = Int32(0)
+    live_right = Boolean(False)
     live = Boolean(False)
     if warp == 0:
         with cute.arch.elect_one():
@@ -698,50 +737,64 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
                 cute.arch.mbarrier_init(q_full + i, 128)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(q_empty + i, 8)
-            for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(kv_left_full + i, 128)
-            for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(kv_left_empty + i, 8)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(near_left_full + i, 128)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(near_left_empty + i, 4)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(far_left_full + i, 128)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(far_left_empty + i, 8)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(p_left_full + i, 4)
             for i in cutlass.range_constexpr(1):
-                cute.arch.mbarrier_init(p_left_empty + i, 8)
-            for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(kv_right_full + i, 128)
-            for i in cutlass.range_constexpr(STAGES):
-                cute.arch.mbarrier_init(kv_right_empty + i, 8)
+                cute.arch.mbarrier_init(p_left_empty + i, 4)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(near_right_full + i, 128)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(near_right_empty + i, 4)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(far_right_full + i, 128)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(far_right_empty + i, 8)
             for i in cutlass.range_constexpr(1):
                 cute.arch.mbarrier_init(p_right_full + i, 4)
             for i in cutlass.range_constexpr(1):
-                cute.arch.mbarrier_init(p_right_empty + i, 8)
+                cute.arch.mbarrier_init(p_right_empty + i, 4)
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
     if warp < 4:
-        cute.arch.setmaxregister_increase(216)
+        cute.arch.setmaxregister_increase(208)
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
-            splits, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
-            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, share, span, unit, end,
-            done, it, low, high, in_low, in_high, live, thread, lane
+            splits, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, out_s_left, far_s_right, rope_s_right,
+            peak_s_left, peak_s_right, red_s, last_s, q_full, q_empty, near_left_full, near_left_empty,
+            far_left_full, far_left_empty, p_left_full, p_left_empty, far_right_full, far_right_empty,
+            p_right_full, p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left,
+            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
+            live_right, live, thread, lane
         )
     elif warp < 8:
-        cute.arch.setmaxregister_increase(216)
+        cute.arch.setmaxregister_increase(208)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
-            qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
-            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, share, span, unit, end,
-            done, it, low, high, in_low, in_high, live, thread, lane
+            qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right, peak_s_left,
+            peak_s_right, red_s, last_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full,
+            p_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full,
+            p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left, in_low_left,
+            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
+            thread, lane
         )
     else:
-        cute.arch.setmaxregister_decrease(72)
+        cute.arch.setmaxregister_decrease(88)
         gather(
-            q_nope, q_pe, ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, q_s, qpe_s, ckv_s_left,
-            kpe_s_left, ckv_s_right, kpe_s_right, q_full, q_empty, kv_left_full, kv_left_empty, kv_right_full,
-            kv_right_empty, head0, span, unit, end, done, it, low, high, in_low, in_high, live, thread, lane
+            q_nope, q_pe, ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, q_s, qpe_s, near_s_left,
+            far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, q_full, q_empty, near_left_full,
+            near_left_empty, far_left_full, far_left_empty, near_right_full, near_right_empty, far_right_full,
+            far_right_empty, head0, span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left,
+            live_left, low_right, high_right, in_low_right, in_high_right, live_right, live, thread, lane
         )
 
 

@@ -241,8 +241,9 @@ def left(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
-                # Scale the logits to base 2 and put -inf where the token has no valid id.
-                leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
+                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
+                # no valid id.
+                leaf_wide.mask_columns(scores_left, in_low, in_low, sm_scale, worker)
                 # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
                 # warp's rows exceeds one by `rise`.
                 leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
@@ -304,7 +305,7 @@ def left(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
-                leaf_wide.mask_columns(scores_left, in_low, sm_scale, worker)
+                leaf_wide.mask_columns(scores_left, in_low, in_low, sm_scale, worker)
                 leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
                 leaf_wide.share_peak(peak_s_left, peak_left, worker)
@@ -393,8 +394,8 @@ def left(
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
-                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, 0, HEADS, q_s, lse_scale, 0,
-                    worker
+                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, 0, HEADS, q_s, HALF,
+                    lse_scale, 0, worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -483,8 +484,9 @@ def right(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
-                # Scale the logits to base 2 and put -inf where the token has no valid id.
-                leaf_wide.mask_columns(scores_right, in_high, sm_scale, worker)
+                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
+                # no valid id.
+                leaf_wide.mask_columns(scores_right, in_high, in_high, sm_scale, worker)
                 # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
                 # warp's rows exceeds one by `rise`.
                 leaf_wide.softmax_rows(
@@ -561,7 +563,7 @@ def right(
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
                     out, lse, acc_right, factor_right, sums_right, sinks_right, row, 0, HEADS,
-                    q_s + HALF * BLOCK, lse_scale, 1, worker
+                    q_s + HALF * BLOCK, HALF, lse_scale, 1, worker
                 )
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -703,7 +705,7 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     ctas = arrival_slots - t
     share = Int32((topk // TILE + splits - 1) // splits)
     span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or tiles regardless of queries.
+    # Not so many parts of each query: whole queries, or units regardless of queries.
     if (ctas == t * splits) == False:
         span = topk // TILE
         share = (t * (topk // TILE) + ctas - 1) // ctas
