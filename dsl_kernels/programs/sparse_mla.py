@@ -1488,15 +1488,25 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     most = max(cluster, call["topk"] // knobs["tile"] * knobs.get("slices", 1))
     if splits > most:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
-    if knobs.get("slices", 1) > 1 and _merged_rows(SimpleNamespace(**knobs)) % (splits // cluster):
-        return f"splits = {splits} in clusters of {cluster} share out no {_merged_rows(SimpleNamespace(**knobs))} rows evenly"
+    k = SimpleNamespace(**knobs)
+    if getattr(k, "slices", 1) > 1 and splits > cluster:
+        if _merged_rows(k) % (splits // cluster):
+            return f"splits = {splits} in clusters of {cluster} share out no {_merged_rows(k)} rows evenly"
+        ctas, slots = _blocks(k, call) * splits, call["sms"] * _sliced_ctas_per_sm(k)
+        if ctas > slots:
+            return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
     return None
+
+
+def _blocks(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Pairs of a query and a block of heads."""
+    return dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads)))
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
-    blocks = max(1, dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads))))
+    blocks = max(1, _blocks(k, dims))
     tiles = max(1, dims["topk"] // k.tile) * slices
     if getattr(k, "block", 0) == 64:
         pairs = k.kv == "bf16"

@@ -20,7 +20,13 @@ from typing import Any
 from dsl_kernels.arch import get_arch
 from dsl_kernels.arguments import checked
 from dsl_kernels.dtypes import DTYPES
-from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+from dsl_kernels.errors import (
+    ArgumentTypeError,
+    ExecutorUnavailableError,
+    InvalidArgumentError,
+    LaunchError,
+    ResidencyError,
+)
 from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
 from .artifact import SCALAR_FORMATS, Artifact, Operand, TensorMap, read
@@ -309,12 +315,14 @@ class LoadedKernel:
     def _refused(self, result: Any, slot: _Slot) -> LaunchError:
         a = self.artifact
         grid = _CONFIG_HEAD.unpack_from(slot.config_head)[:3]
-        return LaunchError(
+        crowded = result.name == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
+        return (ResidencyError if crowded else LaunchError)(
             self.name,
             expected="the driver to accept the launch",
             got=f"{_driver().describe(result)} for grid {grid}, block {a.block}, cluster {a.cluster}, {a.dynamic_smem} B dynamic shared memory",
-            fix="check grid limits (y and z: 65535), the stream's device, and earlier asynchronous errors"
-            + ("; fewer splits, as all CTAs must run at once" if a.cooperative else ""),
+            fix="pass fewer splits: these CTAs wait for one another, so all must run at once on the stream's SMs"
+            if crowded
+            else "check grid limits (y and z: 65535), the stream's device, and earlier asynchronous errors",
         )
 
 

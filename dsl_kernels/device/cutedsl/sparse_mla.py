@@ -342,7 +342,7 @@ def weight(peak, top):
 
 
 def lse_of(total, top):
-    """log2 of a sum, -inf when it is empty."""
+    """log2 of a sum, -inf when it is empty. Its largest weight is 1, and lg2.approx is within 2^-22 there: 3e-6 of 2048."""
     return Float32(
         cutlass.select_(total > 0.0, cute.math.log2(total, fastmath=True) + top, Float32(-math.inf))
     )
