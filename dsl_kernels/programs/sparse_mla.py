@@ -55,10 +55,10 @@ CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
     "bf16": {8: (1, 2, 16), 16: (1, 2, 8, 16), 32: (1, 2, 16), 64: (1, 2, 16), 128: (1, 2, 8)},
     "fp8": {8: (2, 16), 16: (1, 2, 16), 32: (2, 16), 64: (2, 16), 128: (1, 2, 8)},
 }
-# (block, stages) of the committed Hopper variants whose CTAs share out the dims.
+# (block, stages) of the committed Hopper variants whose CTAs share out the dims: two stages let an SM hold two CTAs.
 SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
-    "bf16": {8: ((0, 2),), 16: ((0, 2),), 32: ((0, 2), (16, 2)), 64: ((16, 2), (32, 2)), 128: ((16, 2), (32, 2))},
-    "fp8": {8: ((0, 2),), 16: ((0, 2),), 32: ((16, 2),), 64: ((16, 2),), 128: ((16, 2),)},
+    "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
+    "fp8": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
 }  # fmt: skip
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
@@ -230,7 +230,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=2 * rope),
             Buffer("p_s", shared, (k.tile, hb) if hb > 8 else (hb, k.tile), "bfloat16", swizzle=min(128, 2 * hb) if hb > 8 else 128),
             Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
-            Buffer("o_s", shared, (_merged_rows(k), 128 + hb), "float32", doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
+            Buffer("o_s", shared, (_merged_rows(k), 128 + hb), "float32", alias="ckv_s", doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
             Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
             Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
             Buffer("acc", registers, (dims, hb), "float32", role="attend"),

@@ -154,7 +154,7 @@ class Buffer:
     """On-chip storage of one CTA.
 
     `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column.
-    `alias` names a buffer whose storage this one re-uses, byte for byte (their live ranges must not overlap). Register buffers name the role that
+    `alias` names a buffer whose storage this one re-uses from its first byte on (their live ranges must not overlap). Register buffers name the role that
     holds them, and with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
     """
@@ -649,13 +649,10 @@ def _validate(op: str, schedule: Schedule) -> None:
             owner = buffers.get(buffer.alias)
             if owner is None or owner.alias is not None or owner is buffer:
                 fail(f"buffer {buffer.name}", "an alias of a declared buffer that has storage", buffer.alias)
-            elif (owner.space, owner.bytes) != (
-                Space.SHARED,
-                buffer.bytes,
-            ) or buffer.space is not Space.SHARED:
+            elif {owner.space, buffer.space} != {Space.SHARED} or buffer.bytes > owner.bytes:
                 fail(
                     f"buffer {buffer.name}",
-                    f"shared memory of as many bytes as {owner.name} has ({owner.bytes})",
+                    f"shared memory of at most as many bytes as {owner.name} has ({owner.bytes})",
                     f"{buffer.bytes} bytes, {buffer.space.value} in {owner.space.value}",
                 )
         if buffer.space is Space.REGISTER and buffer.role not in roles:

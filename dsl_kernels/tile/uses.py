@@ -241,7 +241,8 @@ class _Uses:
         """One of two buffers in one storage is done with when the other comes to life, behind a barrier.
 
         What a body means is not known here, so this asks for more than need be: one role touches both, one of them
-        first and the other last, no loop holds both, and the role's threads meet in between.
+        first and the other last, no loop holds both, and the role's threads meet in between. Roles that fill slots of the
+        other one are left out: the role that waits for them has waited for the last.
         """
         fix = f"meet between the last use of one and the first of the other, or give {buffer.name} storage of its own"
         what = f"buffer {buffer.name} in the storage of {owner.name}"
@@ -254,6 +255,9 @@ class _Uses:
                 ]
                 if isinstance(s, (t.Meet, t.Publish)) and self._meets(role, s.name):
                     meets.append((role, place))
+        ring = next((pipe for pipe in self._schedule.pipelines if owner.name in pipe.buffers), None)
+        if ring and {role for role, _, name in uses if name == buffer.name} == {r.role for r in ring.readers}:
+            uses = [use for use in uses if use[0] != ring.producer]
         roles = {role for role, _, _ in uses}
         if len(roles) > 1:
             self._fail(what, "one role that touches both", _names(roles), fix)

@@ -19,7 +19,7 @@ buffers
   kpe_s      2 stages of 64x32 bfloat16, shared, 64-byte swizzle
   p_s        64x16 bfloat16, shared, 32-byte swizzle
   x_s        2 stages of 1x2x128x4 float32, shared
-  o_s        32x144 float32, shared
+  o_s        32x144 float32, shared, in the storage of ckv_s
   red_s      4x16 float32, shared
   scores     64x16 float32, registers of attend
   acc        256x16 float32, registers of attend
@@ -41,7 +41,7 @@ pipelines
     words through arrivals: attend sends
       attend: look for words, leave zeros, meet
   named barrier attend: attend
-totals: 256 threads, 111920 of 232448 bytes of shared memory, grid (t * 4, 2, splits // 2)
+totals: 256 threads, 93488 of 232448 bytes of shared memory, grid (t * 4, 2, splits // 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -99,9 +99,6 @@ class Shared:
     kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * BLOCK], 1024]
     x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * (BLOCK // 8) * 128 * 4], 128]
-    o_s: cute.struct.Align[
-        cute.struct.MemRange[Float32, LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)], 128
-    ]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * BLOCK], 128]
     kv_full: cute.struct.MemRange[Int64, STAGES]
     kv_empty: cute.struct.MemRange[Int64, STAGES]
@@ -278,11 +275,11 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl2_sl2_hb16(
     kpe_s = shared.kpe_s.data_ptr()
     p_s = shared.p_s.data_ptr()
     x_s = shared.x_s.data_ptr()
-    o_s = shared.o_s.data_ptr()
     red_s = shared.red_s.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
     x_full = shared.x_full.data_ptr()
+    o_s = cute.recast_ptr(ckv_s, dtype=Float32)
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()

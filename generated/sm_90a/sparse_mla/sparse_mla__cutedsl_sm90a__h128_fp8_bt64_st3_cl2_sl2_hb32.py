@@ -1,11 +1,11 @@
-"""sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl2_sl2_hb32
+"""sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st3_cl2_sl2_hb32
 
 Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: heads=64, kv=bf16, tile=64, stages=2, cluster=2, slices=2, block=32.
+edit those, not this file. Knobs: heads=128, kv=fp8, tile=64, stages=3, cluster=2, slices=2, block=32.
 
   gather       attend
   warps 4..7   warps 0..3
-  |==== kv ===>|   ckv_s kpe_s, ring of 2; cp_async -> wgmma
+  |==== kv ===>|   ckv_s kpe_s, ring of 3; threads -> wgmma
   |            |   x, between CTAs: x_s, ring of 2; peers -> threads
   |            |   o, between CTAs: o_s, once; grid -> threads
 
@@ -15,11 +15,11 @@ roles
 buffers
   q_s        32x256 bfloat16, shared, 128-byte swizzle
   qpe_s      32x32 bfloat16, shared, 64-byte swizzle
-  ckv_s      2 stages of 64x256 bfloat16, shared, 128-byte swizzle
-  kpe_s      2 stages of 64x32 bfloat16, shared, 64-byte swizzle
+  ckv_s      3 stages of 64x256 bfloat16, shared, 128-byte swizzle
+  kpe_s      3 stages of 64x32 bfloat16, shared, 64-byte swizzle
   p_s        64x32 bfloat16, shared, 64-byte swizzle
   x_s        2 stages of 1x4x128x4 float32, shared
-  o_s        64x160 float32, shared
+  o_s        64x160 float32, shared, in the storage of ckv_s
   red_s      4x32 float32, shared
   scores     64x32 float32, registers of attend
   acc        256x32 float32, registers of attend
@@ -28,10 +28,12 @@ buffers
   top        32 float32, registers of attend
   peak       32 float32, registers of attend
   sinks      32 float32, registers of attend
+  words      64x144 int32, registers of gather
+  held       64x144 int32, registers of gather
 pipelines
-  kv: gather (cp_async) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
-    full  x128: gather hardware arrives per thread
-      attend: wait full, fence.proxy.async
+  kv: gather (threads) ==[ckv_s kpe_s: 3-slot ring]==> attend (wgmma)
+    full  x128: gather fence.proxy.async, arrive full
+      attend: wait full
     empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   x: attend (peers) ==[x_s: 2-slot ring]==> attend (threads)
@@ -41,7 +43,7 @@ pipelines
     words through arrivals: attend sends
       attend: look for words, leave zeros, meet
   named barrier attend: attend
-totals: 256 threads, 154160 of 232448 bytes of shared memory, grid (t * 2, 2, splits // 2)
+totals: 256 threads, 150080 of 232448 bytes of shared memory, grid (t * 4, 2, splits // 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -52,9 +54,9 @@ from dsl_kernels.device.cutedsl import inbox, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-HEADS = 64  # query heads
+HEADS = 128  # query heads
 TILE = 64  # tokens a tile
-STAGES = 2  # gathered tiles in flight
+STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
 BLOCK = 32  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
 DIMS = 256
@@ -70,21 +72,20 @@ PV = wgmma.Product("bfloat16", DIMS, BLOCK, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "64", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "64", "64")),
-        Operand("ckv", "tensor", "bfloat16", ("n", "512"), strides=("ckv_stride", "1")),
-        Operand("kpe", "tensor", "bfloat16", ("n", "64"), strides=("kpe_stride", "1")),
+        Operand("q_nope", "tensor", "bfloat16", ("t", "128", "512")),
+        Operand("q_pe", "tensor", "bfloat16", ("t", "128", "64")),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
         Operand("indices", "tensor", "int32", ("t", "topk")),
-        Operand("attn_sink", "tensor", "float32", ("64",)),
-        Operand("out", "tensor", "bfloat16", ("t", "64", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "64"), written=True),
-        Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
-        Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
+        Operand("attn_sink", "tensor", "float32", ("128",)),
+        Operand("out", "tensor", "bfloat16", ("t", "128", "512"), written=True),
+        Operand("lse", "tensor", "float32", ("t", "128"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "128", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "128"), written=True),
         Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
-    grid=("t * 2", "2", "splits // 2"),
+    grid=("t * 4", "2", "splits // 2"),
     block=256,
     cluster=(1, 2, 1),
     resident="splits // 2 - 1",
@@ -99,9 +100,6 @@ class Shared:
     kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * BLOCK], 1024]
     x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * (BLOCK // 8) * 128 * 4], 128]
-    o_s: cute.struct.Align[
-        cute.struct.MemRange[Float32, LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)], 128
-    ]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * BLOCK], 128]
     kv_full: cute.struct.MemRange[Int64, STAGES]
     kv_empty: cute.struct.MemRange[Int64, STAGES]
@@ -152,7 +150,6 @@ def attend(
         low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
-            cute.arch.fence_proxy("async.shared", space="cta")
             # S^T = K Q^T
             warpgroup.fence()
             QK_NOPE.multiply(
@@ -232,15 +229,18 @@ def attend(
 
 @cute.jit
 def gather(
-    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, row: Int32, which: Int32, split: Int32, splits_of_row: Int32, turns: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, ckv_s: cute.Pointer,
+    kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, row: Int32, which: Int32,
+    split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
+    words = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
+    held = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
     worker = thread % 128
-    for turn in cutlass.range(turns, unroll=1):
+    # A tile waits in registers while the next one is read.
+    holds = Boolean(False)
+    for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
@@ -248,28 +248,33 @@ def gather(
         now_high = high
         # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
-        if live:
-            cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
-            leaf.copy_rows(
-                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, which * DIMS, DIMS, now_low, now_high,
-                n, worker
-            )
-            leaf.copy_rows(
-                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, which * ROPE, ROPE, now_low, now_high,
-                n, worker
-            )
-            cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % STAGES)
-            it = it + 1
+        if live | (turn == turns):
+            if live:
+                # Read a slice of a tile's 656-byte tokens into registers: its latent and rope dims, in bf16
+                # once unpacked.
+                leaf.load_tokens(words, kv_cache, which, DIMS, now_low, now_high, n, worker)
+            if holds:
+                cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                # Write what `load_tokens` read as bf16 rows.
+                leaf.store_tokens(
+                    held, ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE), DIMS,
+                    worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + it % STAGES)
+                it = it + 1
+            # Copy registers.
+            leaf.move(held, words)
+            holds = live
     cute.arch.cluster_wait()
 
 
 @cute.kernel
-def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl2_sl2_hb32(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st3_cl2_sl2_hb32(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -278,11 +283,11 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl2_sl2_hb32(
     kpe_s = shared.kpe_s.data_ptr()
     p_s = shared.p_s.data_ptr()
     x_s = shared.x_s.data_ptr()
-    o_s = shared.o_s.data_ptr()
     red_s = shared.red_s.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
     x_full = shared.x_full.data_ptr()
+    o_s = cute.recast_ptr(ckv_s, dtype=Float32)
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
@@ -324,20 +329,20 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl2_sl2_hb32(
         )
     else:
         gather(
-            ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, ckv_s, kpe_s, kv_full, kv_empty, row, which,
-            split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, row, which, split, splits_of_row,
+            turns, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
 @cute.jit
 def program(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
-    kernel = sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl2_sl2_hb32(
-        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+    kernel = sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st3_cl2_sl2_hb32(
+        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, topk, splits, arrival_slots
     )
-    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)
+    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1))
