@@ -600,49 +600,65 @@ def merge_parts(
     """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
 
     A thread has one dim of one head of a row; neighbours store a word together. The number of parts is a constant of each
-    branch, so that what it reads is in flight at once.
+    branch, so that what it reads is in flight at once. Every `span` rows the heads are the same, and so are their weights.
     """
-    rows = cutlass.const_expr(dims * block // 128)
+    rows, columns, width = dims * block // 128, block // 8, 128 + block
+    head, dim, span = thread >> 4, thread & 15, 4 * columns
+    log2_span = cutlass.const_expr(span.bit_length() - 1)
     for log2 in cutlass.range_constexpr(rows.bit_length()):
         if parts == 1 << log2:
-            for c in cutlass.range_constexpr(rows >> log2):
-                n = part * (rows >> log2) + c
-                quad, head, dim = n >> 2, thread >> 4, thread & 15
-                column = quad & cutlass.const_expr(block // 8 - 1)
-                sink = sinks[0]
-                for other in cutlass.range_constexpr(1, cute.size(sinks)):
-                    sink = Float32(cutlass.select_(column == other, sinks[other], sink))
-                each = [p * (rows >> log2) + c for p in range(1 << log2)]
-                value, joined = _merged(received, each, 128 + block, column, sink, thread)
-                beside = cute.arch.shuffle_sync_bfly(value, offset=1)
+            each = cutlass.const_expr(rows >> log2)
+            for c in cutlass.range_constexpr(min(each, span)):
+                n = part * each + c
+                column = n >> 2 & (columns - 1)
                 first = Int64(row) * heads + head0 + column * 8 + head
-                if (dim & 1) == 0:
-                    block_of = quad >> cutlass.const_expr((block // 8).bit_length() - 1)
-                    at = which * dims + block_of * 64 + (n & 3) * 16 + dim
-                    cute.arch.inline_ptx(
-                        "st.global.b32 [{$r0}], {$r1};",
-                        read_only_args=[out.toint() + (first * 512 + at) * 2, pack(value, beside)],
-                    )
-                if (dim == 0) & (which == 0) & ((n & 3) == 0) & (quad < block // 8):
-                    lse[first] = joined * lse_scale
+                if cutlass.const_expr(c % 4 == 0):
+                    sink = sinks[0]
+                    for other in cutlass.range_constexpr(1, cute.size(sinks)):
+                        sink = Float32(cutlass.select_(column == other, sinks[other], sink))
+                    at = [(p * each + c) * width + 128 for p in range(1 << log2)]
+                    weights, scale, joined = _weights(received, at, columns, column, sink, thread)
+                    if (dim == 0) & (which == 0) & ((n & 3) == 0) & (n < span):
+                        lse[first] = joined * lse_scale
+                for again in cutlass.range_constexpr(c, each, span):
+                    at = [(p * each + again) * width for p in range(1 << log2)]
+                    value = _joined(received, at, weights, thread) * scale
+                    beside = cute.arch.shuffle_sync_bfly(value, offset=1)
+                    if (dim & 1) == 0:
+                        m = n + (again - c)
+                        place = which * dims + (m >> log2_span) * 64 + (m & 3) * 16 + dim
+                        cute.arch.inline_ptx(
+                            "st.global.b32 [{$r0}], {$r1};",
+                            read_only_args=[out.toint() + (first * 512 + place) * 2, pack(value, beside)],
+                        )
 
 
-def _merged(received, rows, width, column, sink, thread):
-    """This thread's dim and head of the parts in `rows`: their weighted sum, and the lse of all."""
-    head, dim = thread >> 4, thread & 15
-    value_at = ((head >> 1) * 8 + (dim & 7)) * 4 + (dim >> 3) * 2 + (head & 1)
-    lse_at = 128 + (head >> 1) * ((width - 128) // 4) + column * 2 + (head & 1)
-    lses = [received[r * width + lse_at] for r in rows]
-    values = [received[r * width + value_at] for r in rows]
+def _weights(received, at, columns, column, sink, thread):
+    """Of this thread's head: the weight of each part, by what their sum is scaled, and the lse of all."""
+    head = thread >> 4
+    lse_at = (head >> 1) * 2 * columns + column * 2 + (head & 1)
+    lses = [received[first + lse_at] for first in at]
     top = lses[0]
     for other in lses[1:]:
         top = cute.arch.fmax(top, other)
     # Of an empty part 0, also where all are.
     base = Float32(cutlass.select_(top > -math.inf, top, Float32(0.0)))
     weights = [cute.math.exp2(part - base, fastmath=True) for part in lses]
-    total, value = weights[0], values[0] * weights[0]
-    for kept, other in zip(weights[1:], values[1:], strict=True):
-        total, value = total + kept, value + other * kept
+    total = weights[0]
+    for kept in weights[1:]:
+        total = total + kept
     joined = lse_of(total, base)
     share = cute.arch.rcp_approx(1.0 + cute.math.exp2(sink * LOG2E - joined, fastmath=True))
-    return value * (inverse_of(total) * Float32(cutlass.select_(total > 0.0, share, Float32(0.0)))), joined
+    scale = inverse_of(total) * Float32(cutlass.select_(total > 0.0, share, Float32(0.0)))
+    return weights, scale, joined
+
+
+def _joined(received, at, weights, thread):
+    """This thread's dim and head of each part, weighted and added up."""
+    head, dim = thread >> 4, thread & 15
+    value_at = ((head >> 1) * 8 + (dim & 7)) * 4 + (dim >> 3) * 2 + (head & 1)
+    values = [received[first + value_at] for first in at]
+    value = values[0] * weights[0]
+    for kept, other in zip(weights[1:], values[1:], strict=True):
+        value = value + other * kept
+    return value
