@@ -1581,6 +1581,11 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - waves
         # Of each wave, as all else here.
         merge += 8.0 * late / waves
+        if getattr(k, "slices", 1) > 1:
+            # Measured: two stages and two CTAs an SM win where blocks of heads fill the SMs with CTAs that want the same
+            # rows, three stages and one elsewhere.
+            shared = _blocks(k, dims) > dims["t"] and _blocks(k, dims) * dims["splits"] > gpu.sms
+            merge += 0.5 if shared != (k.stages == 2) else 0.0
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 
