@@ -132,7 +132,7 @@ def run(
     try:
         facts, device, places = identity(op, form)(operands)
         watched = _environment()
-        key = (
+        key: tuple[Any, ...] = (
             facts, executor, variant, arch, watched, None if static is None else tuple(static.values()),
             None if launch is None else tuple(launch.items()),
         )  # fmt: skip
