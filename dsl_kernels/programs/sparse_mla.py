@@ -208,6 +208,8 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     hb, slices = k.block or head_block(k.heads), k.slices
     dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
     shared, registers = Space.SHARED, Space.REGISTER
+    # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
+    fits = _merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
     token_words = tuple(
         Buffer(
             name,
@@ -230,7 +232,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=2 * rope),
             Buffer("p_s", shared, (k.tile, hb) if hb > 8 else (hb, k.tile), "bfloat16", swizzle=min(128, 2 * hb) if hb > 8 else 128),
             Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
-            Buffer("o_s", shared, (_merged_rows(k), 128 + hb), "float32", alias="ckv_s", doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
+            Buffer("o_s", shared, (_merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None, doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
             Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
             Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
             Buffer("acc", registers, (dims, hb), "float32", role="attend"),
