@@ -1586,8 +1586,12 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         if getattr(k, "slices", 1) > 1:
             # Measured: two stages and two CTAs an SM win where blocks of heads fill the SMs with CTAs that want the same
             # rows, three stages and one elsewhere.
-            shared = _blocks(k, dims) > dims["t"] and _blocks(k, dims) * dims["splits"] > gpu.sms
+            all_ctas = _blocks(k, dims) * dims["splits"]
+            shared = _blocks(k, dims) > dims["t"] and all_ctas > gpu.sms
             merge += 0.5 if shared != (k.stages == 2) else 0.0
+            if _sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
+                # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
+                merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 
