@@ -63,8 +63,9 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
-# What a query costs a CTA beside its units, and what merging a part of one costs at least, in units (docs/performance.md).
-SEGMENT_UNITS, MERGE_UNITS = 3.5, 0.5
+# What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
+# then, and what merging a part costs at least, in units (docs/performance.md).
+SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 0.5
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 
@@ -1552,8 +1553,9 @@ def _shares(
         ctas = -(-t * units // share)
         share = -(-t * units // ctas)
         parts = 1 if share % units == 0 else (units - 2) // share + 2
-        segments = -(-share // units) + (parts > 1)
-        return share + SEGMENT_UNITS * segments + merging(parts, 2 * ctas), ctas, parts
+        more = -(-share // units) + (parts > 1) - 1
+        each = NEXT_UNITS if walk and share < units else SEGMENT_UNITS
+        return share + SEGMENT_UNITS + more * each + merging(parts, 2 * ctas), ctas, parts
 
     if splits is not None:
         found = [even(splits)]
