@@ -254,7 +254,10 @@ class Cluster:
 
 @dataclass(frozen=True, eq=False)
 class Sender:
-    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there."""
+    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there.
+
+    Of one between CTAs of the grid the words of the first CTA, and how many each has.
+    """
 
     view: View
     slot: Slot
@@ -421,12 +424,14 @@ class PipelineOp:
     """One operation of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
 
     `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
+    `at` numbers the CTA whose words are waited for, where CTAs of the grid fill the slot.
     """
 
     kind: str
     slot: Slot
     bytes: Value | None = None
     pending: int = 0
+    at: Value | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -767,10 +772,17 @@ class Recorder:
         """Producer: the slot is filled, or will be when the copies issued into it are done."""
         self._say(PipelineOp("commit", slot))
 
-    def wait(self, pipeline: str, use: Value) -> Slot:
-        """Reader: wait until use `use` is filled."""
+    def wait(self, pipeline: str, use: Value, at: Value | None = None) -> Slot:
+        """Reader: wait until use `use` is filled; where CTAs of the grid do, `at` is the number by which they know this one."""
         slot = self._slot(pipeline, use)
-        self._say(PipelineOp("wait", slot))
+        if (at is not None) != (slot.pipeline.fill is Engine.GRID):
+            raise DeclarationError(
+                f"wait for {pipeline} in {self.role}",
+                expected="the number of a CTA where CTAs of the grid fill the slot, and nowhere else",
+                got=f"at={at}, filled by {slot.pipeline.fill.value}",
+                fix="say at=... where, and only where, the pipeline is filled by Engine.GRID",
+            )
+        self._say(PipelineOp("wait", slot, at=at))
         return slot
 
     def release(self, slot: Slot, pending: int = 0) -> None:
