@@ -212,18 +212,9 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = _merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
     token_words = tuple(
-        Buffer(
-            name,
-            registers,
-            (k.tile, (dims + rope) // 2),
-            "int32",
-            role="gather",
-            per_thread=dims * 11 // 64,
-            doc=doc,
-        )
-        for name, doc in (("words", "tokens on their way"), ("held", "tokens of the tile before"))
-        if k.kv == "fp8"
-    )
+        Buffer("words", registers, (k.tile, dims // 2), "int32", role="gather", per_thread=dims * 9 // 64, doc="tokens on their way")
+        for _ in range(k.kv == "fp8")
+    )  # fmt: skip
     return Schedule(
         roles=_one_group(),
         buffers=(
@@ -775,18 +766,22 @@ def _gather(m: Recorder) -> None:
                 m.commit(kv)
                 m.set(it, it + 1)
     else:
-        m.comment("A tile waits in registers while the next one is read.")
-        words, held, holds = m.buffer("words"), m.buffer("held"), m.var("holds", False, "bool")
+        m.comment("As the words of a tile are written, those of the next one take their place.")
+        words, holds = m.buffer("words"), m.var("holds", False, "bool")
+        tile_low, tile_high = m.var("tile_low"), m.var("tile_high")
         for turn in _live_tiles(m, more=1):
             with m.when(live | turn.equals(name("turns"))):
-                with m.when(live):
-                    leaf.load_tokens(m, words, which, dims, low, high)
                 with m.when(holds):
                     kv = m.acquire("kv", it)
-                    leaf.store_tokens(m, held, kv.ckv_s, kv.kpe_s, dims, m.thread)
+                    leaf.copy_rope(m, kv.kpe_s, which * rope, rope, tile_low, tile_high)
+                    leaf.renew_tokens(m, words, kv.ckv_s, which, dims, low, high)
+                    leaf.land_copies(m)
                     m.commit(kv)
                     m.set(it, it + 1)
-                leaf.move(m, held, words)
+                with m.otherwise():
+                    leaf.load_tokens(m, words, which, dims, low, high)
+                m.set(tile_low, low)
+                m.set(tile_high, high)
                 m.set(holds, live)
     if m.k.cluster > 1:
         if slices == 1:

@@ -115,33 +115,47 @@ def _tokens(p: Probe, n: int) -> torch.Tensor:
     return torch.cat([latent, scales.view(torch.uint8), rope.view(torch.uint8)], dim=1)
 
 
-@case(mla.load_tokens)
-@case(mla.store_tokens)
-def load_and_store_tokens(p: Probe) -> None:
+@case(mla.load_tokens, dims=(128, 256))
+@case(mla.renew_tokens, dims=(128, 256))
+def load_and_renew_tokens(p: Probe, dims: int) -> None:
+    """What was read first, and what took its place."""
     p.threads = 128
-    dims, ids = 256, _ids(p, 40)
-    # The rope values of a masked row are anything: its weight is 0.
-    masked = ((ids < 0) | (ids >= 40))[:, None].expand(64, dims // 8)
-    words = p.registers("words", (64, dims * 9 // 16), dtype="int32", places=straight(128, dims * 11 // 64), out=False)  # fmt: skip
-    low, high = _low_high(p, ids)
+    words = p.registers("words", (64, dims // 2), dtype="int32", places=straight(128, dims * 9 // 64), out=False)  # fmt: skip
+    low, high = _low_high(p, _ids(p, 40))
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    ckv = p.shared("ckv", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    kpe = p.shared("kpe", (64, dims // 8), dtype="bfloat16", swizzle=dims // 4, out=True, slot=True, ignored=masked)  # fmt: skip
-    load, store = (words, cache, 1, dims, low, high, n, p.thread), (words, ckv, kpe, dims, p.thread)
-    _pair(p, mla.load_tokens, load, mla.store_tokens, store)
+
+    def renewed(turn: int, *ids: Any) -> tuple[Any, ...]:
+        target = p.shared(f"target{turn}", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        return words, target, cache, 1, dims, *ids, n, p.thread
+
+    load = (words, cache, 1, dims, low, high, n, p.thread)
+    if p.leaf is mla.renew_tokens:
+        p.after = _calling(mla.renew_tokens, renewed(1, low, high))
+    _pair(p, mla.load_tokens, load, mla.renew_tokens, renewed(0, high, low))
+
+
+@case(mla.copy_rope, columns=(16, 32, 64))
+@case(mla.land_copies)
+def copy_rope(p: Probe, columns: int = 32) -> None:
+    p.threads = 128
+    target = p.shared("target", (64, columns), dtype="bfloat16", swizzle=2 * columns, out=True, slot=True)
+    low, high = _low_high(p, _ids(p, 40))
+    start = (target, p.operand("kv_cache", _tokens(p, 40)), 0, columns, low, high, p.dim("n", 40), p.thread)
+    _pair(p, mla.copy_rope, start, mla.land_copies, ())
+
+
+def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
+    return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
 
 
 def _pair(p: Probe, first: Leaf, of_first: tuple[Any, ...], second: Leaf, of_second: tuple[Any, ...]) -> None:
     """Two leaves one behind the other, whichever of them is tested."""
 
-    def other(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
-        return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
-
     if p.leaf is first:
-        p.after = other(second, of_second)
+        p.after = _calling(second, of_second)
         p.call(*of_first)
     else:
-        p.before = other(first, of_first)
+        p.before = _calling(first, of_first)
         p.call(*of_second)
 
 
@@ -156,38 +170,22 @@ def fetch_half(p: Probe) -> None:
 
 @case(mla.load_half, half=(0, 1))
 @case(mla.store_half, half=(0, 1))
+@case(mla.store_slot, half=(0, 1))
 def load_and_store_half(p: Probe, half: int) -> None:
-    p.threads = 128
-    words = p.registers("words", (2, 32, 288), dtype="uint32", places=straight(128, 88), private=True, out=False)  # fmt: skip
+    """TileLang writes into half of a tile from the second of two places, CuTe DSL a slot of half a tile from a sole one."""
+    p.threads, places = 128, 1 if p.cute else 2
+    words = p.registers("words", (places, 32, 288), dtype="uint32", places=straight(128, 44 * places), private=True, out=False)  # fmt: skip
     low, high = _low_high(p, _ids(p, 40))
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
     ckv, kpe = (
-        p.shared(text, (64, width), p.normal(64, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        p.shared(text, (32 * places, width), p.normal(32 * places, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
         for text, width in (("ckv", 512), ("kpe", 64))
     )  # fmt: skip
-    load, store = (words, 1, cache, half, low, high, n, p.thread), (words, 1, ckv, kpe, half, p.thread)
-    _pair(p, mla.load_half, load, mla.store_half, store)
-
-
-@case(mla.store_slot)
-def store_slot(p: Probe) -> None:
-    p.threads = 128
-    words = p.registers("words", (1, 32, 288), dtype="uint32", places=straight(128, 44), private=True, out=False)  # fmt: skip
-    low, high = _low_high(p, _ids(p, 40))
-    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    ckv, kpe = (
-        p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True)
-        for text, width in (("ckv", 512), ("kpe", 64))
-    )
-    load, store = (words, 0, cache, 1, low, high, n, p.thread), (words, ckv, kpe, p.thread)
-    _pair(p, mla.load_half, load, mla.store_slot, store)
-
-
-@case(mla.move)
-def move(p: Probe) -> None:
-    to = p.registers("to", (32, 6), dtype="int32", places=straight(32, 6))
-    source = p.registers("source", (32, 6), p.integers(0, 99, 32, 6), dtype="int32", places=straight(32, 6))
-    p.call(to, source)
+    load = (words, places - 1, cache, half, low, high, n, p.thread)
+    if p.cute:
+        _pair(p, mla.load_half, load, mla.store_slot, (words, ckv, kpe, p.thread))
+    else:
+        _pair(p, mla.load_half, load, mla.store_half, (words, 1, ckv, kpe, half, p.thread))
 
 
 def _registers(p: Probe, title: str, value: Any, shape: tuple[int, ...], places: torch.Tensor, **kind: Any) -> Any:  # fmt: skip

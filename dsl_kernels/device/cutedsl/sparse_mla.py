@@ -12,7 +12,7 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32
+from cutlass import Float32, Int32, Int64
 
 from . import inbox as inbox_words
 
@@ -41,23 +41,22 @@ def read16(address):
     )
 
 
-def read16_where(address, wanted):
-    """Four words of global memory, or zeros and nothing is read; a barrier behind it stays behind it."""
-    return cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0; mov.b32 {$w1}, 0; mov.b32 {$w2}, 0; mov.b32 {$w3}, 0; "
-        "@p ld.global.L1::no_allocate.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }",
-        write_only_types=[Int32] * 4,
+def read_where(words, at, count, address, wanted):
+    """One, two or four words of global memory into registers `at` on, or zeros and nothing is read.
+
+    No selection: that would wait for the load. What lies behind a barrier stays there, unless it is a single word.
+    """
+    names = [f"{{$w{i}}}" for i in range(count)]
+    zeros = "".join(f"mov.b32 {name}, 0; " for name in names)
+    vector = f"L1::no_allocate.v{count}.b32 {{{', '.join(names)}}}"
+    got = cute.arch.inline_ptx(
+        f"{{ .reg .pred p; setp.ne.b32 p, {{$r1}}, 0; {zeros}"
+        f"@p ld.global.{'nc.b32 ' + names[0] if count == 1 else vector}, [{{$r0}}]; }}",
+        write_only_types=[Int32] * count,
         read_only_args=[address, Int32(wanted)],
     )
-
-
-def read4_where(address, wanted):
-    """A word of read-only global memory, or 0 and nothing is read. No selection: that would wait for the load."""
-    return cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
-        write_only_types=[Int32],
-        read_only_args=[address, Int32(wanted)],
-    )
+    for i in range(count):
+        words[at + i] = words.element_type(got if count == 1 else got[i])
 
 
 def write16(to, words):
@@ -368,49 +367,6 @@ def load_partial(o_partial: cute.Pointer, offset: Int64):
     )
 
 
-def token_words(dims):
-    """Words of a tile's tokens that a thread holds between `load_tokens` and `store_tokens`: fp8, scales, rope."""
-    return dims // 64 * 8, dims // 128 * 2, dims // 16
-
-
-def load_tokens(words: cute.Tensor, kv_cache, slice_, dims: cutlass.Constexpr, low, high, n, thread):
-    """Read this slice of a tile's 656-byte tokens into registers.
-
-    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks. A masked
-    row is read from row 0 with a scale of 0: its weight is 0 as well.
-    """
-    fp8_words, scale_words, _ = token_words(dims)
-    kv = kv_cache.toint()
-    for half, ids in enumerate((low, high)):
-        token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
-        inside = valid(token, n)
-        base = kv + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
-        for panel in range(dims // 64):
-            four = read16(base + Int64(slice_ * dims + panel * 64 + thread % 4 * 16))
-            for w in range(4):
-                words[(panel * 2 + half) * 4 + w] = four[w]
-        for group in range(dims // 128):
-            words[fp8_words + group * 2 + half] = read4_where(
-                base + Int64(SCALES_AT + (slice_ * (dims // 128) + group) * 4), inside
-            )
-    per_row = dims // 64
-    for i in range(dims // 64 // 2):
-        row = thread // per_row + i * (CONSUMERS // per_row)
-        token = cute.arch.shuffle_sync(low, row % 32)
-        upper = cute.arch.shuffle_sync(high, row % 32)
-        token = Int32(cutlass.select_(row < 32, token, upper))
-        base = kv + Int64(cutlass.select_(valid(token, n), token, Int32(0))) * TOKEN_BYTES
-        four = read16(base + Int64(ROPE_AT + slice_ * (dims // 4) + thread % per_row * 16))
-        for w in range(4):
-            words[fp8_words + scale_words + i * 4 + w] = four[w]
-
-
-def move(to, source):
-    """Copy registers; `source` may be a list."""
-    for i in range(cute.size(to)):
-        to[i] = source[i]
-
-
 def scaled_pairs(word, scale):
     """Four e4m3 values to bf16, times a float32 scale: by way of float16, which has each of them, and of float32."""
     return [
@@ -425,7 +381,7 @@ def scaled_pairs(word, scale):
     ]
 
 
-def _store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
+def store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
     """Write four words of fp8 values times their scale, part `part` of a panel of a row."""
     scale = cute.arch.inline_ptx(
         "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[scale_bits]
@@ -436,22 +392,51 @@ def _store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
         write16(ckv_s + piece(row, chunk, 128, rows), pairs[4 * side : 4 * side + 4])
 
 
-def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
-    """Write what `load_tokens` read as bf16 rows."""
-    ckv_s, kpe_s = ckv.toint(), kpe.toint()
-    fp8_words, scale_words, _ = token_words(dims)
-    for half in range(2):
+def _tokens(words, kv_cache, which, dims, low, high, n, thread, write):
+    """Read a quarter of `dims` of two tokens, 16 bytes of each 64 dims, and their scales, each once `write` has made room for it.
+
+    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
+    """
+    panels, groups = dims // 64, dims // 128
+    for half, ids in enumerate((low, high)):
+        token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
+        inside, scales = valid(token, n), dims // 8 + half * groups
+        base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
+        mine = base + Int64(which * dims + thread % 4 * 16)
+        for panel in range(panels):
+            at = (half * panels + panel) * 4
+            write(half, panel, at, scales + panel // 2)
+            read_where(words, at, 4, mine + panel * 64, inside)
+            # Left alone, ptxas would put all of the loads behind the last arithmetic.
+            cute.arch.sync_warp()
+        read_where(words, scales, groups, base + Int64(SCALES_AT + which * (groups * 4)), inside)
+        cute.arch.sync_warp()
+
+
+def load_tokens(words: cute.Tensor, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
+    """Read latent dims which * dims on of a tile's 656-byte tokens into registers; zeros where an id names no row."""
+    _tokens(words, kv_cache, which, dims, low, high, n, thread, lambda *_: None)
+
+
+def renew_tokens(words: cute.Tensor, target, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
+
+    def write(half, panel, at, scale):
+        four = [Int32(words[at + w]) for w in range(4)]
         row = thread // 4 + 32 * half
-        for group in range(dims // 128):
-            scale = words[fp8_words + group * 2 + half]
-            for panel in (2 * group, 2 * group + 1):
-                four = [words[(panel * 2 + half) * 4 + w] for w in range(4)]
-                _store_sixteen(ckv_s, row, TILE, panel, thread % 4, four, scale)
-    per_row = dims // 64
-    for i in range(dims // 64 // 2):
-        row = thread // per_row + i * (CONSUMERS // per_row)
-        at = fp8_words + scale_words + i * 4
-        write16(kpe_s + piece(row, thread % per_row, per_row * 16, TILE), [words[at + w] for w in range(4)])
+        store_sixteen(target.toint(), row, TILE, panel, thread % 4, four, Int32(words[scale]))
+
+    _tokens(words, kv_cache, which, dims, low, high, n, thread, write)
+
+
+def copy_rope(target, kv_cache, first, columns: cutlass.Constexpr, low, high, n, thread):
+    """Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id names no row."""
+    copy_rows(target, kv_cache, TOKEN_BYTES // 2, ROPE_AT // 2 + first, columns, low, high, n, thread)
+
+
+def land_copies():
+    """Wait for the copies that this thread has started."""
+    cute.arch.inline_ptx("cp.async.wait_all;")
 
 
 HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40
@@ -464,34 +449,13 @@ def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
     inside, first = valid(token, n), at * HALF_WORDS
     base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
     for u in range(HALF_ROPE // 4):
-        four = read16_where(base + Int64(u * 64 + thread % 4 * 16), inside)
-        for w in range(4):
-            words[first + u * 4 + w] = Uint32(four[w])
+        read_where(words, first + u * 4, 4, base + Int64(u * 64 + thread % 4 * 16), inside)
     for u in range(2):
-        four = read16_where(base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside)
-        for w in range(4):
-            words[first + HALF_ROPE + u * 4 + w] = Uint32(four[w])
+        read_where(
+            words, first + HALF_ROPE + u * 4, 4, base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside
+        )
     # The four threads of a token have a scale each and read the others' from their registers.
-    words[first + HALF_SCALES] = Uint32(read4_where(base + Int64(SCALES_AT + thread % 4 * 4), inside))
-
-
-def store_half(words: cute.Tensor, at, ckv, kpe, batch, thread):
-    """Write what `load_half` read as bf16 rows of the tile."""
-    store_token(words, at, ckv, kpe, Int32(batch) * 32 + thread // 4, TILE, thread)
-
-
-def store_token(words: cute.Tensor, at, ckv, kpe, row, rows, thread):
-    """Write a quarter of a token from the registers of place `at` into its row of `rows`."""
-    ckv_s, kpe_s = ckv.toint(), kpe.toint()
-    held = [Int32(words[at * HALF_WORDS + i]) for i in range(HALF_WORDS)]
-    for u in range(2):
-        first = HALF_ROPE + u * 4
-        write16(kpe_s + piece(row, u * 4 + thread % 4, 128, rows), held[first : first + 4])
-    for group in range(4):
-        scale = cute.arch.shuffle_sync(held[HALF_SCALES], thread % 32 // 4 * 4 + group)
-        for panel in (2 * group, 2 * group + 1):
-            four = held[panel * 4 : panel * 4 + 4]
-            _store_sixteen(ckv_s, row, rows, panel, thread % 4, four, scale)
+    read_where(words, first + HALF_SCALES, 1, base + Int64(SCALES_AT + thread % 4 * 4), inside)
 
 
 def normalise(acc, top, peak):

@@ -124,25 +124,32 @@ def copy_rows(
 def load_tokens(
     words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
-    """Read a slice of a tile's 656-byte tokens into registers: its latent and rope dims, in bf16 once unpacked."""
-    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
-    held = words.view(torch.bfloat16)
-    held[:, :dims] = latent[:, which * dims : (which + 1) * dims]
-    held[:, dims:] = rope[:, which * dims // 8 : (which + 1) * dims // 8]
+    """Read latent dims which * dims on of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
+    latent, _ = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    words.view(torch.bfloat16).copy_(latent[:, which * dims : (which + 1) * dims])
 
 
 @leaf
-def store_tokens(words: Any, ckv: Any, kpe: Any, dims: int, thread: Any) -> None:
-    """Write what `load_tokens` read as bf16 rows."""
-    held = words.view(torch.bfloat16)
-    ckv.copy_(held[:, :dims])
-    kpe.copy_(held[:, dims:])
+def renew_tokens(
+    words: Any, target: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
+) -> None:
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
+    target.copy_(words.view(torch.bfloat16))
+    load_tokens.torch(words, kv_cache, which, dims, low, high, n, thread)
 
 
 @leaf
-def move(to: Any, source: Any) -> None:
-    """Copy registers."""
-    to.copy_(source)
+def copy_rope(
+    target: Any, kv_cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
+) -> None:
+    """Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id names no row."""
+    _, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    target.copy_(rope[:, first : first + columns])
+
+
+@leaf
+def land_copies() -> None:
+    """Wait for the copies that this thread has started."""
 
 
 @leaf
