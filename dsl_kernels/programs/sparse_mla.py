@@ -775,7 +775,7 @@ def _gather(m: Recorder) -> None:
                     kv = m.acquire("kv", it)
                     leaf.copy_rope(m, kv.kpe_s, which * rope, rope, tile_low, tile_high)
                     leaf.renew_tokens(m, words, kv.ckv_s, which, dims, low, high)
-                    leaf.land_copies(m)
+                    m.await_copies()
                     m.commit(kv)
                     m.set(it, it + 1)
                 with m.otherwise():

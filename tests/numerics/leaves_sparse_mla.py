@@ -135,13 +135,12 @@ def load_and_renew_tokens(p: Probe, dims: int) -> None:
 
 
 @case(mla.copy_rope, columns=(16, 32, 64))
-@case(mla.land_copies)
-def copy_rope(p: Probe, columns: int = 32) -> None:
+def copy_rope(p: Probe, columns: int) -> None:
     p.threads = 128
     target = p.shared("target", (64, columns), dtype="bfloat16", swizzle=2 * columns, out=True, slot=True)
     low, high = _low_high(p, _ids(p, 40))
-    start = (target, p.operand("kv_cache", _tokens(p, 40)), 0, columns, low, high, p.dim("n", 40), p.thread)
-    _pair(p, mla.copy_rope, start, mla.land_copies, ())
+    p.after = lambda m: m.await_copies()
+    p.call(target, p.operand("kv_cache", _tokens(p, 40)), 0, columns, low, high, p.dim("n", 40), p.thread)
 
 
 def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:

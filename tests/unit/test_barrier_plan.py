@@ -203,11 +203,13 @@ SYNCHRONISATION = re.compile(
     r"mbarrier[\w.:]*|\w*fence\w*|\w*sync_?threads\w*|\w*sync_?warp\w*|bar(?:rier)?\.(?:sync|arrive|cluster)[\w.]*"
     r"|arch\.barrier|\bcluster_(?:arrive|wait)\w*|\w*_elect\b|\belect_\w+|(?:de)?alloc_(?:tmem|barrier)"
     r"|tmem_alloc\w*|griddepcontrol\w*|pdl_\w+|(?:commit|wait)_(?:group|wgmma)|cp_async_(?:wait|commit|barrier)\w*"
+    r"|cp\.async\.(?:wait|commit|mbarrier)\w*"
     r"|acq_rel|(?:ld|st)\.relaxed|named_barrier|tcgen05_(?:before|after|mma_arrive)\w*"
 )
 # What stands elsewhere, and why it is no statement of a text.
 BY_HAND = {
     ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
+    ("device/cutedsl/sparse_mla.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
     ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
     ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
     ("device/cutedsl/sparse_mla_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",

@@ -434,11 +434,6 @@ def copy_rope(target, kv_cache, first, columns: cutlass.Constexpr, low, high, n,
     copy_rows(target, kv_cache, TOKEN_BYTES // 2, ROPE_AT // 2 + first, columns, low, high, n, thread)
 
 
-def land_copies():
-    """Wait for the copies that this thread has started."""
-    cute.arch.inline_ptx("cp.async.wait_all;")
-
-
 HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40
 """Words of half a tile's tokens that a thread holds, and where those of rope and the scales begin."""
 

@@ -148,11 +148,6 @@ def copy_rope(
 
 
 @leaf
-def land_copies() -> None:
-    """Wait for the copies that this thread has started."""
-
-
-@leaf
 def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> None:
     """Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR d."""
     mine = torch.stack([by_thread(scores[:, g : g + 8]) for g in range(0, scores.shape[1], 8)])

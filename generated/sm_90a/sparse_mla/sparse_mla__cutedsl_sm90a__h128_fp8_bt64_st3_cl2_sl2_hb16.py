@@ -263,8 +263,8 @@ def gather(
                     words, ckv_s + it % STAGES * (TILE * DIMS), kv_cache, which, DIMS, now_low, now_high, n,
                     worker
                 )
-                # Wait for the copies that this thread has started.
-                leaf.land_copies()
+                cute.arch.cp_async_commit_group()
+                cute.arch.cp_async_wait_group(0)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_full + it % STAGES)
                 it = it + 1
