@@ -167,7 +167,8 @@ void Exec::packed() {
       u64 r;
       if (ty == TY_u16x2 || ty == TY_s16x2) {
         s64 x = ty == TY_s16x2 ? sign_extend(v[0], 16) : s64(v[0]), y = ty == TY_s16x2 ? sign_extend(v[1], 16) : s64(v[1]);
-        r = low(u64(in.op == OP_add ? x + y : in.op == OP_sub ? x - y : in.op == OP_min ? std::min(x, y) : std::max(x, y)), 16);
+        s64 z = in.op == OP_add ? x + y : in.op == OP_sub ? x - y : in.op == OP_min ? std::min(x, y) : std::max(x, y);
+        r = low(u64(minmax && in.m[3] ? std::max(z, s64(0)) : z), 16);
       } else {
         int et = ty == TY_f32x2 ? TY_f32 : ty == TY_bf16x2 ? TY_bf16 : TY_f16;
         bool ftz = in.m[1], sat = !minmax && in.m[2], relu = in.m[3];
@@ -274,7 +275,7 @@ void Exec::ints() {
           bool less = sgn ? sx(y) < sx(r) : y < r;
           if (less == (in.op == OP_min)) r = y;
         }
-        return r;
+        return in.m[3] && sx(r) < 0 ? u64(0) : r;
       });
       return;
     case OP_band: each([&](u32 l) { return low(a[l] & b[l], n); }); return;
