@@ -211,10 +211,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     shared, registers = Space.SHARED, Space.REGISTER
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = _merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
-    token_words = tuple(
-        Buffer("words", registers, (k.tile, dims // 2), "int32", role="gather", per_thread=dims * 9 // 64, doc="tokens on their way")
-        for _ in range(k.kv == "fp8")
-    )  # fmt: skip
+    words = Buffer("words", registers, (k.tile, dims // 2), "int32", role="gather", per_thread=dims * 9 // 64, doc="tokens on their way")  # fmt: skip
     return Schedule(
         roles=_one_group(),
         buffers=(
@@ -232,7 +229,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Buffer("risen", registers, (4, hb), "float32", role="attend", per_thread=hb // 4),
             *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=hb // 4) for name in ("top", "peak")),
             Buffer("sinks", registers, (hb,), "float32", role="attend", per_thread=hb // 8),
-            *token_words,
+            *((words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
             _ring(k),
