@@ -277,6 +277,30 @@ def _peers(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
             )
 
 
+def _grid(s: Schedule, arch: ArchSpec) -> Iterator[Violation]:
+    through = [pipe.name for pipe in s.pipelines if pipe.fill is Engine.GRID]
+    if through and not s.resident:
+        yield Violation(
+            "GRID_RESIDENCY",
+            f"{', '.join(through)} filled by other CTAs of the grid",
+            "a grid that runs at once",
+            "say in `resident` when CTAs wait for others: the launch then takes all of them, or none",
+        )
+    for pipe in s.pipelines:
+        buffer = s.buffer(pipe.buffers[0]) if pipe.buffers else None
+        if (
+            pipe.fill is Engine.GRID
+            and buffer
+            and (buffer.stage_elements % 4 or DTYPES[buffer.dtype].bytes != 4)
+        ):
+            yield Violation(
+                "GRID_WORDS",
+                f"{pipe.name} carries {buffer.stage_elements} of {buffer.dtype}",
+                "32-bit words in fours",
+                "pad the buffer, or pack its values into words",
+            )
+
+
 RULES: tuple[Rule, ...] = (
     _threads,
     _shared_memory,
@@ -287,6 +311,7 @@ RULES: tuple[Rule, ...] = (
     _alignment,
     _launch,
     _peers,
+    _grid,
 )
 
 

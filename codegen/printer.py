@@ -17,8 +17,8 @@ from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile import threads
-from dsl_kernels.tile.lang import Buffer, Engine, Mma, Role, Schedule, Size, Space, spell
-from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans
+from dsl_kernels.tile.lang import Buffer, Engine, Mma, Pipeline, Role, Schedule, Size, Space, spell
+from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans, words_of
 
 INDENT = "    "
 # As Python binds them: a comparison binds less tightly than `|`, and does not chain.
@@ -207,6 +207,9 @@ class Printer:
             return argument.buffer
         if isinstance(argument, threads.Array):
             return argument.name
+        if isinstance(argument, t.Sender) and argument.slot.pipeline.fill is Engine.GRID:
+            pipe = argument.slot.pipeline
+            return f"{self._words(pipe, 0)}, {self.spelled(words_of(self._schedule, pipe.through)[0])}"
         if isinstance(argument, t.Sender):
             return f"{self._view(argument.view)}, {self._barrier(argument.slot, 'full')}"
         return self.value(argument)
@@ -429,6 +432,9 @@ class Printer:
     def _awaitproducts(self, s: t.AwaitProducts) -> Iterator[str]:
         yield from self._products_done(s.pending)
 
+    def _awaitcopies(self, s: t.AwaitCopies) -> Iterator[str]:
+        yield from self._spell("wait_copies")
+
     def _products_done(self, pending: int) -> Iterator[str]:
         done = self._in_flight if pending == 0 else self._in_flight[:-pending]
         accs = [self._facts(view) for view in {view.buffer: view for view in done}.values()]
@@ -553,6 +559,12 @@ class Printer:
         yield "# Tensor memory goes back only when no role can touch it any more."
         yield from self._spell("tear_down", schedule=self._schedule)
 
+    def _words(self, pipe: Pipeline, cta: t.Value) -> str:
+        """Where the words begin that CTAs of the grid send to one of them."""
+        total, first = words_of(self._schedule, pipe.through)
+        place = _sum(cta * total if isinstance(cta, t.Expr) else cta * int(total), first[pipe.name])
+        return f"{pipe.through} + {self.value(place, 4)}" if not _is_zero(place) else pipe.through
+
     def _barrier(self, slot: t.Slot, side: str) -> str:
         return self._phrase(
             "barrier", name=f"{slot.pipeline.name}_{side}", slot=self._ring(slot.use, slot.pipeline.stages)
@@ -584,8 +596,14 @@ class Printer:
             "empty_parity": f"({phase} & 1) ^ 1", "elect": Action.ELECT in actions,
             "lone_warp": (self._role.active or self._role.warps) == 1 if self._role else True,
             "name": pipe.name, "slot": self._ring(s.slot.use, pipe.stages), "multicast": pipe.multicast, "ctas": self._schedule.cluster_ctas,
-            "tx": self.value(s.bytes if s.bytes is not None else plan.full.tx_bytes),
+            "tx": self.value(s.bytes if s.bytes is not None else plan.full.tx_bytes if plan.full else 0),
         }  # fmt: skip
+        if Action.WAIT_WORDS in actions and s.at is not None:
+            buffer = self._schedule.buffer(pipe.buffers[0])
+            values |= {
+                "buffer": buffer.name, "words": self._words(pipe, s.at), "count": self.spelled(buffer.stage_elements),
+                "role_threads": self.spelled(self._schedule.role(role).threads), **self._named(pipe.meets),
+            }  # fmt: skip
         for action in actions:
             if action is Action.WAIT_WGMMA:
                 yield from self._products_done(s.pending)
@@ -618,9 +636,13 @@ def _where(parameters: tuple[threads.Formal | None, ...], positions: tuple[int, 
 
 def _sum(a: t.Value, b: t.Value) -> t.Value:
     """a + b, without zeros."""
-    if not isinstance(a, t.Expr) and a == 0:
+    if _is_zero(a):
         return b
-    return a if not isinstance(b, t.Expr) and b == 0 else a + b
+    return a if _is_zero(b) else a + b
+
+
+def _is_zero(value: t.Value) -> bool:
+    return not isinstance(value, t.Expr) and value == 0
 
 
 def _divided(value: t.Value, by: int) -> t.Value:

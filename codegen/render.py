@@ -126,6 +126,8 @@ def context(instance: Instance, schedule: Schedule) -> dict[str, Any]:
         "threads": int(schedule.threads),
         "grid": schedule.grid,
         "cluster": tuple(map(int, schedule.cluster)),
+        "resident": schedule.resident,
+        "through_grid": any(pipe.through for pipe in schedule.pipelines),
         "tmem_columns": int(schedule.tmem_allocation()),
     }
 

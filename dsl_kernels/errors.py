@@ -137,6 +137,12 @@ class LaunchError(DslKernelError, RuntimeError):
     default_code = "LAUNCH"
 
 
+class ResidencyError(LaunchError):
+    """CTAs that wait for one another are more than run at once where they were launched."""
+
+    default_code = "LAUNCH_RESIDENCY"
+
+
 class WrongResultError(DslKernelError, RuntimeError):
     """A variant whose outputs differ from the reference by more than the problem's tolerances."""
 

@@ -269,7 +269,7 @@ def between(
     A point's times are compared with each other only, as sessions differ: what counts is by how much the model misjudges
     a variant against the others there. That is carried over with the inverse square of the distance, against the
     weight of a correction of none, so that far from all points the model decides. Where the points enclose the call,
-    a variant stands against the others no better and no worse than at any of them.
+    a variant stands against the others no better than at any of them, and no worse where all of them timed it.
     """
     timed = [name for name in predicted if any(name in point.entry["us"] for point in points)]
     model = {name: predicted[name] for name in timed}
@@ -298,7 +298,8 @@ def between(
     if inside:
         centre = _mean({name: math.log(us) for name, us in model.items() if us}, shared or logs)
         logs = {
-            name: centre + min(max(us - centre, min(lead[name])), max(lead[name]))
+            name: centre
+            + min(max(us - centre, min(lead[name])), max(lead[name]) if name in shared else math.inf)
             for name, us in logs.items()
         }
     return {name: math.exp(us + level / spread) for name, us in logs.items()}

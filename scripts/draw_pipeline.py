@@ -33,6 +33,7 @@ COLOURS = {
     Engine.BULK: "#0a69da",
     Engine.CP_ASYNC: "#0a69da",
     Engine.PEERS: "#0a69da",
+    Engine.GRID: "#0a69da",
     Engine.THREADS: "#b35900",
     Engine.WGMMA: "#7a3fc4",
     Engine.TCGEN05: "#7a3fc4",
@@ -249,8 +250,11 @@ def _row(d: Drawing, schedule: Schedule, item: PipelinePlan, x_of: dict[str, flo
     held = "; ".join(_buffer(schedule, name) for name in pipe.buffers) or "no buffer"
     d.text(middle, y + 10, f"{pipe.name}: {held}", size=11.5, bold=True)
     _ring(d, middle, y + 17, pipe.stages, colour)
-    tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
-    d.text(middle, y + 44, f"full x{item.full.count}{tx}: {in_words(item.commit)}", size=10.5, fill=colour)
+    if item.full is not None:
+        tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
+        d.text(
+            middle, y + 44, f"full x{item.full.count}{tx}: {in_words(item.commit)}", size=10.5, fill=colour
+        )
     for reader in pipe.readers:
         end = ends[reader.role]
         side = 1 if end > start else -1

@@ -193,7 +193,9 @@ def barriers() -> str:
                 name,
                 f"{pipe.producer}, {pipe.fill.value}",
                 pipe.stages,
-                f"{item.full.count}: {in_words(item.commit)}",
+                f"{item.full.count}: {in_words(item.commit)}"
+                if item.full
+                else f"none, words through {pipe.through}",
                 waits,
                 empty,
             )

@@ -113,7 +113,8 @@ def compile_module(path: str | Path, arch: str, out_dir: str | Path, *, lineinfo
         block=(launch.block, 1, 1),
         cluster=launch.cluster,
         dynamic_smem=smem,
-        cooperative=False,
+        cooperative=bool(launch.resident),
+        resident=launch.resident,
         # A kernel that waits for the grid before it may start while that one drains.
         programmatic_launch="griddepcontrol.wait" in ptx,
         tensor_maps=launch.tensor_maps,

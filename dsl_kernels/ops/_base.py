@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from .. import env, executors, problems, programs, registry
 from ..arch import get_arch
-from ..errors import LaunchError
+from ..errors import LaunchError, ResidencyError
 from ..problems.base import OperandSpec, bind_dims, check_values
 from ._operands import identity, on_cpu, refusal, require_apart, require_names, require_operands
 from .workspace import (
@@ -39,6 +39,7 @@ class _Prepared:
     """What the first call of a shape worked out.
 
     Attributes:
+        sms: SMs that the launch was sized for.
         fixed: scalars of the launch, and constants for inputs that the caller left out.
         outputs: templates of the outputs that the caller left out: memory of their shape without any of its own.
         apart: addresses of operands whose outputs overlap nothing.
@@ -47,6 +48,7 @@ class _Prepared:
     launch: executors.Launcher
     dims: dict[str, int]
     workspace: Buffers | None
+    sms: int
     fixed: dict[str, Any]
     outputs: tuple[tuple[str, torch.Tensor], ...]
     selection: registry.Selection
@@ -54,6 +56,8 @@ class _Prepared:
 
 
 _prepared: dict[tuple[Any, ...], _Prepared] = {}
+# How many SMs to size a call's launch for, by its key and stream, where the stream has fewer than the GPU.
+_fewer_sms: dict[tuple[Any, int], int] = {}
 _launchers: dict[tuple[str, str, int | None], executors.Launcher] = {}
 _loading: dict[tuple[str, str, int | None], threading.Lock] = {}
 _constants: dict[tuple[Any, ...], torch.Tensor] = {}
@@ -62,6 +66,7 @@ _constants: dict[tuple[Any, ...], torch.Tensor] = {}
 def clear() -> None:
     """Forget prepared launches (after the generated set or a tuned table changed)."""
     _prepared.clear()
+    _fewer_sms.clear()
     _launchers.clear()
     registry.clear()
 
@@ -127,7 +132,7 @@ def run(
     try:
         facts, device, places = identity(op, form)(operands)
         watched = _environment()
-        key = (
+        key: tuple[Any, ...] = (
             facts, executor, variant, arch, watched, None if static is None else tuple(static.values()),
             None if launch is None else tuple(launch.items()),
         )  # fmt: skip
@@ -135,10 +140,15 @@ def run(
     except Exception as error:
         raise refusal(op, form, operands, executor, variant, arch, error) from None
     on_gpu = device.type == "cuda"
+    stream = torch._C._cuda_getCurrentRawStream(device.index) if on_gpu else 0
+    sms = 0
+    if _fewer_sms and (sms := _fewer_sms.get((key, stream), 0)):
+        key = (*key, sms)
+        known = _prepared.get(key)
     first = known is None or not (on_gpu or on_cpu(operands))
     if known is None or first:
         prepared = _prepare(
-            op, form, operands, static or {}, executor, variant, arch, device, dict(launch or {})
+            op, form, operands, static or {}, executor, variant, arch, device, dict(launch or {}), sms
         )
     else:
         prepared = known
@@ -156,7 +166,6 @@ def run(
     if not on_gpu or (watched[0] is not None and env.CHECK_VALUES.get()):
         specs, all_of_them = problems.get(op).operands(form), env.CHECK_VALUES.get()
         check_values(specs, operands, prepared.dims, only_undefined=not all_of_them)
-    stream = torch._C._cuda_getCurrentRawStream(device.index) if on_gpu else 0
     if prepared.workspace is None:
         if first:
             _finish(key, prepared, operands, device)
@@ -169,6 +178,15 @@ def run(
             _finish(key, prepared, operands, device)
         try:
             prepared.launch(operands, prepared.dims, stream)
+        except ResidencyError:
+            if launch or prepared.sms == 1:
+                raise
+            if len(_fewer_sms) >= PREPARED_LIMIT:
+                _fewer_sms.clear()
+            _fewer_sms[key[:-1] if sms else key, stream] = prepared.sms // 2
+            # Their sizes would be taken for the caller's.
+            operands.update(dict.fromkeys((*prepared.fixed, *(name for name, *_ in prepared.workspace.each))))
+            return run(op, form, operands, executor, variant, arch, workspace, static)
         except BaseException:
             scratch.interrupted(prepared.workspace)
             raise
@@ -188,6 +206,7 @@ def _prepare(
     arch: str | None,
     device: torch.device,
     launch: dict[str, int],
+    sms: int,
 ) -> _Prepared:
     specs = problems.get(op).operands(form)
     require_operands(specs, operands)
@@ -198,6 +217,8 @@ def _prepare(
         call = registry.Call.on(executors.gpu_at_hand(device.index), op, form, {**dims, **launch})
     else:
         call = registry.Call(op, form, get_arch(arch or DEFAULT_CPU_ARCH).name, {**dims, **launch})
+    if sms:
+        call = replace(call, sms=sms)
     selection = registry.select(call, variant)
     dims = {**dims, **selection.launch, **launch}
     program, knobs = programs.get(op), selection.variant.knobs
@@ -221,7 +242,7 @@ def _prepare(
     }
     fixed |= {s.name: _constant(s, _extents(s, dims), device) for s in missing if s.kind == "in"}
     workspace = Buffers(device, buffers) if buffers else None
-    return _Prepared(launcher, dims, workspace, fixed, outputs, selection)
+    return _Prepared(launcher, dims, workspace, call.row.sms, fixed, outputs, selection)
 
 
 def _finish(

@@ -15,8 +15,8 @@ import torch
 from ..errors import ArgumentTypeError, InvalidArgumentError, LaunchError
 from ..runtime.launch import capture_id
 
-# Counters that captures share out, in elements: 4 MiB.
-SLAB = 1 << 20
+# Words that captures share out, in elements: 16 MiB. Attention whose CTAs send one another parts takes up to 5 MiB of them.
+SLAB = 1 << 22
 # Shapes whose launches stay prepared; prompts of every length would otherwise add up for as long as the process lives.
 PREPARED_LIMIT = 4096
 
@@ -44,8 +44,9 @@ class Workspace:
     its launches is, and a launch on another stream than the one before waits for that stream. Graphs that may overlap
     in time need a workspace each, and so do a graph and other work beside it: a replay waits for nothing.
 
-    A launch captured in a CUDA graph keeps using the addresses it saw, so once a capture has used the workspace,
-    buffers that are replaced by larger ones stay alive; before, they are given back. Without a workspace, ops keep
+    A launch captured in a CUDA graph keeps using the addresses it saw: keep the workspace for as long as such a graph,
+    as its memory goes back with it. Once a capture has used it, buffers that are replaced by larger ones stay alive;
+    before, they are given back. Without a workspace, ops keep
     their own per thread, device and stream, and take what a capture needs from the graph's own pool, its counters from
     memory that is set aside.
 

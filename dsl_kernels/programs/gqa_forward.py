@@ -684,11 +684,11 @@ def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
 
 
 # (dim, tile, stages, order, cluster, groups, lazy) of the committed set: the fastest of full and of causal calls, one for
-# heads of 64 elements, and the plain softmax to compare with.
+# heads of 64 elements, and the plain softmax to compare with; and the fastest of head counts that do not pair.
 COMMITTED = (
-    (128, 80, 2, 0, 2, 3, 2), (128, 160, 2, 1, 2, 2, 2), (128, 128, 2, 0, 1, 2, 2), (64, 128, 4, 1, 1, 2, 2), (128, 160, 2, 1, 2, 2, 0),
+    (128, 80, 2, 0, 2, 3, 2), (128, 160, 2, 1, 2, 2, 2), (64, 128, 4, 1, 1, 2, 2), (128, 160, 2, 1, 2, 2, 0),
 )  # fmt: skip
-
+COMMITTED_ALONE = {"fp16": (128, 128, 2, 0, 1, 2, 2), "bf16": (128, 160, 2, 1, 1, 2, 2)}
 
 # (dim, tile, stages, cluster, lazy) of that on Blackwell; only head counts that do not pair need a CTA to copy alone.
 COMMITTED_BLACKWELL = ((128, 64, 3, 2, 2), (128, 64, 3, 1, 2), (64, 64, 4, 1, 2))
@@ -703,7 +703,7 @@ def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     if _measures(vars(k)) is not None:
         return False
     chosen = (k.dim, k.tile, k.stages, k.order, k.cluster, k.groups, k.lazy)
-    return level > 0 or chosen in COMMITTED
+    return level > 0 or chosen in (*COMMITTED, COMMITTED_ALONE[k.dtype])
 
 
 PROGRAM = TileProgram(

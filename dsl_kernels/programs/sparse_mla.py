@@ -4,8 +4,9 @@
 
 A CTA owns one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits, ...).
 Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory: the
-last to arrive merges them, so the operation is one launch. With 64 heads on M (Hopper) the products are the other way
-round, and a CTA takes consecutive tiles, of one query or of several.
+last to arrive merges them, or where CTAs share out the dims of a row each merges a share, so the operation is one
+launch. With 64 heads on M (Hopper) the products are the other way round, and a CTA takes consecutive tiles, of one query
+or of several.
 """
 
 from __future__ import annotations
@@ -54,28 +55,17 @@ CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
     "bf16": {8: (1, 2, 16), 16: (1, 2, 8, 16), 32: (1, 2, 16), 64: (1, 2, 16), 128: (1, 2, 8)},
     "fp8": {8: (2, 16), 16: (1, 2, 16), 32: (2, 16), 64: (2, 16), 128: (1, 2, 8)},
 }
-# (block, slices, cluster, stages) of the committed Hopper variants whose CTAs share out the dims.
-SLICED: dict[str, dict[int, tuple[tuple[int, int, int, int], ...]]] = {
-    "bf16": {
-        8: ((0, 2, 8, 2), (0, 2, 2, 2)),
-        16: ((0, 2, 16, 2), (0, 2, 2, 2)),
-        32: ((0, 2, 16, 2), (16, 2, 16, 2)),
-        64: ((16, 2, 16, 2),),
-        128: ((16, 2, 16, 2),),
-    },
-    "fp8": {
-        8: ((0, 2, 8, 2), (0, 2, 2, 2)),
-        16: ((0, 2, 16, 2), (0, 2, 2, 2)),
-        32: ((16, 2, 16, 2),),
-        64: ((16, 2, 16, 2),),
-        128: ((16, 2, 16, 2),),
-    },
+# (block, stages) of the committed Hopper variants whose CTAs share out the dims: two stages let an SM hold two CTAs.
+SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
+    "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
+    "fp8": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
 }  # fmt: skip
 # Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
-# What a query costs a CTA beside its units, and what merging a part of one costs at least, in units (docs/performance.md).
-SEGMENT_UNITS, MERGE_UNITS = 3.5, 0.5
+# What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
+# then, and what merging a part costs at least, in units (docs/performance.md).
+SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 0.5
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 
@@ -153,8 +143,13 @@ def _row_map(operand: str, columns: int) -> TensorMap:
 
 
 def _sliced_ctas_per_sm(k: SimpleNamespace) -> int:
-    """Pairs of small tiles are made for large batches: two CTAs an SM hide each other's exchange."""
-    return 2 if k.cluster == k.slices and (k.block or head_block(k.heads)) <= 16 else 1
+    """Two CTAs of small tiles hide each other's exchange."""
+    return 2 if k.stages == 2 and (k.block or head_block(k.heads)) <= 16 else 1
+
+
+def _merged_rows(k: SimpleNamespace) -> int:
+    """Rows of 16 dims by 8 heads that a slice of O has: what CTAs send one another, and into how many shares it falls apart."""
+    return LATENT_DIM // k.slices * (k.block or head_block(k.heads)) // 128
 
 
 def _products(tile: int, hb: int, dims: int, rope: int, shared_out: str = "m") -> tuple[Mma, ...]:
@@ -212,31 +207,11 @@ def _ring(k: SimpleNamespace) -> Pipeline:
 def _sliced(k: SimpleNamespace) -> Schedule:
     """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
     hb, slices = k.block or head_block(k.heads), k.slices
-    parts = Size(k.cluster // slices, "PARTS")
     dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
     shared, registers = Space.SHARED, Space.REGISTER
-    # A thread's share of O: quads of two dims by two heads, and the lse of the two heads.
-    quads = Size(dims // 64 * (hb // 8), "QUADS")
-    own = Size(quads // parts, "OWN_QUADS")
-    token_words = tuple(
-        Buffer(
-            name,
-            registers,
-            (k.tile, (dims + rope) // 2),
-            "int32",
-            role="gather",
-            per_thread=dims * 11 // 64,
-            doc=doc,
-        )
-        for name, doc in (("words", "tokens on their way"), ("held", "tokens of the tile before"))
-        if k.kv == "fp8"
-    )
-    merge_buffers = (
-        Buffer("o_s", shared, (quads, 128, 6), "float32", doc="normalised parts of O and their lse"),
-    )
-    merge_pipes = (
-        Pipeline("o", ("o_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), rounds="once"),
-    )
+    # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
+    fits = _merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
+    words = Buffer("words", registers, (k.tile, dims // 2), "int32", role="gather", per_thread=dims * 9 // 64, doc="tokens on their way")  # fmt: skip
     return Schedule(
         roles=_one_group(),
         buffers=(
@@ -246,23 +221,23 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=2 * rope),
             Buffer("p_s", shared, (k.tile, hb) if hb > 8 else (hb, k.tile), "bfloat16", swizzle=min(128, 2 * hb) if hb > 8 else 128),
             Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
-            *(merge_buffers if parts > 1 else ()),
+            Buffer("o_s", shared, (_merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None, doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
             Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
-            Buffer("last_s", shared, (1,), "int32"),
             Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
             Buffer("acc", registers, (dims, hb), "float32", role="attend"),
             Buffer("sums", registers, (4, hb), "float32", role="attend", per_thread=hb // 4, doc="of each warp's tokens"),
             Buffer("risen", registers, (4, hb), "float32", role="attend", per_thread=hb // 4),
             *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=hb // 4) for name in ("top", "peak")),
-            Buffer("quads", registers, (own, 64, 8), "float32", role="attend", per_thread=4 * own),
-            Buffer("lses", registers, (own, 8), "float32", role="attend", per_thread=2 * own),
-            Buffer("sinks", registers, (hb,), "float32", role="attend", per_thread=2 * min(own, hb // 8)),
-            *token_words,
+            Buffer("sinks", registers, (hb,), "float32", role="attend", per_thread=hb // 8),
+            *((words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
             _ring(k),
             Pipeline("x", ("x_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), 2, doc="partial scores"),
-            *(merge_pipes if parts > 1 else ()),
+            Pipeline(
+                "o", ("o_s",), "attend", Engine.GRID, (Reader("attend", Engine.THREADS),), rounds="once", through="arrivals", meets="attend",
+                doc="parts of O",
+            ),
         ),
         mmas=_products(k.tile, hb, dims, rope),
         grid=(f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
@@ -270,8 +245,9 @@ def _sliced(k: SimpleNamespace) -> Schedule:
         cluster=(1, k.cluster, 1),
         group=(1,),
         named_barriers={"attend": ("attend",)},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope, "parts": parts, "own": own},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope},
         ctas_per_sm=_sliced_ctas_per_sm(k),
+        resident=f"splits // {k.cluster} - 1",
     )  # fmt: skip
 
 
@@ -787,18 +763,22 @@ def _gather(m: Recorder) -> None:
                 m.commit(kv)
                 m.set(it, it + 1)
     else:
-        m.comment("A tile waits in registers while the next one is read.")
-        words, held, holds = m.buffer("words"), m.buffer("held"), m.var("holds", False, "bool")
+        m.comment("As the words of a tile are written, those of the next one take their place.")
+        words, holds = m.buffer("words"), m.var("holds", False, "bool")
+        tile_low, tile_high = m.var("tile_low"), m.var("tile_high")
         for turn in _live_tiles(m, more=1):
             with m.when(live | turn.equals(name("turns"))):
-                with m.when(live):
-                    leaf.load_tokens(m, words, which, dims, low, high)
                 with m.when(holds):
                     kv = m.acquire("kv", it)
-                    leaf.store_tokens(m, held, kv.ckv_s, kv.kpe_s, dims, m.thread)
+                    leaf.copy_rope(m, kv.kpe_s, which * rope, rope, tile_low, tile_high)
+                    leaf.renew_tokens(m, words, kv.ckv_s, which, dims, low, high)
+                    m.await_copies()
                     m.commit(kv)
                     m.set(it, it + 1)
-                leaf.move(m, held, words)
+                with m.otherwise():
+                    leaf.load_tokens(m, words, which, dims, low, high)
+                m.set(tile_low, low)
+                m.set(tile_high, high)
                 m.set(holds, live)
     if m.k.cluster > 1:
         if slices == 1:
@@ -979,16 +959,11 @@ def _total(m: Recorder) -> None:
 def _attend(m: Recorder) -> None:
     """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
     k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
-    hb, dims, rope, slices, thread = c.head_block, c.dims, c.rope, k.slices, m.thread
-    scores, acc, sums, top, peak, quads, lses, sinks = (
-        m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak", "quads", "lses", "sinks")
-    )
+    hb, dims, rope, slices = c.head_block, c.dims, c.rope, k.slices
+    scores, acc, sums, top, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak"))
     which, rank, low, high = name("which"), m.block(1), name("in_low"), name("in_high")
-    share = m.let("share", rank // slices * c.own)
-    if c.parts > 1:
-        parts = m.slot("o", 0)
-        m.commit(parts)
-    leaf.load_sinks(m, sinks, walk.head0, hb, share)
+    part, parts = walk.split, walk.splits
+    leaf.load_sinks(m, m.buffer("sinks"), walk.head0)
     leaf.load_queries(
         m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, hb, LATENT_DIM, which * dims, dims
     )
@@ -1017,22 +992,17 @@ def _attend(m: Recorder) -> None:
             m.release(kv)
             m.set(it, it + 1)
     _total(m)
-    if c.parts > 1:
-        m.comment("The CTAs that hold this slice trade quads of O, so that each merges its share of them.")
-        leaf.send_parts(m, acc, top, m.sender(parts.o_s, parts), rank, slices, c.parts, hb, thread)
-        m.wait("o", 0)
-        leaf.merge_sent(m, quads, lses, parts.o_s, c.parts)
-    else:
-        leaf.unmerged(m, quads, lses, acc, top, hb)
-    clusters = m.let("clusters", m.dim("splits") // k.cluster)
-    last = m.var("last", True, "bool")
-    with m.when(clusters > 1):
-        leaf.leave_part(m, quads, lses, walk.row, m.block(2) * k.cluster + rank, walk.head0, share, hb)
-        m.take_ticket(last, "last_s", "arrivals", m.block(0) * k.cluster + rank, clusters, "attend")
-    with m.when(last):
-        with m.when(clusters > 1):
-            leaf.merge_parts(m, quads, lses, walk.row, rank, k.cluster, clusters, walk.head0, share, hb)
-        leaf.store_result(m, quads, lses, sinks, walk.row, walk.head0, share, which, dims, hb)
+    rows, first = m.slot("o", 0), m.let("first", m.block(0) * parts * slices + which)
+    with m.when(parts > 1):
+        m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
+        leaf.send_parts(m, acc, top, m.sender(rows.o_s, rows), first, slices, part, parts)
+        m.wait("o", 0, at=first + part * slices)
+    with m.otherwise():
+        leaf.keep_parts(m, m.buffer("o_s"), acc, top)
+        m.meet("attend")
+    leaf.merge_parts(
+        m, m.buffer("o_s"), m.buffer("sinks"), walk.row, walk.head0, part, parts, which, dims, hb
+    )
 
 
 def _attend_half(m: Recorder, side: int) -> None:
@@ -1456,9 +1426,9 @@ def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) ->
     """Bytes that the end of a CTA writes: partials in float32 with their lse where splits meet, then its share of the row."""
     hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
     if slices > 1:
-        own = schedule.constants["own"]
-        partial = own * 8 * (64 + 1) * 4 if dims["splits"] > k.cluster else 0
-        return partial + own * 8 * 64 * 2 + min(own, hb // 8) * 8 * 4
+        rows, parts = _merged_rows(k), dims["splits"] // slices
+        sent = rows * (128 + hb) * 4 if parts > 1 else 0
+        return sent + rows // parts * 128 * 2 + hb * 4
     partial = hb * (LATENT_DIM + 1) * 4 if dims["splits"] > 1 else 0
     return partial + hb * (LATENT_DIM // k.cluster) * 2 + hb * 4
 
@@ -1469,12 +1439,9 @@ def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
         return k.stages == 2 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
     if k.block == 64:
         return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64
-    hb, parts = k.block or head_block(k.heads), k.cluster // k.slices
-    if k.slices == 1 or k.cluster % k.slices or hb > k.heads or k.block == k.heads:
+    if k.slices == 1 or k.cluster != k.slices or k.block >= k.heads:
         return False
-    if LATENT_DIM // k.slices // 64 * (hb // 8) % parts:
-        return False
-    return level > 0 or (k.block, k.slices, k.cluster, k.stages) in SLICED[k.kv][k.heads]
+    return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
@@ -1516,19 +1483,37 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     most = max(cluster, call["topk"] // knobs["tile"] * knobs.get("slices", 1))
     if splits > most:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
+    k = SimpleNamespace(**knobs)
+    if getattr(k, "slices", 1) > 1 and splits > cluster:
+        if _merged_rows(k) % (splits // cluster):
+            return f"splits = {splits} in clusters of {cluster} share out no {_merged_rows(k)} rows evenly"
+        ctas, slots = _blocks(k, call) * splits, call["sms"] * _sliced_ctas_per_sm(k)
+        if ctas > slots:
+            return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
     return None
+
+
+def _blocks(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Pairs of a query and a block of heads."""
+    return dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads)))
 
 
 def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
     """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
     cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
-    blocks = max(1, dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads))))
+    blocks = max(1, _blocks(k, dims))
     tiles = max(1, dims["topk"] // k.tile) * slices
     if getattr(k, "block", 0) == 64:
         pairs = k.kv == "bf16"
         units = -(-tiles // 2) if pairs else tiles
         return _shares(max(1, dims["t"]), k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
     slots = gpu.sms * (_sliced_ctas_per_sm(k) if slices > 1 else 1)
+    if slices > 1:
+        # Parts of a query meet at once: all CTAs must run at once, or each query has one.
+        parts = max(1, min(tiles // slices, slots // (blocks * slices), _merged_rows(k)))
+        splits = dims.get("splits") or slices << (parts.bit_length() - 1)
+        words = _merged_rows(k) * (128 + (k.block or head_block(k.heads)))
+        return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
     clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
     if not gpu.arch.tmem_columns:
         clusters = max(1, min(clusters, int(slots * RESIDENT[cluster]) // (blocks * cluster)))
@@ -1560,8 +1545,9 @@ def _shares(
         ctas = -(-t * units // share)
         share = -(-t * units // ctas)
         parts = 1 if share % units == 0 else (units - 2) // share + 2
-        segments = -(-share // units) + (parts > 1)
-        return share + SEGMENT_UNITS * segments + merging(parts, 2 * ctas), ctas, parts
+        more = -(-share // units) + (parts > 1) - 1
+        each = NEXT_UNITS if walk and share < units else SEGMENT_UNITS
+        return share + SEGMENT_UNITS + more * each + merging(parts, 2 * ctas), ctas, parts
 
     if splits is not None:
         found = [even(splits)]
@@ -1574,11 +1560,16 @@ def _shares(
 
 
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
-    """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster."""
+    """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster.
+
+    Where slices send one another their parts, every CTA merges a share: a store and a load, however many parts there are.
+    """
     cluster = getattr(k, "cluster", 1)
     partials = dims["splits"] // cluster
     bytes_each = head_block(k.heads) * LATENT_DIM * 4 / cluster
-    merge = 1.0 + partials * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms) if partials > 1 else 0.0
+    merge = 1.0 if partials > 1 else 0.0
+    if partials > 1 and getattr(k, "slices", 1) == 1:
+        merge += partials * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if not gpu.arch.tmem_columns:
         ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
@@ -1586,6 +1577,15 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - waves
         # Of each wave, as all else here.
         merge += 8.0 * late / waves
+        if getattr(k, "slices", 1) > 1:
+            # Measured: two stages and two CTAs an SM win where blocks of heads fill the SMs with CTAs that want the same
+            # rows, three stages and one elsewhere.
+            all_ctas = _blocks(k, dims) * dims["splits"]
+            shared = _blocks(k, dims) > dims["t"] and all_ctas > gpu.sms
+            merge += 0.5 if shared != (k.stages == 2) else 0.0
+            if _sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
+                # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
+                merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 

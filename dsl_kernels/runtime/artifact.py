@@ -122,7 +122,7 @@ class Launch:
 
     For DSLs whose host code cannot be read back: the module carries this record, and its backend turns it into an
     `Artifact`. `grid` holds expressions over dims and scalars; `block` is the number of threads, `smem` the bytes of shared
-    memory that a CTA asks for even where it uses fewer.
+    memory that a CTA asks for even where it uses fewer. Where the expression `resident` is not zero, all CTAs run at once.
     """
 
     operands: tuple[Operand, ...]
@@ -131,6 +131,7 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     tensor_maps: tuple[TensorMap, ...] = ()
     smem: int = 0
+    resident: str = ""
 
     @property
     def dims(self) -> dict[str, tuple[str, str, int]]:
@@ -166,7 +167,11 @@ class Resources:
 
 @dataclass(frozen=True)
 class Artifact:
-    """Everything an executor must know to launch one compiled variant."""
+    """Everything an executor must know to launch one compiled variant.
+
+    A `cooperative` launch has all its CTAs run at once or is refused; with `resident`, an expression over dims and scalars,
+    only where that is not zero.
+    """
 
     variant: str
     backend: str
@@ -187,6 +192,7 @@ class Artifact:
     toolchain: Mapping[str, str]
     files: Mapping[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
+    resident: str = ""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -336,7 +342,7 @@ def _check(a: Artifact) -> None:
         "dynamic shared memory in bytes",
         a.dynamic_smem,
     )
-    for text in a.grid:
+    for text in (*a.grid, *((a.resident,) if a.resident else ())):
         require(names_in(text) <= values, f"a grid over {sorted(values)}", text)
     for tmap in a.tensor_maps:
         require(tmap.operand in tensors, f"an operand for tensor map {tmap.name}", tmap.operand)

@@ -20,13 +20,21 @@ from typing import Any
 from dsl_kernels.arch import get_arch
 from dsl_kernels.arguments import checked
 from dsl_kernels.dtypes import DTYPES
-from dsl_kernels.errors import ArgumentTypeError, ExecutorUnavailableError, InvalidArgumentError, LaunchError
+from dsl_kernels.errors import (
+    ArgumentTypeError,
+    ExecutorUnavailableError,
+    InvalidArgumentError,
+    LaunchError,
+    ResidencyError,
+)
 from dsl_kernels.expr import SCOPE, compile_expressions, names_in_all, tuple_text
 
 from .artifact import SCALAR_FORMATS, Artifact, Operand, TensorMap, read
 
 # gridDimX/Y/Z, blockDimX/Y/Z, sharedMemBytes and hStream at the start of CUlaunchConfig.
 _CONFIG_HEAD = struct.Struct("<7I4xQ")
+# Behind them and the address of the attributes: how many there are.
+_COUNT_AT = 48
 _TENSOR_MAP_BYTES = 128
 _TENSOR_MAP_LIMIT = 4096
 _PORTABLE_CLUSTER = 8
@@ -307,11 +315,14 @@ class LoadedKernel:
     def _refused(self, result: Any, slot: _Slot) -> LaunchError:
         a = self.artifact
         grid = _CONFIG_HEAD.unpack_from(slot.config_head)[:3]
-        return LaunchError(
+        crowded = result.name == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
+        return (ResidencyError if crowded else LaunchError)(
             self.name,
             expected="the driver to accept the launch",
             got=f"{_driver().describe(result)} for grid {grid}, block {a.block}, cluster {a.cluster}, {a.dynamic_smem} B dynamic shared memory",
-            fix="check grid limits (y and z: 65535), the stream's device, and earlier asynchronous errors",
+            fix="pass fewer splits: these CTAs wait for one another, so all must run at once on the stream's SMs"
+            if crowded
+            else "check grid limits (y and z: 65535), the stream's device, and earlier asynchronous errors",
         )
 
 
@@ -325,7 +336,7 @@ class _Slot:
         attributes = _attributes(artifact, api)
         self.config.attrs = attributes
         self.config.numAttrs = len(attributes)
-        self.config_head = (ctypes.c_char * _CONFIG_HEAD.size).from_address(int(self.config.getPtr()))
+        self.config_head = (ctypes.c_char * (_COUNT_AT + 4)).from_address(int(self.config.getPtr()))
         self.arguments = ctypes.create_string_buffer(max(size, 8))
         self.pointers = (ctypes.c_void_p * max(len(artifact.params), 1))()
         self.parameters = ctypes.addressof(self.pointers)
@@ -361,12 +372,17 @@ def _attributes(artifact: Artifact, api: Any) -> list[Any]:
     kinds = api.CUlaunchAttributeID
     if artifact.cluster != (1, 1, 1):
         add(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, cluster)
-    if artifact.cooperative:
-        add(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, lambda value: setattr(value, "cooperative", 1))
     if artifact.programmatic_launch:
         kind = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         add(kind, lambda value: setattr(value, "programmaticStreamSerializationAllowed", 1))
+    if artifact.cooperative:
+        add(kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, lambda value: setattr(value, "cooperative", 1))
     return attributes
+
+
+def _attribute_count(artifact: Artifact) -> int:
+    """How many attributes a launch has at most."""
+    return (artifact.cluster != (1, 1, 1)) + artifact.programmatic_launch + artifact.cooperative
 
 
 def _binders(
@@ -389,7 +405,8 @@ def _binders(
             )
     sources = [p.source for p in artifact.params if p.kind in SCALAR_FORMATS]
     sizes = [text for m in artifact.tensor_maps for text in (*m.global_dims, *m.global_strides)]
-    used = names_in_all((*sources, *sizes, *artifact.grid))
+    resident = [artifact.resident] if artifact.cooperative and artifact.resident else []
+    used = names_in_all((*sources, *sizes, *artifact.grid, *resident))
     maps = {m.name: m for m in artifact.tensor_maps}
     mapped = [(i, maps[p.source]) for i, p in enumerate(artifact.params) if p.kind == "tensormap"]
 
@@ -419,6 +436,11 @@ def _binders(
         "    if not (_x and _y and _z):",
         "        return None",
         f"    _pack_config(_config, 0, _x, _y, _z, {fixed}, _stream)",
+        # The attribute that makes a launch cooperative is the last one.
+        *(
+            f"    _pack_count(_config, {_COUNT_AT}, {_attribute_count(artifact)} - (not ({text})))"
+            for text in resident
+        ),
         f"    _pack_values(_arguments, 0, {', '.join(packed)})",
         f"    return {tuple_text(keys)}",
         "def bind(_o, _d):",
@@ -431,6 +453,7 @@ def _binders(
         **SCOPE,
         "_pack_values": values.pack_into,
         "_pack_config": _CONFIG_HEAD.pack_into,
+        "_pack_count": struct.Struct("<I").pack_into,
     }
     exec("\n".join(lines), scope)
     return scope["fill"], scope["bind"], scope["derive"]

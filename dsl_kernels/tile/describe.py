@@ -28,6 +28,7 @@ _SHORT = {
     Action.WAIT_TMEM_LOAD: "wait::ld",
     Action.WAIT_TMEM_STORE: "wait::st",
     Action.WAIT_WGMMA: "wgmma wait",
+    Action.WAIT_WORDS: "look for words, leave zeros, meet",
     Action.ELECT: "one lane a warp",
 }
 
@@ -74,7 +75,7 @@ def draw(schedule: Schedule) -> list[str]:
                 row[column] = "|"
             low, high = sorted((at[pipe.producer], at[reader.role]))
             if low == high:
-                where = "between CTAs" if pipe.fill is Engine.PEERS else "within the role"
+                where = "between CTAs" if pipe.fill in (Engine.PEERS, Engine.GRID) else "within the role"
                 ends = f"{pipe.name}, {where}: {held}{ring}; {pipe.fill.value} -> {reader.engine.value}"
             else:
                 row[low + 1 : high] = f" {pipe.name} ".center(high - low - 1, "=")
@@ -119,8 +120,11 @@ def describe(schedule: Schedule, arch: ArchSpec) -> str:
         lines.append(
             f"  {name}: {pipe.producer} ({pipe.fill.value}) ==[{' '.join(pipe.buffers) or 'signal'}: {ring}]==> {readers}"
         )
-        tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
-        lines.append(f"    full  x{item.full.count}{tx}: {pipe.producer} {in_words(item.commit)}")
+        if item.full is not None:
+            tx = f", {item.full.tx_bytes} bytes" if item.full.tx_bytes else ""
+            lines.append(f"    full  x{item.full.count}{tx}: {pipe.producer} {in_words(item.commit)}")
+        else:
+            lines.append(f"    words through {pipe.through}: {pipe.producer} sends")
         for reader in pipe.readers:
             lines.append(f"      {reader.role}: {in_words(item.wait[reader.role])}")
         if item.empty is not None:

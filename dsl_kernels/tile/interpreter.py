@@ -6,6 +6,7 @@ what each role waits for.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from ..runtime.artifact import TensorMap
 from . import text as t
 from . import threads
 from .lang import Buffer, Engine, Pipeline, Role, Schedule, Space, TileProgram
-from .plan import turn_plans
+from .plan import turn_plans, words_of
 
 # The device of every tile; the caller's default device is not asked.
 DEVICE = "cpu"
@@ -240,8 +241,23 @@ class Executor:
         return self._value(argument)
 
     def _sender(self, sender: t.Sender) -> Callable[[int, tuple[Any, ...], torch.Tensor], None]:
-        """send(rank, place, values): store into that CTA's slot at `place`; the bytes count towards its barrier."""
+        """send(rank, place, values): store into that CTA's slot at `place`; the bytes count towards its barrier.
+
+        Among CTAs of the grid `rank` is the number by which the CTA waits, and a zero is sent as -0.
+        """
         pipe = sender.slot.pipeline
+        if pipe.fill is Engine.GRID:
+
+            def push(cta: int, place: tuple[Any, ...], values: torch.Tensor) -> None:
+                words = self._words(pipe, cta).view(values.dtype)[place]
+                if words.view(torch.int32).any():
+                    self._fail(
+                        f"sends words of {pipe.name} that CTA {cta} has not read",
+                        "send each word once a launch",
+                    )
+                words.copy_(torch.where(values == 0, -0.0, values))
+
+            return push
         use = self._value(sender.slot.use)
 
         def send(rank: int, place: tuple[Any, ...], values: torch.Tensor) -> None:
@@ -524,6 +540,15 @@ class Executor:
                 )
             for cta in shared:
                 cta.rings[pipe.name].committed += 1
+        elif op.kind == "wait" and pipe.fill is Engine.GRID:
+            ring.committed += 1
+            ring.waited[self._key] += 1
+            words = self._words(pipe, self._value(op.at))
+            yield Wait(f"the words of {pipe.name} from other CTAs", lambda: bool(words.all()))
+            (buffer,) = pipe.buffers
+            self.cta.storage[buffer][0].view(torch.int32).copy_(words)
+            words.zero_()
+            yield from self._meet(pipe.meets)
         elif op.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
             wanted = self._slot_bytes(pipe)
@@ -542,6 +567,14 @@ class Executor:
         else:
             for cta in shared:
                 cta.rings[pipe.name].released[self._key] += 1
+
+    def _words(self, pipe: Pipeline, cta: int) -> torch.Tensor:
+        """What CTAs of the grid have sent to a CTA, in the shape of the slot."""
+        (buffer,) = pipe.buffers
+        shape = self._run.schedule.buffer(buffer).shape
+        total, first = words_of(self._run.schedule, pipe.through)
+        words: torch.Tensor = self._run.operands[pipe.through].view(-1)[cta * total + first[pipe.name] :]
+        return words[: math.prod(shape)].view(shape)
 
     def _slot_bytes(self, pipe: Pipeline) -> int:
         return sum(self._run.schedule.buffer(name).stage_bytes for name in pipe.buffers)

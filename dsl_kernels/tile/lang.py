@@ -131,6 +131,10 @@ class Engine(str, Enum):
     PEERS = "peers"
     """Asynchronous stores (st.async) by the same role of other CTAs of the cluster: complete on the receiver's mbarrier
     by byte count. A CTA sends a use only after it has read the previous one, so two slots need no empty barrier."""
+    GRID = "grid"
+    """Stores by the same role of other CTAs of the grid, through an operand that is zero between launches: a word has come
+    when it is not zero. The reader looks until all have, takes them into shared memory and leaves zeros behind. The CTAs
+    must all run at once."""
     THREADS = "threads"
     """Ordinary loads and stores of the role's threads (ldmatrix, stmatrix and mma.sync included)."""
     WGMMA = "wgmma"
@@ -150,7 +154,7 @@ class Buffer:
     """On-chip storage of one CTA.
 
     `shape` is one stage. A tensor-memory buffer has shape (lanes, elements of a lane); 16-bit ones lie two in a column.
-    `alias` names a buffer whose storage this one re-uses, byte for byte (their live ranges must not overlap). Register buffers name the role that
+    `alias` names a buffer whose storage this one re-uses from its first byte on (their live ranges must not overlap). Register buffers name the role that
     holds them, and with `per_thread` how many of its elements a thread holds where that is not an equal share; of a `private` one every
     thread has and addresses its own, be it a part of the whole or a copy, and no two need be alike.
     """
@@ -230,6 +234,8 @@ class Pipeline:
     full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go.
     A `pair` one is of products by two CTAs: each fills its own slot, the first CTA waits for both and gives both back; what
     such products fill is full in both, and free when the readers of both have let it go.
+    What CTAs of the grid send goes `through` an operand of 32-bit words, an image of the slot for each CTA; the threads of
+    the reader learn at named barrier `meets` that all of it has come.
     """
 
     name: str
@@ -245,6 +251,8 @@ class Pipeline:
     doc: str = ""
     multicast: bool = False
     pair: bool = False
+    through: str = ""
+    meets: str = ""
 
 
 @dataclass(frozen=True)
@@ -302,7 +310,8 @@ class Schedule:
     its one role has its own. `axes` names the coordinates of the grid. `min_ctas_per_sm` is what the compiler must leave
     registers for, and then it spends them; 0 leaves the number to the compiler where one CTA will do. `max_ctas_per_sm`
     is what shared memory has room for, if need be by asking for more of it: as many CTAs as the SMs hold then spread
-    evenly, also where they take their places while another kernel leaves them; 0 sets no limit.
+    evenly, also where they take their places while another kernel leaves them; 0 sets no limit. Where the expression
+    `resident` is not zero, all CTAs of the grid run at once, or the launch is refused.
     """
 
     roles: tuple[Role, ...]
@@ -321,6 +330,7 @@ class Schedule:
     max_ctas_per_sm: int = 0
     turns: tuple[Turn, ...] = ()
     apart: tuple[str, ...] = ()
+    resident: str = ""
 
     @property
     def threads(self) -> int:
@@ -639,13 +649,10 @@ def _validate(op: str, schedule: Schedule) -> None:
             owner = buffers.get(buffer.alias)
             if owner is None or owner.alias is not None or owner is buffer:
                 fail(f"buffer {buffer.name}", "an alias of a declared buffer that has storage", buffer.alias)
-            elif (owner.space, owner.bytes) != (
-                Space.SHARED,
-                buffer.bytes,
-            ) or buffer.space is not Space.SHARED:
+            elif {owner.space, buffer.space} != {Space.SHARED} or buffer.bytes > owner.bytes:
                 fail(
                     f"buffer {buffer.name}",
-                    f"shared memory of as many bytes as {owner.name} has ({owner.bytes})",
+                    f"shared memory of at most as many bytes as {owner.name} has ({owner.bytes})",
                     f"{buffer.bytes} bytes, {buffer.space.value} in {owner.space.value}",
                 )
         if buffer.space is Space.REGISTER and buffer.role not in roles:
@@ -690,6 +697,17 @@ def _validate(op: str, schedule: Schedule) -> None:
                 f"fill {pipe.fill.value}, cluster {schedule.cluster}, group {schedule.group}",
             )
         engines = {reader.engine for reader in pipe.readers}
+        if pipe.fill is Engine.GRID and (
+            len(pipe.buffers) != 1
+            or [(r.role, r.engine) for r in pipe.readers] != [(pipe.producer, Engine.THREADS)]
+            or (pipe.rounds, schedule.named_barriers.get(pipe.meets)) != ("once", (pipe.producer,))
+            or not pipe.through
+        ):
+            fail(
+                f"pipeline {pipe.name}",
+                "one buffer, filled once through an operand and read by its producer's threads, who meet at a barrier of theirs",
+                f"{', '.join(pipe.buffers)}, rounds {pipe.rounds!r}, through {pipe.through!r}, meets {pipe.meets!r}",
+            )
         if pipe.pair and (pipe.fill, engines) not in (
             (Engine.BULK, {Engine.TCGEN05}),
             (Engine.TCGEN05, {Engine.TMEM}),

@@ -7,6 +7,7 @@ on both sides decide the rest:
 |----------|-----------------------------------------------------------------------------------|
 | bulk     | one arrival that announces the bytes; the copy engine completes them               |
 | peers    | one arrival that announces the bytes; the stores of the other CTAs complete them   |
+| grid     | none: the reader looks at the words themselves, then its threads meet              |
 | cp_async | one arrival a producer thread, made by the hardware when that thread's copies land |
 | threads  | one arrival a thread or warp, after a proxy fence if an async engine reads         |
 | tcgen05  | one arrival, by the commit of the MMAs that wrote the buffer                       |
@@ -24,12 +25,13 @@ tcgen05 through a commit, never by an arrive that merely follows the issue.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
 from ..arguments import checked
 from ..errors import DeclarationError
-from .lang import ASYNC_PROXY, Engine, Pipeline, Reader, Role, Schedule, Space
+from .lang import ASYNC_PROXY, Engine, Pipeline, Reader, Role, Schedule, Size, Space
 
 
 class Action(str, Enum):
@@ -41,6 +43,7 @@ class Action(str, Enum):
     ARRIVE_FULL = "arrive_full"
     COMMIT_FULL = "commit_full"
     WAIT_FULL = "wait_full"
+    WAIT_WORDS = "wait_words"
     ARRIVE_EMPTY = "arrive_empty"
     COMMIT_EMPTY = "commit_empty"
     ARRIVE_EMPTY_CLUSTER = "arrive_empty_cluster"
@@ -78,7 +81,7 @@ class PipelinePlan:
     """
 
     pipeline: Pipeline
-    full: Barrier
+    full: Barrier | None
     empty: Barrier | None
     acquire: tuple[Action, ...]
     commit: tuple[Action, ...]
@@ -102,9 +105,7 @@ class BarrierPlan:
     def barriers(self) -> tuple[Barrier, ...]:
         found = []
         for plan in self.pipelines.values():
-            found.append(plan.full)
-            if plan.empty is not None:
-                found.append(plan.empty)
+            found += [barrier for barrier in (plan.full, plan.empty) if barrier is not None]
         return tuple(found)
 
     @property
@@ -186,6 +187,8 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
         return (Action.EXPECT_TX_PAIR if pipe.fill is Engine.BULK else Action.COMMIT_FULL_PAIR,), 1
     if pipe.fill in (Engine.BULK, Engine.PEERS):
         return (Action.EXPECT_TX,), 1
+    if pipe.fill is Engine.GRID:
+        return (), 0
     if pipe.fill is Engine.CP_ASYNC:
         return (Action.NOINC_ARRIVE_FULL,), _arrivals(producer, "thread")
     if pipe.fill is Engine.TCGEN05:
@@ -213,6 +216,8 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
 
 
 def _wait(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
+    if pipe.fill is Engine.GRID:
+        return (Action.WAIT_WORDS,)
     actions = [Action.WAIT_FULL]
     if pipe.fill is Engine.CP_ASYNC and reader.engine in ASYNC_PROXY:
         # cp.async writes through the generic proxy and its arrival is made by hardware, so the writer has no
@@ -260,7 +265,7 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
             tx_bytes = sum(schedule.buffer(name).stage_bytes for name in pipe.buffers) * (
                 2 if pipe.pair else 1
             )
-        full = Barrier(f"{pipe.name}_full", pipe.stages, count, tx_bytes, (pipe.producer,))
+        full = Barrier(f"{pipe.name}_full", pipe.stages, count, tx_bytes, (pipe.producer,)) if count else None
         empty = None
         if pipe.rounds == "loop" and pipe.returned_by is None and pipe.fill is not Engine.PEERS:
             arrivals = sum(
@@ -289,3 +294,14 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
             },
         )
     return BarrierPlan(plans)
+
+
+def words_of(schedule: Schedule, operand: str) -> tuple[Size | int, dict[str, Size | int]]:
+    """How many words each CTA has in an operand that CTAs of the grid send through, and where those of each pipeline begin."""
+    total: Size | int = 0
+    first: dict[str, Size | int] = {}
+    for pipe in schedule.pipelines:
+        if pipe.through == operand:
+            first[pipe.name] = total
+            total = total + math.prod(schedule.buffer(pipe.buffers[0]).shape)
+    return total, first

@@ -305,7 +305,10 @@ class Cluster:
 
 @dataclass(frozen=True, eq=False)
 class Sender:
-    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there."""
+    """The slot that a use of a pipeline between CTAs has in another CTA of the group, and the barrier that counts what arrives there.
+
+    Of one between CTAs of the grid the words of the first CTA, and how many each has.
+    """
 
     view: View
     slot: Slot
@@ -475,12 +478,14 @@ class PipelineOp:
     """One operation of a pipeline: "acquire", "commit", "wait" or "release" of one use. `bytes`: what a bulk fill announces.
 
     `pending` groups of products, those issued last, may be in flight at a release by wgmma: none of them reads the slot.
+    `at` numbers the CTA whose words are waited for, where CTAs of the grid fill the slot.
     """
 
     kind: str
     slot: Slot
     bytes: Value | None = None
     pending: int = 0
+    at: Value | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -520,6 +525,11 @@ class AwaitProducts:
     """Until at most `pending` groups of this role's products are in flight."""
 
     pending: int
+
+
+@dataclass(frozen=True, eq=False)
+class AwaitCopies:
+    """Until the asynchronous copies have landed that a thread's leaves have started and that no commit waits for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -644,7 +654,7 @@ class PassTurn:
 
 
 Statement = (
-    Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
+    Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | AwaitCopies | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | LaunchDependents | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
@@ -829,10 +839,17 @@ class Recorder:
         """Producer: the slot is filled, or will be when the copies issued into it are done."""
         self._say(PipelineOp("commit", slot))
 
-    def wait(self, pipeline: str, use: Value) -> Slot:
-        """Reader: wait until use `use` is filled."""
+    def wait(self, pipeline: str, use: Value, at: Value | None = None) -> Slot:
+        """Reader: wait until use `use` is filled; where CTAs of the grid do, `at` is the number by which they know this one."""
         slot = self._slot(pipeline, use)
-        self._say(PipelineOp("wait", slot))
+        if (at is not None) != (slot.pipeline.fill is Engine.GRID):
+            raise DeclarationError(
+                f"wait for {pipeline} in {self.role}",
+                expected="the number of a CTA where CTAs of the grid fill the slot, and nowhere else",
+                got=f"at={at}, filled by {slot.pipeline.fill.value}",
+                fix="say at=... where, and only where, the pipeline is filled by Engine.GRID",
+            )
+        self._say(PipelineOp("wait", slot, at=at))
         return slot
 
     def release(self, slot: Slot, pending: int = 0) -> None:
@@ -894,6 +911,10 @@ class Recorder:
 
     def await_products(self, pending: int = 0) -> None:
         self._say(AwaitProducts(pending))
+
+    def await_copies(self) -> None:
+        """Wait for this thread's asynchronous copies into a slot that is not committed by their engine."""
+        self._say(AwaitCopies())
 
     def fill(self, target: View, value: float) -> None:
         self._say(Fill(target, value))

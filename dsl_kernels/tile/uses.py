@@ -107,7 +107,8 @@ class _Uses:
             comes = {
                 role
                 for role, s in self._statements
-                if isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.Store)) and s.name == name
+                if (isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.Store)) and s.name == name)
+                or (isinstance(s, t.PipelineOp) and s.kind == "wait" and s.slot.pipeline.meets == name)
             }
             for role in (*(m for m in members if m not in comes), *(r for r in comes if r not in members)):
                 declared = role in members
@@ -138,8 +139,10 @@ class _Uses:
             for role, s in self._statements
             if isinstance(s, t.PipelineOp) and s.slot.pipeline.name == pipe.name
         }
-        wanted = {("commit", pipe.producer), *(("wait", reader.role) for reader in pipe.readers)}
-        if pipe.fill is not Engine.PEERS:
+        wanted = {("wait", reader.role) for reader in pipe.readers}
+        if pipe.fill is not Engine.GRID:
+            wanted.add(("commit", pipe.producer))
+        if pipe.fill not in (Engine.PEERS, Engine.GRID):
             wanted.add(("acquire", pipe.producer))
             if pipe.rounds == "loop":
                 wanted |= {("release", reader.role) for reader in pipe.readers}
@@ -149,7 +152,11 @@ class _Uses:
                 "say the operation in the body, or remove the pipeline from the schedule",
             )  # fmt: skip
         # Of a slot that is filled once, a release waits for loads from tensor memory.
-        may = {("acquire", pipe.producer), *wanted, *(("release", reader.role) for reader in pipe.readers)}
+        may = {
+            *(("acquire", pipe.producer) for _ in range(pipe.fill is not Engine.GRID)),
+            *wanted,
+            *(("release", reader.role) for reader in pipe.readers),
+        }
         for kind, other in sorted(taken - may, key=str):
             sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
             self._fail(
@@ -173,6 +180,9 @@ class _Uses:
             if isinstance(s, t.TakeTicket):
                 read.add(s.counter)
                 written.add(s.counter)
+            elif isinstance(s, t.PipelineOp) and s.slot.pipeline.through:
+                read.add(s.slot.pipeline.through)
+                written.add(s.slot.pipeline.through)
             elif isinstance(s, t.Call):
                 for i, argument in enumerate(s.arguments):
                     if isinstance(argument, t.Global):
@@ -181,6 +191,9 @@ class _Uses:
         read |= {name for extent in self._schedule.grid for name in names_in(extent)}
         for operand in operands:
             kind = {"in": "input", "out": "output"}.get(operand.kind, operand.kind)
+            if operand.kind == "workspace" and operand.name not in read | written:
+                # Another variant's: its extents tell this one the sizes of a launch all the same.
+                continue
             if operand.kind in ("out", "workspace") and operand.name not in written:
                 self._fail(
                     f"{kind} {operand.name}", "a leaf that writes it", "none",
@@ -228,7 +241,8 @@ class _Uses:
         """One of two buffers in one storage is done with when the other comes to life, behind a barrier.
 
         What a body means is not known here, so this asks for more than need be: one role touches both, one of them
-        first and the other last, no loop holds both, and the role's threads meet in between.
+        first and the other last, no loop holds both, and the role's threads meet in between. Roles that fill slots of the
+        other one are left out: the role that waits for them has waited for the last.
         """
         fix = f"meet between the last use of one and the first of the other, or give {buffer.name} storage of its own"
         what = f"buffer {buffer.name} in the storage of {owner.name}"
@@ -241,6 +255,9 @@ class _Uses:
                 ]
                 if isinstance(s, (t.Meet, t.Publish)) and self._meets(role, s.name):
                     meets.append((role, place))
+        ring = next((pipe for pipe in self._schedule.pipelines if owner.name in pipe.buffers), None)
+        if ring and {role for role, _, name in uses if name == buffer.name} == {r.role for r in ring.readers}:
+            uses = [use for use in uses if use[0] != ring.producer]
         roles = {role for role, _, _ in uses}
         if len(roles) > 1:
             self._fail(what, "one role that touches both", _names(roles), fix)

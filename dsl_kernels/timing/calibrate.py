@@ -174,11 +174,12 @@ def _points(buffer: torch.Tensor, width: int, footprint: int) -> Iterator[Point]
 
 
 def _rate(call: Callable[[], None], moved: float) -> float:
-    """GB/s of a call, the best of a few launches in a row after one that is not counted."""
+    """GB/s of a call, the best of a few launches in a row behind one that is not counted."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    call()
     best = 0.0
     for _ in range(2):
+        # While it runs, the host gets ahead: else the first event would wait for the first launch to be made.
+        call()
         begin.record()
         for _ in range(LAUNCHES // 2):
             call()

@@ -22,6 +22,9 @@ LEGAL = Schedule(
     grid=("1",),
 )
 
+GRID = Pipeline(
+    "a", ("a",), "math", Engine.GRID, (Reader("math", Engine.THREADS),), rounds="once", through="x", meets="m"
+)
 PEERS = Pipeline("a", ("a",), "math", Engine.PEERS, (Reader("math", Engine.THREADS),), 2)
 
 
@@ -85,6 +88,8 @@ def test_a_legal_schedule_has_no_violation():
         (replace(LEGAL, group=(0,)), HOPPER, "CO_RESIDENCY", "a cluster"),
         (replace(LEGAL, pipelines=(PEERS,)), HOPPER, "PEERS", "filled by other CTAs"),
         (replace(LEGAL, pipelines=(replace(PEERS, stages=1),), cluster=(2, 1, 1)), HOPPER, "PEER_STAGES", "still reads"),
+        (replace(LEGAL, pipelines=(GRID,)), HOPPER, "GRID_RESIDENCY", "runs at once"),
+        (replace(LEGAL, pipelines=(GRID,), resident="1"), HOPPER, "GRID_WORDS", "4096 of bfloat16"),
     ],
     ids=lambda value: value if isinstance(value, str) and value.isupper() else "",
 )  # fmt: skip

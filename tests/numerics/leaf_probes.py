@@ -652,6 +652,7 @@ class Probe:
             axes=("grid_x", "rank") if clustered else ("grid_x",),
             cluster=(1, self.cluster, 1),
             group=(1,) if clustered else (),
+            named_barriers={pipe.meets: (ROLE,) for pipe in self.pipelines if pipe.meets},
         )
 
     def program(self) -> TileProgram:

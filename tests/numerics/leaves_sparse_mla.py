@@ -83,9 +83,7 @@ def load_queries(p: Probe, heads: int, columns: int) -> None:
 @case(mla.load_sinks)
 def load_sinks(p: Probe) -> None:
     p.threads = 128
-    places = (own_columns(16) + 8) % 16
-    sinks = p.registers("sinks", (16,), places=places)
-    p.call(sinks, p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), 16, p.dim("share", 1), p.thread)
+    p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), p.thread)
 
 
 @case(mla.copy_rows, columns=(32, 64, 128))
@@ -117,33 +115,46 @@ def _tokens(p: Probe, n: int) -> torch.Tensor:
     return torch.cat([latent, scales.view(torch.uint8), rope.view(torch.uint8)], dim=1)
 
 
-@case(mla.load_tokens)
-@case(mla.store_tokens)
-def load_and_store_tokens(p: Probe) -> None:
+@case(mla.load_tokens, dims=(128, 256))
+@case(mla.renew_tokens, dims=(128, 256))
+def load_and_renew_tokens(p: Probe, dims: int) -> None:
+    """What was read first, and what took its place."""
     p.threads = 128
-    dims, ids = 256, _ids(p, 40)
-    # The rope values of a masked row are anything: its weight is 0.
-    masked = ((ids < 0) | (ids >= 40))[:, None].expand(64, dims // 8)
-    words = p.registers("words", (64, dims * 9 // 16), dtype="int32", places=straight(128, dims * 11 // 64), out=False)  # fmt: skip
-    low, high = _low_high(p, ids)
+    words = p.registers("words", (64, dims // 2), dtype="int32", places=straight(128, dims * 9 // 64), out=False)  # fmt: skip
+    low, high = _low_high(p, _ids(p, 40))
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    ckv = p.shared("ckv", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    kpe = p.shared("kpe", (64, dims // 8), dtype="bfloat16", swizzle=dims // 4, out=True, slot=True, ignored=masked)  # fmt: skip
-    load, store = (words, cache, 1, dims, low, high, n, p.thread), (words, ckv, kpe, dims, p.thread)
-    _pair(p, mla.load_tokens, load, mla.store_tokens, store)
+
+    def renewed(turn: int, *ids: Any) -> tuple[Any, ...]:
+        target = p.shared(f"target{turn}", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        return words, target, cache, 1, dims, *ids, n, p.thread
+
+    load = (words, cache, 1, dims, low, high, n, p.thread)
+    if p.leaf is mla.renew_tokens:
+        p.after = _calling(mla.renew_tokens, renewed(1, low, high))
+    _pair(p, mla.load_tokens, load, mla.renew_tokens, renewed(0, high, low))
+
+
+@case(mla.copy_rope, columns=(16, 32, 64))
+def copy_rope(p: Probe, columns: int) -> None:
+    p.threads = 128
+    target = p.shared("target", (64, columns), dtype="bfloat16", swizzle=2 * columns, out=True, slot=True)
+    low, high = _low_high(p, _ids(p, 40))
+    p.after = lambda m: m.await_copies()
+    p.call(target, p.operand("kv_cache", _tokens(p, 40)), 0, columns, low, high, p.dim("n", 40), p.thread)
+
+
+def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
+    return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
 
 
 def _pair(p: Probe, first: Leaf, of_first: tuple[Any, ...], second: Leaf, of_second: tuple[Any, ...]) -> None:
     """Two leaves one behind the other, whichever of them is tested."""
 
-    def other(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:
-        return lambda m: leaf(m, *(a(m) if callable(a) else a for a in arguments))
-
     if p.leaf is first:
-        p.after = other(second, of_second)
+        p.after = _calling(second, of_second)
         p.call(*of_first)
     else:
-        p.before = other(first, of_first)
+        p.before = _calling(first, of_first)
         p.call(*of_second)
 
 
@@ -158,38 +169,22 @@ def fetch_half(p: Probe) -> None:
 
 @case(mla.load_half, half=(0, 1))
 @case(mla.store_half, half=(0, 1))
+@case(mla.store_slot, half=(0, 1))
 def load_and_store_half(p: Probe, half: int) -> None:
-    p.threads = 128
-    words = p.registers("words", (2, 32, 288), dtype="uint32", places=straight(128, 88), private=True, out=False)  # fmt: skip
+    """TileLang writes into half of a tile from the second of two places, CuTe DSL a slot of half a tile from a sole one."""
+    p.threads, places = 128, 1 if p.cute else 2
+    words = p.registers("words", (places, 32, 288), dtype="uint32", places=straight(128, 44 * places), private=True, out=False)  # fmt: skip
     low, high = _low_high(p, _ids(p, 40))
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
     ckv, kpe = (
-        p.shared(text, (64, width), p.normal(64, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
+        p.shared(text, (32 * places, width), p.normal(32 * places, width).bfloat16(), dtype="bfloat16", swizzle=128, out=True, slot=True)
         for text, width in (("ckv", 512), ("kpe", 64))
     )  # fmt: skip
-    load, store = (words, 1, cache, half, low, high, n, p.thread), (words, 1, ckv, kpe, half, p.thread)
-    _pair(p, mla.load_half, load, mla.store_half, store)
-
-
-@case(mla.store_slot)
-def store_slot(p: Probe) -> None:
-    p.threads = 128
-    words = p.registers("words", (1, 32, 288), dtype="uint32", places=straight(128, 44), private=True, out=False)  # fmt: skip
-    low, high = _low_high(p, _ids(p, 40))
-    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
-    ckv, kpe = (
-        p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True)
-        for text, width in (("ckv", 512), ("kpe", 64))
-    )
-    load, store = (words, 0, cache, 1, low, high, n, p.thread), (words, ckv, kpe, p.thread)
-    _pair(p, mla.load_half, load, mla.store_slot, store)
-
-
-@case(mla.move)
-def move(p: Probe) -> None:
-    to = p.registers("to", (32, 6), dtype="int32", places=straight(32, 6))
-    source = p.registers("source", (32, 6), p.integers(0, 99, 32, 6), dtype="int32", places=straight(32, 6))
-    p.call(to, source)
+    load = (words, places - 1, cache, half, low, high, n, p.thread)
+    if p.cute:
+        _pair(p, mla.load_half, load, mla.store_slot, (words, ckv, kpe, p.thread))
+    else:
+        _pair(p, mla.load_half, load, mla.store_half, (words, 1, ckv, kpe, half, p.thread))
 
 
 def _registers(p: Probe, title: str, value: Any, shape: tuple[int, ...], places: torch.Tensor, **kind: Any) -> Any:  # fmt: skip
@@ -324,98 +319,50 @@ def normalise(p: Probe) -> None:
     p.call(_acc(p), _columns(p, "top", sums), _columns(p, "peak", p.normal(HEADS), out=False))
 
 
-def _quads(count: int) -> torch.Tensor:
-    return torch.cat([accumulators(64, 8) + 512 * u for u in range(count)], dim=1)
-
-
-def _lses(count: int) -> torch.Tensor:
-    return torch.cat([own_columns(8) + 8 * u for u in range(count)], dim=1)
-
-
-def _parts(p: Probe, count: int, values: bool, **kind: Any) -> tuple[Any, Any]:
-    """The quads of O that a CTA finishes, and their lses."""
-    quads = p.registers("quads", (count, 64, 8), p.normal(count, 64, 8) if values else None, places=_quads(count), **kind)  # fmt: skip
-    lses = p.registers(
-        "lses", (count, 8), p.normal(count, 8) if values else None, places=_lses(count), **kind
-    )
-    return quads, lses
-
-
-def _sent(quads: int) -> torch.Tensor:
-    """CuTe DSL sends the values of a quad before its lses; torch has them thread by thread."""
-    thread = torch.arange(128).view(-1, 1)
-    one = torch.cat([(thread * 6 + torch.arange(4)).flatten(), (thread * 6 + torch.arange(4, 6)).flatten()])
-    return torch.cat([one + 768 * quad for quad in range(quads)])
-
-
-@case(mla.send_parts)
-def send_parts(p: Probe) -> None:
-    p.threads, p.cluster = 128, 4
-    slices, parts, dims = 2, 2, 128
-    quads = dims // 64 * HEADS // 8
-    acc = p.registers("acc", (dims, HEADS), [p.normal(dims, HEADS) for _ in range(4)], places=accumulators(dims, HEADS), out=False)  # fmt: skip
-    lses = p.registers("lses", (HEADS,), [p.normal(HEADS) for _ in range(4)], places=own_columns(HEADS), out=False)  # fmt: skip
-    p.shared("o_s", (quads, 128, 6), out=True, places=_sent(quads))
-    p.call(acc, lses, _peers(p, "o", "o_s", "once", 1), p.rank, slices, parts, HEADS, p.thread)
-
-
-@case(mla.merge_sent)
-def merge_sent(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    parts, own = 2, 2
-    received = p.normal(parts * own, 128, 6)
-    # Threads with the same columns send the same lses; an empty part has none.
-    received[:, :, 4:] = received[:, :4, 4:].repeat(1, 32, 1)
-    received[0, :, 4:] = -INF
-    quads, lses = _parts(p, own, False)
-    p.call(quads, lses, p.shared("o_s", (parts * own, 128, 6), received, places=_sent(parts * own)), parts, p.thread)  # fmt: skip
-
-
-@case(mla.unmerged)
-def unmerged(p: Probe) -> None:
-    p.threads = 128
-    quads, lses = _parts(p, 4, False)
-    p.call(quads, lses, _acc(p, out=False), _columns(p, "top", p.normal(HEADS), out=False), HEADS)
-
-
 def _scratch(p: Probe, out: bool, rows: int = 2, splits: int = 6, heads: int = 32) -> tuple[Any, Any]:
     values, lses = p.normal(rows, splits, heads, 512), p.normal(rows, splits, heads)
     lses[:, 1] = -INF
     return p.operand("o_partial", values, out=out), p.operand("lse_partial", lses, out=out)
 
 
-@case(mla.leave_part, own=(1, 4))
-def leave_part(p: Probe, own: int) -> None:
-    p.threads = 128
-    p.call(
-        *_parts(p, own, True, out=False),
-        *_scratch(p, True),
-        p.dim("row", 1),
-        p.dim("splits", 6),
-        p.dim("at", 4),
-        p.dim("head0", 16),
-        p.dim("share", own),
-        32,
-        HEADS,
-        p.thread,
-    )
+def _sinks(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
+    """A thread has those of its head of every eight."""
+    places = torch.arange(128).view(-1, 1) // 16 + torch.arange(0, HEADS, 8)
+    return p.registers("sinks", (HEADS,), value, places=places, **kind)
 
 
-@case(mla.merge_parts, own=(1, 4))
-def merge_parts(p: Probe, own: int) -> None:
-    p.threads, p.relative, p.absolute = 128, 1e-5, 2e-6
+@case(mla.send_parts, heads=(8, 16, 32))
+def send_parts(p: Probe, heads: int) -> None:
+    """Two slices of two parts; zeros arrive as zeros, if with a sign."""
+    p.threads, p.cluster, slices, dims = 128, 4, 2, 128
+    values = [p.normal(dims, heads) for _ in range(4)]
+    values[1][3:70, 2] = 0.0
+    acc = p.registers("acc", (dims, heads), values, places=accumulators(dims, heads), out=False)
+    lses = p.registers("lses", (heads,), [p.normal(heads) for _ in range(4)], places=own_columns(heads), out=False)  # fmt: skip
+    rows = (dims * heads // 128, 128 + heads)
+    p.shared("o_s", rows, out=True)
+    p.operand("arrivals", torch.zeros(4 * rows[0] * rows[1], dtype=torch.int32), out=True)
+    reader = (Reader("probe", Engine.THREADS),)
+    p.pipelines = (
+        Pipeline("o", ("o_s",), "probe", Engine.GRID, reader, rounds="once", through="arrivals", meets="probe"),
+    )  # fmt: skip
+    p.after = lambda m: m.wait("o", 0, at=m.block(1)) and None
+
+    def sender(m: Any) -> Any:
+        slot = m.slot("o", 0)
+        return m.sender(slot.view(), slot)
+
+    which, part = (lambda m: m.block(1) % slices), (lambda m: m.block(1) // slices)
+    p.call(acc, lses, sender, which, slices, part, p.dim("parts", 2), p.thread)
+
+
+@case(mla.keep_parts, heads=(8, 16, 32))
+def keep_parts(p: Probe, heads: int) -> None:
+    p.threads, dims = 128, 128
     p.call(
-        *_parts(p, own, False),
-        *_scratch(p, False),
-        p.dim("row", 1),
-        p.dim("splits", 6),
-        p.dim("rank", 1),
-        2,
-        p.dim("clusters", 3),
-        p.dim("head0", 16),
-        p.dim("share", own),
-        32,
-        HEADS,
+        p.shared("o_s", (dims * heads // 128, 128 + heads), out=True),
+        p.registers("acc", (dims, heads), p.normal(dims, heads), places=accumulators(dims, heads), out=False),
+        p.registers("top", (heads,), p.normal(heads), places=own_columns(heads), out=False),
         p.thread,
     )
 
@@ -424,25 +371,28 @@ def merge_parts(p: Probe, own: int) -> None:
 BF16 = 2.0**-7
 
 
-@case(mla.store_result, which=(0, 1))
-def store_result(p: Probe, which: int) -> None:
-    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
-    share, own = 2, 2
-    sinks = (own_columns(HEADS) + 8 * share) % HEADS
-    lses = p.normal(own, 8)
-    lses[0, 3] = -INF
+@case(mla.merge_parts, which=(0, 1), parts=(1, 4, 16))
+def merge_parts(p: Probe, which: int, parts: int) -> None:
+    """The second share; one part of one head is empty, and all parts of another."""
+    p.threads, p.relative, p.absolute, dims = 128, BF16, 1e-6, 128
+    rows = dims * HEADS // 128
+    received = p.normal(rows, 128 + HEADS)
+    # Every row of a part has the lses of that part.
+    lses = p.normal(parts, 1, HEADS)
+    lses[:, :, 5], lses[0, :, 2] = -INF, -INF
+    received[:, 128:] = lses.expand(parts, rows // parts, HEADS).reshape(rows, HEADS)
     p.call(
         p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
         p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.registers("quads", (own, 64, 8), p.normal(own, 64, 8), places=_quads(own), out=False),
-        p.registers("lses", (own, 8), lses, places=_lses(own), out=False),
-        p.registers("sinks", (HEADS,), p.normal(HEADS), places=sinks, out=False),
+        p.shared("o_s", (rows, 128 + HEADS), received),
+        _sinks(p, p.normal(HEADS), out=False),
         p.dim("row", 1),
         p.dim("head0", 16),
         32,
-        p.dim("share", share),
+        p.dim("part", min(1, parts - 1)),
+        p.dim("parts", parts),
         p.dim("which", which),
-        256,
+        dims,
         HEADS,
         p.scalar("lse_scale", 0.7),
         p.thread,

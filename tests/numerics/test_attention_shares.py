@@ -97,3 +97,14 @@ def test_a_deal_covers_all_tiles_within_its_scratch(kv: str, heads: int, t: int)
             assert found["arrival_slots"] % blocks == 0 and ctas * share >= t * span
             parts = [(row * span + units - 1) // share - row * span // share + 1 for row in range(t)]
             assert max(parts) <= found["splits"]
+
+
+@pytest.mark.parametrize(
+    "heads, t, ctas", ((64, 37, 111), (64, 66, 132), (64, 72, 128), (64, 80, 80), (64, 96, 96), (64, 215, 108), (128, 37, 66))
+)  # fmt: skip
+def test_pairs_go_on_into_the_next_query_where_that_was_measured_faster(
+    heads: int, t: int, ctas: int
+) -> None:
+    knobs = SimpleNamespace(heads=heads, kv="bf16", tile=64, stages=2, cluster=1, slices=1, block=64)
+    found = launch(knobs, {"t": t, "topk": 2048}, GPUS["H200"])
+    assert found["arrival_slots"] == heads // 64 * (t + ctas)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from dsl_kernels import dsa, problems, variants
-from dsl_kernels.errors import InvalidArgumentError, LaunchError
+from dsl_kernels.errors import InvalidArgumentError, LaunchError, ResidencyError
 from dsl_kernels.executors import Cuda
 from dsl_kernels.ops import Workspace, clear, sparse_mla, topk_selector
 from dsl_kernels.problems.base import Workload
@@ -305,6 +306,108 @@ def test_captured_attention_without_a_workspace_counts_its_splits(splits: int) -
         again = sparse_mla(q_nope, q_pe, kv, ids, **arguments)
         for given, wanted, eager in zip((out, lse), expected, again, strict=True):
             assert torch.equal(given, wanted) and torch.equal(eager, wanted)
+
+
+PUSHED = "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2"
+
+
+def pushed(t: int, splits: int | None):
+    """A call whose CTAs wait for one another, and what it gives."""
+    generator = torch.Generator().manual_seed(t)
+    q = torch.randn(t, 16, 576, generator=generator).bfloat16().cuda()
+    kv = torch.randn(8192, 576, generator=generator).bfloat16().cuda()
+    ids = torch.randint(8192, (t, 2048), dtype=torch.int32, generator=generator).cuda()
+    given = (q[..., :512].contiguous(), q[..., 512:].contiguous(), kv, ids)
+
+    def call(workspace: Workspace | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        return sparse_mla(*given, sm_scale=0.1, variant=PUSHED, splits=splits, workspace=workspace)
+
+    return call, call(Workspace())
+
+
+def in_time(*streams: torch.cuda.Stream, seconds: float = 20.0) -> None:
+    events = [stream.record_event() for stream in streams]
+    end = time.monotonic() + seconds
+    while not all(event.query() for event in events):
+        assert time.monotonic() < end, "a launch waits for CTAs that do not come"
+
+
+@pytest.mark.sm90
+@pytest.mark.parametrize("priority", [0, -5], ids=["equal", "one_before_the_other"])
+@pytest.mark.parametrize("branches", [False, True], ids=["two_graphs", "two_branches"])
+def test_launches_whose_ctas_wait_for_one_another_do_not_block_each_other(
+    priority: int, branches: bool
+) -> None:
+    """Each fills the SMs alone; half of one beside half of the other would wait for ever."""
+    calls = [pushed(16, 16), pushed(4, 64)]
+    streams = [torch.cuda.Stream(), torch.cuda.Stream(priority=priority)]
+    workspaces, graphs, found = [Workspace(), Workspace()], [], []
+    for (call, _), stream, workspace in zip(calls, streams, workspaces, strict=True):
+        with torch.cuda.stream(stream):
+            call(workspace)
+    torch.cuda.synchronize()
+    if branches:
+        graphs = [torch.cuda.CUDAGraph()]
+        with torch.cuda.graph(graphs[0], stream=streams[0]):
+            streams[1].wait_stream(streams[0])
+            for (call, _), stream, workspace in zip(calls, streams, workspaces, strict=True):
+                with torch.cuda.stream(stream):
+                    found.append([call(workspace) for _ in range(10)][-1])
+            streams[0].wait_stream(streams[1])
+    else:
+        for (call, _), stream, workspace in zip(calls, streams, workspaces, strict=True):
+            graphs.append(torch.cuda.CUDAGraph())
+            with torch.cuda.graph(graphs[-1], stream=stream):
+                found.append([call(workspace) for _ in range(10)][-1])
+    for _ in range(100):
+        for graph, stream in zip(graphs, streams, strict=False):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    in_time(*streams)
+    for (_, wanted), given in zip(calls, found, strict=True):
+        assert all(map(torch.equal, given, wanted))
+
+
+@pytest.mark.sm90
+def test_a_launch_whose_ctas_wait_for_one_another_runs_between_other_kernels() -> None:
+    (call, wanted), (here, there) = pushed(4, 64), (torch.cuda.Stream(), torch.cuda.Stream(priority=-1))
+    a = torch.randn(4096, 4096, device="cuda").bfloat16()
+    torch.cuda.synchronize()
+    for _ in range(200):
+        with torch.cuda.stream(there):
+            a @ a
+        with torch.cuda.stream(here):
+            found = call()
+    in_time(here, there)
+    assert all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.sm90
+def test_a_stream_with_half_of_the_sms_takes_fewer_splits() -> None:
+    from cuda.bindings import driver
+
+    def done(result: tuple):
+        assert int(result[0]) == 0, result[0]
+        return result[1] if len(result) == 2 else result[1:]
+
+    (call, (out, lse)), (fixed, _) = pushed(4, None), pushed(4, 64)
+    device = done(driver.cuDeviceGet(0))
+    sms = done(driver.cuDeviceGetDevResource(device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
+    groups, *_ = done(driver.cuDevSmResourceSplitByCount(1, sms, 0, 64))
+    half = done(driver.cuGreenCtxCreate(done(driver.cuDevResourceGenerateDesc([groups[0]], 1)), device, 1))
+    stream = torch.cuda.ExternalStream(int(done(driver.cuGreenCtxStreamCreate(half, 1, 0))))
+    workspace = Workspace()
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            given = call(workspace)
+            in_time(stream)
+            # Other parts round otherwise.
+            assert (given[0].float() - out.float()).norm() < 3e-3 * out.float().norm()
+            assert torch.allclose(given[1], lse, atol=1e-4)
+        with pytest.raises(ResidencyError, match="pass fewer splits"):
+            fixed(Workspace())
+    torch.cuda.synchronize()
+    assert all(map(torch.equal, call(), (out, lse)))
 
 
 @pytest.mark.sm90

@@ -91,6 +91,41 @@ def test_attention_that_is_not_split_has_no_finding(variant, workload) -> None:
     assert result.comparison.ok, result.comparison.failures
 
 
+def ways_to_gather():
+    """One variant for each way in which attention reads its rows."""
+    found = {}
+    for variant in variants.variants("sparse_mla"):
+        k = variant.knobs
+        key = (
+            variant.arch,
+            variant.backend,
+            k["kv"],
+            *(k.get(name) for name in ("slices", "gather")),
+            k.get("block") == 64,
+        )
+        found.setdefault(key, pytest.param(variant, id=variant.id))
+    return list(found.values())
+
+
+@pytest.mark.parametrize("variant", ways_to_gather())
+def test_rows_that_no_id_names_may_hold_anything(variant) -> None:
+    """A tile with padding reads no row in its place: row 0 may be one that was never written."""
+    kv = variant.knobs["kv"]
+    sizes = {"t": 3, "heads": variant.knobs["heads"], "topk": 256, "n": 512, "ids": "holes"}
+    workload = Workload("unnamed_rows", "edge", kv, sizes)
+    inputs = trial.draw("sparse_mla", workload, 0)
+    ids = inputs["indices"]
+    ids[ids == 0] = 1
+    unnamed = torch.ones(512, dtype=torch.bool)
+    unnamed[ids[(ids >= 0) & (ids < 512)].long()] = False
+    for name in ("kv_cache",) if kv == "fp8" else ("ckv", "kpe"):
+        rows = inputs[name].view(torch.uint8)
+        rows[unnamed] = 0x7F
+    expected = problems.get("sparse_mla").reference(kv, inputs)
+    result = trial.run(variant, workload, Emulator(), example=trial.Example(inputs, expected))
+    assert result.comparison.ok, result.comparison.failures
+
+
 @pytest.mark.parametrize(
     "variant",
     [

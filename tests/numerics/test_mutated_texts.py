@@ -168,7 +168,7 @@ STRUCTURES = (
     Structure("scoring that counts", "lightning_indexer__cutedsl_sm90a__counted_h64_q1_t64_st3_c4_e1", ((COUNTED, FEW), (COUNTED, {"ctas": 1}), (COUNTED_ALONE, {"ctas": 2}))),
     Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, SAMPLED, LONG)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
-    Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl8_sl2", _attention("bf16", 8, 16, 8, topk=640)),
+    Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
     Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *DEALT)),
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
@@ -246,7 +246,18 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
     placed = isinstance(s, t.PipelineOp) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
     barrier = isinstance(s, BARRIERS)
     if (
-        isinstance(s, (t.PipelineOp, t.AwaitProducts, t.TakeTicket, t.BarriersStand, t.Depend, t.TearDown))
+        isinstance(
+            s,
+            (
+                t.PipelineOp,
+                t.AwaitProducts,
+                t.AwaitCopies,
+                t.TakeTicket,
+                t.BarriersStand,
+                t.Depend,
+                t.TearDown,
+            ),
+        )
         or barrier
     ):
         yield f"drop {label(s)}", before + after
@@ -256,6 +267,8 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
         yield f"{label(s)} behind {label(after[0])}", [*before, after[0], s, *after[1:]]
     if before and (early(s, before[-1]) if placed else barrier and ordered(before[-1:], after, shared)):
         yield f"{label(s)} before {label(before[-1])}", [*before[:-1], s, before[-1], *after]
+    if isinstance(s, t.PipelineOp) and s.at is not None:
+        yield f"the next CTA's {label(s)}", [*before, dataclasses.replace(s, at=s.at + 1), *after]
     if isinstance(s, t.Loop) and isinstance(s.end, t.Expr):
         yield f"one more of {s.index}", [*before, dataclasses.replace(s, end=s.end + 1), *after]
         yield f"one less of {s.index}", [*before, dataclasses.replace(s, end=s.end - 1), *after]

@@ -75,6 +75,14 @@ BYTES = Mutation(
 CLUSTER = Mutation("dropped cluster barriers", r"barrier\.cluster\.(arrive|wait)[^;]*;", "", "all")
 INIT = Mutation("mbarriers that are not published to the cluster", r"fence\.mbarrier_init[^;]*;")
 ALL_BYTES = replace(BYTES, sites="all")
+LOOK = Mutation(
+    "words taken for there",
+    r"(@p ld\.relaxed[^{]*\{(%r\d+), (%r\d+), (%r\d+), (%r\d+)\}[^;]*;)",
+    r"\1 or.b32 \2, \2, 1; or.b32 \3, \3, 1; or.b32 \4, \4, 1; or.b32 \5, \5, 1;",
+    "all",
+)
+SENT = Mutation("words that are not sent", r"st\.relaxed\.gpu\.global\.v\d\.f32 [^;]*;", "", "all")
+ZEROS = Mutation("words that are left behind", r"st\.relaxed\.gpu\.global\.v4\.b32 [^;]*;", "", "all")
 RANK = Mutation(
     "peers that read their own counts",
     r"mapa(\.shared::cluster)?\.u32 (%r\d+), (%r\d+), (%r\d+);",
@@ -105,7 +113,7 @@ CASES = (
     ("sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4", "tiny", 8, (WAIT, CLUSTER)),
     ("sparse_mla__tilelang_sm90a__h16_bf16_bt64_st2_cl1", "tiny", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", "tiny", 2, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET, BYTES, RANK, CLUSTER, INIT)),
-    ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl16_sl2", "tiny", 16, (WAIT, BYTES, RANK, CLUSTER, INIT)),
+    ("sparse_mla__cutedsl_sm90a__h16_fp8_bt64_st2_cl2_sl2", "tiny", 4, (WAIT, BYTES, RANK, CLUSTER, INIT, LOOK, SENT, ZEROS)),
     ("sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", "dealt", 1, (ARRIVE, NOINC, WAIT, PROXY, WGMMA, MEET)),
     ("lightning_indexer__tilelang_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES)),
     ("lightning_indexer__cutedsl_sm100a__decode_h64_q1_t128_st8_c1_e0", "decode_ragged", 0, (WAIT, BYTES, LOADED, MEET)),

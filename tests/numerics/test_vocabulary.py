@@ -23,7 +23,7 @@ from codegen.render import render
 from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
-from dsl_kernels.device.torch import fragment
+from dsl_kernels.device.torch import fragment, sparse_mla
 from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
@@ -545,6 +545,55 @@ def write_own(m: Recorder) -> None:
     fragment.write_rows(m, m.operand("c"), 64, m.block(0) * 128, 0, sums, m.thread)
 
 
+# Words through global memory: each CTA sends every one its share of a tile, and joins the parts of its own share.
+
+CTAS = 4
+
+
+def grid_parts(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    return Schedule(
+        roles=(Role("trade", 4, doc="sends shares, joins the parts of its own"),),
+        buffers=(
+            Buffer("parts_s", SHARED, (4, 136), "float32", doc="16 rows by 8 columns and 8 lses a part"),
+            Buffer("acc", REGISTER, (64, 8), "float32", role="trade"),
+            Buffer("lses", REGISTER, (8,), "float32", role="trade", per_thread=2),
+            Buffer("sinks", REGISTER, (8,), "float32", role="trade", per_thread=1),
+        ),
+        pipelines=(
+            Pipeline(
+                "parts", ("parts_s",), "trade", Engine.GRID, (Reader("trade", Engine.THREADS),), rounds="once", through="words", meets="trade"
+            ),
+        ),
+        mmas=(),
+        grid=(str(CTAS),),
+        axes=("cta",),
+        named_barriers={"trade": ("trade",)},
+        resident="1",
+    )  # fmt: skip
+
+
+def trade(m: Recorder) -> None:
+    acc, lses, sinks, cta, parts = (
+        *(m.buffer(text) for text in ("acc", "lses", "sinks")),
+        m.block(0),
+        m.slot("parts", 0),
+    )
+    m.fill(lses, 1.0)
+    m.fill(sinks, -math.inf)
+    fragment.read_rows(m, acc, m.operand("x"), 8, cta * 64, 0, m.thread)
+    sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), 0, 1, cta, CTAS, m.thread)
+    m.wait("parts", 0, at=cta)
+    sparse_mla.merge_parts(
+        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, 8, cta, CTAS, 0, 64, 8, 1.0, m.thread
+    )  # fmt: skip
+
+
+def mean_of_parts(inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    out = torch.zeros(1, 8, 512)
+    out[0, :, :64] = inputs["x"].view(CTAS, 64, 8).mean(dim=0).T
+    return {"out": out, "lse": torch.full((1, 8), 1 + math.log2(CTAS))}
+
+
 def matrices(*shapes: tuple[int, ...], dtype: str = "float16") -> tuple[OperandSpec, ...]:
     return tuple(OperandSpec(name, shape, dtype) for name, shape in zip("ab", shapes, strict=False))
 
@@ -563,6 +612,8 @@ class Case:
         expected: inputs -> outputs by name.
         broken: (a block of `role`, position) -> the block after a slip there; None leaves it.
         caught: what catches the slip, and with which words.
+        op: the operation whose leaves it calls beside those that all share.
+        dsls: those that spell it.
     """
 
     name: str
@@ -575,6 +626,8 @@ class Case:
     caught: str
     arch: str = "sm_90a"
     limit: float = 1e-3
+    op: str = ""
+    dsls: tuple[str, ...] = DSLS
     dims: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -740,6 +793,24 @@ CASES = (
         "interpreter: c is off",
         arch="sm_100a",
     ),
+    Case(
+        "grid_parts",
+        grid_parts,
+        {"trade": trade},
+        (
+            OperandSpec("x", (CTAS * 64, 8), "float32"),
+            OperandSpec("out", (1, 8, 512), "bfloat16", "workspace", zeroed=True),
+            OperandSpec("lse", (1, 8), "float32", "out"),
+            OperandSpec("words", (CTAS * 4 * 136,), "int32", "workspace", zeroed=True),
+        ),
+        mean_of_parts,
+        "trade",
+        with_fields(of(t.PipelineOp, kind="wait"), at=0),
+        "interpreter: error[SCHEDULE]",
+        limit=4e-3,
+        op="sparse_mla",
+        dsls=("cutedsl",),
+    ),
 )
 BY_NAME = {case.name: case for case in CASES}
 
@@ -756,7 +827,7 @@ class Written(TileProgram):
 def program_of(case: Case, text: t.Text | None = None) -> TileProgram:
     problem = SimpleNamespace(forms={"default": case.operands}, operands=lambda form: case.operands)
     found = Written(
-        op=f"vocabulary_{case.name}", problem=problem, knobs=(), declare=case.declare,
+        op=case.op or f"vocabulary_{case.name}", problem=problem, knobs=(), declare=case.declare,
         bodies=lambda k, arch: {START: started, **case.bodies}, bucket=lambda form, dims: {}, counts=lambda k, schedule, dims: None,
     )  # type: ignore[arg-type]  # fmt: skip
     object.__setattr__(found, "given", text)
@@ -796,6 +867,9 @@ def launch(case: Case, executor: Any, variant: Variant) -> str | None:
         error = (inputs[name].double() - want.double()).norm() / want.double().norm()
         if not error <= case.limit:
             return f"{name} is off by {error:.2g}"
+    for spec in case.operands:
+        if spec.zeroed and spec.name not in expected and inputs[spec.name].any():
+            return f"{spec.name} is not left zero"
     return None
 
 
@@ -846,6 +920,8 @@ def test_the_interpreter_computes_it(case: Case, seed: int | None, known: Callab
 def test_the_emulator_computes_it(
     case: Case, dsl: str, known: Callable[..., None], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    if dsl not in case.dsls:
+        pytest.skip(f"{dsl} does not spell it")
     program = program_of(case)
     code = compiled(case.name, dsl, tmp_path_factory.getbasetemp() / "vocabulary" / dsl / case.name)
     known(program, code)
@@ -969,6 +1045,8 @@ REFUSED = (
     ("A from registers along M", "registers", one_field("registers", "mmas", "pv", a_major="mn"), "K-major A"),
     ("a box across an axis of one", "strided", one_field("strided", "maps", "a_map", box=(64, 1, 64, 1)), "outer ones"),
     ("a pair whose operands are of one CTA", "pair", one_field("pair", "pipelines", "ab", pair=False), "pair=True"),
+    ("words that nobody meets about", "grid_parts", one_field("grid_parts", "pipelines", "parts", meets=""), "barrier of theirs"),
+    ("words through nothing", "grid_parts", one_field("grid_parts", "pipelines", "parts", through=""), "barrier of theirs"),
     ("a pair without a cluster", "pair", altered("pair", cluster=(1, 1, 1)), "clusters of two"),
 )  # fmt: skip
 
@@ -979,6 +1057,19 @@ REFUSED = (
 def test_a_declaration_that_cannot_work_is_refused(case: str, declare: Any, words: str) -> None:
     with pytest.raises(DslKernelError, match=words):
         program_of(dataclasses.replace(BY_NAME[case], declare=declare)).text({}, get_arch(BY_NAME[case].arch))
+
+
+@pytest.mark.parametrize(("case", "at"), [("grid_parts", None), ("replicas", 0)])
+def test_a_wait_names_a_cta_where_the_grid_fills_the_slot(case: str, at: int | None) -> None:
+    pipe = BY_NAME[case].declare(SimpleNamespace(), get_arch("sm_90a")).pipelines[0]
+
+    def body(m: Recorder) -> None:
+        m.wait(pipe.name, 0, at=at)
+
+    with pytest.raises(DslKernelError, match="where CTAs of the grid fill the slot"):
+        program_of(
+            dataclasses.replace(BY_NAME[case], bodies={**BY_NAME[case].bodies, pipe.readers[0].role: body})
+        ).text({}, get_arch("sm_90a"))
 
 
 def test_pending_groups_are_for_readers_through_wgmma() -> None:

@@ -15,7 +15,7 @@ from dsl_kernels import programs
 from dsl_kernels.arch import ARCHS
 from dsl_kernels.errors import DeclarationError
 from dsl_kernels.tile.lang import Buffer, Engine, Pipeline, Reader, Role, Schedule, Space
-from dsl_kernels.tile.plan import Action, barrier_plan
+from dsl_kernels.tile.plan import Action, barrier_plan, words_of
 
 
 def schedule(
@@ -49,6 +49,26 @@ def test_stores_of_peers_announce_bytes_and_need_no_empty_barrier():
     assert (plan.full.count, plan.full.tx_bytes) == (1, 64 * 64 * 2)
     assert plan.commit == (Action.EXPECT_TX,) and plan.wait["math"] == (Action.WAIT_FULL,)
     assert plan.empty is None and plan.acquire == () and plan.release["math"] == ()
+
+
+def test_words_through_the_grid_need_no_barrier_in_memory():
+    plan = plan_of(
+        Engine.GRID, (Reader("math", Engine.THREADS),), producer="math", rounds="once", through="x"
+    )
+    assert plan.full is None and plan.empty is None
+    assert plan.acquire == plan.commit == () and plan.wait["math"] == (Action.WAIT_WORDS,)
+
+
+def test_pipelines_through_one_operand_lie_side_by_side():
+    found = schedule(
+        Engine.GRID, (Reader("math", Engine.THREADS),), producer="math", rounds="once", through="x"
+    )
+    (pipe,), words = found.pipelines, 64 * 64
+    both = replace(
+        found, pipelines=(pipe, replace(pipe, name="next"), replace(pipe, name="other", through="y"))
+    )
+    assert words_of(both, "x") == (2 * words, {"ring": 0, "next": words})
+    assert words_of(both, "y") == (words, {"other": 0})
 
 
 def test_cp_async_to_an_async_reader_is_fenced_by_the_reader():
@@ -183,12 +203,15 @@ SYNCHRONISATION = re.compile(
     r"mbarrier[\w.:]*|\w*fence\w*|\w*sync_?threads\w*|\w*sync_?warp\w*|bar(?:rier)?\.(?:sync|arrive|cluster)[\w.]*"
     r"|arch\.barrier|\bcluster_(?:arrive|wait)\w*|\w*_elect\b|\belect_\w+|(?:de)?alloc_(?:tmem|barrier)"
     r"|tmem_alloc\w*|griddepcontrol\w*|pdl_\w+|(?:commit|wait)_(?:group|wgmma)|cp_async_(?:wait|commit|barrier)\w*"
-    r"|acq_rel|named_barrier|tcgen05_(?:before|after|mma_arrive)\w*"
+    r"|cp\.async\.(?:wait|commit|mbarrier)\w*"
+    r"|acq_rel|(?:ld|st)\.relaxed|named_barrier|tcgen05_(?:before|after|mma_arrive)\w*"
 )
 # What stands elsewhere, and why it is no statement of a text.
 BY_HAND = {
     ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v4.f32"): "st.async: a store that signals",
-    ("device/cutedsl/sparse_mla.py", "mbarrier::complete_tx::bytes.v2.f32"): "st.async: a store that signals",
+    ("device/cutedsl/sparse_mla.py", "sync_warp"): "keeps a thread's loads where they are written; no data passes",
+    ("device/cutedsl/inbox.py", "st.relaxed"): "what a leaf sends through the grid with, and wait_words is spelled with",
+    ("device/cutedsl/inbox.py", "ld.relaxed"): "what wait_words is spelled with",
     ("device/cutedsl/sparse_mla_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/gqa_forward_sm100.py", "fence_view_async_tmem_load"): "a thread waits for its own loads",
     ("device/cutedsl/sparse_mla_wide.py", "sync_warp"): "a warp turns its own rows around",

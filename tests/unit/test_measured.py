@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -219,6 +220,14 @@ def test_enclosed_by_points_a_variant_keeps_its_place_whatever_the_model_says() 
     # With points on one side alone it is the model that extrapolates.
     found = measured.between(points[:1], middle, lambda name, entry: at[entry["place"]][name])
     assert found["a"] < found["b"]
+
+
+def test_enclosed_by_points_a_variant_that_one_of_them_lacks_may_fall_behind_but_not_pull_ahead() -> None:
+    points = [near(-1.0, a=10.0, b=10.0, mine=9.8), near(1.0, a=10.0, b=10.0)]
+    for mine, least, most in ((30.0, 20.0, math.inf), (3.0, 9.0, 10.5)):
+        model = {"a": 10.0, "b": 10.0, "mine": mine}
+        found = measured.between(points, model, lambda name, entry: 10.0)
+        assert least < found["mine"] < most
 
 
 def test_a_misjudged_variant_is_corrected_near_a_point_and_less_far_from_it() -> None:

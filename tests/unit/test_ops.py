@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dsl_kernels import dsa, problems
+from dsl_kernels import dsa, executors, problems, registry, variants
 from dsl_kernels.dsa import steps
 from dsl_kernels.errors import (
     ArgumentTypeError,
@@ -17,10 +17,18 @@ from dsl_kernels.errors import (
     InvalidArgumentError,
     LaunchError,
     NoVariantError,
+    ResidencyError,
     UnknownNameError,
     UnsupportedArchError,
 )
-from dsl_kernels.ops import Workspace, lightning_indexer, lightning_indexer_prefill, sparse_mla, topk_selector
+from dsl_kernels.ops import (
+    Workspace,
+    _base,
+    lightning_indexer,
+    lightning_indexer_prefill,
+    sparse_mla,
+    topk_selector,
+)
 from dsl_kernels.verification import trial
 
 CPU = {"executor": "interpreter"}
@@ -332,6 +340,48 @@ def test_the_environment_is_looked_at_on_every_call(monkeypatch) -> None:
     monkeypatch.delenv("DSL_KERNELS_EXECUTOR")
     with pytest.raises(ExecutorUnavailableError):
         topk_selector(scores, ends, 16)
+
+
+def test_a_stream_with_fewer_sms_is_given_fewer_splits(monkeypatch) -> None:
+    inputs, expected = drawn("sparse_mla", "tiny_h16")
+    variant, tried = "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2", []
+    attend = {"sm_scale": inputs["sm_scale"], "kpe": inputs["kpe"], "variant": variant, **CPU}
+    prepare = executors.Interpreter.prepare
+
+    def crowded(self, *of):
+        launcher = prepare(self, *of)
+
+        def launch(operands, dims, stream=0):
+            tried.append(dims["splits"])
+            if dims["splits"] > 2:
+                raise ResidencyError("launch", expected="few CTAs", got="many", fix="pass fewer splits")
+            launcher(operands, dims, stream)
+
+        return replace(launcher, launch=launch)
+
+    monkeypatch.setattr(executors.Interpreter, "prepare", crowded)
+    _base.clear()
+    try:
+        out, lse = sparse_mla(*mla_args(inputs), **attend)
+        assert problems.get("sparse_mla").compare("bf16", inputs, {"out": out, "lse": lse}, expected).ok
+        assert tried[0] > 2 and tried[-1] == 2
+        sparse_mla(*mla_args(inputs), **attend, out=out, lse=lse)
+        asked = len(tried)
+        sparse_mla(*mla_args(inputs), **attend, out=out, lse=lse)
+        assert tried[asked:] == [2], "what was refused is not tried again"
+        with pytest.raises(ResidencyError):
+            sparse_mla(*mla_args(inputs), **attend, splits=4)
+    finally:
+        _base.clear()
+
+
+def test_splits_that_cannot_run_at_once_take_another_variant() -> None:
+    dims = {"t": 16, "topk": 2048, "n": 4096, "heads": 16, "splits": 64}
+    sliced = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st2_cl2_sl2")
+    call = registry.Call("sparse_mla", "bf16", "sm_90a", dims)
+    assert "1024 CTAs that wait for one another, where 264 run at once" in registry.refusal(call, sliced)
+    assert registry.refusal(replace(call, dims={**dims, "t": 4}), sliced) is None
+    assert registry.refusal(replace(call, dims={**dims, "t": 4}, sms=78), sliced) is not None
 
 
 def test_a_cache_that_was_given_other_memory_is_looked_at_again() -> None:

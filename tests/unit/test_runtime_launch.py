@@ -103,7 +103,7 @@ class FakeDriver:
                 block=(config.blockDimX, config.blockDimY, config.blockDimZ),
                 smem=config.sharedMemBytes,
                 stream=int(config.hStream),
-                attributes=[(a.id.name, a.value) for a in config.attrs],
+                attributes=[(a.id.name, a.value) for a in config.attrs][: config.numAttrs],
                 function=function,
                 map=raw[0],
                 y=struct.unpack("<Q", raw[1])[0],
@@ -205,6 +205,18 @@ def test_cluster_cooperative_and_programmatic_launch_attributes(driver):
         == 1
     )
     assert ("CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1, 0) in driver.attributes
+
+
+@pytest.mark.parametrize("programmatic", [False, True])
+def test_a_launch_is_cooperative_only_where_its_ctas_wait_for_each_other(driver, programmatic):
+    told = example(cooperative=True, resident="n // 128 - 1", programmatic_launch=programmatic)
+    kernel = launch.LoadedKernel(told, b"cubin")
+    for n in (128, 256, 128, 384):
+        kernel.launch(operands(n))
+    kinds = [[name for name, _ in each.attributes] for each in driver.launches]
+    rest = ["CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"] * programmatic
+    alone, together = rest, [*rest, "CU_LAUNCH_ATTRIBUTE_COOPERATIVE"]
+    assert kinds == [alone, together, alone, together]
 
 
 def test_an_empty_grid_launches_nothing(driver):

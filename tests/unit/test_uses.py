@@ -374,10 +374,28 @@ def test_an_alias_across_roles() -> None:
     refused("buffer red_s in the storage of b_s", "load, work", **aliased(work_then("meet")), load=reads)
 
 
-@pytest.mark.parametrize("bytes_", [32, 65])
-def test_an_alias_has_the_bytes_of_its_owner(bytes_: int) -> None:
-    other = Buffer("other_s", SHARED, (bytes_,), "uint8", alias="red_s")
-    with pytest.raises(DeclarationError, match="as many bytes as red_s"):
+def test_an_alias_of_slots_that_another_role_fills() -> None:
+    def work(m: Recorder, *, meets: bool = True) -> None:
+        work_then("meet" if meets else "")(m)
+
+    def ring(body: Callable[[Recorder], None], **more: Any) -> dict[str, Any]:
+        buffers = tuple(
+            dataclasses.replace(b, alias="ring_s") if b.name == "red_s" else b for b in SCHEDULE.buffers
+        )
+        return {"schedule": changed(buffers=buffers), "work": body, **more}
+
+    def writes(m: Recorder) -> None:
+        load(m)
+        read(m, m.buffer("red_s"), m.operand("w"))
+
+    assert text(**ring(work))
+    refused("buffer red_s in the storage of ring_s", "got none", **ring(lambda m: work(m, meets=False)))
+    refused("buffer red_s in the storage of ring_s", "load, work", **ring(work, load=writes))
+
+
+def test_an_alias_has_no_more_bytes_than_its_owner() -> None:
+    other = Buffer("other_s", SHARED, (1 << 16,), "uint8", alias="red_s")
+    with pytest.raises(DeclarationError, match="at most as many bytes as red_s"):
         text(schedule=changed(buffers=(*SCHEDULE.buffers, other)))
 
 

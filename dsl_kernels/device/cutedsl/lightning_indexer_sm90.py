@@ -10,7 +10,7 @@ query's. Four: every lane gets one query's, of both keys.
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int64, Uint32
+from cutlass import Float32, Int32, Int64, Uint32
 
 from .lightning_indexer import length_to_score, window_begin, window_end
 
@@ -88,6 +88,14 @@ def read_query_lengths(length, seq_lens, seq, query, queries, next_n, skip_below
     length[0] = length_to_score(seq_lens, seq, query + _query(thread, queries), next_n, skip_below)
 
 
+def _store_where(to, value, wanted):
+    """Store a float32 where wanted. No branch: the address would be found in it, for each product anew."""
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r2}, 0; @p st.global.f32 [{$r0}], {$r1}; }",
+        read_only_args=[to, value, Int32(wanted)],
+    )
+
+
 @cute.jit
 def store_logits(
     logits: cute.Pointer,
@@ -107,8 +115,8 @@ def store_logits(
     row = seq * next_n + query + _query(thread, queries)
     stores = thread % 4 < 2 if cutlass.const_expr(queries == 1) else True
     for i in cutlass.range_constexpr(cute.size(logit)):
-        if stores & (at + 8 * i < length[0]):
-            (logits + (Int64(row) * stride + at + 8 * i)).store(logit[i] * scale[i])
+        to = logits + (Int64(row) * stride + at + 8 * i)
+        _store_where(to, logit[i] * scale[i], stores & (at + 8 * i < length[0]))
 
 
 def read_windows(begin, size, k_start, k_end, row, queries, s, skv, skip_below, thread):
@@ -132,9 +140,8 @@ def store_window(
     thread,
 ):
     """Store this thread's logits of a product: those of keys in its row's window."""
-    at = key + _key(thread, queries)
-    to = logits + (Int64(row + _query(thread, queries)) * stride + at)
-    place = at - begin[0]
+    # What does not change from product to product comes first, so that it is found once.
+    to = logits + (Int64(row + _query(thread, queries)) * stride + _key(thread, queries)) + key
+    place = key - (begin[0] - _key(thread, queries))
     for i in cutlass.range_constexpr(cute.size(logit)):
-        if Uint32(place + 8 * i) < Uint32(size[0]):
-            (to + 8 * i).store(logit[i] * scale[i])
+        _store_where(to + 8 * i, logit[i] * scale[i], Uint32(place + 8 * i) < Uint32(size[0]))

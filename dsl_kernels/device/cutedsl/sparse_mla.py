@@ -12,7 +12,9 @@ import math
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int32, Int64, Uint32
+from cutlass import Float32, Int32, Int64
+
+from . import inbox as inbox_words
 
 LOG2E = math.log2(math.e)
 # On Hopper: rows that meet through global memory, for which slices stand here.
@@ -39,23 +41,22 @@ def read16(address):
     )
 
 
-def read16_where(address, wanted):
-    """Four words of global memory, or zeros and nothing is read; a barrier behind it stays behind it."""
-    return cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0; mov.b32 {$w1}, 0; mov.b32 {$w2}, 0; mov.b32 {$w3}, 0; "
-        "@p ld.global.L1::no_allocate.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}]; }",
-        write_only_types=[Int32] * 4,
+def read_where(words, at, count, address, wanted):
+    """One, two or four words of global memory into registers `at` on, or zeros and nothing is read.
+
+    No selection: that would wait for the load. What lies behind a barrier stays there, unless it is a single word.
+    """
+    names = [f"{{$w{i}}}" for i in range(count)]
+    zeros = "".join(f"mov.b32 {name}, 0; " for name in names)
+    vector = f"L1::no_allocate.v{count}.b32 {{{', '.join(names)}}}"
+    got = cute.arch.inline_ptx(
+        f"{{ .reg .pred p; setp.ne.b32 p, {{$r1}}, 0; {zeros}"
+        f"@p ld.global.{'nc.b32 ' + names[0] if count == 1 else vector}, [{{$r0}}]; }}",
+        write_only_types=[Int32] * count,
         read_only_args=[address, Int32(wanted)],
     )
-
-
-def read4_where(address, wanted):
-    """A word of read-only global memory, or 0 and nothing is read. No selection: that would wait for the load."""
-    return cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; mov.b32 {$w0}, 0; @p ld.global.nc.b32 {$w0}, [{$r0}]; }",
-        write_only_types=[Int32],
-        read_only_args=[address, Int32(wanted)],
-    )
+    for i in range(count):
+        words[at + i] = words.element_type(got if count == 1 else got[i])
 
 
 def write16(to, words):
@@ -340,8 +341,10 @@ def weight(peak, top):
 
 
 def lse_of(total, top):
-    """log2 of a sum, -inf when it is empty."""
-    return Float32(cutlass.select_(total > 0.0, cute.math.log2(total) + top, Float32(-math.inf)))
+    """log2 of a sum, -inf when it is empty. Its largest weight is 1, and lg2.approx is within 2^-22 there: 3e-6 of 2048."""
+    return Float32(
+        cutlass.select_(total > 0.0, cute.math.log2(total, fastmath=True) + top, Float32(-math.inf))
+    )
 
 
 def inverse_of(total):
@@ -364,49 +367,6 @@ def load_partial(o_partial: cute.Pointer, offset: Int64):
     )
 
 
-def token_words(dims):
-    """Words of a tile's tokens that a thread holds between `load_tokens` and `store_tokens`: fp8, scales, rope."""
-    return dims // 64 * 8, dims // 128 * 2, dims // 16
-
-
-def load_tokens(words: cute.Tensor, kv_cache, slice_, dims: cutlass.Constexpr, low, high, n, thread):
-    """Read this slice of a tile's 656-byte tokens into registers.
-
-    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks. A masked
-    row is read from row 0 with a scale of 0: its weight is 0 as well.
-    """
-    fp8_words, scale_words, _ = token_words(dims)
-    kv = kv_cache.toint()
-    for half, ids in enumerate((low, high)):
-        token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
-        inside = valid(token, n)
-        base = kv + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
-        for panel in range(dims // 64):
-            four = read16(base + Int64(slice_ * dims + panel * 64 + thread % 4 * 16))
-            for w in range(4):
-                words[(panel * 2 + half) * 4 + w] = four[w]
-        for group in range(dims // 128):
-            words[fp8_words + group * 2 + half] = read4_where(
-                base + Int64(SCALES_AT + (slice_ * (dims // 128) + group) * 4), inside
-            )
-    per_row = dims // 64
-    for i in range(dims // 64 // 2):
-        row = thread // per_row + i * (CONSUMERS // per_row)
-        token = cute.arch.shuffle_sync(low, row % 32)
-        upper = cute.arch.shuffle_sync(high, row % 32)
-        token = Int32(cutlass.select_(row < 32, token, upper))
-        base = kv + Int64(cutlass.select_(valid(token, n), token, Int32(0))) * TOKEN_BYTES
-        four = read16(base + Int64(ROPE_AT + slice_ * (dims // 4) + thread % per_row * 16))
-        for w in range(4):
-            words[fp8_words + scale_words + i * 4 + w] = four[w]
-
-
-def move(to, source):
-    """Copy registers; `source` may be a list."""
-    for i in range(cute.size(to)):
-        to[i] = source[i]
-
-
 def scaled_pairs(word, scale):
     """Four e4m3 values to bf16, times a float32 scale: by way of float16, which has each of them, and of float32."""
     return [
@@ -421,7 +381,7 @@ def scaled_pairs(word, scale):
     ]
 
 
-def _store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
+def store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
     """Write four words of fp8 values times their scale, part `part` of a panel of a row."""
     scale = cute.arch.inline_ptx(
         "mov.b32 {$w0}, {$r0};", write_only_types=[Float32], read_only_args=[scale_bits]
@@ -432,22 +392,46 @@ def _store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
         write16(ckv_s + piece(row, chunk, 128, rows), pairs[4 * side : 4 * side + 4])
 
 
-def store_tokens(words: cute.Tensor, ckv, kpe, dims: cutlass.Constexpr, thread):
-    """Write what `load_tokens` read as bf16 rows."""
-    ckv_s, kpe_s = ckv.toint(), kpe.toint()
-    fp8_words, scale_words, _ = token_words(dims)
-    for half in range(2):
+def _tokens(words, kv_cache, which, dims, low, high, n, thread, write):
+    """Read a quarter of `dims` of two tokens, 16 bytes of each 64 dims, and their scales, each once `write` has made room for it.
+
+    Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
+    """
+    panels, groups = dims // 64, dims // 128
+    for half, ids in enumerate((low, high)):
+        token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
+        inside, scales = valid(token, n), dims // 8 + half * groups
+        base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
+        mine = base + Int64(which * dims + thread % 4 * 16)
+        for panel in range(panels):
+            at = (half * panels + panel) * 4
+            write(half, panel, at, scales + panel // 2)
+            read_where(words, at, 4, mine + panel * 64, inside)
+            # Left alone, ptxas would put all of the loads behind the last arithmetic.
+            cute.arch.sync_warp()
+        read_where(words, scales, groups, base + Int64(SCALES_AT + which * (groups * 4)), inside)
+        cute.arch.sync_warp()
+
+
+def load_tokens(words: cute.Tensor, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
+    """Read latent dims which * dims on of a tile's 656-byte tokens into registers; zeros where an id names no row."""
+    _tokens(words, kv_cache, which, dims, low, high, n, thread, lambda *_: None)
+
+
+def renew_tokens(words: cute.Tensor, target, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
+
+    def write(half, panel, at, scale):
+        four = [Int32(words[at + w]) for w in range(4)]
         row = thread // 4 + 32 * half
-        for group in range(dims // 128):
-            scale = words[fp8_words + group * 2 + half]
-            for panel in (2 * group, 2 * group + 1):
-                four = [words[(panel * 2 + half) * 4 + w] for w in range(4)]
-                _store_sixteen(ckv_s, row, TILE, panel, thread % 4, four, scale)
-    per_row = dims // 64
-    for i in range(dims // 64 // 2):
-        row = thread // per_row + i * (CONSUMERS // per_row)
-        at = fp8_words + scale_words + i * 4
-        write16(kpe_s + piece(row, thread % per_row, per_row * 16, TILE), [words[at + w] for w in range(4)])
+        store_sixteen(target.toint(), row, TILE, panel, thread % 4, four, Int32(words[scale]))
+
+    _tokens(words, kv_cache, which, dims, low, high, n, thread, write)
+
+
+def copy_rope(target, kv_cache, first, columns: cutlass.Constexpr, low, high, n, thread):
+    """Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id names no row."""
+    copy_rows(target, kv_cache, TOKEN_BYTES // 2, ROPE_AT // 2 + first, columns, low, high, n, thread)
 
 
 HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40
@@ -460,40 +444,13 @@ def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
     inside, first = valid(token, n), at * HALF_WORDS
     base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
     for u in range(HALF_ROPE // 4):
-        four = read16_where(base + Int64(u * 64 + thread % 4 * 16), inside)
-        for w in range(4):
-            words[first + u * 4 + w] = Uint32(four[w])
+        read_where(words, first + u * 4, 4, base + Int64(u * 64 + thread % 4 * 16), inside)
     for u in range(2):
-        four = read16_where(base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside)
-        for w in range(4):
-            words[first + HALF_ROPE + u * 4 + w] = Uint32(four[w])
+        read_where(
+            words, first + HALF_ROPE + u * 4, 4, base + Int64(ROPE_AT + u * 64 + thread % 4 * 16), inside
+        )
     # The four threads of a token have a scale each and read the others' from their registers.
-    words[first + HALF_SCALES] = Uint32(read4_where(base + Int64(SCALES_AT + thread % 4 * 4), inside))
-
-
-def store_half(words: cute.Tensor, at, ckv, kpe, batch, thread):
-    """Write what `load_half` read as bf16 rows of the tile."""
-    store_token(words, at, ckv, kpe, Int32(batch) * 32 + thread // 4, TILE, thread)
-
-
-def store_token(words: cute.Tensor, at, ckv, kpe, row, rows, thread):
-    """Write a quarter of a token from the registers of place `at` into its row of `rows`."""
-    ckv_s, kpe_s = ckv.toint(), kpe.toint()
-    held = [Int32(words[at * HALF_WORDS + i]) for i in range(HALF_WORDS)]
-    for u in range(2):
-        first = HALF_ROPE + u * 4
-        write16(kpe_s + piece(row, u * 4 + thread % 4, 128, rows), held[first : first + 4])
-    for group in range(4):
-        scale = cute.arch.shuffle_sync(held[HALF_SCALES], thread % 32 // 4 * 4 + group)
-        for panel in (2 * group, 2 * group + 1):
-            four = held[panel * 4 : panel * 4 + 4]
-            _store_sixteen(ckv_s, row, rows, panel, thread % 4, four, scale)
-
-
-def pair_of(lses, quad, heads):
-    """The lse of the two heads that a thread holds in quad `quad` of O."""
-    at = quad % (heads // 8) * 2
-    return [lses[at], lses[at + 1]]
+    read_where(words, first + HALF_SCALES, 1, base + Int64(SCALES_AT + thread % 4 * 4), inside)
 
 
 def normalise(acc, top, peak):
@@ -508,90 +465,67 @@ def normalise(acc, top, peak):
             acc[i + 2] = acc[i + 2] * inverse
 
 
-def send_parts(acc, lses, slots, full, rank, slices, parts, heads, thread):
-    """Send each CTA of the cluster that holds this slice its share of the quads of O, this one included.
+def _chunk_place(thread):
+    """Where a thread's four values lie in a row: dims side by side for each pair of heads, so that readers' banks differ."""
+    return ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
 
-    The slots are [parts, quads / parts, 128 x (4 + 2)] floats in every CTA: by source, values before lses.
+
+def send_parts(acc, lses, inbox, words, first, slices, part, parts, thread):
+    """Send each CTA that holds this slice its share of O, this one included.
+
+    A row is 16 dims by 8 heads, and the lses of all heads behind them. A CTA's share are the rows of its number, one part
+    behind the other; CTA `first` merges the first share, and every `slices`-th from there the next.
     """
-    to, bar, quads = slots.toint(), full.toint(), cute.size(acc) // 4
-    share = quads // parts
-    for s in range(parts):
-        peer = rank % slices + s * slices
-        base = peer_address(to + rank // slices * (share * CONSUMERS * 24), peer)
-        peer_bar = peer_address(bar, peer)
-        for u in range(share):
-            quad = s * share + u
-            at = base + u * (CONSUMERS * 24)
-            send4(at + thread * 16, peer_bar, [acc[4 * quad + e] for e in range(4)])
-            cute.arch.inline_ptx(
-                "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [{$r0}], {{$r2}, {$r3}}, [{$r1}];",
-                read_only_args=[at + CONSUMERS * 16 + thread * 8, peer_bar, *pair_of(lses, quad, heads)],
-            )
+    base, rows, width = inbox.toint(), cute.size(acc), 128 + 4 * cute.size(lses)
+    # Both are powers of two.
+    log2 = cute.arch.inline_ptx("bfind.u32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[parts])
+    log2_each = (rows.bit_length() - 1) - log2
+
+    def row_of(n):
+        """The n-th row of O: where it begins in the inbox of its owner."""
+        owner, within = n >> log2_each, n & ((1 << log2_each) - 1)
+        return base + Int64((first + owner * slices) * words + ((part << log2_each) + within) * width) * 4
+
+    for u in range(rows // 4):
+        at = row_of(u * 4 + (thread >> 5)) + _chunk_place(thread) * 4
+        inbox_words.push(at, [acc[4 * u + e] for e in range(4)])
+    _send_lses(lses, rows, row_of, thread)
 
 
-def merge_sent(quads, lses, received, parts, thread):
-    """Join the parts that the CTAs of the cluster have sent."""
-    address, share = received.toint(), cute.size(quads) // 4
-    for u in range(share):
-        got, got_lse = [], []
-        for c in range(parts):
-            at = address + (c * share + u) * (CONSUMERS * 24)
-            got.append(
-                cute.arch.inline_ptx(
-                    "ld.shared.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
-                    write_only_types=[Float32] * 4,
-                    read_only_args=[at + thread * 16],
-                )
-            )
-            got_lse.append(
-                cute.arch.inline_ptx(
-                    "ld.shared.v2.f32 {{$w0}, {$w1}}, [{$r0}];",
-                    write_only_types=[Float32] * 2,
-                    read_only_args=[at + CONSUMERS * 16 + thread * 8],
-                )
-            )
-        merged, merged_lse = join(got, got_lse)
-        for e in range(4):
-            quads[4 * u + e] = merged[e]
-        for e in range(2):
-            lses[2 * u + e] = merged_lse[e]
+@cute.jit
+def _send_lses(lses: cute.Tensor, rows: cutlass.Constexpr, row_of: cutlass.Constexpr, thread: Int32):
+    """Four threads a row: those that hold all heads' lses between them."""
+    count = cutlass.const_expr(cute.size(lses))
+    for i in cutlass.range_constexpr((rows * 4 + CONSUMERS - 1) // CONSUMERS):
+        n = i * (CONSUMERS // 4) + (thread >> 2)
+        if n < rows:
+            at = row_of(n) + (128 + (thread & 3) * count) * 4
+            for v in cutlass.range_constexpr(0, count, 4):
+                inbox_words.push(at + v * 4, [lses[v + e] for e in range(min(4, count))])
 
 
-def unmerged(quads, lses, acc, top, heads):
-    """The quads of O and the lses of their heads, where no other CTA has a part of them."""
-    for i in range(cute.size(acc)):
-        quads[i] = acc[i]
-    for quad in range(cute.size(acc) // 4):
-        for e, lse in enumerate(pair_of(top, quad, heads)):
-            lses[2 * quad + e] = lse
+def keep_parts(target, acc, lses, thread):
+    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+    rows, width = cute.size(acc), 128 + 4 * cute.size(lses)
+    for u in range(rows // 4):
+        at = target.toint() + ((u * 4 + (thread >> 5)) * width + _chunk_place(thread)) * 4
+        cute.arch.inline_ptx(
+            "st.shared.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
+            read_only_args=[at, *[acc[4 * u + e] for e in range(4)]],
+        )
+    _keep_lses(target, lses, rows, width, thread)
 
 
-def join(values, lses):
-    """(four values, two lses) of normalised parts, each of four values and the lses of its two heads."""
-    result = [Float32(0.0)] * 4
-    joined = []
-    shares = []
-    for e in range(2):
-        top = lses[0][e]
-        for c in range(1, len(lses)):
-            top = cute.arch.fmax(top, lses[c][e])
-        weights = [weight(part[e], top) for part in lses]
-        total = weights[0]
-        for w in weights[1:]:
-            total = total + w
-        inverse = inverse_of(total)
-        shares.append([w * inverse for w in weights])
-        joined.append(lse_of(total, top))
-    for c in range(len(values)):
-        result = [result[v] + values[c][v] * shares[v % 2][c] for v in range(4)]
-    return result, joined
-
-
-def place(quad, dim0, heads, thread):
-    """(first head, first dim) of what a thread holds of a quad: dims d and d + 8 of heads h and h + 1."""
-    warp, lane = thread // 32, thread % 32
-    head = quad % (heads // 8) * 8 + lane % 4 * 2
-    return head, dim0 + quad // (heads // 8) * 64 + warp * 16 + lane // 4
+@cute.jit
+def _keep_lses(
+    target: cute.Pointer, lses: cute.Tensor, rows: cutlass.Constexpr, width: cutlass.Constexpr, thread: Int32
+):
+    for i in cutlass.range_constexpr((rows * 4 + CONSUMERS - 1) // CONSUMERS):
+        n = i * (CONSUMERS // 4) + (thread >> 2)
+        if n < rows:
+            to = target + (n * width + 128 + (thread & 3) * cute.size(lses))
+            for v in cutlass.range_constexpr(cute.size(lses)):
+                to[v] = lses[v]
 
 
 def store_lse(lse: cute.Pointer, pair, scale):
@@ -599,160 +533,91 @@ def store_lse(lse: cute.Pointer, pair, scale):
     to[0], to[1] = pair[0] * scale, pair[1] * scale
 
 
-@cute.jit
-def leave_part(
-    quads: cute.Tensor,
-    lses: cute.Tensor,
-    o_partial: cute.Pointer,
-    lse_partial: cute.Pointer,
-    row: Int32,
-    splits: Int32,
-    at: Int32,
-    head0: Int32,
-    share: Int32,
-    heads: cutlass.Constexpr,
-    block: cutlass.Constexpr,
-    thread: Int32,
-):
-    """Write this CTA's normalised share of O, in the order of the threads, and its lses, for `merge_parts`."""
-    mine = Int64(row) * splits + at
-    room = (mine * heads + head0) * 512 + thread * 4
-    for u in cutlass.range_constexpr(cute.size(quads) // 4):
-        store_partial(o_partial, room + u * (4 * CONSUMERS), [quads[4 * u + e] for e in range(4)])
-        if cutlass.const_expr(u < block // 8):
-            head, _ = place(share + u, 0, block, thread)
-            if thread < 4:
-                store_lse(
-                    lse_partial + (mine * heads + head0 + head), [lses[2 * u], lses[2 * u + 1]], Float32(1.0)
-                )
-
-
-def load_sinks(sinks, attn_sink, head0, block, share, thread):
-    """The sink logits of the heads of this thread's quads, read long before they are wanted."""
-    for d in range(cute.size(sinks) // 2):
-        pair = cute.make_tensor(
-            attn_sink + (head0 + place(share + d, 0, block, thread)[0]), cute.make_layout(2)
-        )
-        sinks[2 * d], sinks[2 * d + 1] = pair[0], pair[1]
-
-
-@cute.jit
-def store_result(
-    out: cute.Pointer,
-    lse: cute.Pointer,
-    values: cute.Tensor,
-    lses: cute.Tensor,
-    sinks: cute.Tensor,
-    row: Int32,
-    head0: Int32,
-    row_heads: cutlass.Constexpr,
-    share: Int32,
-    which: Int32,
-    dims: cutlass.Constexpr,
-    heads: cutlass.Constexpr,
-    lse_scale: Float32,
-    thread: Int32,
-):
-    """Store this thread's quads as bf16, each head scaled by the share that tokens keep beside its sink; and the lse.
-
-    Pairs of lanes trade, so that each stores neighbouring dims of one head in one word.
-    """
-    first = Int64(row) * row_heads + head0
-    own = cutlass.const_expr(cute.size(values) // 4)
-    columns = cutlass.const_expr(cute.size(sinks) // 2)
-    for c in cutlass.range_constexpr(2 * columns):
-        top = sinks[c] * LOG2E - lses[c]
-        kept = cute.arch.rcp_approx(1.0 + cute.arch.exp2(top))
-        sinks[c] = Float32(cutlass.select_(lses[c] > -math.inf, kept, Float32(0.0)))
-    odd = thread // 4 % 2 == 1
-    for u in cutlass.range_constexpr(own):
-        head, dim = place(share + u, which * dims, heads, thread)
-        base = (first + head) * 512 + dim + Int64(cutlass.select_(odd, Int32(511), Int32(0)))
-        for r in cutlass.range_constexpr(2):
-            left = values[4 * u + 2 * r] * sinks[u % columns * 2]
-            right = values[4 * u + 2 * r + 1] * sinks[u % columns * 2 + 1]
-            mine = Float32(cutlass.select_(odd, right, left))
-            got = cute.arch.shuffle_sync_bfly(Float32(cutlass.select_(odd, left, right)), offset=4)
-            word = pack(Float32(cutlass.select_(odd, got, mine)), Float32(cutlass.select_(odd, mine, got)))
-            cute.arch.inline_ptx(
-                "st.global.b32 [{$r0}], {$r1};", read_only_args=[out.toint() + (base + r * 8) * 2, word]
-            )
-    for u in cutlass.range_constexpr(columns):
-        if (thread < 4) & (which == 0) & (share + u < heads // 8):
-            head, _ = place(share + u, 0, heads, thread)
-            store_lse(lse + (first + head), [lses[2 * u], lses[2 * u + 1]], lse_scale)
+def load_sinks(sinks, attn_sink, head0, thread):
+    """The sink logits of a thread's heads, every eighth, read long before they are wanted."""
+    for c in range(cute.size(sinks)):
+        sinks[c] = attn_sink[head0 + c * 8 + thread // 16]
 
 
 @cute.jit
 def merge_parts(
-    values: cute.Tensor,
-    lses: cute.Tensor,
-    o_partial: cute.Pointer,
-    lse_partial: cute.Pointer,
+    out: cute.Pointer,
+    lse: cute.Pointer,
+    received: cute.Pointer,
+    sinks: cute.Tensor,
     row: Int32,
-    splits: Int32,
-    rank: Int32,
-    cluster: cutlass.Constexpr,
-    parts: Int32,
     head0: Int32,
-    share: Int32,
-    row_heads: cutlass.Constexpr,
     heads: cutlass.Constexpr,
+    part: Int32,
+    parts: Int32,
+    which: Int32,
+    dims: cutlass.Constexpr,
+    block: cutlass.Constexpr,
+    lse_scale: Float32,
     thread: Int32,
 ):
-    """Replace this thread's quads and the lses of their heads by those of all clusters' parts, some in flight at once."""
-    pairs = cute.make_tensor(lse_partial, cute.make_layout(1 << 30))
-    lse_base = (Int64(row) * splits + rank) * row_heads + head0
-    o_base = lse_base * 512 + thread * 4
-    o_step, lse_step = cutlass.const_expr(cluster * row_heads * 512), cutlass.const_expr(cluster * row_heads)
-    own = cutlass.const_expr(cute.size(values) // 4)
-    columns = cutlass.const_expr(min(own, heads // 8))
-    batch = cutlass.const_expr(8 if own <= 2 else 4 if own == 4 else 2)
-    places = [lse_base + place(share + d, 0, heads, thread)[0] for d in range(columns)]
-    top = cute.make_rmem_tensor((2 * columns,), Float32)
-    total = cute.make_rmem_tensor((2 * columns,), Float32)
-    got = cute.make_rmem_tensor((batch, 4 * own), Float32)
-    got_lses = cute.make_rmem_tensor((batch, 2 * columns), Float32)
-    top.fill(-math.inf)
-    total.fill(0.0)
-    values.fill(0.0)
-    for first in cutlass.range(0, parts, batch, unroll=1):
-        got.fill(0.0)
-        got_lses.fill(-math.inf)
-        for i in cutlass.range_constexpr(batch):
-            if first + i < parts:
-                part = Int64(first + i)
-                for d in cutlass.range_constexpr(columns):
-                    for e in cutlass.range_constexpr(2):
-                        got_lses[i, 2 * d + e] = pairs[places[d] + part * lse_step + e]
-                for u in cutlass.range_constexpr(own):
-                    four = load_partial(o_partial, o_base + part * o_step + u * (4 * CONSUMERS))
-                    for v in cutlass.range_constexpr(4):
-                        got[i, 4 * u + v] = four[v]
-        for c in cutlass.range_constexpr(2 * columns):
-            risen = top[c]
-            for i in cutlass.range_constexpr(batch):
-                risen = cute.arch.fmax(risen, got_lses[i, c])
-            decay = weight(top[c], risen)
-            top[c] = risen
-            total[c] = total[c] * decay
-            for u in cutlass.range_constexpr(own):
-                if cutlass.const_expr(u % columns == c // 2):
-                    values[4 * u + c % 2] = values[4 * u + c % 2] * decay
-                    values[4 * u + 2 + c % 2] = values[4 * u + 2 + c % 2] * decay
-            for i in cutlass.range_constexpr(batch):
-                kept = weight(got_lses[i, c], risen)
-                total[c] = total[c] + kept
-                for u in cutlass.range_constexpr(own):
-                    if cutlass.const_expr(u % columns == c // 2):
-                        values[4 * u + c % 2] = values[4 * u + c % 2] + got[i, 4 * u + c % 2] * kept
-                        values[4 * u + 2 + c % 2] = (
-                            values[4 * u + 2 + c % 2] + got[i, 4 * u + 2 + c % 2] * kept
+    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
+
+    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is a constant of each
+    branch, so that what it reads is in flight at once. Every `span` rows the heads are the same, and so are their weights.
+    """
+    rows, columns, width = dims * block // 128, block // 8, 128 + block
+    head, dim, span = thread >> 4, thread & 15, 4 * columns
+    log2_span = cutlass.const_expr(span.bit_length() - 1)
+    for log2 in cutlass.range_constexpr(rows.bit_length()):
+        if parts == 1 << log2:
+            each = cutlass.const_expr(rows >> log2)
+            for c in cutlass.range_constexpr(min(each, span)):
+                n = part * each + c
+                column = n >> 2 & (columns - 1)
+                first = Int64(row) * heads + head0 + column * 8 + head
+                if cutlass.const_expr(c % 4 == 0):
+                    sink = sinks[0]
+                    for other in cutlass.range_constexpr(1, cute.size(sinks)):
+                        sink = Float32(cutlass.select_(column == other, sinks[other], sink))
+                    at = [(p * each + c) * width + 128 for p in range(1 << log2)]
+                    weights, scale, joined = _weights(received, at, columns, column, sink, thread)
+                    if (dim == 0) & (which == 0) & ((n & 3) == 0) & (n < span):
+                        lse[first] = joined * lse_scale
+                for again in cutlass.range_constexpr(c, each, span):
+                    at = [(p * each + again) * width for p in range(1 << log2)]
+                    value = _joined(received, at, weights, thread) * scale
+                    beside = cute.arch.shuffle_sync_bfly(value, offset=1)
+                    if (dim & 1) == 0:
+                        m = n + (again - c)
+                        place = which * dims + (m >> log2_span) * 64 + (m & 3) * 16 + dim
+                        cute.arch.inline_ptx(
+                            "st.global.b32 [{$r0}], {$r1};",
+                            read_only_args=[out.toint() + (first * 512 + place) * 2, pack(value, beside)],
                         )
-    for u in cutlass.range_constexpr(own):
-        for e in cutlass.range_constexpr(2):
-            c = u % columns * 2 + e
-            inverse = inverse_of(total[c])
-            lses[2 * u + e] = lse_of(total[c], top[c])
-            values[4 * u + e] = values[4 * u + e] * inverse
-            values[4 * u + 2 + e] = values[4 * u + 2 + e] * inverse
+
+
+def _weights(received, at, columns, column, sink, thread):
+    """Of this thread's head: the weight of each part, by what their sum is scaled, and the lse of all."""
+    head = thread >> 4
+    lse_at = (head >> 1) * 2 * columns + column * 2 + (head & 1)
+    lses = [received[first + lse_at] for first in at]
+    top = lses[0]
+    for other in lses[1:]:
+        top = cute.arch.fmax(top, other)
+    # Of an empty part 0, also where all are.
+    base = Float32(cutlass.select_(top > -math.inf, top, Float32(0.0)))
+    weights = [cute.math.exp2(part - base, fastmath=True) for part in lses]
+    total = weights[0]
+    for kept in weights[1:]:
+        total = total + kept
+    joined = lse_of(total, base)
+    share = cute.arch.rcp_approx(1.0 + cute.math.exp2(sink * LOG2E - joined, fastmath=True))
+    scale = inverse_of(total) * Float32(cutlass.select_(total > 0.0, share, Float32(0.0)))
+    return weights, scale, joined
+
+
+def _joined(received, at, weights, thread):
+    """This thread's dim and head of each part, weighted and added up."""
+    head, dim = thread >> 4, thread & 15
+    value_at = ((head >> 1) * 8 + (dim & 7)) * 4 + (dim >> 3) * 2 + (head & 1)
+    values = [received[first + value_at] for first in at]
+    value = values[0] * weights[0]
+    for kept, other in zip(weights[1:], values[1:], strict=True):
+        value = value + other * kept
+    return value

@@ -36,8 +36,18 @@ def fetch_half(kv_cache, ids, n, thread):
 
 
 def store_slot(words, ckv, kpe, thread):
-    """Write the half tile that `load_half` read into place 0 as bf16 rows."""
-    leaf.store_token(words, 0, ckv, kpe, thread // 4, TOKENS, thread)
+    """Write the half tile that `load_half` read into place 0 as bf16 rows, a quarter of a token each thread."""
+    row, quarter = thread // 4, thread % 4
+    held = [Int32(words[i]) for i in range(leaf.HALF_WORDS)]
+    for u in range(2):
+        first = leaf.HALF_ROPE + u * 4
+        to = kpe.toint() + leaf.piece(row, u * 4 + quarter, 128, TOKENS)
+        leaf.write16(to, held[first : first + 4])
+    for group in range(4):
+        scale = cute.arch.shuffle_sync(held[leaf.HALF_SCALES], thread % 32 // 4 * 4 + group)
+        for panel in (2 * group, 2 * group + 1):
+            four = held[panel * 4 : panel * 4 + 4]
+            leaf.store_sixteen(ckv.toint(), row, TOKENS, panel, quarter, four, scale)
 
 
 @cute.jit

@@ -41,13 +41,8 @@ def quads_of(acc: torch.Tensor) -> torch.Tensor:
     return acc.view(dims // 64, 64, heads // 8, 8).permute(0, 2, 1, 3).reshape(-1, 64, 8)
 
 
-def _lse_by_thread(lses: torch.Tensor) -> torch.Tensor:
-    """The lse of a quad's eight heads as each thread has those of its two: [128, 2]."""
-    return lses.view(1, 4, 2).expand(THREADS // 4, 4, 2).reshape(THREADS, 2)
-
-
 def join(values: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Join normalised parts [parts, quads, 64, 8] by their lse [parts, quads, 8]; an empty part has weight 0."""
+    """Join normalised parts [parts, rows, dims, heads] by their lse [parts, rows, heads]; an empty part has weight 0."""
     lse = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
     share = torch.where(lses > -math.inf, torch.exp2(lses - lse), 0.0)[:, :, None]
     return torch.where(share > 0, share * values, 0.0).sum(dim=0), lse
@@ -112,8 +107,8 @@ def load_queries(
 
 
 @leaf
-def load_sinks(sinks: Any, attn_sink: Any, head0: int, block: int, share: Any, thread: Any) -> None:
-    """The sink logits of the heads that this CTA finishes, read long before they are wanted."""
+def load_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
+    """The sink logits of the heads, read long before they are wanted."""
     sinks.copy_(attn_sink[head0 : head0 + sinks.numel()])
 
 
@@ -129,25 +124,27 @@ def copy_rows(
 def load_tokens(
     words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
-    """Read a slice of a tile's 656-byte tokens into registers: its latent and rope dims, in bf16 once unpacked."""
-    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
-    held = words.view(torch.bfloat16)
-    held[:, :dims] = latent[:, which * dims : (which + 1) * dims]
-    held[:, dims:] = rope[:, which * dims // 8 : (which + 1) * dims // 8]
+    """Read latent dims which * dims on of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
+    latent, _ = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    words.view(torch.bfloat16).copy_(latent[:, which * dims : (which + 1) * dims])
 
 
 @leaf
-def store_tokens(words: Any, ckv: Any, kpe: Any, dims: int, thread: Any) -> None:
-    """Write what `load_tokens` read as bf16 rows."""
-    held = words.view(torch.bfloat16)
-    ckv.copy_(held[:, :dims])
-    kpe.copy_(held[:, dims:])
+def renew_tokens(
+    words: Any, target: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
+) -> None:
+    """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
+    target.copy_(words.view(torch.bfloat16))
+    load_tokens.torch(words, kv_cache, which, dims, low, high, n, thread)
 
 
 @leaf
-def move(to: Any, source: Any) -> None:
-    """Copy registers."""
-    to.copy_(source)
+def copy_rope(
+    target: Any, kv_cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
+) -> None:
+    """Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id names no row."""
+    _, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    target.copy_(rope[:, first : first + columns])
 
 
 @leaf
@@ -232,90 +229,59 @@ def normalise(acc: Any, top: Any, peak: Any) -> None:
     top.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
 
 
+def _rows_of_parts(acc: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
+    """O^T as it crosses CTAs: rows of 16 dims by 8 heads, in the order of `by_thread` but dims before heads, and all lses."""
+    threads = torch.stack([by_thread(quad) for quad in quads_of(acc)]).view(-1, 8, 4, 4)
+    heads = lses.view(-1, 4, 2).transpose(0, 1).reshape(1, -1)
+    values = threads.transpose(1, 2).reshape(len(threads), -1)
+    return torch.cat([values, heads.expand(len(threads), -1)], dim=1)
+
+
 @leaf
 def send_parts(
-    acc: Any, lses: Any, send: Any, rank: int, slices: int, parts: int, heads: int, thread: Any
+    acc: Any, lses: Any, send: Any, first: int, slices: int, part: int, parts: int, thread: Any
 ) -> None:
-    """Send each CTA of the cluster that holds this slice its share of the quads of O and their lses, this one included."""
-    quads = quads_of(acc)
-    own = len(quads) // parts
-    for s in range(parts):
-        for u in range(own):
-            quad = s * own + u
-            first = quad % (heads // 8) * 8
-            values = torch.cat([by_thread(quads[quad]), _lse_by_thread(lses[first : first + 8])], dim=1)
-            send(rank % slices + s * slices, (rank // slices * own + u,), values)
+    """Send each CTA that holds this slice its share of O, this one included.
+
+    A row is 16 dims by 8 heads, and the lses of all heads behind them. A CTA's share are the rows of its number, one part
+    behind the other; CTA `first` merges the first share, and every `slices`-th from there the next.
+    """
+    rows = _rows_of_parts(acc, lses)
+    each = len(rows) // parts
+    for n, values in enumerate(rows):
+        send(first + n // each * slices, (part * each + n % each,), values)
 
 
 @leaf
-def merge_sent(quads: Any, lses: Any, received: Any, parts: int, thread: Any) -> None:
-    """Join the parts that the CTAs of the cluster have sent."""
-    own = quads.shape[0]
-    got = received.view(parts, own, THREADS, 6)
-    values = torch.stack([torch.stack([from_threads(q[:, :4]) for q in part]) for part in got])
-    merged, lse = join(values, got[:, :, :4, 4:].reshape(parts, own, 8))
-    quads.copy_(merged)
-    lses.copy_(lse)
-
-
-@leaf
-def unmerged(quads: Any, lses: Any, acc: Any, top: Any, heads: int) -> None:
-    """The quads of O and their lses, where no other CTA has a part of them."""
-    quads.copy_(quads_of(acc))
-    lses.copy_(top.view(1, heads // 8, 8).expand(len(quads) // (heads // 8), -1, -1).reshape(-1, 8))
-
-
-def _heads_of(quad: int, heads: int, head0: int) -> slice:
-    first = head0 + quad % (heads // 8) * 8
-    return slice(first, first + 8)
-
-
-@leaf
-def leave_part(
-    quads: Any, lses: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, at: int, head0: int, share: int, heads: int, block: int, thread: Any
-) -> None:  # fmt: skip
-    """Write this CTA's normalised share of O, in the order of the threads, and its lses, for `merge_parts`."""
-    room = o_partial[row, at].reshape(-1)[head0 * LATENT_DIM :]
-    for u, quad in enumerate(quads):
-        room[u * 512 : (u + 1) * 512] = by_thread(quad).reshape(-1)
-        if u < block // 8:
-            lse_partial[row, at, _heads_of(share + u, block, head0)] = lses[u]
+def keep_parts(target: Any, acc: Any, lses: Any, thread: Any) -> None:
+    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+    target.copy_(_rows_of_parts(acc, lses))
 
 
 @leaf
 def merge_parts(
-    quads: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, rank: int, cluster: int, clusters: int, head0: int,
-    share: int, heads: int, block: int, thread: Any,
+    out: Writes, lse: Writes, received: Any, sinks: Any, row: int, head0: int, heads: int, part: int, parts: int, which: int, dims: int,
+    block: int, lse_scale: float, thread: Any,
 ) -> None:  # fmt: skip
-    """Replace this CTA's quads and the lses of their heads by those of all clusters' parts."""
-    own = quads.shape[0]
-    values, parts = [], []
-    for cluster_of_row in range(clusters):
-        at = cluster_of_row * cluster + rank
-        room = o_partial[row, at].reshape(-1)[head0 * LATENT_DIM :][: own * 512].view(own, THREADS, 4)
-        values.append(torch.stack([from_threads(piece) for piece in room]))
-        parts.append(
-            torch.stack([lse_partial[row, at, _heads_of(share + u, block, head0)] for u in range(own)])
-        )
-    merged, lse = join(torch.stack(values), torch.stack(parts))
-    quads.copy_(merged)
-    lses.copy_(lse)
-
-
-@leaf
-def store_result(
-    out: Writes, lse: Writes, quads: Any, lses: Any, sinks: Any, row: int, head0: int, heads: int, share: int, which: int, dims: int, block: int,
-    lse_scale: float, thread: Any,
-) -> None:  # fmt: skip
-    """Store this CTA's quads as bf16, each head scaled by the share that tokens keep beside its sink; and the lse."""
-    for u, quad in enumerate(quads):
-        at = share + u
-        columns = _heads_of(at, block, 0)
-        first = which * dims + at // (block // 8) * 64
-        kept = share_of(lses[u], sinks[columns])
-        out[row, _heads_of(at, block, head0), first : first + 64] = (quad * kept).T.to(out.dtype)
-        if which == 0 and at < block // 8:
-            lse[row, _heads_of(at, block, head0)] = lses[u] * lse_scale
+    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse."""
+    got = received.view(parts, len(received) // parts, -1)
+    values = (
+        got[..., :128]
+        .view(*got.shape[:2], 4, 8, 2, 2)
+        .permute(0, 1, 4, 3, 2, 5)
+        .reshape(*got.shape[:2], 16, 8)
+    )
+    lses = got[..., 128:].view(*got.shape[:2], 4, -1, 2).transpose(2, 3).reshape(*got.shape[:2], block)
+    for c in range(got.shape[1]):
+        quad, sixteen = divmod(part * got.shape[1] + c, 4)
+        columns = slice(quad % (block // 8) * 8, quad % (block // 8) * 8 + 8)
+        merged, joined = join(values[:, c : c + 1], lses[:, c : c + 1, columns])
+        first = which * dims + quad // (block // 8) * 64 + sixteen * 16
+        rows = slice(head0 + columns.start, head0 + columns.stop)
+        result = merged[0] * share_of(joined[0], sinks[columns])
+        out[row, rows, first : first + 16] = result.T.to(out.dtype)
+        if which == sixteen == 0 and quad < block // 8:
+            lse[row, rows] = joined[0] * lse_scale
 
 
 # A whole row a CTA: splits meet in scratch memory, as [heads / 8, 512 dims, 8 heads].

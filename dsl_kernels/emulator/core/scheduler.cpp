@@ -396,13 +396,12 @@ void Machine::loop() {
     size_t asyncs = qs.size() + pool.size();
 
     bool may_start = next_cluster < total_clusters && active.size() < size_t(cfg.max_resident);
-    if (executed - last_progress > u64(cfg.stall_limit)) {
-      if (may_start) {
-        start_cluster();
-        continue;
-      }
-      if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
+    // CTAs that look for what others will send want those others started long before they count as stuck.
+    if (may_start && executed - last_progress > u64(cfg.stall_limit) / 16) {
+      start_cluster();
+      continue;
     }
+    if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
     u64 ctas = active.size() * active[0]->ctas.size();
     bool endless = cfg.cta_limit && (executed - last_end) / ctas > u64(cfg.cta_limit);
     if (endless || (cfg.instruction_limit && executed > u64(cfg.instruction_limit)))

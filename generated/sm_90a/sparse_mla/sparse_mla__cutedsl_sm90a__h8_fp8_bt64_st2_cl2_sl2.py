@@ -7,6 +7,7 @@ edit those, not this file. Knobs: heads=8, kv=fp8, tile=64, stages=2, cluster=2,
   warps 4..7   warps 0..3
   |==== kv ===>|   ckv_s kpe_s, ring of 2; threads -> wgmma
   |            |   x, between CTAs: x_s, ring of 2; peers -> threads
+  |            |   o, between CTAs: o_s, once; grid -> threads
 
 roles
   attend     threads 0..127  queries, both products, softmax, merge, output
@@ -18,19 +19,16 @@ buffers
   kpe_s      2 stages of 64x32 bfloat16, shared, 64-byte swizzle
   p_s        8x64 bfloat16, shared, 128-byte swizzle
   x_s        2 stages of 1x1x128x4 float32, shared
+  o_s        16x136 float32, shared, in the storage of ckv_s
   red_s      4x8 float32, shared
-  last_s     1 int32, shared
   scores     64x8 float32, registers of attend
   acc        256x8 float32, registers of attend
   sums       4x8 float32, registers of attend
   risen      4x8 float32, registers of attend
   top        8 float32, registers of attend
   peak       8 float32, registers of attend
-  quads      4x64x8 float32, registers of attend
-  lses       4x8 float32, registers of attend
   sinks      8 float32, registers of attend
-  words      64x144 int32, registers of gather
-  held       64x144 int32, registers of gather
+  words      64x128 int32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
     full  x128: gather fence.proxy.async, arrive full
@@ -40,24 +38,25 @@ pipelines
   x: attend (peers) ==[x_s: 2-slot ring]==> attend (threads)
     full  x1, 2048 bytes: attend arrive + expect bytes
       attend: wait full
+  o: attend (grid) ==[o_s: once]==> attend (threads)
+    words through arrivals: attend sends
+      attend: look for words, leave zeros, meet
   named barrier attend: attend
-totals: 256 threads, 83636 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
+totals: 256 threads, 83632 of 232448 bytes of shared memory, grid (t * 1, 2, splits // 2)
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import grid, wgmma
+from dsl_kernels.device.cutedsl import inbox, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
 HEADS = 8  # query heads
 TILE = 64  # tokens a tile
 STAGES = 2  # gathered tiles in flight
-CLUSTER = 2  # splits of a row that meet as a cluster and share out the merge
 SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
-OWN_QUADS = 4
 DIMS = 256
 LATENT_DIM = 512
 ROPE = 32
@@ -87,6 +86,7 @@ LAUNCH = Launch(
     grid=("t * 1", "2", "splits // 2"),
     block=256,
     cluster=(1, 2, 1),
+    resident="splits // 2 - 1",
 )
 
 
@@ -99,7 +99,6 @@ class Shared:
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, HEADS * TILE], 1024]
     x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * 1 * 128 * 4], 128]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * HEADS], 128]
-    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     kv_full: cute.struct.MemRange[Int64, STAGES]
     kv_empty: cute.struct.MemRange[Int64, STAGES]
     x_full: cute.struct.MemRange[Int64, 2]
@@ -108,13 +107,12 @@ class Shared:
 @cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
-    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
-    x_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, part: Int32, which: Int32,
-    split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    p_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, red_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, which: Int32, split: Int32,
+    splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
+    live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
     qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
@@ -129,13 +127,10 @@ def attend(
     risen = cute.make_rmem_tensor(HEADS // 4, Float32)
     top = cute.make_rmem_tensor(HEADS // 4, Float32)
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
-    quads = cute.make_rmem_tensor(4 * OWN_QUADS, Float32)
-    lses = cute.make_rmem_tensor(2 * OWN_QUADS, Float32)
-    sinks = cute.make_rmem_tensor(2, Float32)
+    sinks = cute.make_rmem_tensor(1, Float32)
     worker = thread
-    share = rank // SLICES * OWN_QUADS
-    # The sink logits of the heads that this CTA finishes, read long before they are wanted.
-    leaf.load_sinks(sinks, attn_sink, 0, HEADS, share, worker)
+    # The sink logits of the heads, read long before they are wanted.
+    leaf.load_sinks(sinks, attn_sink, 0, worker)
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
     leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, which * DIMS, DIMS, worker)
     leaf.load_queries(qpe_s, q_pe, bx, 0, HEADS, HEADS, ROPE_DIM, which * ROPE, ROPE, worker)
@@ -204,33 +199,28 @@ def attend(
     leaf.join_sums(top, red_s, worker)
     # O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf.
     leaf.normalise(acc, top, peak)
-    # The quads of O and their lses, where no other CTA has a part of them.
-    leaf.unmerged(quads, lses, acc, top, HEADS)
-    clusters = splits // CLUSTER
-    last = Boolean(True)
-    if clusters > 1:
-        # Write this CTA's normalised share of O, in the order of the threads, and its lses, for
-        # `merge_parts`.
-        leaf.leave_part(
-            quads, lses, o_partial, lse_partial, bx, splits, part * CLUSTER + rank, 0, share, HEADS, HEADS,
-            worker
+    first = bx * splits_of_row * SLICES + which
+    if splits_of_row > 1:
+        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        # Send each CTA that holds this slice its share of O, this one included.
+        leaf.send_parts(
+            acc, top, arrivals, LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS), first, SLICES, split,
+            splits_of_row, worker
+        )
+        inbox.collect(
+            o_s, arrivals + (first + split * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)),
+            LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS), worker, ATTEND_THREADS
         )
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-        grid.count_in(last_s, arrivals + bx * CLUSTER + rank, clusters, worker)
+    else:
+        # Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it.
+        leaf.keep_parts(o_s, acc, top, worker)
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-        last = last_s.load() == clusters - 1
-    if last:
-        if clusters > 1:
-            # Replace this CTA's quads and the lses of their heads by those of all clusters' parts.
-            leaf.merge_parts(
-                quads, lses, o_partial, lse_partial, bx, splits, rank, CLUSTER, clusters, 0, share, HEADS,
-                HEADS, worker
-            )
-        # Store this CTA's quads as bf16, each head scaled by the share that tokens keep beside its sink; and
-        # the lse.
-        leaf.store_result(
-            out, lse, quads, lses, sinks, bx, 0, HEADS, share, which, DIMS, HEADS, lse_scale, worker
-        )
+    # Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store
+    # it; and the lse.
+    leaf.merge_parts(
+        out, lse, o_s, sinks, bx, 0, HEADS, split, splits_of_row, which, DIMS, HEADS, lse_scale, worker
+    )
 
 
 @cute.jit
@@ -241,11 +231,12 @@ def gather(
     live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
-    words = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
-    held = cute.make_rmem_tensor(DIMS * 11 // 64, Int32)
+    words = cute.make_rmem_tensor(DIMS * 9 // 64, Int32)
     worker = thread % 128
-    # A tile waits in registers while the next one is read.
+    # As the words of a tile are written, those of the next one take their place.
     holds = Boolean(False)
+    tile_low = Int32(0)
+    tile_high = Int32(0)
     for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
@@ -255,22 +246,31 @@ def gather(
         # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live | (turn == turns):
-            if live:
-                # Read a slice of a tile's 656-byte tokens into registers: its latent and rope dims, in bf16
-                # once unpacked.
-                leaf.load_tokens(words, kv_cache, which, DIMS, now_low, now_high, n, worker)
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                # Write what `load_tokens` read as bf16 rows.
-                leaf.store_tokens(
-                    held, ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE), DIMS,
+                # Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id
+                # names no row.
+                leaf.copy_rope(
+                    kpe_s + it % STAGES * (TILE * ROPE), kv_cache, which * ROPE, ROPE, tile_low, tile_high, n,
                     worker
                 )
+                # Write what the words hold as bf16 rows and, as room is made, read other tokens as
+                # `load_tokens` does.
+                leaf.renew_tokens(
+                    words, ckv_s + it % STAGES * (TILE * DIMS), kv_cache, which, DIMS, now_low, now_high, n,
+                    worker
+                )
+                cute.arch.cp_async_commit_group()
+                cute.arch.cp_async_wait_group(0)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_full + it % STAGES)
                 it = it + 1
-            # Copy registers.
-            leaf.move(held, words)
+            else:
+                # Read latent dims which * dims on of a tile's 656-byte tokens into registers, in bf16 once
+                # unpacked.
+                leaf.load_tokens(words, kv_cache, which, DIMS, now_low, now_high, n, worker)
+            tile_low = now_low
+            tile_high = now_high
             holds = live
     cute.arch.cluster_wait()
 
@@ -290,10 +290,10 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2_sl2(
     p_s = shared.p_s.data_ptr()
     x_s = shared.x_s.data_ptr()
     red_s = shared.red_s.data_ptr()
-    last_s = shared.last_s.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
     x_full = shared.x_full.data_ptr()
+    o_s = cute.recast_ptr(ckv_s, dtype=Float32)
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
@@ -328,10 +328,9 @@ def sparse_mla__cutedsl_sm90a__h8_fp8_bt64_st2_cl2_sl2(
     low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits_of_row, lane)
     if warp < 4:
         attend(
-            q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, x_s, red_s, last_s, kv_full, kv_empty, x_full, bx,
-            rank, part, which, split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread,
-            lane
+            q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,
+            ckv_s, kpe_s, p_s, x_s, o_s, red_s, kv_full, kv_empty, x_full, bx, rank, which, split,
+            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
         gather(

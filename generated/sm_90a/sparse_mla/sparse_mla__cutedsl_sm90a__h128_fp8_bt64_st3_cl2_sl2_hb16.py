@@ -1,13 +1,13 @@
-"""sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16
+"""sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st3_cl2_sl2_hb16
 
 Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: heads=64, kv=bf16, tile=64, stages=2, cluster=16, slices=2, block=16.
+edit those, not this file. Knobs: heads=128, kv=fp8, tile=64, stages=3, cluster=2, slices=2, block=16.
 
   gather       attend
   warps 4..7   warps 0..3
-  |==== kv ===>|   ckv_s kpe_s, ring of 2; cp_async -> wgmma
+  |==== kv ===>|   ckv_s kpe_s, ring of 3; threads -> wgmma
   |            |   x, between CTAs: x_s, ring of 2; peers -> threads
-  |            |   o, between CTAs: o_s, once; peers -> threads
+  |            |   o, between CTAs: o_s, once; grid -> threads
 
 roles
   attend     threads 0..127  queries, both products, softmax, merge, output
@@ -15,60 +15,55 @@ roles
 buffers
   q_s        16x256 bfloat16, shared, 128-byte swizzle
   qpe_s      16x32 bfloat16, shared, 64-byte swizzle
-  ckv_s      2 stages of 64x256 bfloat16, shared, 128-byte swizzle
-  kpe_s      2 stages of 64x32 bfloat16, shared, 64-byte swizzle
+  ckv_s      3 stages of 64x256 bfloat16, shared, 128-byte swizzle
+  kpe_s      3 stages of 64x32 bfloat16, shared, 64-byte swizzle
   p_s        64x16 bfloat16, shared, 32-byte swizzle
   x_s        2 stages of 1x2x128x4 float32, shared
-  o_s        8x128x6 float32, shared
+  o_s        32x144 float32, shared, in the storage of ckv_s
   red_s      4x16 float32, shared
-  last_s     1 int32, shared
   scores     64x16 float32, registers of attend
   acc        256x16 float32, registers of attend
   sums       4x16 float32, registers of attend
   risen      4x16 float32, registers of attend
   top        16 float32, registers of attend
   peak       16 float32, registers of attend
-  quads      1x64x8 float32, registers of attend
-  lses       1x8 float32, registers of attend
   sinks      16 float32, registers of attend
+  words      64x128 int32, registers of gather
 pipelines
-  kv: gather (cp_async) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
-    full  x128: gather hardware arrives per thread
-      attend: wait full, fence.proxy.async
+  kv: gather (threads) ==[ckv_s kpe_s: 3-slot ring]==> attend (wgmma)
+    full  x128: gather fence.proxy.async, arrive full
+      attend: wait full
     empty x128: gather wait empty
       attend: wgmma wait, arrive empty
   x: attend (peers) ==[x_s: 2-slot ring]==> attend (threads)
     full  x1, 4096 bytes: attend arrive + expect bytes
       attend: wait full
-  o: attend (peers) ==[o_s: once]==> attend (threads)
-    full  x1, 24576 bytes: attend arrive + expect bytes
-      attend: wait full
+  o: attend (grid) ==[o_s: once]==> attend (threads)
+    words through arrivals: attend sends
+      attend: look for words, leave zeros, meet
   named barrier attend: attend
-totals: 256 threads, 118076 of 232448 bytes of shared memory, grid (t * 4, 16, splits // 16)
+totals: 256 threads, 130368 of 232448 bytes of shared memory, grid (t * 8, 2, splits // 2)
 """
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import grid, wgmma
+from dsl_kernels.device.cutedsl import inbox, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
-HEADS = 64  # query heads
+HEADS = 128  # query heads
 TILE = 64  # tokens a tile
-STAGES = 2  # gathered tiles in flight
-CLUSTER = 16  # splits of a row that meet as a cluster and share out the merge
+STAGES = 3  # gathered tiles in flight
 SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
 BLOCK = 16  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
-QUADS = 8
 DIMS = 256
 LATENT_DIM = 512
 ROPE = 32
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
-PARTS = 8
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, BLOCK, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, BLOCK, ROPE, "k", "k")
@@ -76,23 +71,23 @@ PV = wgmma.Product("bfloat16", DIMS, BLOCK, TILE, "mn", "mn")
 
 LAUNCH = Launch(
     operands=(
-        Operand("q_nope", "tensor", "bfloat16", ("t", "64", "512")),
-        Operand("q_pe", "tensor", "bfloat16", ("t", "64", "64")),
-        Operand("ckv", "tensor", "bfloat16", ("n", "512"), strides=("ckv_stride", "1")),
-        Operand("kpe", "tensor", "bfloat16", ("n", "64"), strides=("kpe_stride", "1")),
+        Operand("q_nope", "tensor", "bfloat16", ("t", "128", "512")),
+        Operand("q_pe", "tensor", "bfloat16", ("t", "128", "64")),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
         Operand("indices", "tensor", "int32", ("t", "topk")),
-        Operand("attn_sink", "tensor", "float32", ("64",)),
-        Operand("out", "tensor", "bfloat16", ("t", "64", "512"), written=True),
-        Operand("lse", "tensor", "float32", ("t", "64"), written=True),
-        Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
-        Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
+        Operand("attn_sink", "tensor", "float32", ("128",)),
+        Operand("out", "tensor", "bfloat16", ("t", "128", "512"), written=True),
+        Operand("lse", "tensor", "float32", ("t", "128"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "128", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "128"), written=True),
         Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
         Operand("sm_scale", "scalar", "float32"),
         Operand("lse_scale", "scalar", "float32"),
     ),
-    grid=("t * 4", "16", "splits // 16"),
+    grid=("t * 8", "2", "splits // 2"),
     block=256,
-    cluster=(1, 16, 1),
+    cluster=(1, 2, 1),
+    resident="splits // 2 - 1",
 )
 
 
@@ -104,25 +99,21 @@ class Shared:
     kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * BLOCK], 1024]
     x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * (BLOCK // 8) * 128 * 4], 128]
-    o_s: cute.struct.Align[cute.struct.MemRange[Float32, QUADS * 128 * 6], 128]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * BLOCK], 128]
-    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     kv_full: cute.struct.MemRange[Int64, STAGES]
     kv_empty: cute.struct.MemRange[Int64, STAGES]
     x_full: cute.struct.MemRange[Int64, 2]
-    o_full: cute.struct.MemRange[Int64, 1]
 
 
 @cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
-    out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
-    arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32, topk: Int32, splits: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer, p_s: cute.Pointer,
-    x_s: cute.Pointer, o_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, x_full: cute.Pointer, o_full: cute.Pointer, bx: Int32, rank: Int32, part: Int32,
-    row: Int32, head0: Int32, which: Int32, split: Int32, splits_of_row: Int32, turns: Int32, it: Int32,
-    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    p_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, red_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, row: Int32, head0: Int32,
+    which: Int32, split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Queries, both products, softmax, merge, output."""
     qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
@@ -137,15 +128,10 @@ def attend(
     risen = cute.make_rmem_tensor(BLOCK // 4, Float32)
     top = cute.make_rmem_tensor(BLOCK // 4, Float32)
     peak = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    quads = cute.make_rmem_tensor(4, Float32)
-    lses = cute.make_rmem_tensor(2, Float32)
-    sinks = cute.make_rmem_tensor(2, Float32)
+    sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
     worker = thread
-    share = rank // SLICES
-    if worker == 0:
-        cute.arch.mbarrier_arrive_and_expect_tx(o_full, QUADS * 128 * 6 * 4)
-    # The sink logits of the heads that this CTA finishes, read long before they are wanted.
-    leaf.load_sinks(sinks, attn_sink, head0, BLOCK, share, worker)
+    # The sink logits of the heads, read long before they are wanted.
+    leaf.load_sinks(sinks, attn_sink, head0, worker)
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
     leaf.load_queries(q_s, q_nope, row, head0, HEADS, BLOCK, LATENT_DIM, which * DIMS, DIMS, worker)
     leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, BLOCK, ROPE_DIM, which * ROPE, ROPE, worker)
@@ -163,7 +149,6 @@ def attend(
         low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
-            cute.arch.fence_proxy("async.shared", space="cta")
             # S^T = K Q^T
             warpgroup.fence()
             QK_NOPE.multiply(
@@ -217,51 +202,45 @@ def attend(
     leaf.join_sums(top, red_s, worker)
     # O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf.
     leaf.normalise(acc, top, peak)
-    # The CTAs that hold this slice trade quads of O, so that each merges its share of them.
-    # Send each CTA of the cluster that holds this slice its share of the quads of O and their lses, this one
-    # included.
-    leaf.send_parts(acc, top, o_s, o_full, rank, SLICES, PARTS, BLOCK, worker)
-    cute.arch.mbarrier_wait(o_full, 0)
-    # Join the parts that the CTAs of the cluster have sent.
-    leaf.merge_sent(quads, lses, o_s, PARTS, worker)
-    clusters = splits // CLUSTER
-    last = Boolean(True)
-    if clusters > 1:
-        # Write this CTA's normalised share of O, in the order of the threads, and its lses, for
-        # `merge_parts`.
-        leaf.leave_part(
-            quads, lses, o_partial, lse_partial, row, splits, part * CLUSTER + rank, head0, share, HEADS,
-            BLOCK, worker
+    first = bx * splits_of_row * SLICES + which
+    if splits_of_row > 1:
+        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        # Send each CTA that holds this slice its share of O, this one included.
+        leaf.send_parts(
+            acc, top, arrivals, LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), first, SLICES, split,
+            splits_of_row, worker
+        )
+        inbox.collect(
+            o_s, arrivals + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
+            LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), worker, ATTEND_THREADS
         )
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-        grid.count_in(last_s, arrivals + bx * CLUSTER + rank, clusters, worker)
+    else:
+        # Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it.
+        leaf.keep_parts(o_s, acc, top, worker)
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-        last = last_s.load() == clusters - 1
-    if last:
-        if clusters > 1:
-            # Replace this CTA's quads and the lses of their heads by those of all clusters' parts.
-            leaf.merge_parts(
-                quads, lses, o_partial, lse_partial, row, splits, rank, CLUSTER, clusters, head0, share,
-                HEADS, BLOCK, worker
-            )
-        # Store this CTA's quads as bf16, each head scaled by the share that tokens keep beside its sink; and
-        # the lse.
-        leaf.store_result(
-            out, lse, quads, lses, sinks, row, head0, HEADS, share, which, DIMS, BLOCK, lse_scale, worker
-        )
+    # Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store
+    # it; and the lse.
+    leaf.merge_parts(
+        out, lse, o_s, sinks, row, head0, HEADS, split, splits_of_row, which, DIMS, BLOCK, lse_scale, worker
+    )
 
 
 @cute.jit
 def gather(
-    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, n: Int32, ckv_stride: Int32,
-    kpe_stride: Int32, topk: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer,
-    kv_empty: cute.Pointer, row: Int32, which: Int32, split: Int32, splits_of_row: Int32, turns: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, ckv_s: cute.Pointer,
+    kpe_s: cute.Pointer, kv_full: cute.Pointer, kv_empty: cute.Pointer, row: Int32, which: Int32,
+    split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
+    words = cute.make_rmem_tensor(DIMS * 9 // 64, Int32)
     worker = thread % 128
-    for turn in cutlass.range(turns, unroll=1):
+    # As the words of a tile are written, those of the next one take their place.
+    holds = Boolean(False)
+    tile_low = Int32(0)
+    tile_high = Int32(0)
+    for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
@@ -269,28 +248,42 @@ def gather(
         now_high = high
         # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
         low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
-        if live:
-            cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-            # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
-            leaf.copy_rows(
-                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, which * DIMS, DIMS, now_low, now_high,
-                n, worker
-            )
-            leaf.copy_rows(
-                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, which * ROPE, ROPE, now_low, now_high,
-                n, worker
-            )
-            cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % STAGES)
-            it = it + 1
+        if live | (turn == turns):
+            if holds:
+                cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                # Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id
+                # names no row.
+                leaf.copy_rope(
+                    kpe_s + it % STAGES * (TILE * ROPE), kv_cache, which * ROPE, ROPE, tile_low, tile_high, n,
+                    worker
+                )
+                # Write what the words hold as bf16 rows and, as room is made, read other tokens as
+                # `load_tokens` does.
+                leaf.renew_tokens(
+                    words, ckv_s + it % STAGES * (TILE * DIMS), kv_cache, which, DIMS, now_low, now_high, n,
+                    worker
+                )
+                cute.arch.cp_async_commit_group()
+                cute.arch.cp_async_wait_group(0)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_full + it % STAGES)
+                it = it + 1
+            else:
+                # Read latent dims which * dims on of a tile's 656-byte tokens into registers, in bf16 once
+                # unpacked.
+                leaf.load_tokens(words, kv_cache, which, DIMS, now_low, now_high, n, worker)
+            tile_low = now_low
+            tile_high = now_high
+            holds = live
     cute.arch.cluster_wait()
 
 
 @cute.kernel
-def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st3_cl2_sl2_hb16(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     q_s = shared.q_s.data_ptr()
@@ -299,13 +292,11 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
     kpe_s = shared.kpe_s.data_ptr()
     p_s = shared.p_s.data_ptr()
     x_s = shared.x_s.data_ptr()
-    o_s = shared.o_s.data_ptr()
     red_s = shared.red_s.data_ptr()
-    last_s = shared.last_s.data_ptr()
     kv_full = shared.kv_full.data_ptr()
     kv_empty = shared.kv_empty.data_ptr()
     x_full = shared.x_full.data_ptr()
-    o_full = shared.o_full.data_ptr()
+    o_s = cute.recast_ptr(ckv_s, dtype=Float32)
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
@@ -314,7 +305,7 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
     head0 = bx % (HEADS // BLOCK) * BLOCK
     # The CTAs of a slice group have consecutive ranks and walk the same tiles.
     which = rank % SLICES
-    split = part * (CLUSTER // SLICES) + rank // SLICES
+    split = part + rank // SLICES
     splits_of_row = splits // SLICES
     turns = (topk // TILE - split + splits_of_row - 1) // splits_of_row
     it = Int32(0)
@@ -331,8 +322,6 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
                 cute.arch.mbarrier_init(kv_empty + i, 128)
             for i in cutlass.range_constexpr(2):
                 cute.arch.mbarrier_init(x_full + i, 1)
-            for i in cutlass.range_constexpr(1):
-                cute.arch.mbarrier_init(o_full + i, 1)
             cute.arch.mbarrier_init_fence()
     cute.arch.sync_threads()
     # The other CTAs' barriers must stand before anything is sent to them.
@@ -343,27 +332,26 @@ def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
     low, high = leaf.read_ids(indices, topk, row, 0, turns, split, splits_of_row, lane)
     if warp < 4:
         attend(
-            q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,
-            n, topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, x_s, o_s, red_s, last_s, kv_full, kv_empty,
-            x_full, o_full, bx, rank, part, row, head0, which, split, splits_of_row, turns, it, low, high,
-            in_low, in_high, live, thread, lane
+            q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,
+            ckv_s, kpe_s, p_s, x_s, o_s, red_s, kv_full, kv_empty, x_full, bx, rank, row, head0, which, split,
+            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
         )
     else:
         gather(
-            ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, ckv_s, kpe_s, kv_full, kv_empty, row, which,
-            split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, n, topk, ckv_s, kpe_s, kv_full, kv_empty, row, which, split, splits_of_row,
+            turns, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
 @cute.jit
 def program(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
     attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
     lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
 ):
-    kernel = sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl16_sl2_hb16(
-        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
-        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+    kernel = sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st3_cl2_sl2_hb16(
+        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, topk, splits, arrival_slots
     )
-    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 16, 1), min_blocks_per_mp=1)
+    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1))

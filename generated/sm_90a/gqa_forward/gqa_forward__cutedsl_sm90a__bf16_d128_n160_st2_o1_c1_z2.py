@@ -1,7 +1,7 @@
-"""gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o0_c1_z2
+"""gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c1_z2
 
 Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
-edit those, not this file. Knobs: dtype=bf16, dim=128, tile=128, stages=2, order=0, cluster=1, lazy=2.
+edit those, not this file. Knobs: dtype=bf16, dim=128, tile=160, stages=2, order=1, cluster=1, lazy=2.
 
   load          attend
   warps 8..11   warps 0..7
@@ -14,11 +14,11 @@ roles
   load       threads 256..383, 40 registers  queries, keys and values
 buffers
   q_s        128x128 bfloat16, shared, 128-byte swizzle
-  k_s        2 stages of 128x128 bfloat16, shared, 128-byte swizzle
-  v_s        2 stages of 128x128 bfloat16, shared, 128-byte swizzle
+  k_s        2 stages of 160x128 bfloat16, shared, 128-byte swizzle
+  v_s        2 stages of 160x128 bfloat16, shared, 128-byte swizzle
   o_s        128x128 bfloat16, shared, 128-byte swizzle
-  scores     64x128 float32, registers of attend
-  weights    64x128 bfloat16, registers of attend
+  scores     64x160 float32, registers of attend
+  weights    64x160 bfloat16, registers of attend
   acc        64x128 float32, registers of attend
   rounded    64x128 bfloat16, registers of attend
   top        64 float32, registers of attend
@@ -32,17 +32,18 @@ pipelines
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   k: load (bulk) ==[k_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 32768 bytes: load arrive + expect bytes
+    full  x1, 40960 bytes: load arrive + expect bytes
       attend: wait full
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   v: load (bulk) ==[v_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 32768 bytes: load arrive + expect bytes
+    full  x1, 40960 bytes: load arrive + expect bytes
       attend: wait full
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
+  in turn issue: attend -> attend 1 -> ...
   named barrier staged: attend
-totals: 384 threads, 196688 of 232448 bytes of shared memory, grid (ctas, 1)
+totals: 384 threads, 229456 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -54,7 +55,7 @@ from dsl_kernels.device.cutedsl import gqa_forward as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 DIM = 128  # elements of a head
-TILE = 128  # keys a tile
+TILE = 160  # keys a tile
 STAGES = 2  # tiles of keys, and of values, in flight
 GROUPS = 2  # warpgroups of 64 query rows each
 ROWS = 128
@@ -148,7 +149,8 @@ def attend(
     qk_b = QK.operand_b(k_s, TILE, DIM, STAGES, 128)
     pv_b = PV.operand_b(v_s, TILE, DIM, STAGES, 128)
     scores = QK.accumulators()
-    weights = cute.make_rmem_tensor(64, cutlass.BFloat16)
+    weights = cute.make_rmem_tensor(128, cutlass.BFloat16)
+    weights.fill(0)
     acc = PV.accumulators()
     rounded = cute.make_rmem_tensor(64, cutlass.BFloat16)
     top = cute.make_rmem_tensor(2, Float32)
@@ -157,6 +159,8 @@ def attend(
     limit = cute.make_rmem_tensor(2, Float32)
     replica = warp // 4
     worker = thread % 128
+    if replica == 1:
+        cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
     scale = sm_scale * 1.4426950408889634
     done = Int32(0)
     for item in cutlass.range(items, unroll=1):
@@ -179,6 +183,8 @@ def attend(
         limit.fill(-0.0)
         cute.arch.mbarrier_wait(q_full, item & 1)
         for i in cutlass.range(others, unroll=1):
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             warpgroup.wait_group(0)
             cute.arch.sync_warp()
@@ -215,6 +221,7 @@ def attend(
             )
         )
         for i in cutlass.range(others + 1, masked, 1, unroll=1):
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             # S = Q K^T
             warpgroup.fence()
@@ -228,6 +235,7 @@ def attend(
             warpgroup.fence()
             PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % STAGES, 0, 0], acc, True)
             warpgroup.commit_group()
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
             warpgroup.wait_group(1)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
@@ -244,6 +252,7 @@ def attend(
             # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
             leaf.rescale_rows(acc, factor, worker)
         for i in cutlass.range(masked, tiles, 1, unroll=1):
+            cute.arch.barrier(barrier_id=replica + (1 + GROUPS), number_of_threads=256)
             cute.arch.mbarrier_wait(k_full + (done + i) % STAGES, ((done + i) // STAGES) & 1)
             # S = Q K^T
             warpgroup.fence()
@@ -257,6 +266,7 @@ def attend(
             warpgroup.fence()
             PV.multiply(weights, pv_b[None, None, None, (done + (i - 1)) % STAGES, 0, 0], acc, True)
             warpgroup.commit_group()
+            cute.arch.barrier_arrive(barrier_id=(replica + 1) % 2 + (1 + GROUPS), number_of_threads=256)
             warpgroup.wait_group(1)
             cute.arch.sync_warp()
             with cute.arch.elect_one():
@@ -393,7 +403,7 @@ def load(
 
 
 @cute.kernel
-def gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o0_c1_z2(
+def gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c1_z2(
     q_map: cute.CopyAtom, q_map_coords: cute.Tensor, k_map: cute.CopyAtom, k_map_coords: cute.Tensor,
     v_map: cute.CopyAtom, v_map_coords: cute.Tensor, out_map: cute.CopyAtom, out_map_coords: cute.Tensor,
     q: cute.Pointer, k: cute.Pointer, v: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
@@ -467,7 +477,7 @@ def program(
     k_map, k_map_coords = boxes.strided_map(k, cutlass.BFloat16, (1, 1, TILE, PANEL), True)
     v_map, v_map_coords = boxes.strided_map(v, cutlass.BFloat16, (1, 1, TILE, PANEL), True)
     out_map, out_map_coords = boxes.store_map(out, cutlass.BFloat16, (1, 1, GROUP_ROWS, PANEL), True)
-    kernel = gqa_forward__cutedsl_sm90a__bf16_d128_n128_st2_o0_c1_z2(
+    kernel = gqa_forward__cutedsl_sm90a__bf16_d128_n160_st2_o1_c1_z2(
         q_map, q_map_coords, k_map, k_map_coords, v_map, v_map_coords, out_map, out_map_coords, q, k, v, out,
         lse, sm_scale, causal, ctas, abreast, b, sq, heads, q_stride_b, q_stride_s, q_stride_h, skv, kv_heads,
         k_stride_b, k_stride_s, k_stride_h, v_stride_b, v_stride_s, v_stride_h

@@ -1,7 +1,7 @@
-"""gqa_forward__tilelang_sm90a__bf16_d128_n128_st2_o0_c1_z2
+"""gqa_forward__tilelang_sm90a__bf16_d128_n160_st2_o1_c1_z2
 
 Generated from dsl_kernels/programs/gqa_forward.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
-edit those, not this file. Knobs: dtype=bf16, dim=128, tile=128, stages=2, order=0, cluster=1, lazy=2.
+edit those, not this file. Knobs: dtype=bf16, dim=128, tile=160, stages=2, order=1, cluster=1, lazy=2.
 
   load          attend
   warps 8..11   warps 0..7
@@ -14,11 +14,11 @@ roles
   load       threads 256..383, 40 registers  queries, keys and values
 buffers
   q_s        128x128 bfloat16, shared, 128-byte swizzle
-  k_s        2 stages of 128x128 bfloat16, shared, 128-byte swizzle
-  v_s        2 stages of 128x128 bfloat16, shared, 128-byte swizzle
+  k_s        2 stages of 160x128 bfloat16, shared, 128-byte swizzle
+  v_s        2 stages of 160x128 bfloat16, shared, 128-byte swizzle
   o_s        128x128 bfloat16, shared, 128-byte swizzle
-  scores     64x128 float32, registers of attend
-  weights    64x128 bfloat16, registers of attend
+  scores     64x160 float32, registers of attend
+  weights    64x160 bfloat16, registers of attend
   acc        64x128 float32, registers of attend
   rounded    64x128 bfloat16, registers of attend
   top        64 float32, registers of attend
@@ -32,27 +32,28 @@ pipelines
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   k: load (bulk) ==[k_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 32768 bytes: load arrive + expect bytes
+    full  x1, 40960 bytes: load arrive + expect bytes
       attend: wait full
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
   v: load (bulk) ==[v_s: 2-slot ring]==> attend (wgmma)
-    full  x1, 32768 bytes: load arrive + expect bytes
+    full  x1, 40960 bytes: load arrive + expect bytes
       attend: wait full
     empty x8: load wait empty
       attend: wgmma wait, one lane a warp, arrive empty
+  in turn issue: attend -> attend 1 -> ...
   named barrier staged: attend
-totals: 384 threads, 196688 of 232448 bytes of shared memory, grid (ctas, 1)
+totals: 384 threads, 229456 of 232448 bytes of shared memory, grid (ctas, 1)
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import fragment
+from dsl_kernels.device.tilelang import fragment, sync
 from dsl_kernels.device.tilelang import gqa_forward as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 DIM = 128  # elements of a head
-TILE = 128  # keys a tile
+TILE = 160  # keys a tile
 STAGES = 2  # tiles of keys, and of values, in flight
 GROUPS = 2  # warpgroups of 64 query rows each
 ROWS = 128
@@ -77,6 +78,8 @@ def attend(
     factor = T.alloc_local((2,), "float32")
     limit = T.alloc_local((2,), "float32")
     worker = thread - replica * 128
+    if replica == 1:
+        T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
     scale = sm_scale * 1.4426950408889634
     done = T.alloc_var("int32", init=0)
     for item in T.serial(items):
@@ -100,6 +103,8 @@ def attend(
         T.fill(limit, -0.0)
         T.mbarrier_wait_parity(q_full[0], item & 1)
         for i in T.serial(others):
+            T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
+            T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             T.wait_wgmma(0)
             T.sync_warp()
@@ -118,7 +123,7 @@ def attend(
             clear_accum=True
         )
         T.wait_wgmma(0)
-        T.warpgroup_fence_operand(scores, num_regs=64)
+        T.warpgroup_fence_operand(scores, num_regs=80)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(k_empty[(done + others) % STAGES])
@@ -137,6 +142,7 @@ def attend(
             )
         )
         for i in T.serial(others + 1, masked):
+            T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
             T.wgmma_gemm(
@@ -150,8 +156,9 @@ def attend(
                 weights, v_s[(done + (i - 1)) % STAGES, :, :], acc, policy=T.GemmWarpPolicy.FullRow,
                 clear_accum=False
             )
+            T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
             T.wait_wgmma(1)
-            T.warpgroup_fence_operand(scores, num_regs=64)
+            T.warpgroup_fence_operand(scores, num_regs=80)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()
             if T.shuffle_elect(32):
@@ -169,6 +176,7 @@ def attend(
             # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
             leaf.rescale_rows(acc, factor, worker)
         for i in T.serial(masked, tiles):
+            T.call_extern("handle", "sync::take_turn", replica + (1 + GROUPS), 256)
             T.mbarrier_wait_parity(k_full[(done + i) % STAGES], ((done + i) // STAGES) & 1)
             # S = Q K^T
             T.wgmma_gemm(
@@ -182,8 +190,9 @@ def attend(
                 weights, v_s[(done + (i - 1)) % STAGES, :, :], acc, policy=T.GemmWarpPolicy.FullRow,
                 clear_accum=False
             )
+            T.call_extern("handle", "sync::pass_turn", T.truncmod(replica + 1, 2) + (1 + GROUPS), 256)
             T.wait_wgmma(1)
-            T.warpgroup_fence_operand(scores, num_regs=64)
+            T.warpgroup_fence_operand(scores, num_regs=80)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.sync_warp()
             if T.shuffle_elect(32):
@@ -364,7 +373,7 @@ def program():
     v_stride_h = T.dynamic("v_stride_h")
 
     @T.prim_func
-    def gqa_forward__tilelang_sm90a__bf16_d128_n128_st2_o0_c1_z2(
+    def gqa_forward__tilelang_sm90a__bf16_d128_n160_st2_o1_c1_z2(
         q: T.StridedTensor((b, sq, heads, 128), (q_stride_b, q_stride_s, q_stride_h, 1), "bfloat16"),
         k: T.StridedTensor((b, skv, kv_heads, 128), (k_stride_b, k_stride_s, k_stride_h, 1), "bfloat16"),
         v: T.StridedTensor((b, skv, kv_heads, 128), (v_stride_b, v_stride_s, v_stride_h, 1), "bfloat16"),
@@ -388,7 +397,7 @@ def program():
             out_map_rows = T.view(
                 out, (b, heads, sq, 128), "bfloat16", strides=(sq * heads * 128, 128, heads * 128, 1)
             )
-            T.import_source(leaf.SOURCE)
+            T.import_source(leaf.SOURCE + sync.SOURCE)
             q_s = T.alloc_shared((1, ROWS, DIM), "bfloat16")
             k_s = T.alloc_shared((STAGES, TILE, DIM), "bfloat16")
             v_s = T.alloc_shared((STAGES, TILE, DIM), "bfloat16")
@@ -433,4 +442,4 @@ def program():
                         shift
                     )
 
-    return gqa_forward__tilelang_sm90a__bf16_d128_n128_st2_o0_c1_z2
+    return gqa_forward__tilelang_sm90a__bf16_d128_n160_st2_o1_c1_z2

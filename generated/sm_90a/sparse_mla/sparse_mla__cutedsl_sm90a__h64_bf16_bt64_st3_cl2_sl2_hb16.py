@@ -1,0 +1,340 @@
+"""sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st3_cl2_sl2_hb16
+
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=64, kv=bf16, tile=64, stages=3, cluster=2, slices=2, block=16.
+
+  gather       attend
+  warps 4..7   warps 0..3
+  |==== kv ===>|   ckv_s kpe_s, ring of 3; cp_async -> wgmma
+  |            |   x, between CTAs: x_s, ring of 2; peers -> threads
+  |            |   o, between CTAs: o_s, once; grid -> threads
+
+roles
+  attend     threads 0..127  queries, both products, softmax, merge, output
+  gather     threads 128..255  selected rows into the ring
+buffers
+  q_s        16x256 bfloat16, shared, 128-byte swizzle
+  qpe_s      16x32 bfloat16, shared, 64-byte swizzle
+  ckv_s      3 stages of 64x256 bfloat16, shared, 128-byte swizzle
+  kpe_s      3 stages of 64x32 bfloat16, shared, 64-byte swizzle
+  p_s        64x16 bfloat16, shared, 32-byte swizzle
+  x_s        2 stages of 1x2x128x4 float32, shared
+  o_s        32x144 float32, shared, in the storage of ckv_s
+  red_s      4x16 float32, shared
+  scores     64x16 float32, registers of attend
+  acc        256x16 float32, registers of attend
+  sums       4x16 float32, registers of attend
+  risen      4x16 float32, registers of attend
+  top        16 float32, registers of attend
+  peak       16 float32, registers of attend
+  sinks      16 float32, registers of attend
+pipelines
+  kv: gather (cp_async) ==[ckv_s kpe_s: 3-slot ring]==> attend (wgmma)
+    full  x128: gather hardware arrives per thread
+      attend: wait full, fence.proxy.async
+    empty x128: gather wait empty
+      attend: wgmma wait, arrive empty
+  x: attend (peers) ==[x_s: 2-slot ring]==> attend (threads)
+    full  x1, 4096 bytes: attend arrive + expect bytes
+      attend: wait full
+  o: attend (grid) ==[o_s: once]==> attend (threads)
+    words through arrivals: attend sends
+      attend: look for words, leave zeros, meet
+  named barrier attend: attend
+totals: 256 threads, 130368 of 232448 bytes of shared memory, grid (t * 4, 2, splits // 2)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import warpgroup
+
+from dsl_kernels.device.cutedsl import inbox, wgmma
+from dsl_kernels.device.cutedsl import sparse_mla as leaf
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+HEADS = 64  # query heads
+TILE = 64  # tokens a tile
+STAGES = 3  # gathered tiles in flight
+SLICES = 2  # CTAs of a cluster that share out the dims of the row and add their partial scores
+BLOCK = 16  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+DIMS = 256
+LATENT_DIM = 512
+ROPE = 32
+ROPE_DIM = 64
+ATTEND_BARRIER = 1
+ATTEND_THREADS = 128
+
+QK_NOPE = wgmma.Product("bfloat16", TILE, BLOCK, DIMS, "k", "k")
+QK_PE = wgmma.Product("bfloat16", TILE, BLOCK, ROPE, "k", "k")
+PV = wgmma.Product("bfloat16", DIMS, BLOCK, TILE, "mn", "mn")
+
+LAUNCH = Launch(
+    operands=(
+        Operand("q_nope", "tensor", "bfloat16", ("t", "64", "512")),
+        Operand("q_pe", "tensor", "bfloat16", ("t", "64", "64")),
+        Operand("ckv", "tensor", "bfloat16", ("n", "512"), strides=("ckv_stride", "1")),
+        Operand("kpe", "tensor", "bfloat16", ("n", "64"), strides=("kpe_stride", "1")),
+        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("attn_sink", "tensor", "float32", ("64",)),
+        Operand("out", "tensor", "bfloat16", ("t", "64", "512"), written=True),
+        Operand("lse", "tensor", "float32", ("t", "64"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "64", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "64"), written=True),
+        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("sm_scale", "scalar", "float32"),
+        Operand("lse_scale", "scalar", "float32"),
+    ),
+    grid=("t * 4", "2", "splits // 2"),
+    block=256,
+    cluster=(1, 2, 1),
+    resident="splits // 2 - 1",
+)
+
+
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * DIMS], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * ROPE], 1024]
+    ckv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * DIMS], 1024]
+    kpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, STAGES * TILE * ROPE], 1024]
+    p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE * BLOCK], 1024]
+    x_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * (SLICES - 1) * (BLOCK // 8) * 128 * 4], 128]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 4 * BLOCK], 128]
+    kv_full: cute.struct.MemRange[Int64, STAGES]
+    kv_empty: cute.struct.MemRange[Int64, STAGES]
+    x_full: cute.struct.MemRange[Int64, 2]
+
+
+@cute.jit
+def attend(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
+    out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
+    n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s: cute.Pointer, kpe_s: cute.Pointer,
+    p_s: cute.Pointer, x_s: cute.Pointer, o_s: cute.Pointer, red_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, x_full: cute.Pointer, bx: Int32, rank: Int32, row: Int32, head0: Int32,
+    which: Int32, split: Int32, splits_of_row: Int32, turns: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+):
+    """Queries, both products, softmax, merge, output."""
+    qk_nope_a = QK_NOPE.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    qk_nope_b = QK_NOPE.operand_b(q_s, BLOCK, DIMS, 1, 128)
+    qk_pe_a = QK_PE.operand_a(kpe_s, TILE, ROPE, STAGES, 64)
+    qk_pe_b = QK_PE.operand_b(qpe_s, BLOCK, ROPE, 1, 64)
+    pv_a = PV.operand_a(ckv_s, TILE, DIMS, STAGES, 128)
+    pv_b = PV.operand_b(p_s, TILE, BLOCK, 1, 32)
+    scores = QK_NOPE.accumulators()
+    acc = PV.accumulators()
+    sums = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    risen = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    top = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    peak = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
+    worker = thread
+    # The sink logits of the heads, read long before they are wanted.
+    leaf.load_sinks(sinks, attn_sink, head0, worker)
+    # Columns `first` on of a block of heads of one query, whose rows are `width` long.
+    leaf.load_queries(q_s, q_nope, row, head0, HEADS, BLOCK, LATENT_DIM, which * DIMS, DIMS, worker)
+    leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, BLOCK, ROPE_DIM, which * ROPE, ROPE, worker)
+    cute.arch.fence_proxy("async.shared", space="cta")
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    acc.fill(0.0)
+    sums.fill(0.0)
+    peak.fill(-Float32.inf)
+    cute.arch.cluster_wait()
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            # S^T = K Q^T
+            warpgroup.fence()
+            QK_NOPE.multiply(
+                qk_nope_a[None, None, None, it % STAGES, 0, 0], qk_nope_b[None, None, None, 0, 0, 0], scores,
+                False
+            )
+            QK_PE.multiply(
+                qk_pe_a[None, None, None, it % STAGES, 0, 0], qk_pe_b[None, None, None, 0, 0, 0], scores,
+                True
+            )
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            if worker == 0:
+                cute.arch.mbarrier_arrive_and_expect_tx(x_full + it % 2, BLOCK // 8 * 128 * 4 * 4)
+            # Send the partial scores to every other CTA of the slice group: slot d - 1 receives from rank XOR
+            # d.
+            leaf.send_scores(
+                scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
+            )
+            cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
+            # Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 +
+            # 3).
+            leaf.add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), SLICES, worker)
+            # Scale the logits to base 2 and put -inf where the token has no valid id.
+            leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
+            # Maxima over the 16 tokens of each warp.
+            leaf.column_maxima(risen, scores, worker)
+            # Leave one value a column and warp for the other warps.
+            leaf.share_columns(red_s, risen, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # The maxima of the columns over the four warps.
+            leaf.join_maxima(top, red_s, worker)
+            # P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+            leaf.online_softmax(scores, sums, acc, peak, top)
+            # Write P as bf16; eight heads lie along the rows.
+            leaf.store_weights(p_s, scores, BLOCK, worker)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+            # O^T += K^T P^T
+            warpgroup.fence()
+            PV.multiply(pv_a[None, None, None, it % STAGES, 0, 0], pv_b[None, None, None, 0, 0, 0], acc, True)
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
+            it = it + 1
+    # Sums over the tokens of each warp.
+    leaf.column_sums(risen, sums, worker)
+    leaf.share_columns(red_s, risen, worker)
+    cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    # The sums of the columns over the four warps.
+    leaf.join_sums(top, red_s, worker)
+    # O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf.
+    leaf.normalise(acc, top, peak)
+    first = bx * splits_of_row * SLICES + which
+    if splits_of_row > 1:
+        # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
+        # Send each CTA that holds this slice its share of O, this one included.
+        leaf.send_parts(
+            acc, top, arrivals, LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), first, SLICES, split,
+            splits_of_row, worker
+        )
+        inbox.collect(
+            o_s, arrivals + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
+            LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), worker, ATTEND_THREADS
+        )
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    else:
+        # Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it.
+        leaf.keep_parts(o_s, acc, top, worker)
+        cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
+    # Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store
+    # it; and the lse.
+    leaf.merge_parts(
+        out, lse, o_s, sinks, row, head0, HEADS, split, splits_of_row, which, DIMS, BLOCK, lse_scale, worker
+    )
+
+
+@cute.jit
+def gather(
+    ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer, n: Int32, ckv_stride: Int32,
+    kpe_stride: Int32, topk: Int32, ckv_s: cute.Pointer, kpe_s: cute.Pointer, kv_full: cute.Pointer,
+    kv_empty: cute.Pointer, row: Int32, which: Int32, split: Int32, splits_of_row: Int32, turns: Int32,
+    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
+    lane: Int32
+):
+    """Selected rows into the ring."""
+    worker = thread % 128
+    for turn in cutlass.range(turns, unroll=1):
+        # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
+        # every role.
+        in_low, in_high, live = leaf.vote(low, high, n)
+        now_low = low
+        now_high = high
+        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        if live:
+            cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+            # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
+            leaf.copy_rows(
+                ckv_s + it % STAGES * (TILE * DIMS), ckv, ckv_stride, which * DIMS, DIMS, now_low, now_high,
+                n, worker
+            )
+            leaf.copy_rows(
+                kpe_s + it % STAGES * (TILE * ROPE), kpe, kpe_stride, which * ROPE, ROPE, now_low, now_high,
+                n, worker
+            )
+            cute.arch.cp_async_mbarrier_arrive_noinc(kv_full + it % STAGES)
+            it = it + 1
+    cute.arch.cluster_wait()
+
+
+@cute.kernel
+def sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st3_cl2_sl2_hb16(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    qpe_s = shared.qpe_s.data_ptr()
+    ckv_s = shared.ckv_s.data_ptr()
+    kpe_s = shared.kpe_s.data_ptr()
+    p_s = shared.p_s.data_ptr()
+    x_s = shared.x_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    kv_full = shared.kv_full.data_ptr()
+    kv_empty = shared.kv_empty.data_ptr()
+    x_full = shared.x_full.data_ptr()
+    o_s = cute.recast_ptr(ckv_s, dtype=Float32)
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    bx, rank, part = cute.arch.block_idx()
+    row = bx // (HEADS // BLOCK)
+    head0 = bx % (HEADS // BLOCK) * BLOCK
+    # The CTAs of a slice group have consecutive ranks and walk the same tiles.
+    which = rank % SLICES
+    split = part + rank // SLICES
+    splits_of_row = splits // SLICES
+    turns = (topk // TILE - split + splits_of_row - 1) // splits_of_row
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_full + i, 128)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_empty + i, 128)
+            for i in cutlass.range_constexpr(2):
+                cute.arch.mbarrier_init(x_full + i, 1)
+            cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    # The other CTAs' barriers must stand before anything is sent to them.
+    cute.arch.cluster_arrive_relaxed()
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
+    low, high = leaf.read_ids(indices, topk, row, 0, turns, split, splits_of_row, lane)
+    if warp < 4:
+        attend(
+            q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,
+            ckv_s, kpe_s, p_s, x_s, o_s, red_s, kv_full, kv_empty, x_full, bx, rank, row, head0, which, split,
+            splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+        )
+    else:
+        gather(
+            ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, ckv_s, kpe_s, kv_full, kv_empty, row, which,
+            split, splits_of_row, turns, it, low, high, in_low, in_high, live, thread, lane
+        )
+
+
+@cute.jit
+def program(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+):
+    kernel = sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st3_cl2_sl2_hb16(
+        q_nope, q_pe, ckv, kpe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, ckv_stride, kpe_stride, topk, splits, arrival_slots
+    )
+    kernel.launch(grid=(1, 1, 1), block=(256, 1, 1), cluster=(1, 2, 1), min_blocks_per_mp=1)

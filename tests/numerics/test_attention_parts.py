@@ -1,0 +1,100 @@
+"""Attention whose CTAs send one another their parts through the grid: who runs at once, and what a workspace keeps."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dsl_kernels import ops, variants
+from dsl_kernels.arch import GPUS
+from dsl_kernels.errors import NoVariantError
+from dsl_kernels.executors import Emulator, Interpreter
+from dsl_kernels.expr import evaluate
+from dsl_kernels.problems.base import Workload
+from dsl_kernels.programs.sparse_mla import PROGRAM, launch
+from dsl_kernels.tile.plan import words_of
+from dsl_kernels.verification import trial
+
+VARIANTS = [v for v in variants.variants("sparse_mla", arch="sm_90a") if v.knobs.get("slices", 1) > 1]
+each_variant = pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
+
+
+@each_variant
+@pytest.mark.parametrize(
+    "gpu", [gpu for gpu in GPUS.values() if gpu.arch.name == "sm_90a"], ids=lambda g: g.name
+)
+def test_ctas_that_wait_for_each_other_all_fit(variant: variants.Variant, gpu) -> None:
+    schedule = PROGRAM.schedule(variant.knobs, gpu.arch)
+    words, _ = words_of(schedule, "arrivals")
+    for t in (*range(1, 70), 128, 300):
+        sizes = {"t": t, "topk": 2048, "heads": variant.knobs["heads"]}
+        found = {**sizes, **launch(SimpleNamespace(**variant.knobs), sizes, gpu)}
+        x, y, z = (evaluate(extent, found) for extent in schedule.grid)
+        if evaluate(schedule.resident, found):
+            assert x * y * z <= gpu.sms * schedule.ctas_per_sm
+            assert found["arrival_slots"] == x * y * z * words
+        else:
+            assert z == 1
+
+
+def test_a_variant_takes_as_many_queries_as_it_may_without_waiting() -> None:
+    sizes = {"t": 4000, "topk": 2048, "heads": 16}
+    knobs = next(v.knobs for v in VARIANTS if v.knobs["heads"] == 16)
+    gpu = next(gpu for gpu in GPUS.values() if gpu.arch.name == "sm_90a")
+    assert launch(SimpleNamespace(**knobs), sizes, gpu) == {"splits": 2, "arrival_slots": 1}
+
+
+def _call(t: int, splits: int, executor: str, workspace: ops.Workspace) -> tuple[torch.Tensor, torch.Tensor]:
+    drawn = torch.Generator().manual_seed(t)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=drawn).bfloat16()
+
+    ids = torch.randint(0, 700, (t, 512), generator=drawn, dtype=torch.int32)
+    variant = next(v.id for v in VARIANTS if v.knobs["heads"] == 8 and v.knobs["kv"] == "bf16")
+    return ops.sparse_mla(
+        normal(t, 8, 512), normal(t, 8, 64), normal(700, 512), ids, kpe=normal(700, 64), sm_scale=0.04, workspace=workspace,
+        splits=splits, variant=variant, executor=executor,
+    )  # fmt: skip
+
+
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.parametrize("executor", ["interpreter", "emulator"])
+def test_calls_of_other_shapes_leave_a_workspace_as_they_found_it(executor: str) -> None:
+    workspace, found = ops.Workspace(), {}
+    for t, splits in ((1, 8), (3, 4), (2, 2), (1, 16), (3, 4), (1, 8)):
+        result = _call(t, splits, executor, workspace)
+        before = found.setdefault((t, splits), result)
+        assert all(map(torch.equal, result, before))
+        (held,) = (buffer for (name, _), buffer in workspace._buffers.items() if name == "arrivals")
+        assert not held.any()
+
+
+def test_parts_that_share_out_no_rows_evenly_are_refused() -> None:
+    with pytest.raises(NoVariantError, match="share out no 16 rows evenly"):
+        _call(1, 6, "interpreter", ops.Workspace())
+
+
+@pytest.mark.emulator
+@pytest.mark.compile
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v.knobs["heads"] <= 16], ids=lambda v: v.id)
+def test_the_order_of_arrival_changes_no_bit(variant: variants.Variant) -> None:
+    sizes = {"t": 1, "heads": variant.knobs["heads"], "topk": 256, "n": 700, "ids": "holes"}
+    workload = Workload("parts", "edge", variant.knobs["kv"], sizes)
+    first, second = (
+        trial.run(variant, workload, executor, launch={"splits": 8})
+        for executor in (Emulator(), Emulator(_random(5)))
+    )
+    assert first.comparison.ok and second.comparison.ok
+    assert all(torch.equal(first.operands[name], second.operands[name]) for name in ("out", "lse"))
+    seeds = [trial.run(variant, workload, Interpreter(seed), launch={"splits": 8}) for seed in (None, 4)]
+    assert torch.equal(*(each.operands["out"] for each in seeds))
+
+
+def _random(seed: int):
+    from dsl_kernels.emulator import Interleaving
+
+    return Interleaving.random(seed, resident=2)
