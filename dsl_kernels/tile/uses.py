@@ -152,11 +152,9 @@ class _Uses:
                 "say the operation in the body, or remove the pipeline from the schedule",
             )  # fmt: skip
         # Of a slot that is filled once, a release waits for loads from tensor memory.
-        may = {
-            *(("acquire", pipe.producer) for _ in range(pipe.fill is not Engine.GRID)),
-            *wanted,
-            *(("release", reader.role) for reader in pipe.readers),
-        }
+        may = wanted | {("release", reader.role) for reader in pipe.readers}
+        if pipe.fill is not Engine.GRID:
+            may.add(("acquire", pipe.producer))
         for kind, other in sorted(taken - may, key=str):
             sides = [r for k, r in sorted(may) if k == kind] or ["nobody"]
             self._fail(
