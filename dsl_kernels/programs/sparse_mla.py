@@ -345,8 +345,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
     sided = tuple(zip(SIDES, reversed(SIDES), strict=True))
     return Schedule(
         roles=(
-            *(Role(side, 4, 192, f"scores of the {text} half of each tile, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
-            *(Role(f"gather_{side}", 4, 64, "selected rows into the rings") for side in SIDES),
+            *(Role(side, 4, 176, f"scores of the {text} half of each tile, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
+            *(Role(f"gather_{side}", 4, 80, "selected rows into the rings") for side in SIDES),
         ),
         buffers=(
             Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
@@ -740,6 +740,17 @@ def _live_tiles(m: Recorder, walk: _Walk | None = None, *, more: int = 0) -> Ite
         yield turn
 
 
+def _until_live(m: Recorder, walk: _Walk, turn: Expr) -> Iterator[None]:
+    """Turns up to the next tile with a valid id: `live` says whether there is one. Ids are read one turn ahead."""
+    low, high, live = name("low"), name("high"), name("live", "bool")
+    m.set(live, False)
+    for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
+        leaf.vote(m, name("in_low"), name("in_high"), live, low, high)
+        yield
+        m.set(turn, turn + 1)
+        leaf.read_ids(m, low, high, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
+
+
 def _slices(m: Recorder) -> int:
     """CTAs that share out the dims of one split."""
     return getattr(m.k, "slices", 1)
@@ -825,20 +836,30 @@ def _copy_queries(m: Recorder, walk: _Walk) -> None:
 
 
 def _gather_side(m: Recorder, side: int) -> None:
-    """Heads on M, fp8: the queries, by the first side, and half of each tile."""
-    it, words = name("it"), m.buffer(f"words_{SIDES[side]}")
+    """Heads on M, fp8: the queries, by the first side, and half of each tile. As its words are written, the next one's take their place."""
+    it, words, turn, now = name("it"), m.buffer(f"words_{SIDES[side]}"), m.var("turn"), m.var("now")
+    ids = (name("low"), name("high"))[side]
+
+    def walk_on(walk: _Walk) -> None:
+        """To the next tile with a valid id, and its ids; behind the last one they name no row."""
+        m.set(now, ids)
+        for _ in _until_live(m, walk, turn):
+            m.set(now, ids)
+
     for walk in _segments(m):
+        m.set(turn, 0)
+        walk_on(walk)
         if side == 0:
             _copy_queries(m, walk)
-        for _ in _live_tiles(m, walk):
-            with m.when(name("live", "bool")):
-                leaf.load_half(m, words, 0, side, name("now_low"), name("now_high"))
-                kv = m.acquire(f"kv_{SIDES[side]}", it)
-                m.comment("By now the next ids are here.")
-                leaf.fetch_half(m, (name("low"), name("high"))[side])
-                leaf.store_slot(m, words, *_rows_of(kv, side), m.thread)
-                m.commit(kv)
-                m.set(it, it + 1)
+        leaf.load_half(m, words, 0, 0, now, now)
+        for _ in m.repeat(name("live", "bool")):
+            walk_on(walk)
+            kv = m.acquire(f"kv_{SIDES[side]}", it)
+            leaf.renew_half(m, words, *_rows_of(kv, side), now)
+            m.commit(kv)
+            m.comment("By now the ids behind the next ones are here.")
+            leaf.fetch_half(m, ids)
+            m.set(it, it + 1)
 
 
 def _gather_pairs(m: Recorder) -> None:
@@ -1012,16 +1033,12 @@ def _attend_half(m: Recorder, side: int) -> None:
     scores, acc, sums, peak, factor, sinks = (
         m.buffer(f"{text}_{own}") for text in ("scores", "acc", "sums", "peak", "factor", "sinks")
     )
-    red, low, high, live = m.buffer("red_s"), name("low"), name("high"), name("live", "bool")
+    red, live = m.buffer("red_s"), name("live", "bool")
     turn = m.var("turn")
 
     def walk_on(walk: _Walk) -> None:
-        """To the next tile with a valid id; `live` says whether there is one."""
-        m.set(live, False)
-        for _ in m.repeat(live.equals(False) & (turn < walk.turns)):
-            leaf.vote(m, name("in_low"), name("in_high"), live, low, high)
-            m.set(turn, turn + 1)
-            leaf.read_ids(m, low, high, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
+        for _ in _until_live(m, walk, turn):
+            pass
 
     def add(product: str, weights: View, values: View) -> None:
         m.multiply(product, acc, weights, values.columns(side * c.half, c.half), accumulate=True)

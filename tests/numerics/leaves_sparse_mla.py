@@ -169,7 +169,7 @@ def fetch_half(p: Probe) -> None:
 
 @case(mla.load_half, half=(0, 1))
 @case(mla.store_half, half=(0, 1))
-@case(mla.store_slot, half=(0, 1))
+@case(mla.renew_half, half=(0, 1))
 def load_and_store_half(p: Probe, half: int) -> None:
     """TileLang writes into half of a tile from the second of two places, CuTe DSL a slot of half a tile from a sole one."""
     p.threads, places = 128, 1 if p.cute else 2
@@ -182,7 +182,14 @@ def load_and_store_half(p: Probe, half: int) -> None:
     )  # fmt: skip
     load = (words, places - 1, cache, half, low, high, n, p.thread)
     if p.cute:
-        _pair(p, mla.load_half, load, mla.store_slot, (words, ckv, kpe, p.thread))
+        first = (words, ckv, kpe, cache, high, n, p.thread)
+        if p.leaf is mla.renew_half:
+            second = [
+                p.shared(f"{text}2", (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True)
+                for text, width in (("ckv", 512), ("kpe", 64))
+            ]
+            p.after = _calling(mla.renew_half, (words, *second, cache, low, n, p.thread))
+        _pair(p, mla.load_half, load, mla.renew_half, first)
     else:
         _pair(p, mla.load_half, load, mla.store_half, (words, 1, ckv, kpe, half, p.thread))
 

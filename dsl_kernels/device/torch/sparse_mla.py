@@ -360,9 +360,10 @@ def fetch_half(kv_cache: Any, ids: Any, n: int, thread: Any) -> None:
 
 
 @leaf
-def store_slot(words: Any, ckv: Any, kpe: Any, thread: Any) -> None:
-    """Write the half tile that `load_half` read into place 0 as bf16 rows."""
+def renew_half(words: Any, ckv: Any, kpe: Any, kv_cache: Any, ids: Any, n: int, thread: Any) -> None:
+    """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids."""
     _store_half(words[0], ckv, kpe)
+    load_half.torch(words, 0, kv_cache, 0, ids, ids, n, thread)
 
 
 @leaf

@@ -17,10 +17,10 @@ edit those, not this file. Knobs: heads=128, kv=fp8, tile=64, stages=2, cluster=
   |                |                |                |   p_right, within the role: p_s_right peak_s_right; threads -> wgmma
 
 roles
-  left       threads 0..127, 192 registers  scores of the first half of each tile, and that half of the dims
-  right      threads 128..255, 192 registers  scores of the second half of each tile, and that half of the dims
-  gather_left threads 256..383, 64 registers  selected rows into the rings
-  gather_right threads 384..511, 64 registers  selected rows into the rings
+  left       threads 0..127, 176 registers  scores of the first half of each tile, and that half of the dims
+  right      threads 128..255, 176 registers  scores of the second half of each tile, and that half of the dims
+  gather_left threads 256..383, 80 registers  selected rows into the rings
+  gather_right threads 384..511, 80 registers  selected rows into the rings
 buffers
   q_s        64x512 bfloat16, shared, 128-byte swizzle
   qpe_s      64x64 bfloat16, shared, 128-byte swizzle
@@ -588,6 +588,8 @@ def gather_left(
     """Selected rows into the rings."""
     words_left = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
+    turn = Int32(0)
+    now = Int32(0)
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -595,33 +597,44 @@ def gather_left(
         if turns > 0:
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
             low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            turn = Int32(0)
+            now = low
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                now = low
+                turn = turn + 1
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
             # Start the copies of a block of 64 heads of one query.
             leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
             leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
             cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
-            for turn in cutlass.range(turns, unroll=1):
-                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
-                # warp of every role.
-                in_low, in_high, live = leaf.vote(low, high, n)
-                now_low = low
-                now_high = high
-                low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, first, 1, lane)
-                if live:
-                    # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-                    leaf.load_half(words_left, 0, kv_cache, 0, now_low, now_high, n, worker)
-                    cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                    # By now the next ids are here.
-                    # Have the L2 fetch the tokens of half a tile, if the device can.
-                    leaf_wide.fetch_half(kv_cache, low, n, worker)
-                    # Write the half tile that `load_half` read into place 0 as bf16 rows.
-                    leaf_wide.store_slot(
-                        words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
-                        kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), worker
-                    )
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
-                    it = it + 1
+            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
+            leaf.load_half(words_left, 0, kv_cache, 0, now, now, n, worker)
+            while live:
+                now = low
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    now = low
+                    turn = turn + 1
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
+                # ids.
+                leaf_wide.renew_half(
+                    words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
+                    kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_left_full + it % STAGES)
+                # By now the ids behind the next ones are here.
+                # Have the L2 fetch the tokens of half a tile, if the device can.
+                leaf_wide.fetch_half(kv_cache, low, n, worker)
+                it = it + 1
             done = done + 1
         unit = cutlass.min(end, row * span + span)
 
@@ -636,6 +649,8 @@ def gather_right(
     """Selected rows into the rings."""
     words_right = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
+    turn = Int32(0)
+    now = Int32(0)
     while unit < end:
         row = unit // span
         first = unit - row * span
@@ -643,28 +658,39 @@ def gather_right(
         if turns > 0:
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
             low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
-            for turn in cutlass.range(turns, unroll=1):
+            turn = Int32(0)
+            now = high
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
                 # warp of every role.
                 in_low, in_high, live = leaf.vote(low, high, n)
-                now_low = low
-                now_high = high
-                low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, first, 1, lane)
-                if live:
-                    # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
-                    leaf.load_half(words_right, 0, kv_cache, 1, now_low, now_high, n, worker)
-                    cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                    # By now the next ids are here.
-                    # Have the L2 fetch the tokens of half a tile, if the device can.
-                    leaf_wide.fetch_half(kv_cache, high, n, worker)
-                    # Write the half tile that `load_half` read into place 0 as bf16 rows.
-                    leaf_wide.store_slot(
-                        words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
-                        kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), worker
-                    )
-                    cute.arch.fence_proxy("async.shared", space="cta")
-                    cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
-                    it = it + 1
+                now = high
+                turn = turn + 1
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+            # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
+            leaf.load_half(words_right, 0, kv_cache, 0, now, now, n, worker)
+            while live:
+                now = high
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    now = high
+                    turn = turn + 1
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
+                # ids.
+                leaf_wide.renew_half(
+                    words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
+                    kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kv_cache, now, n, worker
+                )
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.mbarrier_arrive(kv_right_full + it % STAGES)
+                # By now the ids behind the next ones are here.
+                # Have the L2 fetch the tokens of half a tile, if the device can.
+                leaf_wide.fetch_half(kv_cache, high, n, worker)
+                it = it + 1
             done = done + 1
         unit = cutlass.min(end, row * span + span)
 
@@ -750,7 +776,7 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
     if warp < 4:
-        cute.arch.setmaxregister_increase(192)
+        cute.arch.setmaxregister_increase(176)
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
             splits, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
@@ -759,7 +785,7 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
             done, it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
-        cute.arch.setmaxregister_increase(192)
+        cute.arch.setmaxregister_increase(176)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
             qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
@@ -768,14 +794,14 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
             done, it, low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 12:
-        cute.arch.setmaxregister_decrease(64)
+        cute.arch.setmaxregister_decrease(80)
         gather_left(
             q_nope, q_pe, kv_cache, indices, n, topk, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty,
             kv_left_full, kv_left_empty, head0, span, unit, end, done, it, low, high, in_low, in_high, live,
             thread, lane
         )
     else:
-        cute.arch.setmaxregister_decrease(64)
+        cute.arch.setmaxregister_decrease(80)
         gather_right(
             kv_cache, indices, n, topk, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, span, unit,
             end, done, it, low, high, in_low, in_high, live, thread, lane
