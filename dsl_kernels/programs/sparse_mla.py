@@ -211,7 +211,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     shared, registers = Space.SHARED, Space.REGISTER
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = _merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
-    words = Buffer("words", registers, (k.tile, dims // 2), "int32", role="gather", per_thread=dims * 9 // 64, doc="tokens on their way")  # fmt: skip
+    words = Buffer("words", registers, (k.tile, (dims + rope) // 2), "int32", role="gather", per_thread=8 + dims * 9 // 64, doc="tokens on their way")  # fmt: skip
     return Schedule(
         roles=_one_group(),
         buffers=(
@@ -776,20 +776,15 @@ def _gather(m: Recorder) -> None:
     else:
         m.comment("As the words of a tile are written, those of the next one take their place.")
         words, holds = m.buffer("words"), m.var("holds", False, "bool")
-        tile_low, tile_high = m.var("tile_low"), m.var("tile_high")
         for turn in _live_tiles(m, more=1):
             with m.when(live | turn.equals(name("turns"))):
                 with m.when(holds):
                     kv = m.acquire("kv", it)
-                    leaf.copy_rope(m, kv.kpe_s, which * rope, rope, tile_low, tile_high)
-                    leaf.renew_tokens(m, words, kv.ckv_s, which, dims, low, high)
-                    m.await_copies()
+                    leaf.renew_tokens(m, words, kv.ckv_s, kv.kpe_s, which, dims, low, high)
                     m.commit(kv)
                     m.set(it, it + 1)
                 with m.otherwise():
                     leaf.load_tokens(m, words, which, dims, low, high)
-                m.set(tile_low, low)
-                m.set(tile_high, high)
                 m.set(holds, live)
     if m.k.cluster > 1:
         if slices == 1:

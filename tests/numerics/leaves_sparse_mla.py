@@ -120,27 +120,19 @@ def _tokens(p: Probe, n: int) -> torch.Tensor:
 def load_and_renew_tokens(p: Probe, dims: int) -> None:
     """What was read first, and what took its place."""
     p.threads = 128
-    words = p.registers("words", (64, dims // 2), dtype="int32", places=straight(128, dims * 9 // 64), out=False)  # fmt: skip
+    words = p.registers("words", (64, dims * 9 // 16), dtype="int32", places=straight(128, 8 + dims * 9 // 64), out=False)  # fmt: skip
     low, high = _low_high(p, _ids(p, 40))
     cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
 
     def renewed(turn: int, *ids: Any) -> tuple[Any, ...]:
         target = p.shared(f"target{turn}", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
-        return words, target, cache, 1, dims, *ids, n, p.thread
+        rope = p.shared(f"rope{turn}", (64, dims // 8), dtype="bfloat16", swizzle=dims // 4, out=True, slot=True)
+        return words, target, rope, cache, 1, dims, *ids, n, p.thread
 
     load = (words, cache, 1, dims, low, high, n, p.thread)
     if p.leaf is mla.renew_tokens:
         p.after = _calling(mla.renew_tokens, renewed(1, low, high))
     _pair(p, mla.load_tokens, load, mla.renew_tokens, renewed(0, high, low))
-
-
-@case(mla.copy_rope, columns=(16, 32, 64))
-def copy_rope(p: Probe, columns: int) -> None:
-    p.threads = 128
-    target = p.shared("target", (64, columns), dtype="bfloat16", swizzle=2 * columns, out=True, slot=True)
-    low, high = _low_high(p, _ids(p, 40))
-    p.after = lambda m: m.await_copies()
-    p.call(target, p.operand("kv_cache", _tokens(p, 40)), 0, columns, low, high, p.dim("n", 40), p.thread)
 
 
 def _calling(leaf: Leaf, arguments: tuple[Any, ...]) -> Callable[[Any], None]:

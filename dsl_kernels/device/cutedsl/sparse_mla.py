@@ -393,45 +393,49 @@ def store_sixteen(ckv_s, row, rows, panel, part, four, scale_bits):
 
 
 def _tokens(words, kv_cache, which, dims, low, high, n, thread, write):
-    """Read a quarter of `dims` of two tokens, 16 bytes of each 64 dims, and their scales, each once `write` has made room for it.
+    """Read two tokens' quarter of `dims` and of rope, 16 bytes at a time, and scales, each once `write` has made room for it.
 
     Four threads share a row and the next four its neighbour, so that their stores fall into distinct banks.
     """
     panels, groups = dims // 64, dims // 128
     for half, ids in enumerate((low, high)):
         token = cute.arch.shuffle_sync(ids, thread // 4 % 32)
-        inside, scales = valid(token, n), dims // 8 + half * groups
+        inside, scales = valid(token, n), (panels + 1) * 8 + half * groups
         base = kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * TOKEN_BYTES
-        mine = base + Int64(which * dims + thread % 4 * 16)
-        for panel in range(panels):
-            at = (half * panels + panel) * 4
+        pieces = [which * dims + panel * 64 + thread % 4 * 16 for panel in range(panels)]
+        pieces.append(ROPE_AT + which * (dims // 4) + _rope_piece(thread, dims) * 16)
+        for panel, first in enumerate(pieces):
+            at = (half * (panels + 1) + panel) * 4
             write(half, panel, at, scales + panel // 2)
-            read_where(words, at, 4, mine + panel * 64, inside)
+            read_where(words, at, 4, base + Int64(first), inside)
             # Left alone, ptxas would put all of the loads behind the last arithmetic.
             cute.arch.sync_warp()
         read_where(words, scales, groups, base + Int64(SCALES_AT + which * (groups * 4)), inside)
         cute.arch.sync_warp()
 
 
+def _rope_piece(thread, dims):
+    """Which 16 bytes of a slice's rope dims a thread moves; where there are fewer than four, some are moved twice."""
+    return thread % 4 % (dims // 64)
+
+
 def load_tokens(words: cute.Tensor, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
-    """Read latent dims which * dims on of a tile's 656-byte tokens into registers; zeros where an id names no row."""
+    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers; zeros where an id names no row."""
     _tokens(words, kv_cache, which, dims, low, high, n, thread, lambda *_: None)
 
 
-def renew_tokens(words: cute.Tensor, target, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
+def renew_tokens(words: cute.Tensor, target, rope, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
     """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
 
     def write(half, panel, at, scale):
-        four = [Int32(words[at + w]) for w in range(4)]
         row = thread // 4 + 32 * half
-        store_sixteen(target.toint(), row, TILE, panel, thread % 4, four, Int32(words[scale]))
+        four = [Int32(words[at + w]) for w in range(4)]
+        if panel < dims // 64:
+            store_sixteen(target.toint(), row, TILE, panel, thread % 4, four, Int32(words[scale]))
+        else:
+            write16(rope.toint() + piece(row, _rope_piece(thread, dims), dims // 4, TILE), four)
 
     _tokens(words, kv_cache, which, dims, low, high, n, thread, write)
-
-
-def copy_rope(target, kv_cache, first, columns: cutlass.Constexpr, low, high, n, thread):
-    """Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id names no row."""
-    copy_rows(target, kv_cache, TOKEN_BYTES // 2, ROPE_AT // 2 + first, columns, low, high, n, thread)
 
 
 HALF_WORDS, HALF_ROPE, HALF_SCALES = 44, 32, 40

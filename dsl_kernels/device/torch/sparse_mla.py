@@ -124,27 +124,21 @@ def copy_rows(
 def load_tokens(
     words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
-    """Read latent dims which * dims on of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
-    latent, _ = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
-    words.view(torch.bfloat16).copy_(latent[:, which * dims : (which + 1) * dims])
+    """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
+    parts = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    mine = [part[:, which * count : (which + 1) * count] for part, count in zip(parts, (dims, dims // 8), strict=True)]
+    words.view(torch.bfloat16).copy_(torch.cat(mine, dim=1))
 
 
 @leaf
 def renew_tokens(
-    words: Any, target: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
+    words: Any, target: Any, rope: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
-    target.copy_(words.view(torch.bfloat16))
+    held = words.view(torch.bfloat16)
+    target.copy_(held[:, :dims])
+    rope.copy_(held[:, dims:])
     load_tokens.torch(words, kv_cache, which, dims, low, high, n, thread)
-
-
-@leaf
-def copy_rope(
-    target: Any, kv_cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
-) -> None:
-    """Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id names no row."""
-    _, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
-    target.copy_(rope[:, first : first + columns])
 
 
 @leaf

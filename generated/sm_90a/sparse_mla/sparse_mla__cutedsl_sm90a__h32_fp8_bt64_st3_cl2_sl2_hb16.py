@@ -28,7 +28,7 @@ buffers
   top        16 float32, registers of attend
   peak       16 float32, registers of attend
   sinks      16 float32, registers of attend
-  words      64x128 int32, registers of gather
+  words      64x144 int32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 3-slot ring]==> attend (wgmma)
     full  x128: gather fence.proxy.async, arrive full
@@ -234,12 +234,10 @@ def gather(
     in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the ring."""
-    words = cute.make_rmem_tensor(DIMS * 9 // 64, Int32)
+    words = cute.make_rmem_tensor(8 + DIMS * 9 // 64, Int32)
     worker = thread % 128
     # As the words of a tile are written, those of the next one take their place.
     holds = Boolean(False)
-    tile_low = Int32(0)
-    tile_high = Int32(0)
     for turn in cutlass.range(turns + 1, unroll=1):
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
@@ -251,29 +249,19 @@ def gather(
         if live | (turn == turns):
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
-                # Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id
-                # names no row.
-                leaf.copy_rope(
-                    kpe_s + it % STAGES * (TILE * ROPE), kv_cache, which * ROPE, ROPE, tile_low, tile_high, n,
-                    worker
-                )
                 # Write what the words hold as bf16 rows and, as room is made, read other tokens as
                 # `load_tokens` does.
                 leaf.renew_tokens(
-                    words, ckv_s + it % STAGES * (TILE * DIMS), kv_cache, which, DIMS, now_low, now_high, n,
-                    worker
+                    words, ckv_s + it % STAGES * (TILE * DIMS), kpe_s + it % STAGES * (TILE * ROPE), kv_cache,
+                    which, DIMS, now_low, now_high, n, worker
                 )
-                cute.arch.cp_async_commit_group()
-                cute.arch.cp_async_wait_group(0)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.mbarrier_arrive(kv_full + it % STAGES)
                 it = it + 1
             else:
-                # Read latent dims which * dims on of a tile's 656-byte tokens into registers, in bf16 once
-                # unpacked.
+                # Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into
+                # registers, in bf16 once unpacked.
                 leaf.load_tokens(words, kv_cache, which, DIMS, now_low, now_high, n, worker)
-            tile_low = now_low
-            tile_high = now_high
             holds = live
     cute.arch.cluster_wait()
 
