@@ -628,29 +628,11 @@ def _units(m: Recorder) -> Value:
 
 
 def _start_of_share(m: Recorder) -> None:
-    """Heads on M: this CTA's block of heads, and which of all queries' units are its, from `unit` to `end`.
-
-    A query has `span` of them, of which those past its last are empty. CTAs side by side have the same units, each for its
-    own block of heads.
-    """
-    blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
-    which: Value = m.block(0)
-    if blocks > 1:
-        m.let("head0", m.block(0) % blocks * m.c.head_block)
-        which = m.block(0) // blocks
-    m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
-    m.let("ctas", m.dim("arrival_slots") // blocks - t)
-    ctas, units = name("ctas"), _units(m)
-    share = m.var("share", (units + splits - 1) // splits)
-    span = m.var("span", share * splits)
-    m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
-    with m.when(ctas.equals(t * splits).equals(False)):
-        m.set(span, units)
-        m.set(share, (t * units + ctas - 1) // ctas)
-        with m.when(splits.equals(1)):
-            m.set(share, (t + ctas - 1) // ctas * units)
-    m.var("unit", which * share)
-    m.let("end", minimum(name("unit") + share, t * span))
+    """Heads on M: this CTA's block of heads and, while the kernel before this one ends, its share."""
+    if m.c.head_blocks > 1:
+        m.let("head0", m.block(0) % m.c.head_blocks * m.c.head_block)
+    if not _found_late(m):
+        _find_share(m)
     m.var("done")
     m.var("it")
     sides = [f"_{side}" for side in SIDES] if m.c.unit == 2 else [""]
@@ -664,23 +646,60 @@ def _start_of_share(m: Recorder) -> None:
     m.depend()
 
 
+def _found_late(m: Recorder) -> bool:
+    """Whether each role finds its share for itself: with fp8 and one block of heads, ptxas spills what the start hands on."""
+    return m.k.kv == "fp8" and m.c.head_blocks == 1
+
+
+def _find_share(m: Recorder) -> None:
+    """Which of all queries' units are this CTA's, from `unit` to `end`.
+
+    A query has `span` of them, of which those past its last are empty. CTAs side by side have the same units, each for its
+    own block of heads.
+    """
+    blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
+    m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
+    m.let("ctas", m.dim("arrival_slots") // blocks - t)
+    ctas, units = name("ctas"), _units(m)
+    share = m.var("share", (units + splits - 1) // splits)
+    span = m.var("span", share * splits)
+    m.comment("Not so many parts of each query: whole queries, or units regardless of queries.")
+    with m.when(ctas.equals(t * splits).equals(False)):
+        m.set(span, units)
+        m.set(share, (t * units + ctas - 1) // ctas)
+        with m.when(splits.equals(1)):
+            m.set(share, (t + ctas - 1) // ctas * units)
+    m.var("unit", (m.block(0) // blocks if blocks > 1 else m.block(0)) * share)
+    m.let("end", name("unit") + share)
+
+
 def _segments(m: Recorder) -> Iterator[_Walk]:
-    """The queries of which this CTA has units, with those units; `done` counts them."""
+    """The queries of which this CTA has units, with those units; `done` counts them. Behind the last query there is none."""
+    if _found_late(m):
+        _find_share(m)
     unit, end, span = name("unit"), name("end"), name("span")
+    t, head0 = m.dim("t"), name("head0") if m.c.head_blocks > 1 else 0
     for _ in m.repeat(unit < end):
         row = m.let("row", unit // span)
-        first = m.let("first", unit - row * span)
-        turns = m.let("turns", minimum(end - unit, _units(m) - first))
-        with m.when(turns > 0):
-            walk = _Walk(row, name("head0") if m.c.head_blocks > 1 else 0, first, 1, turns)
+        first: Value = unit - row * span
+        if m.c.unit == 2:
+            first = m.let("first", first)
+            turns = m.let("turns", minimum(end - unit, _units(m) - first))
+            walk, some = _Walk(row, head0, first, 1, turns), turns > 0
+        else:
+            turn = name("turn")
+            m.set(turn, first)
+            turns = m.let("turns", minimum(end - row * span, _units(m)))
+            walk, some = _Walk(row, head0, 0, 1, turns), turn < turns
+        with m.when((row < t) & some):
             if m.c.unit == 2:
                 m.let("tiles", minimum(turns * 2, m.dim("topk") // m.k.tile - first * 2))
                 _read_pair(m, walk, 0)
             else:
-                leaf.read_ids(m, name("low"), name("high"), row, 0, turns, first, splits=1)
+                leaf.read_ids(m, name("low"), name("high"), row, turn, turns, 0, splits=1)
             yield walk
             m.set(name("done"), name("done") + 1)
-        m.set(unit, minimum(end, row * span + span))
+        m.set(unit, row * span + span)
 
 
 def _read_pair(m: Recorder, walk: _Walk, turn: Value) -> None:
@@ -842,7 +861,6 @@ def _gather_side(m: Recorder, side: int) -> None:
             m.set(now, ids)
 
     for walk in _segments(m):
-        m.set(turn, 0)
         walk_on(walk)
         if side == 0:
             _copy_queries(m, walk)
@@ -1074,12 +1092,10 @@ def _attend_half(m: Recorder, side: int) -> None:
         m.set(it, it + 1)
 
     for walk in _segments(m):
-        leaf.load_row_sinks(m, sinks, walk.head0)
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
         begin = m.let("begin", it) if side == 0 else it
-        m.set(turn, 0)
         walk_on(walk)
         q = m.wait("q", name("done"))
         if side == 0:
@@ -1090,6 +1106,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         if side == 0:
             with m.when(it > begin):
                 let_go(*join(it - 1))
+        leaf.load_row_sinks(m, sinks, walk.head0)
         leaf.share_sums(m, sums, red, side)
         m.meet("attend")
         leaf.total_rows(m, sums, peak, factor, red, side)

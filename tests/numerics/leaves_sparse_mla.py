@@ -126,7 +126,9 @@ def load_and_renew_tokens(p: Probe, dims: int) -> None:
 
     def renewed(turn: int, *ids: Any) -> tuple[Any, ...]:
         target = p.shared(f"target{turn}", (64, dims), dtype="bfloat16", swizzle=128, out=True, slot=True)
-        rope = p.shared(f"rope{turn}", (64, dims // 8), dtype="bfloat16", swizzle=dims // 4, out=True, slot=True)
+        rope = p.shared(
+            f"rope{turn}", (64, dims // 8), dtype="bfloat16", swizzle=dims // 4, out=True, slot=True
+        )
         return words, target, rope, cache, 1, dims, *ids, n, p.thread
 
     load = (words, cache, 1, dims, low, high, n, p.thread)

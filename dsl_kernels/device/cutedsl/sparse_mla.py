@@ -424,7 +424,9 @@ def load_tokens(words: cute.Tensor, kv_cache, which, dims: cutlass.Constexpr, lo
     _tokens(words, kv_cache, which, dims, low, high, n, thread, lambda *_: None)
 
 
-def renew_tokens(words: cute.Tensor, target, rope, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread):
+def renew_tokens(
+    words: cute.Tensor, target, rope, kv_cache, which, dims: cutlass.Constexpr, low, high, n, thread
+):
     """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
 
     def write(half, panel, at, scale):

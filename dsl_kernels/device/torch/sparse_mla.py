@@ -126,13 +126,25 @@ def load_tokens(
 ) -> None:
     """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
     parts = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
-    mine = [part[:, which * count : (which + 1) * count] for part, count in zip(parts, (dims, dims // 8), strict=True)]
+    mine = [
+        part[:, which * count : (which + 1) * count]
+        for part, count in zip(parts, (dims, dims // 8), strict=True)
+    ]
     words.view(torch.bfloat16).copy_(torch.cat(mine, dim=1))
 
 
 @leaf
 def renew_tokens(
-    words: Any, target: Any, rope: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
+    words: Any,
+    target: Any,
+    rope: Any,
+    kv_cache: Any,
+    which: int,
+    dims: int,
+    low: Any,
+    high: Any,
+    n: int,
+    thread: Any,
 ) -> None:
     """Write what the words hold as bf16 rows and, as room is made, read other tokens as `load_tokens` does."""
     held = words.view(torch.bfloat16)

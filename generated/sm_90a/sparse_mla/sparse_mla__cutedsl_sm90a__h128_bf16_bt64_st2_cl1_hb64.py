@@ -188,11 +188,11 @@ class Shared:
 def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer, out_s_left: cute.Pointer,
-    far_s_right: cute.Pointer, rope_s_right: cute.Pointer, peak_s_left: cute.Pointer,
-    peak_s_right: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
+    lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
+    out_s_left: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer,
+    peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
     far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
     p_left_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
     p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
@@ -223,7 +223,7 @@ def left(
         row = unit // span
         first = unit - row * span
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
-        if turns > 0:
+        if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
             low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
@@ -380,14 +380,14 @@ def left(
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
-        unit = cutlass.min(end, row * span + span)
+        unit = row * span + span
 
 
 @cute.jit
 def right(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
-    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32,
-    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, far_s_left: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, far_s_left: cute.Pointer,
     rope_s_left: cute.Pointer, near_s_right: cute.Pointer, far_s_right: cute.Pointer,
     rope_s_right: cute.Pointer, out_s_right: cute.Pointer, peak_s_left: cute.Pointer,
     peak_s_right: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, q_full: cute.Pointer,
@@ -422,7 +422,7 @@ def right(
         row = unit // span
         first = unit - row * span
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
-        if turns > 0:
+        if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
             low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
@@ -578,14 +578,14 @@ def right(
             # What the sides have left for one another is read.
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
-        unit = cutlass.min(end, row * span + span)
+        unit = row * span + span
 
 
 @cute.jit
 def gather(
     q_nope: cute.Pointer, q_pe: cute.Pointer, ckv: cute.Pointer, kpe: cute.Pointer, indices: cute.Pointer,
-    n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
+    t: Int32, n: Int32, ckv_stride: Int32, kpe_stride: Int32, topk: Int32, q_s: cute.Pointer,
+    qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
     near_s_right: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer, q_full: cute.Pointer,
     q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
     far_left_full: cute.Pointer, far_left_empty: cute.Pointer, near_right_full: cute.Pointer,
@@ -600,7 +600,7 @@ def gather(
         row = unit // span
         first = unit - row * span
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
-        if turns > 0:
+        if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
             low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
@@ -662,7 +662,7 @@ def gather(
                     leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
                     cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
             done = done + 1
-        unit = cutlass.min(end, row * span + span)
+        unit = row * span + span
 
 
 @cute.kernel
@@ -717,7 +717,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
         if splits == 1:
             share = (t + ctas - 1) // ctas * ((topk // TILE + 1) // 2)
     unit = Int32(cta // (HEADS // BLOCK) * share)
-    end = cutlass.min(unit + share, t * span)
+    end = unit + share
     done = Int32(0)
     it = Int32(0)
     low_left = Int32(0)
@@ -768,7 +768,7 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     if warp < 4:
         cute.arch.setmaxregister_increase(208)
         left(
-            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
+            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
             splits, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, out_s_left, far_s_right, rope_s_right,
             peak_s_left, peak_s_right, red_s, last_s, q_full, q_empty, near_left_full, near_left_empty,
             far_left_full, far_left_empty, p_left_full, p_left_empty, far_right_full, far_right_empty,
@@ -779,18 +779,18 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     elif warp < 8:
         cute.arch.setmaxregister_increase(208)
         right(
-            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
-            qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right, peak_s_left,
-            peak_s_right, red_s, last_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full,
-            p_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full,
-            p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left, in_low_left,
-            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
-            thread, lane
+            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
+            q_s, qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right,
+            peak_s_left, peak_s_right, red_s, last_s, q_full, q_empty, far_left_full, far_left_empty,
+            p_left_full, p_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty,
+            p_right_full, p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left,
+            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
+            live_right, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(88)
         gather(
-            q_nope, q_pe, ckv, kpe, indices, n, ckv_stride, kpe_stride, topk, q_s, qpe_s, near_s_left,
+            q_nope, q_pe, ckv, kpe, indices, t, n, ckv_stride, kpe_stride, topk, q_s, qpe_s, near_s_left,
             far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, q_full, q_empty, near_left_full,
             near_left_empty, far_left_full, far_left_empty, near_right_full, near_right_empty, far_right_full,
             far_right_empty, head0, span, unit, end, done, it, low_left, high_left, in_low_left, in_high_left,

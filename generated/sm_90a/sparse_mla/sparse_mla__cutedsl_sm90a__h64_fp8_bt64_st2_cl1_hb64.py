@@ -177,15 +177,14 @@ class Shared:
 def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
-    p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, p_s_right: cute.Pointer,
-    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
-    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
-    p_right_empty: cute.Pointer, cta: Int32, share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32,
-    it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32,
-    lane: Int32
+    lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
+    ckv_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the first half of each tile, and that half of the dims."""
     qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -204,27 +203,36 @@ def left(
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
     turn = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
     while unit < end:
         row = unit // span
-        first = unit - row * span
-        turns = cutlass.min(end - unit, topk // TILE - first)
-        if turns > 0:
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
-            # The sink logits of the heads, read long before they are wanted.
-            leaf_wide.load_row_sinks(sinks_left, attn_sink, 0, worker)
+            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             acc_left.fill(0.0)
             sums_left.fill(0.0)
             peak_left.fill(-Float32.inf)
             begin = it
-            turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
                 # warp of every role.
                 in_low, in_high, live = leaf.vote(low, high, n)
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             if live:
@@ -270,7 +278,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -335,7 +343,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -364,6 +372,8 @@ def left(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
+            # The sink logits of the heads, read long before they are wanted.
+            leaf_wide.load_row_sinks(sinks_left, attn_sink, 0, worker)
             # Complete this side's sums and leave them for the other.
             leaf_wide.share_sums(sums_left, red_s, 0, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -404,21 +414,21 @@ def left(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
-        unit = cutlass.min(end, row * span + span)
+        unit = row * span + span
 
 
 @cute.jit
 def right(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
-    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, n: Int32,
-    topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
-    last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
-    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
-    share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
-    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
+    peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -437,26 +447,35 @@ def right(
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
     turn = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
     while unit < end:
         row = unit // span
-        first = unit - row * span
-        turns = cutlass.min(end - unit, topk // TILE - first)
-        if turns > 0:
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
-            # The sink logits of the heads, read long before they are wanted.
-            leaf_wide.load_row_sinks(sinks_right, attn_sink, 0, worker)
+            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             acc_right.fill(0.0)
             sums_right.fill(0.0)
             peak_right.fill(-Float32.inf)
-            turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
                 # warp of every role.
                 in_low, in_high, live = leaf.vote(low, high, n)
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -523,7 +542,7 @@ def right(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -533,6 +552,8 @@ def right(
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_right_empty + it % STAGES)
                 it = it + 1
+            # The sink logits of the heads, read long before they are wanted.
+            leaf_wide.load_row_sinks(sinks_right, attn_sink, 0, worker)
             # Complete this side's sums and leave them for the other.
             leaf_wide.share_sums(sums_right, red_s, 1, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
@@ -572,30 +593,41 @@ def right(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
-        unit = cutlass.min(end, row * span + span)
+        unit = row * span + span
 
 
 @cute.jit
 def gather_left(
-    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32,
-    topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
+    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_left = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
     while unit < end:
         row = unit // span
-        first = unit - row * span
-        turns = cutlass.min(end - unit, topk // TILE - first)
-        if turns > 0:
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
-            turn = Int32(0)
+            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             now = low
             live = Boolean(False)
             while (live == False) & (turn < turns):
@@ -604,7 +636,7 @@ def gather_left(
                 in_low, in_high, live = leaf.vote(low, high, n)
                 now = low
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
             # Start the copies of a block of 64 heads of one query.
             leaf_wide.copy_query_rows(q_s, q_nope, row, 0, HEADS, LATENT_DIM, worker)
@@ -619,7 +651,7 @@ def gather_left(
                     in_low, in_high, live = leaf.vote(low, high, n)
                     now = low
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
                 # ids.
@@ -634,29 +666,40 @@ def gather_left(
                 leaf_wide.fetch_half(kv_cache, low, n, worker)
                 it = it + 1
             done = done + 1
-        unit = cutlass.min(end, row * span + span)
+        unit = row * span + span
 
 
 @cute.jit
 def gather_right(
-    kv_cache: cute.Pointer, indices: cute.Pointer, n: Int32, topk: Int32, ckv_s_right: cute.Pointer,
-    kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, span: Int32,
-    unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32, n: Int32, topk: Int32, splits: Int32,
+    arrival_slots: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_right = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
     while unit < end:
         row = unit // span
-        first = unit - row * span
-        turns = cutlass.min(end - unit, topk // TILE - first)
-        if turns > 0:
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
             # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
-            turn = Int32(0)
+            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             now = high
             live = Boolean(False)
             while (live == False) & (turn < turns):
@@ -665,7 +708,7 @@ def gather_right(
                 in_low, in_high, live = leaf.vote(low, high, n)
                 now = high
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
             # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
             leaf.load_half(words_right, 0, kv_cache, 0, now, now, n, worker)
             while live:
@@ -675,7 +718,7 @@ def gather_right(
                     in_low, in_high, live = leaf.vote(low, high, n)
                     now = high
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
                 # ids.
@@ -690,7 +733,7 @@ def gather_right(
                 leaf_wide.fetch_half(kv_cache, high, n, worker)
                 it = it + 1
             done = done + 1
-        unit = cutlass.min(end, row * span + span)
+        unit = row * span + span
 
 
 @cute.kernel
@@ -727,18 +770,6 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     warp = cute.arch.make_warp_uniform(thread // 32)
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
-    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
-    ctas = arrival_slots - t
-    share = Int32((topk // TILE + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = topk // TILE
-        share = (t * (topk // TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (topk // TILE)
-    unit = Int32(cta * share)
-    end = cutlass.min(unit + share, t * span)
     done = Int32(0)
     it = Int32(0)
     low = Int32(0)
@@ -775,33 +806,33 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     if warp < 4:
         cute.arch.setmaxregister_increase(176)
         left(
-            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n, topk,
-            splits, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
-            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, share, span, unit, end, done, it,
-            low, high, in_low, in_high, live, thread, lane
+            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
+            splits, arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left,
+            ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
+            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low,
+            high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
-            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, n, topk, splits, q_s,
-            qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
-            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, share, span, unit, end, done, it,
-            low, high, in_low, in_high, live, thread, lane
+            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
+            arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right,
+            kpe_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
+            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low,
+            high, in_low, in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
-            q_nope, q_pe, kv_cache, indices, n, topk, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty,
-            kv_left_full, kv_left_empty, span, unit, end, done, it, low, high, in_low, in_high, live, thread,
-            lane
+            q_nope, q_pe, kv_cache, indices, t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s_left,
+            kpe_s_left, q_full, q_empty, kv_left_full, kv_left_empty, cta, done, it, low, high, in_low,
+            in_high, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
-            kv_cache, indices, n, topk, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, span, unit,
-            end, done, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, t, n, topk, splits, arrival_slots, ckv_s_right, kpe_s_right, kv_right_full,
+            kv_right_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
         )
 
 
