@@ -673,3 +673,16 @@ def test_bench_takes_only_the_points_that_match(on_cpu, monkeypatch):
     for text, expected in (("t=12345", "a form or sizes of the grid"), ("(", "a regular expression")):
         refused = bench_command(monkeypatch, "--point", text)
         assert refused.exit_code == 2 and expected in " ".join(refused.output.split())
+
+
+def test_tuning_leaves_out_launches_that_a_variant_refuses(monkeypatch):
+    """16 queries of 16 heads: by the rule 128 CTAs wait for one another, with half of the splits 64; for twice as many there is no room."""
+    point = grids.Point("sparse_mla", "bf16", {"t": 16, "heads": 16, "pages": 64, "topk": 2048})
+    dims = {"t": 16, "heads": 16, "topk": 2048, "n": 4096}
+    call = registry.Call("sparse_mla", "bf16", "sm_90a", dims, gpu=GPU)
+    monkeypatch.setattr(grids, "call_of", lambda point, fixture: call)
+    monkeypatch.setattr(grids, "check_variant", lambda *given: None)
+    monkeypatch.setattr(bench, "graph_time", lambda calls, replays: bench.Timing(1.0, 1.0, 1.0, 1, replays))
+    variant = variants.get("sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st3_cl2_sl2")
+    found = grids.time_variant(point, grids.Fixture(lambda variant, launch: [], dims, 0.0, {}), variant)
+    assert [timed.launch for timed in found] == [{}, {"splits": 4}]

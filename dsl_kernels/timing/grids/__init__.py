@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -360,16 +360,18 @@ class Timed:
 
 @checked
 def time_variant(point: Point, fixture: Fixture, variant: Variant) -> Iterator[Timed]:
-    """A variant's time at a point, with its launch rule's dims and with others that the grid names; each checked first.
+    """A variant's time at a point, with its launch rule's dims and with those of the grid's others that it accepts; each checked first.
 
     Raises:
         WrongResultError: its outputs differ from the reference.
         DslKernelError: it cannot be loaded or launched.
     """
-    launches = _grid(point.op).launches
-    default = registry.explain(call_of(point, fixture), variant.id, predict=False).selection
+    launches, call = _grid(point.op).launches, call_of(point, fixture)
+    default = registry.explain(call, variant.id, predict=False).selection
     others = launches(point, default.launch, variant.knobs) if launches and default else []
     for launch in ({}, *others):
+        if registry.refusal(replace(call, dims={**call.dims, **launch}), variant):
+            continue
         check_variant(point, fixture, variant.id, launch)
         yield Timed(variant.id, launch, bench.graph_time(fixture.calls(variant.id, launch), replays=15).us)
 
