@@ -432,9 +432,6 @@ class Printer:
     def _awaitproducts(self, s: t.AwaitProducts) -> Iterator[str]:
         yield from self._products_done(s.pending)
 
-    def _awaitcopies(self, s: t.AwaitCopies) -> Iterator[str]:
-        yield from self._spell("wait_copies")
-
     def _products_done(self, pending: int) -> Iterator[str]:
         done = self._in_flight if pending == 0 else self._in_flight[:-pending]
         accs = [self._facts(view) for view in {view.buffer: view for view in done}.values()]

@@ -300,7 +300,7 @@ def _region(s: t.Statement) -> str | None:
     if isinstance(s, t.Store):
         return f"store {' '.join(dict.fromkeys(view.buffer for _, view in s.copies))}"
     named: Any = {
-        t.AwaitProducts: "await products", t.AwaitCopies: "await copies", t.AwaitStores: "await stores", t.ClusterArrive: "arrive cluster",
+        t.AwaitProducts: "await products", t.AwaitStores: "await stores", t.ClusterArrive: "arrive cluster",
         t.ClusterWait: "wait cluster", t.TakeTicket: "take ticket", t.Depend: "depend",
         t.LaunchDependents: "launch dependents",
     }  # fmt: skip

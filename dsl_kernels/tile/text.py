@@ -528,11 +528,6 @@ class AwaitProducts:
 
 
 @dataclass(frozen=True, eq=False)
-class AwaitCopies:
-    """Until the asynchronous copies have landed that a thread's leaves have started and that no commit waits for."""
-
-
-@dataclass(frozen=True, eq=False)
 class Comment:
     text: str
 
@@ -654,7 +649,7 @@ class PassTurn:
 
 
 Statement = (
-    Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | AwaitCopies | Fill | Meet | Publish
+    Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
     | ClusterArrive | ClusterWait | TakeTicket | Depend | LaunchDependents | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
@@ -911,10 +906,6 @@ class Recorder:
 
     def await_products(self, pending: int = 0) -> None:
         self._say(AwaitProducts(pending))
-
-    def await_copies(self) -> None:
-        """Wait for this thread's asynchronous copies into a slot that is not committed by their engine."""
-        self._say(AwaitCopies())
 
     def fill(self, target: View, value: float) -> None:
         self._say(Fill(target, value))

@@ -34,7 +34,7 @@ IN_PAIRS = {
     "renew_tokens": "what it writes lies in registers as load_tokens leaves it",
     "load_half": "the words in registers are a DSL's own: compared once store_half has written them",
     "store_half": "what it writes lies in registers as load_half leaves it",
-    "store_slot": "what it writes lies in registers as load_half leaves it",
+    "renew_half": "what it writes lies in registers as load_half leaves it",
 }
 
 

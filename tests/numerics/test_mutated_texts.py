@@ -246,18 +246,7 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
     placed = isinstance(s, t.PipelineOp) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
     barrier = isinstance(s, BARRIERS)
     if (
-        isinstance(
-            s,
-            (
-                t.PipelineOp,
-                t.AwaitProducts,
-                t.AwaitCopies,
-                t.TakeTicket,
-                t.BarriersStand,
-                t.Depend,
-                t.TearDown,
-            ),
-        )
+        isinstance(s, (t.PipelineOp, t.AwaitProducts, t.TakeTicket, t.BarriersStand, t.Depend, t.TearDown))
         or barrier
     ):
         yield f"drop {label(s)}", before + after
