@@ -291,8 +291,8 @@ def timeline(
     path.write_text(json.dumps(lines.chrome(found)))
     if png is not None:
         lines.draw(found, png, cta)
-    dropped = sum(row.dropped for row in found.rows)
-    lost = f"; {dropped} marks before what the rings hold are lost" if dropped else ""
+    full = sum(row.full for row in found.rows)
+    lost = f"; the rings of {full} warps were full: marks before what they hold are lost" if full else ""
     out.console().print(f"wrote {path}, in {found.clock}{lost}", markup=False, soft_wrap=True)
 
 

@@ -30,16 +30,22 @@ WORKSPACE = OperandSpec(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
 )
 HEADER = 8
-"""Words of a warp before its sums or marks: its clock when the kernel began and when its last region ended, its SM; of a
-trace also how many marks, and the global timer and the clock at one time when the role began, and when it ended."""
+"""Words of a warp before its sums: its clock when the kernel began and when its last region ended, its SM. Before a trace's
+ring: its clock when the kernel began, where the ring begins, its SM, the place of the next mark, and the global timer and the
+clock at one time when the role began, and when it ended."""
 RING = 512
-"""Marks that a warp's trace holds, a power of two."""
+"""Marks that a warp's trace holds, a power of two: a word each. The ring lies at a multiple of its size, somewhere in twice that."""
+REGIONS = 64
+"""A mark is the clock times this, and the region's number: it holds the low 26 bits of the clock."""
+EMPTY = -1
+"""The last word of a ring that never was full."""
 BEGIN = "start"
 """The region of what every thread does first."""
 TRACE_WORDS = Size(HEADER + 2 * RING, "PROBE_WORDS")
 LANES = 32
 _TIMES = 4
-_THEN, _SPENT, _COUNT = "probe_then", "probe_spent", "probe_count"
+_REGION_BITS = REGIONS.bit_length() - 1
+_THEN, _SPENT, _PLACE = "probe_then", "probe_spent", "probe_place"
 # What only names a value, or says nothing to the machine.
 _SILENT = (t.Let, t.Variable, t.Assign, t.Comment, t.BarriersStand, t.TearDown)
 
@@ -88,20 +94,23 @@ class Probed:
         """What the rings of a role's warps hold, for some CTAs."""
         every = self._words(workspace)
         found = []
+        names = self.regions[role]
         for cta, warp in ((cta, warp) for cta in ctas for warp in self.warps(role)):
-            zero, words = int(unsigned(every[cta, 0, 0])), unsigned(every[cta, warp]).tolist()
-            began, _, sm, count, *times = words[:HEADER]
-            first = max(0, count - RING)
-            marks = [
-                (words[HEADER + i % RING * 2], words[HEADER + i % RING * 2 + 1]) for i in range(first, count)
-            ]
-            ends = [began if not first else marks[0][1], *(at for _, at in marks)]
-            names = self.regions[role]
+            zero, words = int(unsigned(every[cta, 0, 0])), every[cta, warp].tolist()
+            first, after = words[1], words[3]
+            full = words[first + RING - 1] != EMPTY
+            marks = (words[after : first + RING] if full else []) + words[first:after]
+            began, _, sm, _, *times = unsigned(every[cta, warp, :HEADER]).tolist()
+            # A mark's clock wraps more often than that of the end of the role: from there backwards.
+            ends = [times[-1]]
+            for mark in reversed(marks):
+                ends.append(ends[-1] - _wrapped(ends[-1] - (mark // REGIONS), 32 - _REGION_BITS))
+            ends = [_since(zero, end) for end in reversed(ends[1:])]
+            begins = [_since(zero, began), *ends]
             passages = [
-                Passage(names[number], _since(zero, begin), _since(zero, end))
-                for (number, _), begin, end in zip(marks, ends, ends[1:], strict=False)
-            ][1 if first else 0 :]
-            found.append(WarpTrace(cta, warp, sm, began, tuple(times), first, tuple(passages)))
+                Passage(names[mark % REGIONS], begin, end) for mark, begin, end in zip(marks, begins, ends, strict=False)
+            ][1 if full else 0 :]
+            found.append(WarpTrace(cta, warp, sm, began, tuple(times), full, tuple(passages)))
         return found
 
     def _words(self, workspace: torch.Tensor) -> torch.Tensor:
@@ -153,8 +162,8 @@ class WarpTrace:
     Attributes:
         began: its clock when the kernel began.
         times: the global timer, in ns, and the clock at one time when its role began, and when it ended.
-        dropped: marks that the ring had no room for, the oldest ones.
-        passages: in order; the first one of a ring that overflowed is lost, as nothing says when it began.
+        full: the ring had no room for more marks, and maybe lost some, the oldest ones.
+        passages: in order; the first one of a full ring is lost, as nothing says when it began.
     """
 
     cta: int
@@ -162,7 +171,7 @@ class WarpTrace:
     sm: int
     began: int
     times: tuple[int, int, int, int]
-    dropped: int
+    full: bool
     passages: tuple[Passage, ...]
 
 
@@ -173,8 +182,13 @@ def unsigned(words: torch.Tensor) -> torch.Tensor:
 
 def _since(zero: int, now: int) -> int:
     """Ticks from one reading of a clock that wraps to another, which may be a little earlier."""
-    passed = (now - zero) & 0xFFFFFFFF
-    return passed - (1 << 32) if passed >> 31 else passed
+    return _wrapped(now - zero, 32)
+
+
+def _wrapped(passed: int, bits: int) -> int:
+    """A difference of two readings of so many bits, of either sign."""
+    half = 1 << (bits - 1)
+    return ((passed + half) & (2 * half - 1)) - half
 
 
 def words_of(regions: Mapping[str, tuple[str, ...]], mode: int) -> Size:
@@ -195,9 +209,16 @@ def probed(text: t.Text, schedule: Schedule, mode: int) -> Probed:
     markers = {role.name: _Marker(role, int(schedule.threads) // 32, mode) for role in schedule.roles}
     bodies = {name: tuple(marker.block(text.roles[name])) for name, marker in markers.items()}
     regions = {name: tuple(marker.numbers) for name, marker in markers.items()}
+    if mode == TRACE and (many := [role for role, names in regions.items() if len(names) >= REGIONS]):
+        raise DeclarationError(
+            f"regions of {many[0]}", expected=f"fewer than {REGIONS} for a trace", got=str(len(regions[many[0]])),
+            fix="make one of several with m.region",
+        )  # fmt: skip
     words = words_of(regions, mode)
-    kept = [_COUNT] if mode == TRACE else [_spent(i) for i in range(_registers(regions.values()))]
+    kept = [] if mode == TRACE else [_spent(i) for i in range(_registers(regions.values()))]
     start: list[t.Statement] = [t.Variable(name, "int32", 0) for name in (_THEN, *kept)]
+    if mode == TRACE:
+        start.append(t.Variable(_PLACE, "int64", 0))
     start.append(t.Call(leaf.read_clock, (t.name(_THEN),)))
     roles = {name: (*marker.head(words), *bodies[name], *marker.tail(words)) for name, marker in markers.items()}  # fmt: skip
     return Probed(t.Text((*start, *text.start), roles, text.end), schedule, regions, mode)
@@ -222,7 +243,8 @@ class _Marker:
 
     def head(self, words: int) -> Iterator[t.Statement]:
         if self._mode == TRACE:
-            yield t.Call(leaf.enter_role, (*self._place, words, t.name(_THEN), self._lane))
+            ring = (*self._place, words, HEADER, RING, t.name(_PLACE))
+            yield t.Call(leaf.enter_ring, (*ring, t.name(_THEN), self._lane))
             yield t.Call(leaf.note_time, (*self._place, words, _TIMES, self._lane))
         else:
             yield t.Call(leaf.begin_sums, (t.name(self._last), t.name(_THEN), self._lane))
@@ -230,8 +252,7 @@ class _Marker:
 
     def tail(self, words: int) -> Iterator[t.Statement]:
         if self._mode == TRACE:
-            yield t.Call(leaf.leave_role, (*self._place, words, t.name(_THEN), self._lane))
-            yield t.Call(leaf.keep_marks, (*self._place, words, t.name(_COUNT), self._lane))
+            yield t.Call(leaf.leave_ring, (*self._place, words, RING, t.name(_PLACE), self._lane))
             yield t.Call(leaf.note_time, (*self._place, words, _TIMES + 2, self._lane))
             return
         *full, last = range(_registers([tuple(self.numbers)]))
@@ -270,8 +291,7 @@ class _Marker:
         number = self.numbers.setdefault(region, len(self.numbers))
         spelled = Size(number, f"{self._role}_{region}".upper().translate(_IN_NAMES))
         if self._mode == TRACE:
-            ring = (*self._place, TRACE_WORDS, HEADER, RING)
-            return t.Call(leaf.note_region, (*ring, t.name(_COUNT), t.name(_THEN), self._lane, spelled))
+            return t.Call(leaf.note_region, (t.name(_PLACE), RING, REGIONS, spelled))
         register = t.name(_spent(number // LANES))
         return t.Call(leaf.mark_region, (register, t.name(_THEN), self._lane, spelled))
 

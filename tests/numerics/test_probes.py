@@ -147,7 +147,7 @@ def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path)
     layout, workspace = same_bits(variant, probes.TRACE, tmp_path)
     for role in layout.regions:
         for warp in layout.trace(workspace, role, [0]):
-            assert warp.dropped == 0 and warp.passages[0].region == probes.BEGIN
+            assert not warp.full and warp.passages[0].region == probes.BEGIN
             ends = [passage.end for passage in warp.passages]
             assert [passage.begin for passage in warp.passages[1:]] == ends[:-1]
             assert all(passage.begin < passage.end for passage in warp.passages)
@@ -309,23 +309,26 @@ def test_a_product_is_done_where_what_it_reads_is_released() -> None:
     assert timeline._known_by(schedule, ["pv"]) == {"await products", "release v"}
 
 
-def test_a_ring_that_overflowed_keeps_the_last_marks() -> None:
+@pytest.mark.parametrize("marks", [5, probes.RING, probes.RING + 3])
+def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
     program = programs.get(variant.op)
     layout = program.probes({**variant.knobs, "probe": probes.TRACE}, get_arch(variant.arch))
-    warps, marks = int(layout.schedule.threads) // 32, probes.RING + 3
-    words = torch.zeros(1, warps, layout.words, dtype=torch.int32)
-    # The clock wraps in between.
-    zero = -(1 << 31)
-    words[..., 0], words[..., 3] = zero + 1, marks
-    for i in range(marks):
-        at = probes.HEADER + i % probes.RING * 2
-        words[..., at], words[..., at + 1] = i % 3, zero + 1 + 10 * (i + 1)
+    warps, ring, kept = int(layout.schedule.threads) // 32, probes.HEADER + 77, min(marks, probes.RING)
+    words = torch.full((1, warps, layout.words), probes.EMPTY, dtype=torch.int32)
+    # The clock wraps in between, and its low 26 bits do.
+    zero = (1 << 32) - 100
+    ends = [zero + 10 * (i + 1) for i in range(marks)]
+    for i, end in enumerate(ends):
+        mark = (end * probes.REGIONS + i % 3) & 0xFFFFFFFF
+        words[..., ring + i % probes.RING] = mark - (mark >> 31 << 32)
+    words[..., 0], words[..., 1], words[..., 3] = zero - (1 << 32), ring, ring + marks % probes.RING
+    words[..., probes.HEADER - 1] = (ends[-1] + 20 + (1 << 31)) % (1 << 32) - (1 << 31)
     (role,) = layout.regions
     found = layout.trace(words, role, [0])[0]
-    assert found.dropped == 3
-    assert [p.end - p.begin for p in found.passages] == [10] * (probes.RING - 1)
+    assert found.full == (marks >= probes.RING)
+    assert [p.end - p.begin for p in found.passages] == [10] * (kept - found.full)
     assert found.passages[-1] == probes.Passage(
         layout.regions[role][(marks - 1) % 3], 10 * (marks - 1), 10 * marks
     )

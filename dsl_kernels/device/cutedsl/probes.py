@@ -88,47 +88,60 @@ def put(
     store(place(probe, warps, words) + at, value, mine)
 
 
+@dsl_user_op
+def note_region(place, ring, regions, region, *, loc=None, ip=None):
+    """Note that `region` ends now, in the next word of this warp's ring, whose address is `place`: the clock times `regions`, and the region.
+
+    A ring of `ring` words lies at a multiple of its size, so only bits of the low word change. No lane is chosen, they say the same.
+    """
+    text = (
+        f"{{ .reg .b32 now, at, next, high; {CLOCK.replace('$0', 'now')} mad.lo.s32 now, now, {regions}, {region};"
+        " st.global.b32 [$1], now; mov.b64 {at, high}, $1; add.u32 next, at, 4;"
+        f" lop3.b32 at, next, at, {4 * ring - 1}, 0xE4; mov.b64 $0, {{at, high}}; }}"
+    )
+    values = [Int64(place).ir_value(loc=loc, ip=ip)]
+    following = llvm.inline_asm(
+        T.i64(), values, text, "=l,l,~{memory}", has_side_effects=True, loc=loc, ip=ip
+    )
+    return Int64(following)
+
+
 @cute.jit
-def note_region(
+def enter_ring(
     probe: cute.Pointer,
     warps: cutlass.Constexpr,
     words: cutlass.Constexpr,
     first: cutlass.Constexpr,
     ring: cutlass.Constexpr,
-    count: Int32,
     then: Int32,
     lane: Int32,
-    region: cutlass.Constexpr,
 ):
-    """Note that `region` ends now, in the next place of this warp's ring."""
-    now = read_clock()
-    cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.eq.b32 p, {$r3}, 0; @p st.global.v2.b32 [{$r0}], {{$r1}, {$r2}}; }",
-        read_only_args=[
-            place(probe, warps, words) + (first + (count & (ring - 1)) * 2),
-            Int32(region),
-            now,
-            lane,
-        ],
-    )
-    return count + 1, now
-
-
-@cute.jit
-def enter_role(
-    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, then: Int32, lane: Int32
-):
-    """Note when this warp's kernel began, and where."""
+    """Note when this warp's kernel began, and where; the place of an empty ring, whose last word says that it is not full."""
     put(probe, warps, words, 0, then, lane == 0)
     put(probe, warps, words, 2, cute.arch.smid(), lane == 0)
+    mine = place(probe, warps, words) + first
+    padding = -(Int32(mine.toint()) >> 2) & (ring - 1)
+    begin = mine + padding
+    store(begin + (ring - 1), Int32(-1), lane == 0)
+    # Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
+    return begin.toint() + Int64(lane * read("{ .reg .b32 x; mov.u32 x, %nctaid.z; shr.u32 $0, x, 31; }"))
 
 
 @cute.jit
-def leave_role(
-    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, then: Int32, lane: Int32
+def leave_ring(
+    probe: cute.Pointer,
+    warps: cutlass.Constexpr,
+    words: cutlass.Constexpr,
+    ring: cutlass.Constexpr,
+    place: Int64,
+    lane: Int32,
 ):
-    """Note when this warp's last region ended."""
-    put(probe, warps, words, 1, then, lane == 0)
+    """Note where this warp's ring begins, and its next word: in words from the first of the warp's."""
+    mine = place_anew(probe, warps, words)
+    at = Int32(place - mine.toint()) >> 2
+    past = (Int32(place) >> 2) & (ring - 1)
+    store(mine + 1, at - past, lane == 0)
+    store(mine + 3, at, lane == 0)
 
 
 def begin_sums(spent, then, lane):
@@ -180,11 +193,3 @@ def note_time(
     now = read_clock()
     put(probe, warps, words, at, timer, lane == 0)
     put(probe, warps, words, at + 1, now, lane == 0)
-
-
-@cute.jit
-def keep_marks(
-    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, count: Int32, lane: Int32
-):
-    """Store how many marks this warp has noted."""
-    put(probe, warps, words, 3, count, lane == 0)

@@ -47,9 +47,28 @@ __device__ __forceinline__ void end(int* probe, int warps, int words, int first,
   store(mine + first + lane, spent, lane < count);
   store(mine + 31 - lane, lane == 31 ? spent : lane == 30 ? then : sm, lane >= 29);
 }
-__device__ __forceinline__ void note(int* probe, int warps, int words, int at, int region, int now, bool mine) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.b32 [%0], {%1, %2}; }"
-               :: "l"(place(probe, warps, words) + at), "r"(region), "r"(now), "r"(int(mine)) : "memory");
+// A ring lies at a multiple of its size: only bits of the low word change. No lane is chosen, they say the same.
+__device__ __forceinline__ long long note(long long place, int ring, int regions, int region) {
+  long long next;
+  asm volatile("{ .reg .b64 c; .reg .b32 now, at, next, high; mov.u64 c, %%clock64; cvt.u32.u64 now, c; mad.lo.s32 now, now, %2, %3;"
+               " st.global.b32 [%1], now; mov.b64 {at, high}, %1; add.u32 next, at, 4; lop3.b32 at, next, at, %4, 0xE4; mov.b64 %0, {at, high}; }"
+               : "=l"(next) : "l"(place), "n"(regions), "n"(region), "n"(4 * ring - 1) : "memory");
+  return next;
+}
+__device__ __forceinline__ long long enter(int* probe, int warps, int words, int first, int ring, int then, bool mine) {
+  put(probe, warps, words, 0, then, mine);
+  put_sm(probe, warps, words, 2, mine);
+  int* begin = place(probe, warps, words) + first;
+  begin += -(unsigned(size_t(begin)) / 4) & (ring - 1);
+  store(begin + ring - 1, -1, mine);
+  // Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
+  return (long long)begin + (gridDim.z >> 31) * (threadIdx.x % 32);
+}
+__device__ __forceinline__ void leave(int* probe, int warps, int words, int ring, long long next, bool mine) {
+  int* to = place_anew(probe, warps, words);
+  int at = int(next - (long long)to) / 4;
+  store(to + 1, at - (unsigned(next) / 4 & (ring - 1)), mine);
+  store(to + 3, at, mine);
 }
 __device__ __forceinline__ void put_time(int* probe, int warps, int words, int at, bool mine) {
   int timer;
@@ -79,25 +98,23 @@ def mark_region(spent: T.Ref, then: T.Ref, lane, region):
 
 
 @T.macro
-def note_region(probe, warps, words, first, ring, count: T.Ref, then: T.Ref, lane, region):
-    """Note that `region` ends now, in the next place of this warp's ring."""
-    then = T.call_extern("int32", "probes::clock")
-    at = first + (count & (ring - 1)) * 2
-    T.call_extern("handle", "probes::note", T.address_of(probe[0]), warps, words, at, region, then, lane == 0)
-    count = count + 1
+def note_region(place: T.Ref, ring, regions, region):
+    """Note that `region` ends now, in the next word of this warp's ring, whose address is `place`: the clock times `regions`, and the region."""
+    place = T.call_extern("int64", "probes::note", place, ring, regions, region)  # noqa: F841
 
 
 @T.macro
-def enter_role(probe, warps, words, then, lane):
-    """Note when this warp's kernel began, and where."""
-    T.call_extern("handle", "probes::put", T.address_of(probe[0]), warps, words, 0, then, lane == 0)
-    T.call_extern("handle", "probes::put_sm", T.address_of(probe[0]), warps, words, 2, lane == 0)
+def enter_ring(probe, warps, words, first, ring, place: T.Ref, then, lane):
+    """Note when this warp's kernel began, and where; the place of an empty ring, whose last word says that it is not full."""
+    place = T.call_extern(  # noqa: F841
+        "int64", "probes::enter", T.address_of(probe[0]), warps, words, first, ring, then, lane == 0
+    )
 
 
 @T.macro
-def leave_role(probe, warps, words, then, lane):
-    """Note when this warp's last region ended."""
-    T.call_extern("handle", "probes::put", T.address_of(probe[0]), warps, words, 1, then, lane == 0)
+def leave_ring(probe, warps, words, ring, place, lane):
+    """Note where this warp's ring begins, and its next word: in words from the first of the warp's."""
+    T.call_extern("handle", "probes::leave", T.address_of(probe[0]), warps, words, ring, place, lane == 0)
 
 
 @T.macro
@@ -124,9 +141,3 @@ def end_sums(probe, warps, words, first, count, spent, then, lane):
 def note_time(probe, warps, words, at, lane):
     """Store the global timer and the clock, read at one time."""
     T.call_extern("handle", "probes::put_time", T.address_of(probe[0]), warps, words, at, lane == 0)
-
-
-@T.macro
-def keep_marks(probe, warps, words, count, lane):
-    """Store how many marks this warp has noted."""
-    T.call_extern("handle", "probes::put", T.address_of(probe[0]), warps, words, 3, count, lane == 0)

@@ -23,29 +23,29 @@ def mark_region(spent: Changes, then: Changes, lane: Any, region: Any) -> Any:
 
 
 @leaf
-def note_region(
+def note_region(place: Changes, ring: Any, regions: Any, region: Any) -> Any:
+    """Note that `region` ends now, in the next word of this warp's ring, whose address is `place`: the clock times `regions`, and the region."""
+    return place
+
+
+@leaf
+def enter_ring(
     probe: Writes,
     warps: Any,
     words: Any,
     first: Any,
     ring: Any,
-    count: Changes,
-    then: Changes,
+    place: Sets,
+    then: Any,
     lane: Any,
-    region: Any,
 ) -> Any:
-    """Note that `region` ends now, in the next place of this warp's ring."""
-    return count + 1, then
+    """Note when this warp's kernel began, and where; the place of an empty ring, whose last word says that it is not full."""
+    return 0
 
 
 @leaf
-def enter_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
-    """Note when this warp's kernel began, and where."""
-
-
-@leaf
-def leave_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
-    """Note when this warp's last region ended."""
+def leave_ring(probe: Writes, warps: Any, words: Any, ring: Any, place: Any, lane: Any) -> None:
+    """Note where this warp's ring begins, and its next word: in words from the first of the warp's."""
 
 
 @leaf
@@ -76,8 +76,3 @@ def end_sums(
 @leaf
 def note_time(probe: Writes, warps: Any, words: Any, at: Any, lane: Any) -> None:
     """Store the global timer and the clock, read at one time."""
-
-
-@leaf
-def keep_marks(probe: Writes, warps: Any, words: Any, count: Any, lane: Any) -> None:
-    """Store how many marks this warp has noted."""
