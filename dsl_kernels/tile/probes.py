@@ -35,13 +35,15 @@ ring: its clock when the kernel began, where the ring begins, its SM, the place 
 clock at one time when the role began, and when it ended."""
 RING = 512
 """Marks that a warp's trace holds, a power of two: a word each. The ring lies at a multiple of its size, somewhere in twice that."""
+AHEAD = 32
+"""Marks that are noted at one place, one behind the other: at the end of the ring they lie behind it."""
 REGIONS = 64
 """A mark is the clock times this, and the region's number: it holds the low 26 bits of the clock."""
 EMPTY = -1
-"""The last word of a ring that never was full."""
+"""The last word of a ring that never was full, and what lies behind it."""
 BEGIN = "start"
 """The region of what every thread does first."""
-TRACE_WORDS = Size(HEADER + 2 * RING, "PROBE_WORDS")
+TRACE_WORDS = Size(HEADER + 2 * RING + AHEAD, "PROBE_WORDS")
 LANES = 32
 _TIMES = 4
 _REGION_BITS = REGIONS.bit_length() - 1
@@ -99,8 +101,13 @@ class Probed:
             zero, words = int(unsigned(every[cta, 0, 0])), every[cta, warp].tolist()
             first, after = words[1], words[3]
             full = words[first + RING - 1] != EMPTY
-            marks = (words[after : first + RING] if full else []) + words[first:after]
             began, _, sm, _, *times = unsigned(every[cta, warp, :HEADER]).tolist()
+            ring = words[first : first + RING]
+            for at, mark in enumerate(words[first + RING :][:AHEAD]):
+                # Of two marks of one place, the later one.
+                if mark != EMPTY and _clock(times[-1] - mark // REGIONS) < _clock(times[-1] - ring[at] // REGIONS):
+                    ring[at] = mark
+            marks = (ring[after - first :] if full else []) + ring[: after - first]
             # A mark's clock wraps more often than that of the end of the role: from there backwards.
             ends = [times[-1]]
             for mark in reversed(marks):
@@ -185,6 +192,11 @@ def _since(zero: int, now: int) -> int:
     return _wrapped(now - zero, 32)
 
 
+def _clock(passed: int) -> int:
+    """A time between two readings, as far as a mark holds it."""
+    return passed % (1 << (32 - _REGION_BITS))
+
+
 def _wrapped(passed: int, bits: int) -> int:
     """A difference of two readings of so many bits, of either sign."""
     half = 1 << (bits - 1)
@@ -243,12 +255,12 @@ class _Marker:
 
     def head(self, words: int) -> Iterator[t.Statement]:
         if self._mode == TRACE:
-            ring = (*self._place, words, HEADER, RING, t.name(_PLACE))
+            ring = (*self._place, words, HEADER, RING, EMPTY, t.name(_PLACE))
             yield t.Call(leaf.enter_ring, (*ring, t.name(_THEN), self._lane))
             yield t.Call(leaf.note_time, (*self._place, words, _TIMES, self._lane))
         else:
             yield t.Call(leaf.begin_sums, (t.name(self._last), t.name(_THEN), self._lane))
-        yield self._mark(BEGIN)
+        yield from self._placed([self._mark(BEGIN)]) if self._mode == TRACE else [self._mark(BEGIN)]
 
     def tail(self, words: int) -> Iterator[t.Statement]:
         if self._mode == TRACE:
@@ -285,13 +297,30 @@ class _Marker:
             found.append(s)
         if region is not None:
             found.append(self._mark(region))
+        return self._placed(found) if self._mode == TRACE else found
+
+    def _placed(self, statements: Iterable[t.Statement]) -> list[t.Statement]:
+        """Marks one behind the other at one place, which moves behind them where the text branches."""
+        found: list[t.Statement] = []
+        ahead = 0
+        for s in statements:
+            branches = isinstance(s, (t.Loop, t.Repeat, t.If))
+            if ahead == AHEAD or ahead and branches:
+                found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
+                ahead = 0
+            if isinstance(s, t.Call) and s.leaf is leaf.note_region:
+                s = replace(s, arguments=(s.arguments[0], ahead, *s.arguments[2:]))
+                ahead += 1
+            found.append(s)
+        if ahead:
+            found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
         return found
 
     def _mark(self, region: str) -> t.Statement:
         number = self.numbers.setdefault(region, len(self.numbers))
         spelled = Size(number, f"{self._role}_{region}".upper().translate(_IN_NAMES))
         if self._mode == TRACE:
-            return t.Call(leaf.note_region, (t.name(_PLACE), RING, REGIONS, spelled))
+            return t.Call(leaf.note_region, (t.name(_PLACE), 0, REGIONS, spelled))
         register = t.name(_spent(number // LANES))
         return t.Call(leaf.mark_region, (register, t.name(_THEN), self._lane, spelled))
 

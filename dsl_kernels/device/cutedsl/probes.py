@@ -89,21 +89,30 @@ def put(
 
 
 @dsl_user_op
-def note_region(place, ring, regions, region, *, loc=None, ip=None):
-    """Note that `region` ends now, in the next word of this warp's ring, whose address is `place`: the clock times `regions`, and the region.
+def note_region(place, ahead, regions, region, *, loc=None, ip=None):
+    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region.
 
-    A ring of `ring` words lies at a multiple of its size, so only bits of the low word change. No lane is chosen, they say the same.
+    No lane is chosen: they all say the same.
     """
     text = (
-        f"{{ .reg .b32 now, at, next, high; {CLOCK.replace('$0', 'now')} mad.lo.s32 now, now, {regions}, {region};"
-        " st.global.b32 [$1], now; mov.b64 {at, high}, $1; add.u32 next, at, 4;"
+        f"{{ .reg .b32 now; {CLOCK.replace('$0', 'now')} mad.lo.s32 now, now, {regions}, {region};"
+        f" st.global.b32 [$0+{4 * ahead}], now; }}"
+    )
+    values = [Int64(place).ir_value(loc=loc, ip=ip)]
+    llvm.inline_asm(None, values, text, "l,~{memory}", has_side_effects=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def pass_marks(place, ring, marks, *, loc=None, ip=None):
+    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size: only the low word changes."""
+    text = (
+        f"{{ .reg .b32 at, next, high; mov.b64 {{at, high}}, $1; add.u32 next, at, {4 * marks};"
         f" lop3.b32 at, next, at, {4 * ring - 1}, 0xE4; mov.b64 $0, {{at, high}}; }}"
     )
     values = [Int64(place).ir_value(loc=loc, ip=ip)]
-    following = llvm.inline_asm(
-        T.i64(), values, text, "=l,l,~{memory}", has_side_effects=True, loc=loc, ip=ip
+    return Int64(
+        llvm.inline_asm(T.i64(), values, text, "=l,l", has_side_effects=False, loc=loc, ip=ip)
     )
-    return Int64(following)
 
 
 @cute.jit
@@ -113,16 +122,18 @@ def enter_ring(
     words: cutlass.Constexpr,
     first: cutlass.Constexpr,
     ring: cutlass.Constexpr,
+    empty: cutlass.Constexpr,
     then: Int32,
     lane: Int32,
 ):
-    """Note when this warp's kernel began, and where; the place of an empty ring, whose last word says that it is not full."""
+    """Note when this warp's kernel began, and where; the place of a ring, whose last word and the 32 behind it are `empty`."""
     put(probe, warps, words, 0, then, lane == 0)
     put(probe, warps, words, 2, cute.arch.smid(), lane == 0)
     mine = place(probe, warps, words) + first
     padding = -(Int32(mine.toint()) >> 2) & (ring - 1)
     begin = mine + padding
-    store(begin + (ring - 1), Int32(-1), lane == 0)
+    store(begin + (ring - 1), Int32(empty), lane == 0)
+    store(begin + (ring + lane), Int32(empty), lane >= 0)
     # Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
     return begin.toint() + Int64(lane * read("{ .reg .b32 x; mov.u32 x, %nctaid.z; shr.u32 $0, x, 31; }"))
 

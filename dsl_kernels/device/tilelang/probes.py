@@ -47,22 +47,26 @@ __device__ __forceinline__ void end(int* probe, int warps, int words, int first,
   store(mine + first + lane, spent, lane < count);
   store(mine + 31 - lane, lane == 31 ? spent : lane == 30 ? then : sm, lane >= 29);
 }
-// A ring lies at a multiple of its size: only bits of the low word change. No lane is chosen, they say the same.
-__device__ __forceinline__ long long note(long long place, int ring, int regions, int region) {
-  long long next;
-  asm volatile("{ .reg .b64 c; .reg .b32 now, at, next, high; mov.u64 c, %%clock64; cvt.u32.u64 now, c; mad.lo.s32 now, now, %2, %3;"
-               " st.global.b32 [%1], now; mov.b64 {at, high}, %1; add.u32 next, at, 4; lop3.b32 at, next, at, %4, 0xE4; mov.b64 %0, {at, high}; }"
-               : "=l"(next) : "l"(place), "n"(regions), "n"(region), "n"(4 * ring - 1) : "memory");
-  return next;
+// No lane is chosen: they all say the same.
+__device__ __forceinline__ void note(long long place, int ahead, int regions, int region) {
+  asm volatile("{ .reg .b64 c; .reg .b32 now; mov.u64 c, %%clock64; cvt.u32.u64 now, c; mad.lo.s32 now, now, %1, %2; st.global.b32 [%0 + %3], now; }"
+               :: "l"(place), "n"(regions), "n"(region), "n"(4 * ahead) : "memory");
 }
-__device__ __forceinline__ long long enter(int* probe, int warps, int words, int first, int ring, int then, bool mine) {
-  put(probe, warps, words, 0, then, mine);
-  put_sm(probe, warps, words, 2, mine);
+// A ring lies at a multiple of its size: only the low word changes.
+__device__ __forceinline__ long long pass(long long place, int ring, int marks) {
+  asm("{ .reg .b32 at, next, high; mov.b64 {at, high}, %0; add.u32 next, at, %1; lop3.b32 at, next, at, %2, 0xE4; mov.b64 %0, {at, high}; }"
+      : "+l"(place) : "n"(4 * marks), "n"(4 * ring - 1));
+  return place;
+}
+__device__ __forceinline__ long long enter(int* probe, int warps, int words, int first, int ring, int empty, int then, int lane) {
+  put(probe, warps, words, 0, then, lane == 0);
+  put_sm(probe, warps, words, 2, lane == 0);
   int* begin = place(probe, warps, words) + first;
   begin += -(unsigned(size_t(begin)) / 4) & (ring - 1);
-  store(begin + ring - 1, -1, mine);
+  store(begin + ring - 1, empty, lane == 0);
+  store(begin + ring + lane, empty, true);
   // Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
-  return (long long)begin + (gridDim.z >> 31) * (threadIdx.x % 32);
+  return (long long)begin + (gridDim.z >> 31) * lane;
 }
 __device__ __forceinline__ void leave(int* probe, int warps, int words, int ring, long long next, bool mine) {
   int* to = place_anew(probe, warps, words);
@@ -98,16 +102,22 @@ def mark_region(spent: T.Ref, then: T.Ref, lane, region):
 
 
 @T.macro
-def note_region(place: T.Ref, ring, regions, region):
-    """Note that `region` ends now, in the next word of this warp's ring, whose address is `place`: the clock times `regions`, and the region."""
-    place = T.call_extern("int64", "probes::note", place, ring, regions, region)  # noqa: F841
+def note_region(place, ahead, regions, region):
+    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region."""
+    T.call_extern("handle", "probes::note", place, ahead, regions, region)
 
 
 @T.macro
-def enter_ring(probe, warps, words, first, ring, place: T.Ref, then, lane):
-    """Note when this warp's kernel began, and where; the place of an empty ring, whose last word says that it is not full."""
+def pass_marks(place: T.Ref, ring, marks):
+    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size."""
+    place = T.call_extern("int64", "probes::pass", place, ring, marks)  # noqa: F841
+
+
+@T.macro
+def enter_ring(probe, warps, words, first, ring, empty, place: T.Ref, then, lane):
+    """Note when this warp's kernel began, and where; the place of a ring, whose last word and the 32 behind it are `empty`."""
     place = T.call_extern(  # noqa: F841
-        "int64", "probes::enter", T.address_of(probe[0]), warps, words, first, ring, then, lane == 0
+        "int64", "probes::enter", T.address_of(probe[0]), warps, words, first, ring, empty, then, lane
     )
 
 

@@ -23,8 +23,13 @@ def mark_region(spent: Changes, then: Changes, lane: Any, region: Any) -> Any:
 
 
 @leaf
-def note_region(place: Changes, ring: Any, regions: Any, region: Any) -> Any:
-    """Note that `region` ends now, in the next word of this warp's ring, whose address is `place`: the clock times `regions`, and the region."""
+def note_region(place: Any, ahead: Any, regions: Any, region: Any) -> None:
+    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region."""
+
+
+@leaf
+def pass_marks(place: Changes, ring: Any, marks: Any) -> Any:
+    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size."""
     return place
 
 
@@ -35,11 +40,12 @@ def enter_ring(
     words: Any,
     first: Any,
     ring: Any,
+    empty: Any,
     place: Sets,
     then: Any,
     lane: Any,
 ) -> Any:
-    """Note when this warp's kernel began, and where; the place of an empty ring, whose last word says that it is not full."""
+    """Note when this warp's kernel began, and where; the place of a ring, whose last word and the 32 behind it are `empty`."""
     return 0
 
 
