@@ -23,29 +23,41 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-# Each is the one that the registry selects on an H200 for these sizes.
-CALLS: dict[str, dict[str, Any]] = {
-    "sparse_mla__cutedsl_sm90a__h16_bf16_bt64_st3_cl2_sl2": {"t": 16, "heads": 16, "pages": 4096, "topk": 2048},
-    "lightning_indexer__cutedsl_sm90a__decode_h64_q1_t64_st3_c4_e1": {"b": 16, "len": 32768, "heads": 64, "next_n": 1},
-}  # fmt: skip
-FORMS = {"sparse_mla": "bf16", "lightning_indexer": "decode"}
+CALLS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("sparse_mla", "bf16", {"t": 16, "heads": 16, "pages": 4096, "topk": 2048}),
+    ("lightning_indexer", "decode", {"b": 16, "len": 32768, "heads": 64, "next_n": 1}),
+)
+ARCH, GPU = "sm_90a", "NVIDIA H200"
 NAME = "region"
 MARKS = 2048
 """Time stamps that `run-iket` makes room for, for each warp."""
+RUN_IKET = (
+    sys.executable, "-m", "iket.cli.main", "profile", "--postprocess", "json", "--max-ts-cnt-per-warp", str(MARKS),
+)  # fmt: skip
 LIMIT = 0.03
+"""How far two shares may lie apart."""
 
 
 def precompile(folder: Path) -> None:
     """Write generated/, a bundle of our probes and one of `run-iket`'s below a folder."""
+    from probe_cost import dims_of
+
     from codegen.emit import emit
     from codegen.sweep import instance_of
-    from dsl_kernels import variants
+    from dsl_kernels import registry, variants
     from dsl_kernels.backends import cutedsl
     from dsl_kernels.runtime import bundle
     from dsl_kernels.runtime.pool import compile_all
     from dsl_kernels.tile.lang import SUMS
+    from dsl_kernels.timing import grids
 
-    emit([instance_of(variants.get(name), SUMS) for name in CALLS], folder / "generated")
+    chosen = [
+        registry.select(registry.Call(op, form, ARCH, dims_of(grids.Point(op, form, sizes)), GPU))
+        for op, form, sizes in CALLS
+    ]
+    launches = [{"variant": found.variant.id, "launch": dict(found.launch)} for found in chosen]
+    emit([instance_of(found.variant, SUMS) for found in chosen], folder / "generated")
+    (folder / "launches.json").write_text(json.dumps(launches, indent=1) + "\n")
     probed = variants.in_folder(folder / "generated")
     compiled = {done.variant: done.folder for done in compile_all(probed) if done.folder is not None}
     bundle.write(folder / "bundle", probed, compiled, replace=True)
@@ -68,58 +80,57 @@ def precompile(folder: Path) -> None:
     bundle.write(folder / "marked_bundle", probed, marked, replace=True)
 
 
-def launch(name: str) -> tuple[Any, Any, Any]:
-    """Run a variant with probes a few times: the call's fixture, its point and the variant."""
+def launch(folder: Path, number: int) -> tuple[Any, Any, Any]:
+    """Run a variant with probes a few times: its point, itself, and the dims of the launch."""
     import torch
 
     from dsl_kernels import variants
     from dsl_kernels.timing import grids
 
-    op = name.partition("__")[0]
-    point = grids.Point(op, FORMS[op], CALLS[name])
-    fixture, probed = grids.prepare(point), variants.get(f"{name}_probe1")
+    found = json.loads((folder / "launches.json").read_text())[number]
+    point = grids.Point(*CALLS[number])
+    fixture, probed = grids.prepare(point), variants.get(f"{found['variant']}_probe1")
     with torch.inference_mode():
-        call = fixture.calls(probed.id, {})[-1]
+        call = fixture.calls(probed.id, found["launch"])[-1]
         for _ in range(3):
             call()
         torch.cuda.synchronize()
-    return fixture, point, probed
+    return point, probed, {**fixture.dims, **found["launch"]}
 
 
-def shares_by_probes(name: str) -> dict[str, dict[str, float]]:
-    """Of each role, the shares of its regions."""
+def shares_by_probes(folder: Path, number: int) -> tuple[Any, dict[str, dict[str, float]]]:
+    """The variant; and of each role, the shares of its regions."""
     from probe_cost import regions_of
 
     from dsl_kernels.profile import regions
 
-    fixture, point, probed = launch(name)
-    _, run = regions_of(point, probed, fixture.dims)
-    return {role.role: {row.region: row.share for row in role.regions} for role in regions.table(run).roles}
+    point, probed, dims = launch(folder, number)
+    _, run = regions_of(point, probed, dims)
+    return probed, {role.role: {row.region: row.share for row in role.regions} for role in regions.table(run).roles}  # fmt: skip
 
 
-def shares_by_iket(name: str, trace: dict[str, Any]) -> dict[str, dict[str, float]]:
+def shares_by_iket(variant: Any, trace: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Of each role, the shares of its regions in the last launch of a trace."""
-    from dsl_kernels import programs, variants
+    from dsl_kernels import programs
     from dsl_kernels.arch import get_arch
 
-    variant = variants.get(f"{name}_probe1")
     layout = programs.get(variant.op).probes(variant.knobs, get_arch(variant.arch))
     last = [each for each in trace["launches"] if each["markers"]][-1]
-    places, strings = trace["locationTable"], trace["stringTable"]
     began = {each["locIdx"]: each["startTs"] for each in last["warpLifetimes"]}
     marks: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for mark in last["markers"]:
-        number = int(strings[mark["nameIdx"]].removeprefix(NAME))
-        marks[mark["locIdx"]].append((mark["timestamp"], number))
+        marks[mark["locIdx"]].append((mark["timestamp"], int(mark["payloadVal"])))
     spent: dict[str, dict[str, float]] = {}
     for role, names in layout.regions.items():
         mine, sums = set(layout.warps(role)), defaultdict(float)
         for place, found in marks.items():
-            if places[place]["warpId"] in mine:
-                before = began[place]
-                for at, number in sorted(found):
-                    sums[names[number]] += at - before
-                    before = at
+            if trace["locationTable"][place]["warpId"] not in mine:
+                continue
+            before = began[place]
+            # Marks of one time stay in the order in which they were noted.
+            for at, number in sorted(found, key=lambda mark: mark[0]):
+                sums[names[number]] += at - before
+                before = at
         total = sum(sums.values()) or 1.0
         spent[role] = {region: value / total for region, value in sums.items()}
     return spent
@@ -127,46 +138,55 @@ def shares_by_iket(name: str, trace: dict[str, Any]) -> dict[str, dict[str, floa
 
 def session(folder: Path, out: Path) -> int:
     """Both, on the GPU, and what they say."""
-    failed, record = 0, {}
-    for name in CALLS:
-        ours = shares_by_probes(name)
-        there = out / "iket" / name
-        argv = [sys.executable, "-m", "iket.cli.main", "profile", "--postprocess", "json", "--max-ts-cnt-per-warp", str(MARKS)]
-        argv += ["-o", str(there), "--", sys.executable, __file__, "--bundle", str(folder), "--launch", name]
+    failed = 0
+    for number, (op, form, sizes) in enumerate(CALLS):
+        variant, ours = shares_by_probes(folder, number)
+        there = out / f"iket{number}"
+        argv = [*RUN_IKET, "-o", str(there), "--", sys.executable, __file__, "--bundle", str(folder)]
+        argv += ["--launch", str(number)]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
-        print(done.stdout[-3000:], done.stderr[-3000:], flush=True)
         traces = sorted(there.rglob("*.trace.json"))
-        if not traces:
+        if done.returncode or not traces:
+            print(done.stdout[-3000:], done.stderr[-3000:], file=sys.stderr)
             failed += 1
             continue
-        theirs = shares_by_iket(name, json.loads(traces[-1].read_text()))
-        record[name] = {"ours": ours, "iket": theirs}
-        print(f"\n{name} {CALLS[name]}\n\n| role | region | probes | run-iket |\n| --- | --- | --- | --- |")
+        theirs = shares_by_iket(variant, json.loads(traces[-1].read_text()))
+        record = {"variant": variant.id, "form": form, **sizes, "probes": ours, "iket": theirs}
+        (out / f"iket_{op}.json").write_text(json.dumps(record, indent=1) + "\n")
+        print(f"\n{variant.id} {sizes}\n\n| role | region | probes | run-iket |\n| --- | --- | --- | --- |")
         for role, regions in ours.items():
             for region, share in regions.items():
-                print(f"| {role} | {region} | {share:.1%} | {theirs[role].get(region, 0.0):.1%} |")
-                failed += abs(share - theirs[role].get(region, 0.0)) > LIMIT
-    (out / "iket_shares.json").write_text(json.dumps(record, indent=1) + "\n")
+                other = theirs[role].get(region, 0.0)
+                failed += abs(share - other) > LIMIT
+                print(f"| {role} | {region} | {share:.1%} | {other:.1%} |")
     return 1 if failed else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--precompile", type=Path, help="folder to write the generated set and its bundles to")
-    parser.add_argument("--bundle", type=Path, default=ROOT / "build" / "iket", help="what --precompile wrote")
+    parser.add_argument(
+        "--precompile", type=Path, help="folder to write the generated set and its bundles to"
+    )
+    parser.add_argument(
+        "--bundle", type=Path, default=ROOT / "build" / "iket", help="what --precompile wrote"
+    )
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "profile_out")))
-    parser.add_argument("--launch", choices=CALLS, help="only run the kernel with marks of `run-iket`")
+    parser.add_argument(
+        "--launch", type=int, help="only run the kernel of this call with marks of `run-iket`"
+    )
     options = parser.parse_args()
     if options.precompile:
         precompile(options.precompile.absolute())
         return 0
     folder = options.bundle.absolute()
     os.environ["DSL_KERNELS_GENERATED_DIR"] = str(folder / "generated")
-    os.environ["DSL_KERNELS_BUNDLE_DIR"] = str(folder / ("marked_bundle" if options.launch else "bundle"))
+    os.environ["DSL_KERNELS_BUNDLE_DIR"] = str(
+        folder / ("bundle" if options.launch is None else "marked_bundle")
+    )
     os.environ["DSL_KERNELS_DISABLE_JIT"] = "1"
     os.environ.setdefault("DSL_KERNELS_CACHE_DIR", "/tmp/dsl_kernels_cache")
-    if options.launch:
-        launch(options.launch)
+    if options.launch is not None:
+        launch(folder, options.launch)
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     return session(folder, options.out.absolute())

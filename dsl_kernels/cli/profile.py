@@ -234,6 +234,9 @@ def regions(
     workload: Workload = None,
     executor: Executor = None,
     arch: Arch = "sm_90a",
+    coarse: Annotated[
+        bool, typer.Option("--coarse", help="Waits for other roles, and all else as one: half the marks.")
+    ] = False,
     as_json: out.Json = False,
 ) -> None:
     """Where the time inside a kernel goes, by role and region: waits, products, leaves.
@@ -242,10 +245,11 @@ def regions(
     the clock counts instructions.
     """
     from ..profile import regions as probed
-    from ..tile.lang import SUMS
+    from ..tile.lang import COARSE, SUMS
 
     with out.error_console().status("running"):
-        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, SUMS))
+        mode = COARSE if coarse else SUMS
+        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, mode))
     if as_json:
         typer.echo(profile.dump(found), nl=False)
         return

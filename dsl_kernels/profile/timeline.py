@@ -9,8 +9,8 @@ from typing import Any
 
 from ..errors import InvalidArgumentError, ToolchainError
 from ..tile.lang import Engine, Schedule
-from ..tile.probes import WarpTrace
-from .regions import CLOCKS, WAITS, Run, cycles_per_ns
+from ..tile.probes import WAITS, WarpTrace
+from .regions import CLOCKS, Run, cycles_per_ns
 
 TENSOR_CORE = "tensor core (derived)"
 """Products are asynchronous, and no clock sees them: from the issue of one until a warp knows that it is done."""

@@ -24,7 +24,7 @@ from ..errors import DeclarationError
 from ..expr import evaluate
 from ..problems.base import OperandSpec
 from . import text as t
-from .lang import SUMS, TRACE, Role, Schedule, Size
+from .lang import COARSE, SUMS, TRACE, Role, Schedule, Size
 
 WORKSPACE = OperandSpec(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
@@ -43,6 +43,10 @@ EMPTY = -1
 """The last word of a ring that never was full, and what lies behind it."""
 BEGIN = "start"
 """The region of what every thread does first."""
+WAITS = ("wait ", "acquire ", "meet ", "take ")
+"""What the name of a region begins with that waits for another role."""
+WORK = "work"
+"""The region of all that does not, where probes are coarse."""
 TRACE_WORDS = Size(HEADER + 2 * RING + AHEAD, "PROBE_WORDS")
 LANES = 32
 _TIMES = 4
@@ -58,7 +62,7 @@ class Probed:
 
     Attributes:
         regions: of each role, in the order of their numbers.
-        mode: SUMS or TRACE.
+        mode: SUMS, TRACE or COARSE.
     """
 
     text: t.Text
@@ -105,7 +109,7 @@ class Probed:
             ring = words[first : first + RING]
             for at, mark in enumerate(words[first + RING :][:AHEAD]):
                 # Of two marks of one place, the later one.
-                if mark != EMPTY and _clock(times[-1] - mark // REGIONS) < _clock(times[-1] - ring[at] // REGIONS):
+                if mark != EMPTY and _age(times[-1], mark) < _age(times[-1], ring[at]):
                     ring[at] = mark
             marks = (ring[after - first :] if full else []) + ring[: after - first]
             # A mark's clock wraps more often than that of the end of the role: from there backwards.
@@ -115,7 +119,8 @@ class Probed:
             ends = [_since(zero, end) for end in reversed(ends[1:])]
             begins = [_since(zero, began), *ends]
             passages = [
-                Passage(names[mark % REGIONS], begin, end) for mark, begin, end in zip(marks, begins, ends, strict=False)
+                Passage(names[mark % REGIONS], begin, end)
+                for mark, begin, end in zip(marks, begins, ends, strict=False)
             ][1 if full else 0 :]
             found.append(WarpTrace(cta, warp, sm, began, tuple(times), full, tuple(passages)))
         return found
@@ -192,9 +197,9 @@ def _since(zero: int, now: int) -> int:
     return _wrapped(now - zero, 32)
 
 
-def _clock(passed: int) -> int:
-    """A time between two readings, as far as a mark holds it."""
-    return passed % (1 << (32 - _REGION_BITS))
+def _age(now: int, mark: int) -> int:
+    """Ticks since a mark, as far as it holds the clock."""
+    return (now - mark // REGIONS) % (1 << (32 - _REGION_BITS))
 
 
 def _wrapped(passed: int, bits: int) -> int:
@@ -214,9 +219,9 @@ def probed(text: t.Text, schedule: Schedule, mode: int) -> Probed:
     Raises:
         DeclarationError: there is no such mode.
     """
-    if mode not in (SUMS, TRACE):
+    if mode not in (SUMS, TRACE, COARSE):
         raise DeclarationError(
-            "knob probe", expected=f"0, {SUMS} (sums) or {TRACE} (trace)", got=repr(mode), fix="choose one of them"
+            "knob probe", expected=f"0, {SUMS} (sums), {TRACE} (trace) or {COARSE} (sums of waits)", got=repr(mode), fix="choose one of them"
         )  # fmt: skip
     markers = {role.name: _Marker(role, int(schedule.threads) // 32, mode) for role in schedule.roles}
     bodies = {name: tuple(marker.block(text.roles[name])) for name, marker in markers.items()}
@@ -286,6 +291,8 @@ class _Marker:
         for s in statements:
             inside = isinstance(s, (t.Loop, t.Repeat, t.If)) and any(map(_region, t.walk([s])))
             name = None if inside else _region(s)
+            if name is not None and self._mode == COARSE and not name.startswith(WAITS):
+                name = WORK
             if region is not None and (inside or name not in (None, region)):
                 found.append(self._mark(region))
                 region = None
@@ -305,7 +312,7 @@ class _Marker:
         ahead = 0
         for s in statements:
             branches = isinstance(s, (t.Loop, t.Repeat, t.If))
-            if ahead == AHEAD or ahead and branches:
+            if ahead == AHEAD or (ahead and branches):
                 found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
                 ahead = 0
             if isinstance(s, t.Call) and s.leaf is leaf.note_region:

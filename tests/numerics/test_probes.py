@@ -113,9 +113,13 @@ def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed,
 
 
 @emulated
-@pytest.mark.parametrize("variant", chosen(FULL), ids=lambda variant: variant.id)
-def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path) -> None:
-    layout, workspace = same_bits(variant, probes.SUMS, tmp_path)
+@pytest.mark.parametrize(
+    ("variant", "mode"),
+    [(v, mode) for v in chosen(FULL) for mode in (probes.SUMS, probes.COARSE) if mode == probes.SUMS or (v.op, v.backend, v.arch) in TRACED],
+    ids=lambda value: getattr(value, "id", value),
+)  # fmt: skip
+def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, mode: int, tmp_path: Path) -> None:
+    layout, workspace = same_bits(variant, mode, tmp_path)
     assert layout.text.leaves >= {"read_clock", "mark_region", "begin_sums", "end_sums"}
     for role in layout.regions:
         held = layout.read(workspace, role)
@@ -161,6 +165,22 @@ def test_every_region_ends_with_its_mark() -> None:
     gather = [name.removeprefix("GATHER_") for name in marks(found.text.roles["gather"])]
     assert gather == ["START", "VOTE", "READ_IDS", "ACQUIRE_KV", "COPY_ROWS", "COMMIT_KV", "WAIT_CLUSTER"]
     assert found.regions["gather"][3] == "acquire kv"
+
+
+def test_coarse_probes_tell_waits_from_work() -> None:
+    variant = cheap("sparse_mla", "cutedsl", "sm_90a")
+    assert variant is not None
+    program = programs.get(variant.op)
+    fine, coarse = (
+        program.probes({**variant.knobs, "probe": mode}, get_arch(variant.arch))
+        for mode in (probes.SUMS, probes.COARSE)
+    )
+    gather = [name.removeprefix("GATHER_") for name in marks(coarse.text.roles["gather"])]
+    assert gather == ["START", "WORK", "ACQUIRE_KV", "WORK", "WAIT_CLUSTER"]
+    for role, names in fine.regions.items():
+        waits = {name for name in names if name.startswith(probes.WAITS)}
+        assert set(coarse.regions[role]) == {*waits, probes.BEGIN, probes.WORK}
+        assert len(marks(coarse.text.roles[role])) < len(marks(fine.text.roles[role]))
 
 
 def test_a_body_names_a_region_and_neighbours_of_one_name_are_one() -> None:
@@ -243,7 +263,7 @@ def test_the_command_prints_regions_by_role() -> None:
 
 
 @emulated
-@pytest.mark.parametrize("mode", [probes.SUMS, probes.TRACE])
+@pytest.mark.parametrize("mode", [probes.SUMS, probes.TRACE, probes.COARSE])
 def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
@@ -309,7 +329,7 @@ def test_a_product_is_done_where_what_it_reads_is_released() -> None:
     assert timeline._known_by(schedule, ["pv"]) == {"await products", "release v"}
 
 
-@pytest.mark.parametrize("marks", [5, probes.RING, probes.RING + 3])
+@pytest.mark.parametrize("marks", [5, probes.RING, probes.RING + 3, 2 * probes.RING + 40])
 def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
@@ -322,7 +342,8 @@ def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     ends = [zero + 10 * (i + 1) for i in range(marks)]
     for i, end in enumerate(ends):
         mark = (end * probes.REGIONS + i % 3) & 0xFFFFFFFF
-        words[..., ring + i % probes.RING] = mark - (mark >> 31 << 32)
+        # Seven at one place, one behind the other: at the end of the ring they lie behind it.
+        words[..., ring + i // 7 * 7 % probes.RING + i % 7] = mark - (mark >> 31 << 32)
     words[..., 0], words[..., 1], words[..., 3] = zero - (1 << 32), ring, ring + marks % probes.RING
     words[..., probes.HEADER - 1] = (ends[-1] + 20 + (1 << 31)) % (1 << 32) - (1 << 31)
     (role,) = layout.regions
@@ -384,4 +405,4 @@ def test_a_mode_that_there_is_not() -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
     with pytest.raises(DeclarationError, match="knob probe: expected 0, 1"):
-        programs.get(variant.op).text({**variant.knobs, "probe": 3}, get_arch(variant.arch))
+        programs.get(variant.op).text({**variant.knobs, "probe": 4}, get_arch(variant.arch))

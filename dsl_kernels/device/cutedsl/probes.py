@@ -110,9 +110,7 @@ def pass_marks(place, ring, marks, *, loc=None, ip=None):
         f" lop3.b32 at, next, at, {4 * ring - 1}, 0xE4; mov.b64 $0, {{at, high}}; }}"
     )
     values = [Int64(place).ir_value(loc=loc, ip=ip)]
-    return Int64(
-        llvm.inline_asm(T.i64(), values, text, "=l,l", has_side_effects=False, loc=loc, ip=ip)
-    )
+    return Int64(llvm.inline_asm(T.i64(), values, text, "=l,l", has_side_effects=False, loc=loc, ip=ip))
 
 
 @cute.jit

@@ -49,13 +49,13 @@ __device__ __forceinline__ void end(int* probe, int warps, int words, int first,
 }
 // No lane is chosen: they all say the same.
 __device__ __forceinline__ void note(long long place, int ahead, int regions, int region) {
-  asm volatile("{ .reg .b64 c; .reg .b32 now; mov.u64 c, %%clock64; cvt.u32.u64 now, c; mad.lo.s32 now, now, %1, %2; st.global.b32 [%0 + %3], now; }"
-               :: "l"(place), "n"(regions), "n"(region), "n"(4 * ahead) : "memory");
+  asm volatile("{ .reg .b64 c; .reg .b32 now; mov.u64 c, %%clock64; cvt.u32.u64 now, c; mad.lo.s32 now, now, %1, %2; st.global.b32 [%0], now; }"
+               :: "l"(place + 4 * ahead), "r"(regions), "r"(region) : "memory");
 }
 // A ring lies at a multiple of its size: only the low word changes.
 __device__ __forceinline__ long long pass(long long place, int ring, int marks) {
   asm("{ .reg .b32 at, next, high; mov.b64 {at, high}, %0; add.u32 next, at, %1; lop3.b32 at, next, at, %2, 0xE4; mov.b64 %0, {at, high}; }"
-      : "+l"(place) : "n"(4 * marks), "n"(4 * ring - 1));
+      : "+l"(place) : "r"(4 * marks), "r"(4 * ring - 1));
   return place;
 }
 __device__ __forceinline__ long long enter(int* probe, int warps, int words, int first, int ring, int empty, int then, int lane) {
@@ -110,7 +110,7 @@ def note_region(place, ahead, regions, region):
 @T.macro
 def pass_marks(place: T.Ref, ring, marks):
     """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size."""
-    place = T.call_extern("int64", "probes::pass", place, ring, marks)  # noqa: F841
+    place = T.call_extern("int64", "probes::pass", place, ring, marks)
 
 
 @T.macro
