@@ -31,9 +31,6 @@ ARCH, GPU = "sm_90a", "NVIDIA H200"
 NAME = "region"
 MARKS = 2048
 """Time stamps that `run-iket` makes room for, for each warp."""
-RUN_IKET = (
-    sys.executable, "-m", "iket.cli.main", "profile", "--postprocess", "json", "--max-ts-cnt-per-warp", str(MARKS),
-)  # fmt: skip
 LIMIT = 0.03
 """How far two shares may lie apart."""
 
@@ -142,8 +139,18 @@ def session(folder: Path, out: Path) -> int:
     for number, (op, form, sizes) in enumerate(CALLS):
         variant, ours = shares_by_probes(folder, number)
         there = out / f"iket{number}"
-        argv = [*RUN_IKET, "-o", str(there), "--", sys.executable, __file__, "--bundle", str(folder)]
-        argv += ["--launch", str(number)]
+        argv = [
+            sys.executable,
+            "-m",
+            "iket.cli.main",
+            "--output-dir",
+            str(there),
+            "profile",
+            "--postprocess",
+            "json",
+        ]
+        argv += ["--max-ts-cnt-per-warp", str(MARKS), "--", sys.executable, __file__]
+        argv += ["--bundle", str(folder), "--launch", str(number)]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         traces = sorted(there.rglob("*.trace.json"))
         if done.returncode or not traces:

@@ -31,11 +31,11 @@ WORKSPACE = OperandSpec(
 )
 HEADER = 8
 """Words of a warp before its sums: its clock when the kernel began and when its last region ended, its SM. Before a trace's
-ring: its clock when the kernel began, where the ring begins, its SM, the place of the next mark, and the global timer and the
-clock at one time when the role began, and when it ended."""
+ring: its clock when the kernel began, its SM, the global timer and the clock at one time when the role began; where the ring
+begins, the place of the next mark, and the global timer and the clock when the role ended."""
 RING = 512
 """Marks that a warp's trace holds, a power of two: a word each. The ring lies at a multiple of its size, somewhere in twice that."""
-AHEAD = 32
+AHEAD = 31
 """Marks that are noted at one place, one behind the other: at the end of the ring they lie behind it."""
 REGIONS = 64
 """A mark is the clock times this, and the region's number: it holds the low 26 bits of the clock."""
@@ -49,7 +49,7 @@ WORK = "work"
 """The region of all that does not, where probes are coarse."""
 TRACE_WORDS = Size(HEADER + 2 * RING + AHEAD, "PROBE_WORDS")
 LANES = 32
-_TIMES = 4
+_TIMES = (2, 3, 6, 7)
 _REGION_BITS = REGIONS.bit_length() - 1
 _THEN, _SPENT, _PLACE = "probe_then", "probe_spent", "probe_place"
 # What only names a value, or says nothing to the machine.
@@ -94,7 +94,7 @@ class Probed:
 
     def times(self, workspace: torch.Tensor, role: str) -> torch.Tensor:
         """The global timer in ns and the clock when each warp's role began, and when it ended: of a trace, [warps, 4]."""
-        return unsigned(self._words(workspace)[:, self.warps(role), _TIMES:HEADER]).flatten(0, 1)
+        return unsigned(self._words(workspace)[:, self.warps(role)][..., _TIMES]).flatten(0, 1)
 
     def trace(self, workspace: torch.Tensor, role: str, ctas: Iterable[int]) -> list[WarpTrace]:
         """What the rings of a role's warps hold, for some CTAs."""
@@ -103,9 +103,10 @@ class Probed:
         names = self.regions[role]
         for cta, warp in ((cta, warp) for cta in ctas for warp in self.warps(role)):
             zero, words = int(unsigned(every[cta, 0, 0])), every[cta, warp].tolist()
-            first, after = words[1], words[3]
+            first, after = words[4:6]
             full = words[first + RING - 1] != EMPTY
-            began, _, sm, _, *times = unsigned(every[cta, warp, :HEADER]).tolist()
+            began, sm, *_ = header = unsigned(every[cta, warp, :HEADER]).tolist()
+            times = tuple(header[i] for i in _TIMES)
             ring = words[first : first + RING]
             for at, mark in enumerate(words[first + RING :][:AHEAD]):
                 # Of two marks of one place, the later one.
@@ -122,7 +123,7 @@ class Probed:
                 Passage(names[mark % REGIONS], begin, end)
                 for mark, begin, end in zip(marks, begins, ends, strict=False)
             ][1 if full else 0 :]
-            found.append(WarpTrace(cta, warp, sm, began, tuple(times), full, tuple(passages)))
+            found.append(WarpTrace(cta, warp, sm, began, times, full, tuple(passages)))
         return found
 
     def _words(self, workspace: torch.Tensor) -> torch.Tensor:
@@ -262,7 +263,6 @@ class _Marker:
         if self._mode == TRACE:
             ring = (*self._place, words, HEADER, RING, EMPTY, t.name(_PLACE))
             yield t.Call(leaf.enter_ring, (*ring, t.name(_THEN), self._lane))
-            yield t.Call(leaf.note_time, (*self._place, words, _TIMES, self._lane))
         else:
             yield t.Call(leaf.begin_sums, (t.name(self._last), t.name(_THEN), self._lane))
         yield from self._placed([self._mark(BEGIN)]) if self._mode == TRACE else [self._mark(BEGIN)]
@@ -270,7 +270,6 @@ class _Marker:
     def tail(self, words: int) -> Iterator[t.Statement]:
         if self._mode == TRACE:
             yield t.Call(leaf.leave_ring, (*self._place, words, RING, t.name(_PLACE), self._lane))
-            yield t.Call(leaf.note_time, (*self._place, words, _TIMES + 2, self._lane))
             return
         *full, last = range(_registers([tuple(self.numbers)]))
         for register in full:

@@ -344,7 +344,7 @@ def test_a_ring_keeps_the_last_marks(marks: int) -> None:
         mark = (end * probes.REGIONS + i % 3) & 0xFFFFFFFF
         # Seven at one place, one behind the other: at the end of the ring they lie behind it.
         words[..., ring + i // 7 * 7 % probes.RING + i % 7] = mark - (mark >> 31 << 32)
-    words[..., 0], words[..., 1], words[..., 3] = zero - (1 << 32), ring, ring + marks % probes.RING
+    words[..., 0], words[..., 4], words[..., 5] = zero - (1 << 32), ring, ring + marks % probes.RING
     words[..., probes.HEADER - 1] = (ends[-1] + 20 + (1 << 31)) % (1 << 32) - (1 << 31)
     (role,) = layout.regions
     found = layout.trace(words, role, [0])[0]

@@ -9,6 +9,8 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 # Of the clock all 64 bits are asked for: its low word alone may come through a slow path (S2UR), and a warp waits for it.
 CLOCK = "{ .reg .b64 c; mov.u64 c, %clock64; cvt.u32.u64 $0, c; }"
 
+TIMER = "mov.u32 $0, %globaltimer_lo;"
+
 # Number of the CTA. Read wherever it is asked for: what follows from it would be kept in registers across the kernel.
 CTA = (
     "{ .reg .b32 x, y; mov.u32 x, %ctaid.z; mov.u32 y, %nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.y; add.u32 x, x, y;"
@@ -50,17 +52,7 @@ def mark_region(spent, then, lane, region, *, loc=None, ip=None):
 
 
 @cute.jit
-def place(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
-    """This warp's words."""
-    thread, _, _ = cute.arch.thread_idx()
-    x, y, z = cute.arch.block_idx()
-    columns, rows, _ = cute.arch.grid_dim()
-    warp = (x + columns * (y + rows * z)) * warps + thread // 32
-    return probe + Int64(warp) * words
-
-
-@cute.jit
-def place_anew(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
+def own_words(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
     """This warp's words, found again: in registers across the kernel they would be in the way of accumulators."""
     warp = read(CTA) * warps + read("mov.u32 $0, %tid.x;") // 32
     return probe + Int64(warp) * words
@@ -75,17 +67,12 @@ def store(to: cute.Pointer, value: Int32, mine: cutlass.Boolean):
     )
 
 
-@cute.jit
-def put(
-    probe: cute.Pointer,
-    warps: cutlass.Constexpr,
-    words: cutlass.Constexpr,
-    at: Int32,
-    value: Int32,
-    mine: cutlass.Boolean,
-):
-    """One word of this warp's."""
-    store(place(probe, warps, words) + at, value, mine)
+def of_lane(lane, *values):
+    """The value of each of the first lanes; the others have the last."""
+    *first, chosen = values
+    for number, value in reversed(list(enumerate(first))):
+        chosen = cutlass.select_(lane == number, value, chosen)
+    return chosen
 
 
 @dsl_user_op
@@ -124,14 +111,15 @@ def enter_ring(
     then: Int32,
     lane: Int32,
 ):
-    """Note when this warp's kernel began, and where; the place of a ring, whose last word and the 32 behind it are `empty`."""
-    put(probe, warps, words, 0, then, lane == 0)
-    put(probe, warps, words, 2, cute.arch.smid(), lane == 0)
-    mine = place(probe, warps, words) + first
-    padding = -(Int32(mine.toint()) >> 2) & (ring - 1)
-    begin = mine + padding
-    store(begin + (ring - 1), Int32(empty), lane == 0)
-    store(begin + (ring + lane), Int32(empty), lane >= 0)
+    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+
+    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    """
+    mine = own_words(probe, warps, words)
+    timer = read(TIMER)
+    store(mine + lane, of_lane(lane, then, cute.arch.smid(), timer, read_clock()), lane < 4)
+    begin = mine + (first + (-(Int32(mine.toint()) + 4 * first >> 2) & (ring - 1)))
+    store(begin + (ring - 1 + lane), Int32(empty), lane >= 0)
     # Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
     return begin.toint() + Int64(lane * read("{ .reg .b32 x; mov.u32 x, %nctaid.z; shr.u32 $0, x, 31; }"))
 
@@ -145,12 +133,12 @@ def leave_ring(
     place: Int64,
     lane: Int32,
 ):
-    """Note where this warp's ring begins, and its next word: in words from the first of the warp's."""
-    mine = place_anew(probe, warps, words)
+    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
+    mine = own_words(probe, warps, words)
     at = Int32(place - mine.toint()) >> 2
     past = (Int32(place) >> 2) & (ring - 1)
-    store(mine + 1, at - past, lane == 0)
-    store(mine + 3, at, lane == 0)
+    timer = read(TIMER)
+    store(mine + (4 + lane), of_lane(lane, at - past, at, timer, read_clock()), lane < 4)
 
 
 def begin_sums(spent, then, lane):
@@ -168,7 +156,7 @@ def keep_sums(
     lane: Int32,
 ):
     """Store the sums that all of this warp's lanes hold."""
-    store(place_anew(probe, warps, words) + (first + lane), spent, lane >= 0)
+    store(own_words(probe, warps, words) + (first + lane), spent, lane >= 0)
 
 
 @cute.jit
@@ -183,22 +171,7 @@ def end_sums(
     lane: Int32,
 ):
     """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
-    mine = place_anew(probe, warps, words)
+    mine = own_words(probe, warps, words)
     store(mine + (first + lane), spent, lane < count)
     value = cutlass.select_(lane == 31, spent, cutlass.select_(lane == 30, then, cute.arch.smid()))
     store(mine + (31 - lane), value, lane >= 29)
-
-
-@cute.jit
-def note_time(
-    probe: cute.Pointer,
-    warps: cutlass.Constexpr,
-    words: cutlass.Constexpr,
-    at: cutlass.Constexpr,
-    lane: Int32,
-):
-    """Store the global timer and the clock, read at one time."""
-    timer = read("mov.u32 $0, %globaltimer_lo;")
-    now = read_clock()
-    put(probe, warps, words, at, timer, lane == 0)
-    put(probe, warps, words, at + 1, now, lane == 0)

@@ -14,12 +14,8 @@ __device__ __forceinline__ int sum(int spent, int now, int then, int lane, int r
                : "+r"(spent) : "r"(now), "r"(then), "r"(lane), "r"(region));
   return spent;
 }
-__device__ __forceinline__ int* place(int* probe, int warps, int words) {
-  unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  return probe + (size_t(cta) * warps + threadIdx.x / 32) * words;
-}
 // Found again: in registers across the kernel it would be in the way of accumulators.
-__device__ __forceinline__ int* place_anew(int* probe, int warps, int words) {
+__device__ __forceinline__ int* own_words(int* probe, int warps, int words) {
   unsigned cta, thread;
   asm volatile("{ .reg .b32 x, y; mov.u32 x, %%ctaid.z; mov.u32 y, %%nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %%ctaid.y; add.u32 x, x, y;"
                " mov.u32 y, %%nctaid.x; mul.lo.u32 x, x, y; mov.u32 y, %%ctaid.x; add.u32 %0, x, y; mov.u32 %1, %%tid.x; }" : "=r"(cta), "=r"(thread));
@@ -28,24 +24,16 @@ __device__ __forceinline__ int* place_anew(int* probe, int warps, int words) {
 __device__ __forceinline__ void store(int* to, int value, bool mine) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.b32 [%0], %1; }" :: "l"(to), "r"(value), "r"(int(mine)) : "memory");
 }
-__device__ __forceinline__ void put(int* probe, int warps, int words, int at, int value, bool mine) {
-  store(place(probe, warps, words) + at, value, mine);
-}
-__device__ __forceinline__ void put_sm(int* probe, int warps, int words, int at, bool mine) {
-  int sm;
-  asm("mov.u32 %0, %%smid;" : "=r"(sm));
-  put(probe, warps, words, at, sm, mine);
-}
+__device__ __forceinline__ int sm() { int sm; asm("mov.u32 %0, %%smid;" : "=r"(sm)); return sm; }
+__device__ __forceinline__ int timer() { int now; asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now) :: "memory"); return now; }
 __device__ __forceinline__ int begin(int spent, int then, int lane) { return lane == 31 ? then : spent; }
 __device__ __forceinline__ void keep(int* probe, int warps, int words, int at, int spent) {
-  store(place_anew(probe, warps, words) + at, spent, true);
+  store(own_words(probe, warps, words) + at, spent, true);
 }
 __device__ __forceinline__ void end(int* probe, int warps, int words, int first, int count, int spent, int then, int lane) {
-  int* mine = place_anew(probe, warps, words);
-  int sm;
-  asm("mov.u32 %0, %%smid;" : "=r"(sm));
+  int* mine = own_words(probe, warps, words);
   store(mine + first + lane, spent, lane < count);
-  store(mine + 31 - lane, lane == 31 ? spent : lane == 30 ? then : sm, lane >= 29);
+  store(mine + 31 - lane, lane == 31 ? spent : lane == 30 ? then : sm(), lane >= 29);
 }
 // No lane is chosen: they all say the same.
 __device__ __forceinline__ void note(long long place, int ahead, int regions, int region) {
@@ -59,27 +47,20 @@ __device__ __forceinline__ long long pass(long long place, int ring, int marks) 
   return place;
 }
 __device__ __forceinline__ long long enter(int* probe, int warps, int words, int first, int ring, int empty, int then, int lane) {
-  put(probe, warps, words, 0, then, lane == 0);
-  put_sm(probe, warps, words, 2, lane == 0);
-  int* begin = place(probe, warps, words) + first;
+  int* mine = own_words(probe, warps, words);
+  int at = timer(), now = clock();
+  store(mine + lane, lane == 0 ? then : lane == 1 ? sm() : lane == 2 ? at : now, lane < 4);
+  int* begin = mine + first;
   begin += -(unsigned(size_t(begin)) / 4) & (ring - 1);
-  store(begin + ring - 1, empty, lane == 0);
-  store(begin + ring + lane, empty, true);
+  store(begin + ring - 1 + lane, empty, true);
   // Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
   return (long long)begin + (gridDim.z >> 31) * lane;
 }
-__device__ __forceinline__ void leave(int* probe, int warps, int words, int ring, long long next, bool mine) {
-  int* to = place_anew(probe, warps, words);
-  int at = int(next - (long long)to) / 4;
-  store(to + 1, at - (unsigned(next) / 4 & (ring - 1)), mine);
-  store(to + 3, at, mine);
-}
-__device__ __forceinline__ void put_time(int* probe, int warps, int words, int at, bool mine) {
-  int timer;
-  asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(timer) :: "memory");
-  int now = clock();
-  put(probe, warps, words, at, timer, mine);
-  put(probe, warps, words, at + 1, now, mine);
+__device__ __forceinline__ void leave(int* probe, int warps, int words, int ring, long long place, int lane) {
+  int* mine = own_words(probe, warps, words);
+  int next = int(place - (long long)mine) / 4, past = unsigned(place) / 4 & (ring - 1);
+  int at = timer(), now = clock();
+  store(mine + 4 + lane, lane == 0 ? next - past : lane == 1 ? next : lane == 2 ? at : now, lane < 4);
 }
 }  // namespace probes
 """
@@ -115,7 +96,10 @@ def pass_marks(place: T.Ref, ring, marks):
 
 @T.macro
 def enter_ring(probe, warps, words, first, ring, empty, place: T.Ref, then, lane):
-    """Note when this warp's kernel began, and where; the place of a ring, whose last word and the 32 behind it are `empty`."""
+    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+
+    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    """
     place = T.call_extern(  # noqa: F841
         "int64", "probes::enter", T.address_of(probe[0]), warps, words, first, ring, empty, then, lane
     )
@@ -123,8 +107,8 @@ def enter_ring(probe, warps, words, first, ring, empty, place: T.Ref, then, lane
 
 @T.macro
 def leave_ring(probe, warps, words, ring, place, lane):
-    """Note where this warp's ring begins, and its next word: in words from the first of the warp's."""
-    T.call_extern("handle", "probes::leave", T.address_of(probe[0]), warps, words, ring, place, lane == 0)
+    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
+    T.call_extern("handle", "probes::leave", T.address_of(probe[0]), warps, words, ring, place, lane)
 
 
 @T.macro
@@ -145,9 +129,3 @@ def end_sums(probe, warps, words, first, count, spent, then, lane):
     T.call_extern(
         "handle", "probes::end", T.address_of(probe[0]), warps, words, first, count, spent, then, lane
     )
-
-
-@T.macro
-def note_time(probe, warps, words, at, lane):
-    """Store the global timer and the clock, read at one time."""
-    T.call_extern("handle", "probes::put_time", T.address_of(probe[0]), warps, words, at, lane == 0)

@@ -45,13 +45,16 @@ def enter_ring(
     then: Any,
     lane: Any,
 ) -> Any:
-    """Note when this warp's kernel began, and where; the place of a ring, whose last word and the 32 behind it are `empty`."""
+    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+
+    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    """
     return 0
 
 
 @leaf
 def leave_ring(probe: Writes, warps: Any, words: Any, ring: Any, place: Any, lane: Any) -> None:
-    """Note where this warp's ring begins, and its next word: in words from the first of the warp's."""
+    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
 
 
 @leaf
@@ -77,8 +80,3 @@ def end_sums(
     lane: Any,
 ) -> None:
     """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
-
-
-@leaf
-def note_time(probe: Writes, warps: Any, words: Any, at: Any, lane: Any) -> None:
-    """Store the global timer and the clock, read at one time."""
