@@ -355,6 +355,35 @@ def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     )
 
 
+def test_shares_of_another_tracer_are_read_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    import iket_shares
+
+    variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
+    assert variant is not None
+    layout = programs.get(variant.op).probes({**variant.knobs, "probe": 1}, get_arch(variant.arch))
+    score, load = (layout.warps(role)[0] for role in ("score", "load"))
+    probed = SimpleNamespace(op=variant.op, knobs={**variant.knobs, "probe": 1}, arch=variant.arch)
+
+    def marks(place: int, *ends: int) -> list[dict[str, int]]:
+        return [
+            {"markerNameIdx": 0, "timestamp": at, "payloadVal": i, "locIdx": place}
+            for i, at in enumerate(ends)
+        ]
+
+    launch = {
+        "markers": [*marks(0, 40, 100, 400), *marks(1, 60, 80)],
+        "warpLifetimes": [{"locIdx": 0, "startTs": 0}, {"locIdx": 1, "startTs": 40}],
+    }
+    places = [{"warpId": score}, {"warpId": load}]
+    found = iket_shares.shares_by_iket(
+        probed, {"launches": [{"markers": []}, launch], "locationTable": places}
+    )
+    first, second, third = layout.regions["score"][:3]
+    assert found["score"] == {first: 0.1, second: 0.15, third: 0.75}
+    assert found["load"] == dict.fromkeys(layout.regions["load"][:2], 0.5)
+
+
 def test_two_launches_are_set_side_by_side(tmp_path: Path) -> None:
     def launch(name: str, ticks: int) -> profile.Regions:
         spent = profile.Ticks(ticks, ticks, ticks)
