@@ -235,7 +235,10 @@ def regions(
     executor: Executor = None,
     arch: Arch = "sm_90a",
     coarse: Annotated[
-        bool, typer.Option("--coarse", help="Waits for other roles, and all else as one: fewer marks, at half the cost.")
+        bool,
+        typer.Option(
+            "--coarse", help="Waits for other roles, and all else as one: fewer marks, at half the cost."
+        ),
     ] = False,
     as_json: out.Json = False,
 ) -> None:
