@@ -21,7 +21,7 @@ from rich.progress import (
 
 from dsl_kernels.cli import _output
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.tile.lang import SUMS, TRACE
+from dsl_kernels.tile.lang import COARSE, SUMS, TRACE
 
 from .emit import GENERATED, emit
 from .sweep import Filter, Sweep, instance_of, sweep
@@ -230,6 +230,7 @@ def list_instances(
 def probe(
     name: Annotated[str, typer.Argument(metavar="VARIANT", help="Variant id.")],
     trace: Annotated[bool, typer.Option("--trace", help="The last regions one by one, not sums.")] = False,
+    coarse: Annotated[bool, typer.Option("--coarse", help="Sums of waits, and of all else as one.")] = False,
     off: Annotated[bool, typer.Option("--off", help="Without probes: for what --knob changes.")] = False,
     knob: Annotated[
         list[str] | None,
@@ -245,7 +246,9 @@ def probe(
     from dsl_kernels.runtime.cache import cache_root
 
     changed = {key: int(value) if value.isdecimal() else value for key, _, value in (one.partition("=") for one in knob or ())}  # fmt: skip
-    instance = instance_of(_output.variant(name), 0 if off else TRACE if trace else SUMS, **changed)
+    instance = instance_of(
+        _output.variant(name), 0 if off else TRACE if trace else COARSE if coarse else SUMS, **changed
+    )
     root = out or cache_root() / "generated" / "probes" / instance.id
     emit([instance], root, only=Filter(name=f"^{instance.id}$"))
     if as_json:

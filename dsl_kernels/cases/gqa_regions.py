@@ -20,6 +20,7 @@ from ..arch import get_arch
 from ..problems.base import Comparison, Workload
 from ..profile import regions, timeline
 from ..tile.lang import PROBE, SUMS, TRACE
+from ..tile.probes import WAITS
 from ..timing import bench
 from ..variants import Variant
 from ..verification import trial
@@ -277,7 +278,7 @@ def own_work(roles: Spent) -> float:
     return sum(
         ticks
         for region, ticks in roles["attend"].items()
-        if region != "all" and not region.startswith((*regions.WAITS, *PRODUCTS, "pass "))
+        if region != "all" and not region.startswith((*WAITS, *PRODUCTS, "pass "))
     )
 
 

@@ -234,6 +234,12 @@ def regions(
     workload: Workload = None,
     executor: Executor = None,
     arch: Arch = "sm_90a",
+    coarse: Annotated[
+        bool,
+        typer.Option(
+            "--coarse", help="Waits for other roles, and all else as one: fewer marks, at half the cost."
+        ),
+    ] = False,
     as_json: out.Json = False,
 ) -> None:
     """Where the time inside a kernel goes, by role and region: waits, products, leaves.
@@ -242,10 +248,11 @@ def regions(
     the clock counts instructions.
     """
     from ..profile import regions as probed
-    from ..tile.lang import SUMS
+    from ..tile.lang import COARSE, SUMS
 
     with out.error_console().status("running"):
-        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, SUMS))
+        mode = COARSE if coarse else SUMS
+        found = probed.table(_run_with_probes(what, dim, form, workload, executor, arch, mode))
     if as_json:
         typer.echo(profile.dump(found), nl=False)
         return
@@ -291,8 +298,8 @@ def timeline(
     path.write_text(json.dumps(lines.chrome(found)))
     if png is not None:
         lines.draw(found, png, cta)
-    dropped = sum(row.dropped for row in found.rows)
-    lost = f"; {dropped} marks before what the rings hold are lost" if dropped else ""
+    full = sum(row.full for row in found.rows)
+    lost = f"; the rings of {full} warps were full: marks before what they hold are lost" if full else ""
     out.console().print(f"wrote {path}, in {found.clock}{lost}", markup=False, soft_wrap=True)
 
 

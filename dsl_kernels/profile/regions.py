@@ -21,8 +21,8 @@ from .. import executors, problems, programs, registry, variants
 from ..arch import GpuSpec, get_arch
 from ..errors import InvalidArgumentError, ToolchainError, UnknownNameError, did_you_mean
 from ..problems.base import Workload
-from ..tile.lang import PROBE, SUMS, TRACE
-from ..tile.probes import Probed, unsigned
+from ..tile.lang import COARSE, PROBE, SUMS, TRACE
+from ..tile.probes import WAITS, Probed, unsigned
 from ..timing.bench import checkout
 from ..variants import Variant
 from ..verification import trial
@@ -33,8 +33,6 @@ CLOCKS = {
     "emulator": "ticks of the emulator, 4 an instruction of any warp of the launch: no time of a GPU",
 }
 WARM_UPS = 2
-# What a region is called that waits for another role.
-WAITS = ("wait ", "acquire ", "meet ", "take ")
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def rendered(variant: Variant, **changed: Any) -> Variant:
         )
     mode = knobs.pop(PROBE.name, 0)
     argv = [sys.executable, "-m", "codegen", "probe", variant.id, "--json"]
-    argv += {0: ["--off"], SUMS: [], TRACE: ["--trace"]}[mode]
+    argv += {0: ["--off"], SUMS: [], TRACE: ["--trace"], COARSE: ["--coarse"]}[mode]
     argv += [f"--knob={name}={value}" for name, value in knobs.items() if variant.knobs.get(name) != value]
     done = subprocess.run(argv, cwd=source, capture_output=True, text=True, check=False)
     try:

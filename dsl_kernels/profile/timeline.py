@@ -9,8 +9,8 @@ from typing import Any
 
 from ..errors import InvalidArgumentError, ToolchainError
 from ..tile.lang import Engine, Schedule
-from ..tile.probes import WarpTrace
-from .regions import CLOCKS, WAITS, Run, cycles_per_ns
+from ..tile.probes import WAITS, WarpTrace
+from .regions import CLOCKS, Run, cycles_per_ns
 
 TENSOR_CORE = "tensor core (derived)"
 """Products are asynchronous, and no clock sees them: from the issue of one until a warp knows that it is done."""
@@ -25,14 +25,14 @@ class Row:
 
     Attributes:
         spans: region, begin and end in microseconds since the first of the launch.
-        dropped: marks before the first span, which the ring had no room for.
+        full: marks before the first span may be lost: the ring had no room for more.
     """
 
     cta: int
     sm: int
     name: str
     spans: tuple[tuple[str, float, float], ...]
-    dropped: int = 0
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ def timeline(found: Run, ctas: int = 8) -> Timeline:
         for role, traces in mine.items():
             for warp in traces:
                 spans = tuple((p.region, at(warp, p.begin), at(warp, p.end)) for p in warp.passages)
-                rows.append(Row(cta, warp.sm, f"{role}, warp {warp.warp}", spans, warp.dropped))
+                rows.append(Row(cta, warp.sm, f"{role}, warp {warp.warp}", spans, warp.full))
         busy = [(begin, end) for role in mine for begin, end in _products(found, role, mine, at)]
         if busy:
             sm = next(iter(mine.values()))[0].sm
             rows.append(Row(cta, sm, TENSOR_CORE, tuple(("products", *span) for span in _joined(busy))))
     first = min((begin for row in rows for _, begin, _ in row.spans), default=0.0)
     moved = tuple(
-        Row(r.cta, r.sm, r.name, tuple((n, b - first, e - first) for n, b, e in r.spans), r.dropped)
+        Row(r.cta, r.sm, r.name, tuple((n, b - first, e - first) for n, b, e in r.spans), r.full)
         for r in rows
     )
     return Timeline(found.variant.id, found.workload.name, CLOCKS[found.executor], moved)

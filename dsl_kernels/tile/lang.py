@@ -460,9 +460,11 @@ class Knob:
         return f"{self.key}{value}" if not isinstance(value, str) else value
 
 
-SUMS, TRACE = 1, 2
+SUMS, TRACE, COARSE = 1, 2, 3
 PROBE = Knob(
-    "probe", "probe", (), "1: cycles of each warp by region; 2: the last regions of each warp, with their times", plain=0
+    "probe", "probe", (),
+    "1: cycles of each warp by region; 2: the last regions of each warp, with their times; 3: cycles by wait for others, and of the rest",
+    plain=0,
 )  # fmt: skip
 """A knob of every program, which no sweep turns: what a variant measures of itself (`tile.probes`)."""
 

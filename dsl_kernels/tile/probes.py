@@ -24,22 +24,34 @@ from ..errors import DeclarationError
 from ..expr import evaluate
 from ..problems.base import OperandSpec
 from . import text as t
-from .lang import SUMS, TRACE, Role, Schedule, Size
+from .lang import COARSE, SUMS, TRACE, Role, Schedule, Size
 
 WORKSPACE = OperandSpec(
     "probe", ("probe_words",), "int32", "workspace", doc="what probes count, for each warp", align=8
 )
 HEADER = 8
-"""Words of a warp before its sums or marks: its clock when the kernel began and when its last region ended, its SM; of a
-trace also how many marks, and the global timer and the clock at one time when the role began, and when it ended."""
+"""Words of a warp before its sums: its clock when the kernel began and when its last region ended, its SM. Before a trace's
+ring: its clock when the kernel began, its SM, the global timer and the clock at one time when the role began; where the ring
+begins, the place of the next mark, and the global timer and the clock when the role ended."""
 RING = 512
-"""Marks that a warp's trace holds, a power of two."""
+"""Marks that a warp's trace holds, a power of two: a word each. The ring lies at a multiple of its size, somewhere in twice that."""
+AHEAD = 31
+"""Marks that are noted at one place, one behind the other: at the end of the ring they lie behind it."""
+REGIONS = 64
+"""A mark is the clock times this, and the region's number: it holds the low 26 bits of the clock."""
+EMPTY = -1
+"""The last word of a ring that never was full, and what lies behind it."""
 BEGIN = "start"
 """The region of what every thread does first."""
-TRACE_WORDS = Size(HEADER + 2 * RING, "PROBE_WORDS")
+WAITS = ("wait ", "acquire ", "meet ", "take ")
+"""What the name of a region begins with that waits for another role."""
+WORK = "work"
+"""The region of all that does not, where probes are coarse."""
+TRACE_WORDS = Size(HEADER + 2 * RING + AHEAD, "PROBE_WORDS")
 LANES = 32
-_TIMES = 4
-_THEN, _SPENT, _COUNT = "probe_then", "probe_spent", "probe_count"
+_TIMES = (2, 3, 6, 7)
+_REGION_BITS = REGIONS.bit_length() - 1
+_THEN, _SPENT, _PLACE = "probe_then", "probe_spent", "probe_place"
 # What only names a value, or says nothing to the machine.
 _SILENT = (t.Let, t.Variable, t.Assign, t.Comment, t.BarriersStand, t.TearDown)
 
@@ -50,7 +62,7 @@ class Probed:
 
     Attributes:
         regions: of each role, in the order of their numbers.
-        mode: SUMS or TRACE.
+        mode: SUMS, TRACE or COARSE.
     """
 
     text: t.Text
@@ -82,26 +94,36 @@ class Probed:
 
     def times(self, workspace: torch.Tensor, role: str) -> torch.Tensor:
         """The global timer in ns and the clock when each warp's role began, and when it ended: of a trace, [warps, 4]."""
-        return unsigned(self._words(workspace)[:, self.warps(role), _TIMES:HEADER]).flatten(0, 1)
+        return unsigned(self._words(workspace)[:, self.warps(role)][..., _TIMES]).flatten(0, 1)
 
     def trace(self, workspace: torch.Tensor, role: str, ctas: Iterable[int]) -> list[WarpTrace]:
         """What the rings of a role's warps hold, for some CTAs."""
         every = self._words(workspace)
         found = []
+        names = self.regions[role]
         for cta, warp in ((cta, warp) for cta in ctas for warp in self.warps(role)):
-            zero, words = int(unsigned(every[cta, 0, 0])), unsigned(every[cta, warp]).tolist()
-            began, _, sm, count, *times = words[:HEADER]
-            first = max(0, count - RING)
-            marks = [
-                (words[HEADER + i % RING * 2], words[HEADER + i % RING * 2 + 1]) for i in range(first, count)
-            ]
-            ends = [began if not first else marks[0][1], *(at for _, at in marks)]
-            names = self.regions[role]
+            zero, words = int(unsigned(every[cta, 0, 0])), every[cta, warp].tolist()
+            first, after = words[4:6]
+            full = words[first + RING - 1] != EMPTY
+            began, sm, *_ = header = unsigned(every[cta, warp, :HEADER]).tolist()
+            times = tuple(header[i] for i in _TIMES)
+            ring = words[first : first + RING]
+            for at, mark in enumerate(words[first + RING :][:AHEAD]):
+                # Of two marks of one place, the later one.
+                if mark != EMPTY and _age(times[-1], mark) < _age(times[-1], ring[at]):
+                    ring[at] = mark
+            marks = (ring[after - first :] if full else []) + ring[: after - first]
+            # A mark's clock wraps more often than that of the end of the role: from there backwards.
+            ends = [times[-1]]
+            for mark in reversed(marks):
+                ends.append(ends[-1] - _wrapped(ends[-1] - (mark // REGIONS), 32 - _REGION_BITS))
+            ends = [_since(zero, end) for end in reversed(ends[1:])]
+            begins = [_since(zero, began), *ends]
             passages = [
-                Passage(names[number], _since(zero, begin), _since(zero, end))
-                for (number, _), begin, end in zip(marks, ends, ends[1:], strict=False)
-            ][1 if first else 0 :]
-            found.append(WarpTrace(cta, warp, sm, began, tuple(times), first, tuple(passages)))
+                Passage(names[mark % REGIONS], begin, end)
+                for mark, begin, end in zip(marks, begins, ends, strict=False)
+            ][1 if full else 0 :]
+            found.append(WarpTrace(cta, warp, sm, began, times, full, tuple(passages)))
         return found
 
     def _words(self, workspace: torch.Tensor) -> torch.Tensor:
@@ -153,8 +175,8 @@ class WarpTrace:
     Attributes:
         began: its clock when the kernel began.
         times: the global timer, in ns, and the clock at one time when its role began, and when it ended.
-        dropped: marks that the ring had no room for, the oldest ones.
-        passages: in order; the first one of a ring that overflowed is lost, as nothing says when it began.
+        full: the ring had no room for more marks, and maybe lost some, the oldest ones.
+        passages: in order; the first one of a full ring is lost, as nothing says when it began.
     """
 
     cta: int
@@ -162,7 +184,7 @@ class WarpTrace:
     sm: int
     began: int
     times: tuple[int, int, int, int]
-    dropped: int
+    full: bool
     passages: tuple[Passage, ...]
 
 
@@ -173,8 +195,18 @@ def unsigned(words: torch.Tensor) -> torch.Tensor:
 
 def _since(zero: int, now: int) -> int:
     """Ticks from one reading of a clock that wraps to another, which may be a little earlier."""
-    passed = (now - zero) & 0xFFFFFFFF
-    return passed - (1 << 32) if passed >> 31 else passed
+    return _wrapped(now - zero, 32)
+
+
+def _age(now: int, mark: int) -> int:
+    """Ticks since a mark, as far as it holds the clock."""
+    return (now - mark // REGIONS) % (1 << (32 - _REGION_BITS))
+
+
+def _wrapped(passed: int, bits: int) -> int:
+    """A difference of two readings of so many bits, of either sign."""
+    half = 1 << (bits - 1)
+    return ((passed + half) & (2 * half - 1)) - half
 
 
 def words_of(regions: Mapping[str, tuple[str, ...]], mode: int) -> Size:
@@ -188,16 +220,23 @@ def probed(text: t.Text, schedule: Schedule, mode: int) -> Probed:
     Raises:
         DeclarationError: there is no such mode.
     """
-    if mode not in (SUMS, TRACE):
+    if mode not in (SUMS, TRACE, COARSE):
         raise DeclarationError(
-            "knob probe", expected=f"0, {SUMS} (sums) or {TRACE} (trace)", got=repr(mode), fix="choose one of them"
+            "knob probe", expected=f"0, {SUMS} (sums), {TRACE} (trace) or {COARSE} (sums of waits)", got=repr(mode), fix="choose one of them"
         )  # fmt: skip
     markers = {role.name: _Marker(role, int(schedule.threads) // 32, mode) for role in schedule.roles}
     bodies = {name: tuple(marker.block(text.roles[name])) for name, marker in markers.items()}
     regions = {name: tuple(marker.numbers) for name, marker in markers.items()}
+    if mode == TRACE and (many := [role for role, names in regions.items() if len(names) >= REGIONS]):
+        raise DeclarationError(
+            f"regions of {many[0]}", expected=f"fewer than {REGIONS} for a trace", got=str(len(regions[many[0]])),
+            fix="make one of several with m.region",
+        )  # fmt: skip
     words = words_of(regions, mode)
-    kept = [_COUNT] if mode == TRACE else [_spent(i) for i in range(_registers(regions.values()))]
+    kept = [] if mode == TRACE else [_spent(i) for i in range(_registers(regions.values()))]
     start: list[t.Statement] = [t.Variable(name, "int32", 0) for name in (_THEN, *kept)]
+    if mode == TRACE:
+        start.append(t.Variable(_PLACE, "int64", 0))
     start.append(t.Call(leaf.read_clock, (t.name(_THEN),)))
     roles = {name: (*marker.head(words), *bodies[name], *marker.tail(words)) for name, marker in markers.items()}  # fmt: skip
     return Probed(t.Text((*start, *text.start), roles, text.end), schedule, regions, mode)
@@ -222,17 +261,15 @@ class _Marker:
 
     def head(self, words: int) -> Iterator[t.Statement]:
         if self._mode == TRACE:
-            yield t.Call(leaf.enter_role, (*self._place, words, t.name(_THEN), self._lane))
-            yield t.Call(leaf.note_time, (*self._place, words, _TIMES, self._lane))
+            ring = (*self._place, words, HEADER, RING, EMPTY, t.name(_PLACE))
+            yield t.Call(leaf.enter_ring, (*ring, t.name(_THEN), self._lane))
         else:
             yield t.Call(leaf.begin_sums, (t.name(self._last), t.name(_THEN), self._lane))
-        yield self._mark(BEGIN)
+        yield from self._placed([self._mark(BEGIN)]) if self._mode == TRACE else [self._mark(BEGIN)]
 
     def tail(self, words: int) -> Iterator[t.Statement]:
         if self._mode == TRACE:
-            yield t.Call(leaf.leave_role, (*self._place, words, t.name(_THEN), self._lane))
-            yield t.Call(leaf.keep_marks, (*self._place, words, t.name(_COUNT), self._lane))
-            yield t.Call(leaf.note_time, (*self._place, words, _TIMES + 2, self._lane))
+            yield t.Call(leaf.leave_ring, (*self._place, words, RING, t.name(_PLACE), self._lane))
             return
         *full, last = range(_registers([tuple(self.numbers)]))
         for register in full:
@@ -253,6 +290,8 @@ class _Marker:
         for s in statements:
             inside = isinstance(s, (t.Loop, t.Repeat, t.If)) and any(map(_region, t.walk([s])))
             name = None if inside else _region(s)
+            if name is not None and self._mode == COARSE and not name.startswith(WAITS):
+                name = WORK
             if region is not None and (inside or name not in (None, region)):
                 found.append(self._mark(region))
                 region = None
@@ -264,14 +303,30 @@ class _Marker:
             found.append(s)
         if region is not None:
             found.append(self._mark(region))
+        return self._placed(found) if self._mode == TRACE else found
+
+    def _placed(self, statements: Iterable[t.Statement]) -> list[t.Statement]:
+        """Marks one behind the other at one place, which moves behind them where the text branches."""
+        found: list[t.Statement] = []
+        ahead = 0
+        for s in statements:
+            branches = isinstance(s, (t.Loop, t.Repeat, t.If))
+            if ahead == AHEAD or (ahead and branches):
+                found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
+                ahead = 0
+            if isinstance(s, t.Call) and s.leaf is leaf.note_region:
+                s = replace(s, arguments=(s.arguments[0], ahead, *s.arguments[2:]))
+                ahead += 1
+            found.append(s)
+        if ahead:
+            found.append(t.Call(leaf.pass_marks, (t.name(_PLACE), RING, ahead)))
         return found
 
     def _mark(self, region: str) -> t.Statement:
         number = self.numbers.setdefault(region, len(self.numbers))
         spelled = Size(number, f"{self._role}_{region}".upper().translate(_IN_NAMES))
         if self._mode == TRACE:
-            ring = (*self._place, TRACE_WORDS, HEADER, RING)
-            return t.Call(leaf.note_region, (*ring, t.name(_COUNT), t.name(_THEN), self._lane, spelled))
+            return t.Call(leaf.note_region, (t.name(_PLACE), 0, REGIONS, spelled))
         register = t.name(_spent(number // LANES))
         return t.Call(leaf.mark_region, (register, t.name(_THEN), self._lane, spelled))
 

@@ -113,9 +113,13 @@ def same_bits(variant: Variant, mode: int, folder: Path) -> tuple[probes.Probed,
 
 
 @emulated
-@pytest.mark.parametrize("variant", chosen(FULL), ids=lambda variant: variant.id)
-def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, tmp_path: Path) -> None:
-    layout, workspace = same_bits(variant, probes.SUMS, tmp_path)
+@pytest.mark.parametrize(
+    ("variant", "mode"),
+    [(v, mode) for v in chosen(FULL) for mode in (probes.SUMS, probes.COARSE) if mode == probes.SUMS or (v.op, v.backend, v.arch) in TRACED],
+    ids=lambda value: getattr(value, "id", value),
+)  # fmt: skip
+def test_probes_change_no_bit_and_lose_no_cycle(variant: Variant, mode: int, tmp_path: Path) -> None:
+    layout, workspace = same_bits(variant, mode, tmp_path)
     assert layout.text.leaves >= {"read_clock", "mark_region", "begin_sums", "end_sums"}
     for role in layout.regions:
         held = layout.read(workspace, role)
@@ -147,7 +151,7 @@ def test_a_trace_changes_no_bit_and_has_no_gap(variant: Variant, tmp_path: Path)
     layout, workspace = same_bits(variant, probes.TRACE, tmp_path)
     for role in layout.regions:
         for warp in layout.trace(workspace, role, [0]):
-            assert warp.dropped == 0 and warp.passages[0].region == probes.BEGIN
+            assert not warp.full and warp.passages[0].region == probes.BEGIN
             ends = [passage.end for passage in warp.passages]
             assert [passage.begin for passage in warp.passages[1:]] == ends[:-1]
             assert all(passage.begin < passage.end for passage in warp.passages)
@@ -161,6 +165,22 @@ def test_every_region_ends_with_its_mark() -> None:
     gather = [name.removeprefix("GATHER_") for name in marks(found.text.roles["gather"])]
     assert gather == ["START", "VOTE", "READ_IDS", "ACQUIRE_KV", "COPY_ROWS", "COMMIT_KV", "WAIT_CLUSTER"]
     assert found.regions["gather"][3] == "acquire kv"
+
+
+def test_coarse_probes_tell_waits_from_work() -> None:
+    variant = cheap("sparse_mla", "cutedsl", "sm_90a")
+    assert variant is not None
+    program = programs.get(variant.op)
+    fine, coarse = (
+        program.probes({**variant.knobs, "probe": mode}, get_arch(variant.arch))
+        for mode in (probes.SUMS, probes.COARSE)
+    )
+    gather = [name.removeprefix("GATHER_") for name in marks(coarse.text.roles["gather"])]
+    assert gather == ["START", "WORK", "ACQUIRE_KV", "WORK", "WAIT_CLUSTER"]
+    for role, names in fine.regions.items():
+        waits = {name for name in names if name.startswith(probes.WAITS)}
+        assert set(coarse.regions[role]) == {*waits, probes.BEGIN, probes.WORK}
+        assert len(marks(coarse.text.roles[role])) < len(marks(fine.text.roles[role]))
 
 
 def test_a_body_names_a_region_and_neighbours_of_one_name_are_one() -> None:
@@ -243,7 +263,7 @@ def test_the_command_prints_regions_by_role() -> None:
 
 
 @emulated
-@pytest.mark.parametrize("mode", [probes.SUMS, probes.TRACE])
+@pytest.mark.parametrize("mode", [probes.SUMS, probes.TRACE, probes.COARSE])
 def test_an_op_runs_a_variant_with_probes(mode: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
@@ -309,26 +329,59 @@ def test_a_product_is_done_where_what_it_reads_is_released() -> None:
     assert timeline._known_by(schedule, ["pv"]) == {"await products", "release v"}
 
 
-def test_a_ring_that_overflowed_keeps_the_last_marks() -> None:
+@pytest.mark.parametrize("marks", [5, probes.RING, probes.RING + 3, 2 * probes.RING + 40])
+def test_a_ring_keeps_the_last_marks(marks: int) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
     program = programs.get(variant.op)
     layout = program.probes({**variant.knobs, "probe": probes.TRACE}, get_arch(variant.arch))
-    warps, marks = int(layout.schedule.threads) // 32, probes.RING + 3
-    words = torch.zeros(1, warps, layout.words, dtype=torch.int32)
-    # The clock wraps in between.
-    zero = -(1 << 31)
-    words[..., 0], words[..., 3] = zero + 1, marks
-    for i in range(marks):
-        at = probes.HEADER + i % probes.RING * 2
-        words[..., at], words[..., at + 1] = i % 3, zero + 1 + 10 * (i + 1)
+    warps, ring, kept = int(layout.schedule.threads) // 32, probes.HEADER + 77, min(marks, probes.RING)
+    words = torch.full((1, warps, layout.words), probes.EMPTY, dtype=torch.int32)
+    # The clock wraps in between, and its low 26 bits do.
+    zero = (1 << 32) - 100
+    ends = [zero + 10 * (i + 1) for i in range(marks)]
+    for i, end in enumerate(ends):
+        mark = (end * probes.REGIONS + i % 3) & 0xFFFFFFFF
+        # Seven at one place, one behind the other: at the end of the ring they lie behind it.
+        words[..., ring + i // 7 * 7 % probes.RING + i % 7] = mark - (mark >> 31 << 32)
+    words[..., 0], words[..., 4], words[..., 5] = zero - (1 << 32), ring, ring + marks % probes.RING
+    words[..., probes.HEADER - 1] = (ends[-1] + 20 + (1 << 31)) % (1 << 32) - (1 << 31)
     (role,) = layout.regions
     found = layout.trace(words, role, [0])[0]
-    assert found.dropped == 3
-    assert [p.end - p.begin for p in found.passages] == [10] * (probes.RING - 1)
+    assert found.full == (marks >= probes.RING)
+    assert [p.end - p.begin for p in found.passages] == [10] * (kept - found.full)
     assert found.passages[-1] == probes.Passage(
         layout.regions[role][(marks - 1) % 3], 10 * (marks - 1), 10 * marks
     )
+
+
+def test_shares_of_another_tracer_are_read_by_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    import iket_shares
+
+    variant = cheap("lightning_indexer", "cutedsl", "sm_90a")
+    assert variant is not None
+    layout = programs.get(variant.op).probes({**variant.knobs, "probe": 1}, get_arch(variant.arch))
+    score, load = (layout.warps(role)[0] for role in ("score", "load"))
+    probed = SimpleNamespace(op=variant.op, knobs={**variant.knobs, "probe": 1}, arch=variant.arch)
+
+    def marks(place: int, *ends: int) -> list[dict[str, int]]:
+        return [
+            {"markerNameIdx": 0, "timestamp": at, "payloadVal": i, "locIdx": place}
+            for i, at in enumerate(ends)
+        ]
+
+    launch = {
+        "markers": [*marks(0, 40, 100, 400), *marks(1, 60, 80)],
+        "warpLifetimes": [{"locIdx": 0, "startTs": 0}, {"locIdx": 1, "startTs": 40}],
+    }
+    places = [{"warpId": score}, {"warpId": load}]
+    found = iket_shares.shares_by_iket(
+        probed, {"launches": [{"markers": []}, launch], "locationTable": places}
+    )
+    first, second, third = layout.regions["score"][:3]
+    assert found["score"] == {first: 0.1, second: 0.15, third: 0.75}
+    assert found["load"] == dict.fromkeys(layout.regions["load"][:2], 0.5)
 
 
 def test_two_launches_are_set_side_by_side(tmp_path: Path) -> None:
@@ -381,4 +434,4 @@ def test_a_mode_that_there_is_not() -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
     with pytest.raises(DeclarationError, match="knob probe: expected 0, 1"):
-        programs.get(variant.op).text({**variant.knobs, "probe": 3}, get_arch(variant.arch))
+        programs.get(variant.op).text({**variant.knobs, "probe": 4}, get_arch(variant.arch))

@@ -9,6 +9,8 @@ from cutlass.cutlass_dsl import T, dsl_user_op
 # Of the clock all 64 bits are asked for: its low word alone may come through a slow path (S2UR), and a warp waits for it.
 CLOCK = "{ .reg .b64 c; mov.u64 c, %clock64; cvt.u32.u64 $0, c; }"
 
+TIMER = "mov.u32 $0, %globaltimer_lo;"
+
 # Number of the CTA. Read wherever it is asked for: what follows from it would be kept in registers across the kernel.
 CTA = (
     "{ .reg .b32 x, y; mov.u32 x, %ctaid.z; mov.u32 y, %nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %ctaid.y; add.u32 x, x, y;"
@@ -50,17 +52,7 @@ def mark_region(spent, then, lane, region, *, loc=None, ip=None):
 
 
 @cute.jit
-def place(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
-    """This warp's words."""
-    thread, _, _ = cute.arch.thread_idx()
-    x, y, z = cute.arch.block_idx()
-    columns, rows, _ = cute.arch.grid_dim()
-    warp = (x + columns * (y + rows * z)) * warps + thread // 32
-    return probe + Int64(warp) * words
-
-
-@cute.jit
-def place_anew(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
+def own_words(probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr):
     """This warp's words, found again: in registers across the kernel they would be in the way of accumulators."""
     warp = read(CTA) * warps + read("mov.u32 $0, %tid.x;") // 32
     return probe + Int64(warp) * words
@@ -75,60 +67,78 @@ def store(to: cute.Pointer, value: Int32, mine: cutlass.Boolean):
     )
 
 
-@cute.jit
-def put(
-    probe: cute.Pointer,
-    warps: cutlass.Constexpr,
-    words: cutlass.Constexpr,
-    at: Int32,
-    value: Int32,
-    mine: cutlass.Boolean,
-):
-    """One word of this warp's."""
-    store(place(probe, warps, words) + at, value, mine)
+def of_lane(lane, *values):
+    """The value of each of the first lanes; the others have the last."""
+    *first, chosen = values
+    for number, value in reversed(list(enumerate(first))):
+        chosen = cutlass.select_(lane == number, value, chosen)
+    return chosen
+
+
+@dsl_user_op
+def note_region(place, ahead, regions, region, *, loc=None, ip=None):
+    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region.
+
+    No lane is chosen: they all say the same.
+    """
+    text = (
+        f"{{ .reg .b32 now; {CLOCK.replace('$0', 'now')} mad.lo.s32 now, now, {regions}, {region};"
+        f" st.global.b32 [$0+{4 * ahead}], now; }}"
+    )
+    values = [Int64(place).ir_value(loc=loc, ip=ip)]
+    llvm.inline_asm(None, values, text, "l,~{memory}", has_side_effects=True, loc=loc, ip=ip)
+
+
+@dsl_user_op
+def pass_marks(place, ring, marks, *, loc=None, ip=None):
+    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size: only the low word changes."""
+    text = (
+        f"{{ .reg .b32 at, next, high; mov.b64 {{at, high}}, $1; add.u32 next, at, {4 * marks};"
+        f" lop3.b32 at, next, at, {4 * ring - 1}, 0xE4; mov.b64 $0, {{at, high}}; }}"
+    )
+    values = [Int64(place).ir_value(loc=loc, ip=ip)]
+    return Int64(llvm.inline_asm(T.i64(), values, text, "=l,l", has_side_effects=False, loc=loc, ip=ip))
 
 
 @cute.jit
-def note_region(
+def enter_ring(
     probe: cute.Pointer,
     warps: cutlass.Constexpr,
     words: cutlass.Constexpr,
     first: cutlass.Constexpr,
     ring: cutlass.Constexpr,
-    count: Int32,
+    empty: cutlass.Constexpr,
     then: Int32,
     lane: Int32,
-    region: cutlass.Constexpr,
 ):
-    """Note that `region` ends now, in the next place of this warp's ring."""
-    now = read_clock()
-    cute.arch.inline_ptx(
-        "{ .reg .pred p; setp.eq.b32 p, {$r3}, 0; @p st.global.v2.b32 [{$r0}], {{$r1}, {$r2}}; }",
-        read_only_args=[
-            place(probe, warps, words) + (first + (count & (ring - 1)) * 2),
-            Int32(region),
-            now,
-            lane,
-        ],
-    )
-    return count + 1, now
+    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+
+    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    """
+    mine = own_words(probe, warps, words)
+    timer = read(TIMER)
+    store(mine + lane, of_lane(lane, then, cute.arch.smid(), timer, read_clock()), lane < 4)
+    begin = mine + (first + (-(Int32(mine.toint()) + 4 * first >> 2) & (ring - 1)))
+    store(begin + (ring - 1 + lane), Int32(empty), lane >= 0)
+    # Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
+    return begin.toint() + Int64(lane * read("{ .reg .b32 x; mov.u32 x, %nctaid.z; shr.u32 $0, x, 31; }"))
 
 
 @cute.jit
-def enter_role(
-    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, then: Int32, lane: Int32
+def leave_ring(
+    probe: cute.Pointer,
+    warps: cutlass.Constexpr,
+    words: cutlass.Constexpr,
+    ring: cutlass.Constexpr,
+    place: Int64,
+    lane: Int32,
 ):
-    """Note when this warp's kernel began, and where."""
-    put(probe, warps, words, 0, then, lane == 0)
-    put(probe, warps, words, 2, cute.arch.smid(), lane == 0)
-
-
-@cute.jit
-def leave_role(
-    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, then: Int32, lane: Int32
-):
-    """Note when this warp's last region ended."""
-    put(probe, warps, words, 1, then, lane == 0)
+    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
+    mine = own_words(probe, warps, words)
+    at = Int32(place - mine.toint()) >> 2
+    past = (Int32(place) >> 2) & (ring - 1)
+    timer = read(TIMER)
+    store(mine + (4 + lane), of_lane(lane, at - past, at, timer, read_clock()), lane < 4)
 
 
 def begin_sums(spent, then, lane):
@@ -146,7 +156,7 @@ def keep_sums(
     lane: Int32,
 ):
     """Store the sums that all of this warp's lanes hold."""
-    store(place_anew(probe, warps, words) + (first + lane), spent, lane >= 0)
+    store(own_words(probe, warps, words) + (first + lane), spent, lane >= 0)
 
 
 @cute.jit
@@ -161,30 +171,7 @@ def end_sums(
     lane: Int32,
 ):
     """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
-    mine = place_anew(probe, warps, words)
+    mine = own_words(probe, warps, words)
     store(mine + (first + lane), spent, lane < count)
     value = cutlass.select_(lane == 31, spent, cutlass.select_(lane == 30, then, cute.arch.smid()))
     store(mine + (31 - lane), value, lane >= 29)
-
-
-@cute.jit
-def note_time(
-    probe: cute.Pointer,
-    warps: cutlass.Constexpr,
-    words: cutlass.Constexpr,
-    at: cutlass.Constexpr,
-    lane: Int32,
-):
-    """Store the global timer and the clock, read at one time."""
-    timer = read("mov.u32 $0, %globaltimer_lo;")
-    now = read_clock()
-    put(probe, warps, words, at, timer, lane == 0)
-    put(probe, warps, words, at + 1, now, lane == 0)
-
-
-@cute.jit
-def keep_marks(
-    probe: cute.Pointer, warps: cutlass.Constexpr, words: cutlass.Constexpr, count: Int32, lane: Int32
-):
-    """Store how many marks this warp has noted."""
-    put(probe, warps, words, 3, count, lane == 0)

@@ -14,12 +14,8 @@ __device__ __forceinline__ int sum(int spent, int now, int then, int lane, int r
                : "+r"(spent) : "r"(now), "r"(then), "r"(lane), "r"(region));
   return spent;
 }
-__device__ __forceinline__ int* place(int* probe, int warps, int words) {
-  unsigned cta = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
-  return probe + (size_t(cta) * warps + threadIdx.x / 32) * words;
-}
 // Found again: in registers across the kernel it would be in the way of accumulators.
-__device__ __forceinline__ int* place_anew(int* probe, int warps, int words) {
+__device__ __forceinline__ int* own_words(int* probe, int warps, int words) {
   unsigned cta, thread;
   asm volatile("{ .reg .b32 x, y; mov.u32 x, %%ctaid.z; mov.u32 y, %%nctaid.y; mul.lo.u32 x, x, y; mov.u32 y, %%ctaid.y; add.u32 x, x, y;"
                " mov.u32 y, %%nctaid.x; mul.lo.u32 x, x, y; mov.u32 y, %%ctaid.x; add.u32 %0, x, y; mov.u32 %1, %%tid.x; }" : "=r"(cta), "=r"(thread));
@@ -28,35 +24,43 @@ __device__ __forceinline__ int* place_anew(int* probe, int warps, int words) {
 __device__ __forceinline__ void store(int* to, int value, bool mine) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.b32 [%0], %1; }" :: "l"(to), "r"(value), "r"(int(mine)) : "memory");
 }
-__device__ __forceinline__ void put(int* probe, int warps, int words, int at, int value, bool mine) {
-  store(place(probe, warps, words) + at, value, mine);
-}
-__device__ __forceinline__ void put_sm(int* probe, int warps, int words, int at, bool mine) {
-  int sm;
-  asm("mov.u32 %0, %%smid;" : "=r"(sm));
-  put(probe, warps, words, at, sm, mine);
-}
+__device__ __forceinline__ int sm() { int sm; asm("mov.u32 %0, %%smid;" : "=r"(sm)); return sm; }
+__device__ __forceinline__ int timer() { int now; asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(now) :: "memory"); return now; }
 __device__ __forceinline__ int begin(int spent, int then, int lane) { return lane == 31 ? then : spent; }
 __device__ __forceinline__ void keep(int* probe, int warps, int words, int at, int spent) {
-  store(place_anew(probe, warps, words) + at, spent, true);
+  store(own_words(probe, warps, words) + at, spent, true);
 }
 __device__ __forceinline__ void end(int* probe, int warps, int words, int first, int count, int spent, int then, int lane) {
-  int* mine = place_anew(probe, warps, words);
-  int sm;
-  asm("mov.u32 %0, %%smid;" : "=r"(sm));
+  int* mine = own_words(probe, warps, words);
   store(mine + first + lane, spent, lane < count);
-  store(mine + 31 - lane, lane == 31 ? spent : lane == 30 ? then : sm, lane >= 29);
+  store(mine + 31 - lane, lane == 31 ? spent : lane == 30 ? then : sm(), lane >= 29);
 }
-__device__ __forceinline__ void note(int* probe, int warps, int words, int at, int region, int now, bool mine) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %3, 0; @p st.global.v2.b32 [%0], {%1, %2}; }"
-               :: "l"(place(probe, warps, words) + at), "r"(region), "r"(now), "r"(int(mine)) : "memory");
+// No lane is chosen: they all say the same.
+__device__ __forceinline__ void note(long long place, int ahead, int regions, int region) {
+  asm volatile("{ .reg .b64 c; .reg .b32 now; mov.u64 c, %%clock64; cvt.u32.u64 now, c; mad.lo.s32 now, now, %1, %2; st.global.b32 [%0], now; }"
+               :: "l"(place + 4 * ahead), "r"(regions), "r"(region) : "memory");
 }
-__device__ __forceinline__ void put_time(int* probe, int warps, int words, int at, bool mine) {
-  int timer;
-  asm volatile("mov.u32 %0, %%globaltimer_lo;" : "=r"(timer) :: "memory");
-  int now = clock();
-  put(probe, warps, words, at, timer, mine);
-  put(probe, warps, words, at + 1, now, mine);
+// A ring lies at a multiple of its size: only the low word changes.
+__device__ __forceinline__ long long pass(long long place, int ring, int marks) {
+  asm("{ .reg .b32 at, next, high; mov.b64 {at, high}, %0; add.u32 next, at, %1; lop3.b32 at, next, at, %2, 0xE4; mov.b64 %0, {at, high}; }"
+      : "+l"(place) : "r"(4 * marks), "r"(4 * ring - 1));
+  return place;
+}
+__device__ __forceinline__ long long enter(int* probe, int warps, int words, int first, int ring, int empty, int then, int lane) {
+  int* mine = own_words(probe, warps, words);
+  int at = timer(), now = clock();
+  store(mine + lane, lane == 0 ? then : lane == 1 ? sm() : lane == 2 ? at : now, lane < 4);
+  int* begin = mine + first;
+  begin += -(unsigned(size_t(begin)) / 4) & (ring - 1);
+  store(begin + ring - 1 + lane, empty, true);
+  // Nothing is added, which ptxas does not know: in uniform registers an address would be moved at each mark.
+  return (long long)begin + (gridDim.z >> 31) * lane;
+}
+__device__ __forceinline__ void leave(int* probe, int warps, int words, int ring, long long place, int lane) {
+  int* mine = own_words(probe, warps, words);
+  int next = int(place - (long long)mine) / 4, past = unsigned(place) / 4 & (ring - 1);
+  int at = timer(), now = clock();
+  store(mine + 4 + lane, lane == 0 ? next - past : lane == 1 ? next : lane == 2 ? at : now, lane < 4);
 }
 }  // namespace probes
 """
@@ -79,25 +83,32 @@ def mark_region(spent: T.Ref, then: T.Ref, lane, region):
 
 
 @T.macro
-def note_region(probe, warps, words, first, ring, count: T.Ref, then: T.Ref, lane, region):
-    """Note that `region` ends now, in the next place of this warp's ring."""
-    then = T.call_extern("int32", "probes::clock")
-    at = first + (count & (ring - 1)) * 2
-    T.call_extern("handle", "probes::note", T.address_of(probe[0]), warps, words, at, region, then, lane == 0)
-    count = count + 1
+def note_region(place, ahead, regions, region):
+    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region."""
+    T.call_extern("handle", "probes::note", place, ahead, regions, region)
 
 
 @T.macro
-def enter_role(probe, warps, words, then, lane):
-    """Note when this warp's kernel began, and where."""
-    T.call_extern("handle", "probes::put", T.address_of(probe[0]), warps, words, 0, then, lane == 0)
-    T.call_extern("handle", "probes::put_sm", T.address_of(probe[0]), warps, words, 2, lane == 0)
+def pass_marks(place: T.Ref, ring, marks):
+    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size."""
+    place = T.call_extern("int64", "probes::pass", place, ring, marks)
 
 
 @T.macro
-def leave_role(probe, warps, words, then, lane):
-    """Note when this warp's last region ended."""
-    T.call_extern("handle", "probes::put", T.address_of(probe[0]), warps, words, 1, then, lane == 0)
+def enter_ring(probe, warps, words, first, ring, empty, place: T.Ref, then, lane):
+    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+
+    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    """
+    place = T.call_extern(  # noqa: F841
+        "int64", "probes::enter", T.address_of(probe[0]), warps, words, first, ring, empty, then, lane
+    )
+
+
+@T.macro
+def leave_ring(probe, warps, words, ring, place, lane):
+    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
+    T.call_extern("handle", "probes::leave", T.address_of(probe[0]), warps, words, ring, place, lane)
 
 
 @T.macro
@@ -118,15 +129,3 @@ def end_sums(probe, warps, words, first, count, spent, then, lane):
     T.call_extern(
         "handle", "probes::end", T.address_of(probe[0]), warps, words, first, count, spent, then, lane
     )
-
-
-@T.macro
-def note_time(probe, warps, words, at, lane):
-    """Store the global timer and the clock, read at one time."""
-    T.call_extern("handle", "probes::put_time", T.address_of(probe[0]), warps, words, at, lane == 0)
-
-
-@T.macro
-def keep_marks(probe, warps, words, count, lane):
-    """Store how many marks this warp has noted."""
-    T.call_extern("handle", "probes::put", T.address_of(probe[0]), warps, words, 3, count, lane == 0)

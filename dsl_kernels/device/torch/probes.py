@@ -23,29 +23,38 @@ def mark_region(spent: Changes, then: Changes, lane: Any, region: Any) -> Any:
 
 
 @leaf
-def note_region(
+def note_region(place: Any, ahead: Any, regions: Any, region: Any) -> None:
+    """Note that `region` ends now, `ahead` words from `place`, the address of a word: the clock times `regions`, and the region."""
+
+
+@leaf
+def pass_marks(place: Changes, ring: Any, marks: Any) -> Any:
+    """The place behind so many marks in a ring of `ring` words, which lies at a multiple of its size."""
+    return place
+
+
+@leaf
+def enter_ring(
     probe: Writes,
     warps: Any,
     words: Any,
     first: Any,
     ring: Any,
-    count: Changes,
-    then: Changes,
+    empty: Any,
+    place: Sets,
+    then: Any,
     lane: Any,
-    region: Any,
 ) -> Any:
-    """Note that `region` ends now, in the next place of this warp's ring."""
-    return count + 1, then
+    """Note when this warp's kernel began, where, and the global timer and the clock; the place of a ring.
+
+    The ring, of `ring` words, lies at a multiple of its size behind the `first` words; its last word and 31 more are `empty`.
+    """
+    return 0
 
 
 @leaf
-def enter_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
-    """Note when this warp's kernel began, and where."""
-
-
-@leaf
-def leave_role(probe: Writes, warps: Any, words: Any, then: Any, lane: Any) -> None:
-    """Note when this warp's last region ended."""
+def leave_ring(probe: Writes, warps: Any, words: Any, ring: Any, place: Any, lane: Any) -> None:
+    """Note where this warp's ring begins, and its next word, in words from the first of the warp's; the global timer and the clock."""
 
 
 @leaf
@@ -71,13 +80,3 @@ def end_sums(
     lane: Any,
 ) -> None:
     """Store the sums of the first `count` lanes; when this warp's kernel began, which its last one keeps; when it ended, and where."""
-
-
-@leaf
-def note_time(probe: Writes, warps: Any, words: Any, at: Any, lane: Any) -> None:
-    """Store the global timer and the clock, read at one time."""
-
-
-@leaf
-def keep_marks(probe: Writes, warps: Any, words: Any, count: Any, lane: Any) -> None:
-    """Store how many marks this warp has noted."""
