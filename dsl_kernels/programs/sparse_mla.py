@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
+from ..device.text import sparse_mla_sm100 as text_sm100
 from ..device.torch import fragment
 from ..device.torch import sparse_mla as leaf
 from ..device.torch import sparse_mla_sm100 as leaf_sm100
@@ -518,6 +519,11 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     bulk = k.gather == "gather4"
     # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
     rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
+
+    def own(text: str, each: int, dtype: str, role: str, doc: str) -> Buffer:
+        """Registers that a thread has for itself."""
+        return Buffer(text, registers, (128, each), dtype, role=role, per_thread=each, private=True, doc=doc)
+
     token_words = tuple(
         Buffer(
             "words",
@@ -544,19 +550,19 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
             Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
-            Buffer("red_s", shared, (4, n), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
+            Buffer("red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
             Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
             Buffer("last_s", shared, (1,), "int32"),
             Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
             Buffer("s_t", tensor, (k.tile, n), "float32", 2),
-            Buffer("scores", registers, (k.tile, n), "float32", role="softmax", per_thread=n // 2, private=True),
             *(
-                Buffer(text, registers, (4, n), "float32", role="softmax", per_thread=n // 4, private=True, doc=doc)
-                for text, doc in (("sums", "of each warp's tokens"), ("risen", ""))
+                own(text, columns, "float32", "softmax", doc)
+                for text, columns, doc in (
+                    ("scores", n // 2, ""), ("sums", n // 4, "of its tokens"), ("top", n // 4, ""), ("peak", n // 4, ""),
+                    ("held", 16, "columns of O^T on their way through"),
+                )
             ),
-            *(Buffer(text, registers, (n,), "float32", role="softmax", per_thread=n // 4, private=True) for text in ("top", "peak")),
-            Buffer("held", registers, (UNIT, 16), "float32", role="softmax", doc="columns of O^T on their way through"),
-            Buffer("rows", registers, (k.tile,), "int32", role="producer", per_thread=rows, private=True, doc="ids of the rows to copy"),
+            replace(own("rows", rows, "int32", "producer", "ids of the rows to copy"), **({"shape": (rows,)} if bulk else {})),
             *token_words,
         ),
         pipelines=(
@@ -1210,7 +1216,7 @@ def _gather_units(m: Recorder) -> None:
     it, rows = name("it"), m.buffer("rows")
     for _ in _live_tiles(m):
         with m.when(name("live", "bool")):
-            leaf_sm100.spread_ids(m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
+            text_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in m.loop("c", UNITS):
                 kv = m.acquire("kv", it * UNITS + c)
                 leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows)
@@ -1255,9 +1261,7 @@ def _gather_tokens(m: Recorder) -> None:
     )
     for turn in _live_tiles(m, more=1):
         with m.when(name("live", "bool") | turn.equals(name("turns"))):
-            leaf_sm100.spread_pairs(
-                m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high")
-            )
+            text_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in range(UNITS):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
@@ -1314,14 +1318,12 @@ def _issue(m: Recorder) -> None:
 
 def _softmax(m: Recorder) -> None:
     """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
-    k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
-    hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("softmax").threads
-    scores, sums, risen, top, peak, held, stat = (
-        m.buffer(text) for text in ("scores", "sums", "risen", "top", "peak", "held", "stat_s")
-    )
+    k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
+    splits, place = m.dim("splits"), (walk.row, walk.head0)
+    scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        leaf_sm100.load_block(m, target, m.operand(operand), walk.row, walk.head0, hb, c.n, width)
+        leaf_sm100.load_block(m, target, m.operand(operand), *place, c.head_block, c.n, width)
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
@@ -1332,22 +1334,20 @@ def _softmax(m: Recorder) -> None:
             s = m.wait("s", it)
             leaf_sm100.read_scores(m, scores, s.view())
             m.release(s)
-            leaf.mask_scores(m, scores, name("in_low"), name("in_high"))
-            leaf.column_maxima(m, risen, scores)
-            leaf.share_columns(m, red, risen)
+            text_sm100.mask_tokens(m, name("in_low"), name("in_high"))
+            text_sm100.leave_maxima(m, red)
             m.meet("softmax")
-            leaf.join_maxima(m, top, red)
-            leaf_sm100.outgrown(m, grown, top, peak, RESCALE_LOG2)
+            text_sm100.take_maxima(m, grown, red, RESCALE_LOG2)
             with m.when(grown):
-                leaf_sm100.raise_reference(m, peak, top, sums, stat)
+                text_sm100.raise_reference(m)
                 m.meet("softmax")
                 with m.when(it > 0):
                     o = m.wait("o", it - 1)
-                    leaf_sm100.rescale_output(m, o.o_t, held, stat, c.n, thread)
+                    text_sm100.rescale_output(m, o.o_t, c.n)
                     m.release(o)
             p = m.acquire("p", it)
-            leaf_sm100.weigh_tokens(m, scores, sums, peak)
-            leaf.store_weights(m, p.p_s, scores, c.n, thread)
+            text_sm100.weigh_tokens(m)
+            text_sm100.store_tokens(m, p.p_s)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
@@ -1356,22 +1356,15 @@ def _softmax(m: Recorder) -> None:
             m.commit(p)
             m.set(it, it + 1)
     red = m.buffer("red_s", it)
-    leaf.column_sums(m, risen, sums)
-    leaf.share_columns(m, red, risen)
+    text_sm100.leave_sums(m, red)
     m.meet("softmax")
-    leaf.join_sums(m, top, red)
     alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
-    sink, out, lse = m.operand("attn_sink"), m.operand("out"), m.operand("lse")
-    o_partial, lse_partial = m.operand("o_partial"), m.operand("lse_partial")
-    place = (walk.row, walk.head0, k.heads, hb, splits)
-    leaf_sm100.finish_columns(
-        m, top, peak, stat, sink, lse, lse_partial, *place, walk.split, alone, m.scalar("lse_scale"), thread
-    )
+    text_sm100.finish_columns(m, red, *place, alone, split=walk.split)
     m.meet("softmax")
     o = m.slot("o", it - 1)
     with m.when(it > 0):
         m.wait("o", it - 1)
-    leaf_sm100.write_output(m, o.o_t, held, stat, out, o_partial, *place, walk.split, alone, it > 0, thread)
+    text_sm100.write_output(m, o.o_t, *place, alone, it > 0, split=walk.split)
     last = m.var("last", k.cluster > 1, "bool")
     if k.cluster > 1:
         m.comment(
@@ -1385,20 +1378,8 @@ def _softmax(m: Recorder) -> None:
         )
     with m.when(last):
         columns = LATENT_DIM // k.cluster
-        leaf_sm100.merge_columns(
-            m,
-            o_partial,
-            lse_partial,
-            sink,
-            out,
-            lse,
-            *place,
-            m.scalar("lse_scale"),
-            rank * columns,
-            columns,
-            thread,
-            threads,
-        )
+        threads = m.schedule.role("softmax").threads
+        text_sm100.merge_columns(m, *place, rank * columns, columns, threads=threads)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

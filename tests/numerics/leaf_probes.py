@@ -274,7 +274,6 @@ class Probe:
 
         Args:
             value: initial one: a number, or for `each` of "lane", "warp" or "thread" a tensor over them; None leaves it unset.
-            each: "bits" is a word of 32 bits, alike in all lanes, that torch has as a truth value a lane.
             grid: torch has a value a thread as [warps, 32].
             out: compare it too.
         """
@@ -284,8 +283,6 @@ class Probe:
             value = torch.as_tensor(value)
             if dtype == "float32":
                 return value.reshape(-1).expand(self.threads).clone()
-            if each == "bits":
-                value = (value.long() << torch.arange(32)).sum()
             if value.numel() == 1:
                 value = value.reshape(1).expand(self.threads)
             elif value.numel() == self.warps and each == "warp":
@@ -298,8 +295,6 @@ class Probe:
             if dtype == "float32":
                 return source.clone() if each == "thread" else float(source[0])
             source = source.long() & 0xFFFFFFFF if dtype == "uint32" else source.clone()
-            if each == "bits":
-                return (source[0].long() >> torch.arange(32) & 1).bool()
             if each == "lane":
                 return source[:32]
             if each == "warp":

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from leaf_probes import Probe, accumulators, alike, by_warp, case, own_columns, straight, warps_and_lanes
+from leaf_probes import Probe, accumulators, by_warp, case, own_columns, straight, warps_and_lanes
 
 from dsl_kernels.device.torch import sparse_mla as mla
-from dsl_kernels.device.torch import sparse_mla_sm100 as mla_sm100
-from dsl_kernels.tile.lang import Engine, Mma, Pipeline, Reader
+from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
+from dsl_kernels.tile.threads import signed
 
 HEADS = 16
 INF = float("inf")
@@ -31,7 +31,8 @@ def _low_high(p: Probe, ids: torch.Tensor) -> tuple[Any, Any]:
 
 
 def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
-    return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
+    low, high = (signed(int((half.long() << torch.arange(32)).sum())) for half in (inside[:32], inside[32:]))
+    return p.var("in_low", low), p.var("in_high", high)
 
 
 @case(mla.read_ids, turn=(2, 3))
@@ -54,8 +55,8 @@ def read_ids(p: Probe, turn: int) -> None:
 def vote(p: Probe, live: bool) -> None:
     ids = _ids(p, 40) if live else torch.full((64,), -1)
     p.call(
-        p.var("in_low", None, out=True, each="bits"),
-        p.var("in_high", None, out=True, each="bits"),
+        p.var("in_low", None, out=True),
+        p.var("in_high", None, out=True),
         p.var("live", None, dtype="bool", out=True),
         *_low_high(p, ids),
         p.dim("n", 40),
@@ -497,7 +498,7 @@ def copy_query_rows(p: Probe, columns: int) -> None:
 def mask_columns(p: Probe, some: bool, columns: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     valid = p.integers(0, 2, 64).bool() if some else torch.ones(64, dtype=torch.bool)
-    low, high = p.var("in_low", valid[:32], each="bits"), p.var("in_high", valid[32:], each="bits")
+    low, high = _bits(p, valid)
     scores = _wide(p, "scores", p.normal(64, columns), columns)
     p.call(scores, low, high if columns == 64 else low, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
 
@@ -643,256 +644,3 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
 def load_row_sinks(p: Probe) -> None:
     p.threads = 128
     p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64), p.thread)
-
-
-# tcgen05
-
-
-@case(mla_sm100.load_block, block=(8, 16))
-def load_block(p: Probe, block: int) -> None:
-    p.threads = 128
-    p.call(
-        p.shared("target", (HEADS, 128), dtype="bfloat16", swizzle=128, out=True, slot=True),
-        p.operand("q", p.normal(2, 32, 128).bfloat16()),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        block,
-        HEADS,
-        128,
-        p.thread,
-    )
-
-
-def _pieces_of_rows() -> torch.Tensor:
-    return 8 * torch.arange(8).view(1, -1) + torch.arange(128).view(-1, 1) // 16
-
-
-def _pairs_of_rows() -> torch.Tensor:
-    return 32 * torch.arange(2).view(1, -1) + torch.arange(128).view(-1, 1) // 4
-
-
-def _row_ids(p: Probe, places: torch.Tensor, value: torch.Tensor | None, **kind: Any) -> Any:
-    return p.registers("rows", (64,), value, dtype="int32", places=places, private=True, **kind)
-
-
-def _spread(p: Probe, places: torch.Tensor) -> None:
-    p.threads = 128
-    ids = _ids(p, 40)
-    p.call(_row_ids(p, places, None), *_low_high(p, ids), *_bits(p, (ids >= 0) & (ids < 40)), p.thread)
-
-
-@case(mla_sm100.spread_ids)
-def spread_ids(p: Probe) -> None:
-    _spread(p, _pieces_of_rows())
-
-
-@case(mla_sm100.spread_pairs)
-def spread_pairs(p: Probe) -> None:
-    _spread(p, _pairs_of_rows())
-
-
-@case(mla_sm100.read_rows, turn=(2, 3))
-def read_rows(p: Probe, turn: int) -> None:
-    # Every lane of CuTe DSL has all ids, one of TileLang those of the copies that it issues.
-    places = alike(32, 64) if p.cute else torch.arange(32).view(-1, 1) % 16 * 4 + torch.arange(4)
-    p.call(
-        _row_ids(p, places, p.integers(0, 99, 64)),
-        p.operand("indices", p.integers(-1, 999, 3, 512)),
-        p.dim("topk", 512),
-        p.dim("row", 1),
-        p.dim("turn", turn),
-        p.dim("turns", 3),
-        p.dim("split", 1),
-        p.dim("splits", 3),
-        p.lane,
-    )
-
-
-def _masked_rows(p: Probe, n: int) -> torch.Tensor:
-    ids = p.integers(0, n, 64)
-    ids[::5] = -1
-    return ids
-
-
-@case(mla_sm100.gather_columns, columns=(64, 128))
-def gather_columns(p: Probe, columns: int) -> None:
-    p.threads, p.lands = 128, "cp_async"
-    p.call(
-        p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True),
-        p.operand("cache", p.normal(40, 264).bfloat16()[:, :256], pitch="cache_stride"),
-        p.dim("first", 128),
-        columns,
-        _row_ids(p, _pieces_of_rows(), _masked_rows(p, 40), out=False),
-        p.thread,
-    )
-
-
-def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
-    """A thread's quarter of two tokens: 16 bytes of each 64-dim panel, two pieces of rope, the four scales."""
-    thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)
-    piece, word = torch.arange(11).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
-    byte = torch.where(piece < 8, piece * 64, 528 + (piece - 8) * 64) + thread % 4 * 16
-    byte = torch.where(piece == 10, 512, byte) + 4 * word
-    # 32-bit words are 64-bit integers in torch: a row of 164 of them has room for twice the bytes.
-    places = ((32 * i + thread // 4) * 328 + byte // 4).view(128, 88)
-    tile = torch.zeros(64, 328 * 4, dtype=torch.uint8)
-    tile[:, :656] = value
-    return p.registers("words", (64, 164), tile.view(torch.int64), dtype="uint32", places=places, private=True, bits=torch.int32, **kind)  # fmt: skip
-
-
-@case(mla_sm100.load_unit, unit=(0, 3))
-def load_unit(p: Probe, unit: int) -> None:
-    p.threads = 128
-    words = _token_words(p, _tokens(p, 64))
-    rows = _row_ids(p, _pairs_of_rows(), _masked_rows(p, 40), out=False)
-    p.call(words, unit, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
-
-
-@case(mla_sm100.load_rest)
-def load_rest(p: Probe) -> None:
-    p.threads = 128
-    words = _token_words(p, _tokens(p, 64))
-    rows = _row_ids(p, _pairs_of_rows(), _masked_rows(p, 40), out=False)
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
-
-
-@case(mla_sm100.dequantise_unit, unit=(0, 2))
-def dequantise_unit(p: Probe, unit: int) -> None:
-    p.threads = 128
-    target = p.shared("target", (64, 128), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    p.call(target, _token_words(p, _tokens(p, 64), out=False), unit, p.thread)
-
-
-@case(mla_sm100.store_rope)
-def store_rope(p: Probe) -> None:
-    p.threads = 128
-    target = p.shared("target", (64, 64), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    p.call(target, _token_words(p, _tokens(p, 64), out=False), p.thread)
-
-
-@case(mla_sm100.read_scores)
-def read_scores(p: Probe) -> None:
-    p.threads = 128
-    scores = p.registers("scores", (64, HEADS), places=accumulators(64, HEADS), private=True)
-    if not p.cute:
-        # TileLang gives accumulators of 64 rows their place only where a product is declared.
-        p.shared("a_s", (64, 64), dtype="bfloat16", swizzle=128)
-        p.shared("b_s", (HEADS, 64), dtype="bfloat16", swizzle=128)
-        p.mmas = (Mma("qk", "tcgen05", "probe", 64, HEADS, 64, "bfloat16", a="a_s", b="b_s", acc="s_t"),)
-    p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)), p.thread)
-
-
-@case(mla_sm100.outgrown, rise=(8.0, 8.5))
-def outgrown(p: Probe, rise: float) -> None:
-    p.threads = 128
-    peak = p.normal(HEADS)
-    top = peak - 1
-    peak[13], top[13] = 1.0, 1.0 + rise
-    p.call(
-        p.var("grown", None, dtype="bool", out=True), _columns(p, "top", top, out=False), _columns(p, "peak", peak, out=False), 8,
-    )  # fmt: skip
-
-
-@case(mla_sm100.raise_reference)
-def raise_reference(p: Probe) -> None:
-    p.threads, p.relative = 128, APPROXIMATE
-    peak = p.normal(HEADS)
-    peak[::3] = -INF
-    p.call(
-        _columns(p, "peak", peak),
-        _columns(p, "top", p.normal(HEADS), out=False),
-        _sums(p),
-        p.shared("stat", (HEADS,), out=True),
-        p.thread,
-    )
-
-
-def _held(p: Probe) -> Any:
-    return p.registers("held", (128, 16), None, places=straight(128, 16), out=False)
-
-
-@case(mla_sm100.rescale_output, heads=(16, 32))
-def rescale_output(p: Probe, heads: int) -> None:
-    p.threads = 128
-    p.call(
-        p.tensor("o_t", (128, 4 * heads), p.normal(128, 4 * heads), out=True),
-        _held(p),
-        p.shared("stat", (heads,), p.normal(heads)),
-        heads,
-        p.thread,
-    )
-
-
-@case(mla_sm100.weigh_tokens)
-def weigh_tokens(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    scores = p.normal(64, HEADS)
-    scores[::7] = -INF
-    p.call(_scores(p, value=scores), _sums(p), _columns(p, "peak", p.normal(HEADS), out=False))
-
-
-@case(mla_sm100.finish_columns, alone=(False, True), block=(8, 16))
-def finish_columns(p: Probe, alone: bool, block: int) -> None:
-    p.threads, p.relative, p.absolute = 128, 1e-5, 1e-6
-    total = p.uniform(HEADS)
-    total[5] = 0
-    p.call(
-        _columns(p, "total", total, out=False),
-        _columns(p, "peak", p.normal(HEADS), out=False),
-        p.shared("stat", (HEADS,), p.normal(HEADS), out=True),
-        p.operand("attn_sink", p.normal(32)),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.operand("lse_partial", torch.full((2, 3, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        block,
-        p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
-        p.scalar("lse_scale", 0.7),
-        p.thread,
-    )
-
-
-@case(mla_sm100.write_output, alone=(False, True), some=(False, True), block=(8, 16))
-def write_output(p: Probe, alone: bool, some: bool, block: int) -> None:
-    p.threads = 128
-    p.call(
-        p.tensor("o_t", (128, 4 * HEADS), p.normal(128, 4 * HEADS)),
-        _held(p),
-        p.shared("stat", (HEADS,), p.normal(HEADS)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("o_partial", torch.full((2, 3, 32, 512), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        block,
-        p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
-        p.var("some", some, dtype="bool"),
-        p.thread,
-    )
-
-
-@case(mla_sm100.merge_columns, splits=(3, 11), first=(0, 128))
-def merge_columns(p: Probe, splits: int, first: int) -> None:
-    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
-    p.call(
-        *_scratch(p, False, splits=splits),
-        p.operand("attn_sink", p.normal(32)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        HEADS,
-        p.dim("splits", splits),
-        p.scalar("lse_scale", 0.7),
-        p.dim("first", first),
-        128,
-        p.thread,
-        128,
-    )

@@ -15,6 +15,7 @@ import torch
 
 from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
 from ...tile.text import Sets, Writes, leaf
+from ...tile.threads import signed
 from .gqa_forward import rescale_rows as rescale_rows
 
 LOG2E = math.log2(math.e)
@@ -85,8 +86,15 @@ def read_ids(
 @leaf
 def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -> Any:
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
-    in_low, in_high = (low >= 0) & (low < n), (high >= 0) & (high < n)
-    return in_low, in_high, bool(in_low.any() | in_high.any())
+    in_low, in_high = (
+        signed(int((((ids >= 0) & (ids < n)).long() << torch.arange(WARP)).sum())) for ids in (low, high)
+    )
+    return in_low, in_high, (in_low | in_high) != 0
+
+
+def _inside(low: int, high: int) -> torch.Tensor:
+    """Which tokens of a tile have a valid id, of its two words of bits."""
+    return torch.cat([torch.as_tensor(word) >> torch.arange(WARP) & 1 for word in (low, high)]).bool()
 
 
 @leaf
@@ -167,7 +175,7 @@ def add_scores(scores: Any, received: Any, slices: int, thread: Any) -> None:
 @leaf
 def mask_scores(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    inside = torch.cat([low, high])
+    inside = _inside(low, high)
     scores.copy_(torch.where(inside[:, None], scores * (sm_scale * LOG2E), -math.inf))
 
 
@@ -369,7 +377,7 @@ def renew_half(words: Any, ckv: Any, kpe: Any, kv_cache: Any, ids: Any, n: int, 
 @leaf
 def mask_columns(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
     """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
-    inside = torch.cat([low, high])[None, : scores.shape[1]]
+    inside = _inside(low, high)[None, : scores.shape[1]]
     scores.copy_(torch.where(inside, scores * (sm_scale * LOG2E), -math.inf))
 
 
