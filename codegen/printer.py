@@ -130,6 +130,8 @@ class Printer:
     def value(self, value: t.Value, outer: float = 0) -> str:
         """An expression as source text; `outer` is how tightly what stands around it binds."""
         value = t.fold(value, {})
+        if isinstance(value, float) and math.isinf(value):
+            return self._phrase("infinity", sign="-" if value < 0 else "")
         if not isinstance(value, t.Expr):
             return self.spelled(value, outer)
         if value.op == "name":
@@ -140,7 +142,7 @@ class Printer:
             return self._of_threads(value, outer)
         a, b = value.args
         if value.op in ("min", "max", "ceildiv"):
-            return self._phrase(value.op, a=self._beside(a, b), b=self._beside(b, a))
+            return self._phrase(value.op, a=self._beside(a, b), b=self._beside(b, a), dtype=value.dtype)
         if value.op in ("<", "<=", ">", ">=") and "uint32" in _dtypes(a, b):
             text = self._phrase("unsigned", op=value.op, a=self._beside(a, b, 2), b=self._beside(b, a, 2))
             return f"({text})" if outer > 1 else text
@@ -179,9 +181,8 @@ class Printer:
             )
         if value.op == "apply":
             function, *arguments = value.args
-            return (
-                f"{self._leaf_module(function.name)}.{function.name}({', '.join(map(self.value, arguments))})"
-            )
+            listed = ", ".join(map(self._argument, arguments))
+            return f"{self._leaf_module(function.name)}.{function.name}({listed})"
         array, at = value.args
         place = value.dtype == threads.ADDRESS
         return self._phrase("place" if place else "element", **self._place_in(array, at, 5 if place else 0))
@@ -280,7 +281,7 @@ class Printer:
     def _loop(self, s: t.Loop) -> Iterator[str]:
         yield from self._spell(
             "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
-            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf,
+            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf, at_once=s.at_once,
         )  # fmt: skip
         yield from self._repeated(s.body)
 

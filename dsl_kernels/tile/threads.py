@@ -8,6 +8,7 @@ or a loop masks the threads that take no part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
+from .fragments import held
 from .lang import Schedule, Space
 from .text import Expr, Value
 
@@ -85,7 +87,8 @@ class Array:
     def part(self, title: str, first: Value) -> Array:
         """What lies from element `first` on."""
         self.recorder.say(Line(title, self, None, 0, first))
-        return replace(self, name=title, line=(self, None, first))
+        whole, row, before = self.line or (self, None, 0)
+        return replace(self, name=title, line=(whole, row, t.fold(before + first, {})))
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +242,8 @@ def _memory(argument: Any, schedule: Schedule | None) -> tuple[str, str, int]:
     if isinstance(argument, t.Cluster):
         return buffer.dtype, "cluster", buffer.stage_elements
     if buffer.space is Space.REGISTER:
-        return buffer.dtype, "register", buffer.per_thread or buffer.stage_elements
+        share = 1 if buffer.private or buffer.role is None else schedule.role(buffer.role).warps * WARP
+        return buffer.dtype, "register", buffer.per_thread or buffer.stage_elements // share
     return buffer.dtype, "shared", buffer.stage_elements
 
 
@@ -265,6 +269,11 @@ def _as(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
 
 def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
     return pick(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What numbers are worked out in."""
+    return torch.float32 if dtype.is_floating_point else torch.int64
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -327,7 +336,7 @@ class Threads:
         elif value.numel() == WARP and value.dim():
             value = value.reshape(-1).repeat(self.count // WARP)
         value = value.reshape(-1) if value.dim() else value.expand(self.count)
-        return value if value.dtype in (torch.bool, torch.float32) else value.long()
+        return value if value.dtype in (torch.bool, torch.float32) else value.to(_wide(value.dtype))
 
     def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
         """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
@@ -368,9 +377,8 @@ class Threads:
         if array.space == "register":
             return whole[:, self._number(array, index)].clone()
         place = self._place(array, index)
-        return place.memory[place.of(self.active)].to(
-            torch.float32 if array.dtype == "float32" else torch.int64
-        )
+        found = place.memory[place.of(self.active)]
+        return found.to(_wide(found.dtype))
 
     def _number(self, array: Array, index: Any) -> int:
         if isinstance(index, torch.Tensor):
@@ -432,13 +440,14 @@ class Threads:
                 self._put(Put(*pair))
         elif isinstance(s, Line):
             whole, first = self.scope[s.array.name], self.value(s.first)
+            if s.row is not None:
+                pitch = whole.shape[1] if whole.dim() == 2 else self.value(s.pitch)
+                first = first + self.value(s.row) * pitch
             self.scope[s.name] = whole
-            self.scope[_begin(s.name)] = (
-                first if s.row is None else first + self.value(s.row) * whole.shape[1]
-            )
+            self.scope[_begin(s.name)] = first + self.scope.get(_begin(s.array.name), 0)
         elif isinstance(s, Local):
-            shape = (self.count, s.array.size)
-            self.scope[s.array.name] = torch.full(shape, 0x7F7F7F7F, dtype=torch.int64)
+            words = torch.full((self.count, s.array.size), 0x7F7F7F7F)
+            self.scope[s.array.name] = words * math.nan if s.array.dtype == "float32" else words
         elif isinstance(s, Do):
             self.value(s.value)
         elif isinstance(s, t.Call):
@@ -502,13 +511,40 @@ def run(
     lane = torch.arange(count) % WARP
     of_thread = {k: threads.spread(v) if isinstance(v, torch.Tensor) else v for k, v in scope.items()}
     of_thread |= {"worker": torch.arange(count), "lane": lane}
+    tiles = []
     for formal, argument in zip(text.parameters, arguments, strict=True):
-        if formal is not None and not formal.fresh:
-            kept = memory(argument) if formal.kind == "memory" else t.evaluate(argument, of_thread)
-            threads.scope[formal.name] = kept
+        if formal is None or formal.fresh:
+            continue
+        if formal.kind != "memory":
+            threads.scope[formal.name] = t.evaluate(argument, of_thread)
+            continue
+        tile = threads.scope[formal.name] = memory(argument)
+        _, space, each = _memory(argument, schedule)
+        places = held(tuple(tile.shape), each, count) if space == "register" else None
+        if places is not None:
+            threads.scope[formal.name] = tile.view(-1)[places]
+            tiles.append((formal.name, tile.view(-1), places))
     threads.run(text.statements)
+    for title, tile, places in tiles:
+        _join(leaf.name, title, tile, places, threads.scope[title])
     values = {arguments[i].args[0]: threads.scope.get(leaf.parameters[i][0], 0) for i in leaf.results}
     return {key: alike(value) for key, value in values.items()}
+
+
+def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, registers: torch.Tensor) -> None:
+    """Put the threads' registers together as the tile whose elements they hold.
+
+    Raises:
+        ScheduleError: threads that hold the same element have different values of it.
+    """
+    tile[places] = registers
+    if not torch.allclose(tile[places], registers, rtol=0, atol=0, equal_nan=True):
+        raise ScheduleError(
+            f"registers {title} of leaf {leaf}",
+            expected="one value of each element, in all threads that hold it",
+            got="several",
+            fix="combine them across lanes, or declare registers of each thread by itself",
+        )
 
 
 def alike(value: Any) -> Any:

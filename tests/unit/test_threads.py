@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels.device.torch.warps import ballot, fetch_add, popc, scan, shuffle
+from dsl_kernels.device.torch.warps import ballot, exp2, fetch_add, popc, scan, shuffle
 from dsl_kernels.errors import DeclarationError, ScheduleError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile import threads
 from dsl_kernels.tile.lang import Buffer, Role, Schedule, Space
+from dsl_kernels.tile.text import select
 from dsl_kernels.tile.threads import by_text
 
 COUNT = 64
@@ -102,3 +103,36 @@ def test_registers_have_no_address() -> None:
 def test_the_text_is_the_only_meaning() -> None:
     with pytest.raises(DeclarationError, match="tile.threads.run"):
         outside.torch(None, 1, 2)
+
+
+TILE = Schedule(
+    roles=(Role("work", 4, doc="a warpgroup"),),
+    buffers=(
+        Buffer("acc", Space.REGISTER, (64, 16), "float32", role="work"),
+        Buffer("rows", Space.REGISTER, (64,), "float32", role="work", per_thread=2),
+    ),
+    pipelines=(),
+    mmas=(),
+    grid=("1",),
+    axes=("cta",),
+)
+
+
+@by_text
+def scale_rows(m, acc, rows, thread, wrong):
+    for r in range(2):
+        for j in m.loop("j", acc.size // 4, unrolled=True):
+            for e in range(2):
+                acc[j * 4 + (2 * r + e)] = acc[j * 4 + (2 * r + e)] * rows[r]
+        rows[r] = select((thread % 4).equals(wrong), 0.5, exp2(rows[r]))
+
+
+def test_registers_are_the_share_of_a_tile_that_a_product_leaves_a_thread() -> None:
+    acc, rows = torch.randn(64, 16), torch.randn(64)
+    expected = acc * rows[:, None], torch.exp2(rows)
+    held = {"acc": acc, "rows": rows}
+    arguments = (t.View("acc", None, None), t.View("rows", None, None), THREAD)
+    threads.run(scale_rows, (*arguments, 4), TILE, 128, {}, lambda view: held[view.buffer])
+    assert torch.equal(acc, expected[0]) and torch.equal(rows, expected[1])
+    with pytest.raises(ScheduleError, match="registers rows of leaf scale_rows.*several"):
+        threads.run(scale_rows, (*arguments, 3), TILE, 128, {}, lambda view: held[view.buffer])

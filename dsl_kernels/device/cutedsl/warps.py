@@ -15,6 +15,18 @@ def group(place, size, number):
     return cute.make_tensor(aligned, cute.make_layout((size, MANY)))[None, number]
 
 
+def exp2(x):
+    return cute.math.exp2(x, fastmath=True)
+
+
+def log2(x):
+    return cute.math.log2(x, fastmath=True)
+
+
+def rcp_approx(x):
+    return cute.arch.rcp_approx(x)
+
+
 def popc(word):
     return cute.arch.popc(word)
 

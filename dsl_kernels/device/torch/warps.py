@@ -22,6 +22,15 @@ def _length(word: Any) -> torch.Tensor:
     return torch.frexp(torch.as_tensor(unsigned(word)).double())[1].long()
 
 
+exp2 = Function("exp2", "float32", lambda x: torch.exp2(torch.as_tensor(x)))
+"""2 ** x, approximately."""
+
+log2 = Function("log2", "float32", lambda x: torch.log2(torch.as_tensor(x)))
+"""The logarithm of x, approximately; -inf of 0."""
+
+rcp_approx = Function("rcp_approx", "float32", lambda x: 1.0 / torch.as_tensor(x))
+"""1 / x, approximately."""
+
 popc = Function("popc", "int32", lambda word: _bits(word).sum(dim=-1))
 """Bits that are set."""
 
