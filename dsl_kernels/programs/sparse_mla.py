@@ -20,6 +20,7 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
+from ..device.text import sparse_mla as said
 from ..device.torch import fragment
 from ..device.torch import sparse_mla as leaf
 from ..device.torch import sparse_mla_sm100 as leaf_sm100
@@ -293,7 +294,16 @@ def _wide(k: SimpleNamespace) -> Schedule:
             Buffer(f"peak_s_{side}", shared, (hb,), "float32", doc="the maxima that P is below"),
             held("scores", tokens),
             held("acc", half),
-            rows("sums", "of its own tokens"),
+            Buffer(
+                f"sums_{side}",
+                registers,
+                (128, 2),
+                "float32",
+                role=side,
+                per_thread=2,
+                private=True,
+                doc="of its own tokens",
+            ),
             rows("peak"),
             rows("factor", "what earlier weights shrink by"),
             rows("sinks"),
@@ -398,7 +408,16 @@ def _paired(k: SimpleNamespace) -> Schedule:
             held("scores", k.tile),
             held("weights", k.tile, "bfloat16"),
             held("acc", half),
-            rows("sums", "of its own tokens"),
+            Buffer(
+                f"sums_{side}",
+                registers,
+                (128, 2),
+                "float32",
+                role=side,
+                per_thread=2,
+                private=True,
+                doc="of its own tokens",
+            ),
             rows("peak"),
             rows("factor", "what earlier weights shrink by"),
             rows("sinks"),
@@ -1046,7 +1065,7 @@ def _attend_half(m: Recorder, side: int) -> None:
     def join(tile: Value) -> tuple[Slot, Slot]:
         """Add the other's half of a tile."""
         kv, p = m.wait(f"kv_{other}", tile), m.wait(f"p_{other}", tile)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
         return p, kv
 
@@ -1063,11 +1082,11 @@ def _attend_half(m: Recorder, side: int) -> None:
         joined = () if first else join(it - 1 if side == 0 else it)
         m.await_products(0 if first else 1)
         valid = name(("in_low", "in_high")[side])
-        leaf.mask_columns(m, scores, valid, valid)
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        said.mask_columns(m, scores, valid, valid)
+        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         p = m.acquire(f"p_{own}", it)
         weights = getattr(p, f"p_s_{own}")
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         leaf.store_rows(m, weights, scores)
         m.commit(p)
         let_go(*joined)
@@ -1079,7 +1098,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         m.set(it, it + 1)
 
     for walk in _segments(m):
-        leaf.load_row_sinks(m, sinks, walk.head0)
+        said.load_row_sinks(m, sinks, walk.head0)
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
@@ -1095,9 +1114,9 @@ def _attend_half(m: Recorder, side: int) -> None:
         if side == 0:
             with m.when(it > begin):
                 let_go(*join(it - 1))
-        leaf.share_sums(m, sums, red, side)
+        said.share_sums(m, sums, red, side)
         m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side)
+        said.total_rows(m, sums, peak, factor, red, side)
         _end_of_segment(m, walk, q.q_s.columns(side * c.half, c.half), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
@@ -1124,7 +1143,7 @@ def _attend_pair(m: Recorder, side: int) -> None:
     def join() -> tuple[Slot, Slot]:
         """Add the other's tile."""
         p, far = m.wait(f"p_{other}", it), m.wait(f"far_{other}", it)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
         m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
         return p, far
@@ -1150,11 +1169,11 @@ def _attend_pair(m: Recorder, side: int) -> None:
         m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
         joined = join() if side else ()
         m.await_products(side)
-        leaf.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        said.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
+        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         leaf.pack_rows(m, weights, scores)
         p = m.acquire(f"p_{own}", it)
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         m.comment("All of the tile's rope dims are read.")
         m.meet(own)
         fragment.stage_rows(m, rope, 0, c.head_block, weights, m.thread)
@@ -1169,7 +1188,7 @@ def _attend_pair(m: Recorder, side: int) -> None:
         m.set(it, it + 1)
 
     for walk in _segments(m):
-        leaf.load_row_sinks(m, sinks, walk.head0)
+        said.load_row_sinks(m, sinks, walk.head0)
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
@@ -1179,9 +1198,9 @@ def _attend_pair(m: Recorder, side: int) -> None:
         for _ in m.repeat(live):
             attend(walk, q)
         m.release(q)
-        leaf.share_sums(m, sums, red, side)
+        said.share_sums(m, sums, red, side)
         m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side)
+        said.total_rows(m, sums, peak, factor, red, side)
         _end_of_segment(m, walk, m.buffer(f"out_s_{own}"), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
@@ -1196,11 +1215,11 @@ def _end_of_segment(m: Recorder, walk: _Walk, scratch: View, side: int) -> None:
     parts = m.let("parts", (walk.row * span + _units(m) - 1) // share - from_cta + 1)
     with m.when(parts > 1):
         part = m.block(0) // blocks - from_cta
-        leaf.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
+        said.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
         m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + m.block(0) % blocks, parts, "attend")
     with m.when(last):
         with m.when(parts > 1):
-            leaf.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
+            said.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
         leaf.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
 
