@@ -163,9 +163,7 @@ class Printer:
     def _beside(self, value: t.Value, other: t.Value, outer: float = 0) -> str:
         """An operand; a number takes the dtype of the expression beside it."""
         dtype = other.dtype if isinstance(other, t.Expr) else "int32"
-        if self._in_leaf and dtype in ("uint32", "int64", "float32") and not isinstance(value, t.Expr):
-            if dtype == "float32":
-                return self._phrase("constant", dtype=dtype, number=0, value=self.value(float(value)))
+        if self._in_leaf and dtype in ("uint32", "int64") and not isinstance(value, t.Expr):
             return self._phrase("constant", dtype=dtype, number=int(value), value=self.spelled(value))
         return self.value(value, outer)
 
@@ -179,13 +177,12 @@ class Printer:
         if value.op == "select":
             condition, a, b = value.args
             return self._phrase(
-                "select", condition=self.value(condition), a=self._beside(a, value), b=self._beside(b, value)
+                "select", condition=self.value(condition), a=self._beside(a, b), b=self._beside(b, a)
             )
         if value.op == "apply":
             function, *arguments = value.args
-            return (
-                f"{self._leaf_module(function.name)}.{function.name}({', '.join(map(self.value, arguments))})"
-            )
+            listed = ", ".join(map(self._argument, arguments))
+            return f"{self._leaf_module(function.name)}.{function.name}({listed})"
         array, *at = value.args
         place = value.dtype == threads.ADDRESS
         return self._phrase("place" if place else "element", **self._place_in(array, at, 5 if place else 0))
@@ -291,7 +288,7 @@ class Printer:
     def _loop(self, s: t.Loop) -> Iterator[str]:
         yield from self._spell(
             "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
-            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf,
+            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf, at_once=s.at_once,
         )  # fmt: skip
         yield from self._repeated(s.body)
 

@@ -20,7 +20,8 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
-from ..device.text import sparse_mla_sm100 as text_sm100
+from ..device.text import sparse_mla as said
+from ..device.text import sparse_mla_sm100 as said_sm100
 from ..device.torch import fragment
 from ..device.torch import sparse_mla as leaf
 from ..device.torch import sparse_mla_sm100 as leaf_sm100
@@ -294,7 +295,16 @@ def _wide(k: SimpleNamespace) -> Schedule:
             Buffer(f"peak_s_{side}", shared, (hb,), "float32", doc="the maxima that P is below"),
             held("scores", tokens),
             held("acc", half),
-            rows("sums", "of its own tokens"),
+            Buffer(
+                f"sums_{side}",
+                registers,
+                (128, 2),
+                "float32",
+                role=side,
+                per_thread=2,
+                private=True,
+                doc="of its own tokens",
+            ),
             rows("peak"),
             rows("factor", "what earlier weights shrink by"),
             rows("sinks"),
@@ -399,7 +409,16 @@ def _paired(k: SimpleNamespace) -> Schedule:
             held("scores", k.tile),
             held("weights", k.tile, "bfloat16"),
             held("acc", half),
-            rows("sums", "of its own tokens"),
+            Buffer(
+                f"sums_{side}",
+                registers,
+                (128, 2),
+                "float32",
+                role=side,
+                per_thread=2,
+                private=True,
+                doc="of its own tokens",
+            ),
             rows("peak"),
             rows("factor", "what earlier weights shrink by"),
             rows("sinks"),
@@ -1052,7 +1071,7 @@ def _attend_half(m: Recorder, side: int) -> None:
     def join(tile: Value) -> tuple[Slot, Slot]:
         """Add the other's half of a tile."""
         kv, p = m.wait(f"kv_{other}", tile), m.wait(f"p_{other}", tile)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
         return p, kv
 
@@ -1069,11 +1088,11 @@ def _attend_half(m: Recorder, side: int) -> None:
         joined = () if first else join(it - 1 if side == 0 else it)
         m.await_products(0 if first else 1)
         valid = name(("in_low", "in_high")[side])
-        leaf.mask_columns(m, scores, valid, valid)
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        said.mask_columns(m, scores, valid, valid)
+        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         p = m.acquire(f"p_{own}", it)
         weights = getattr(p, f"p_s_{own}")
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         leaf.store_rows(m, weights, scores)
         m.commit(p)
         let_go(*joined)
@@ -1085,7 +1104,7 @@ def _attend_half(m: Recorder, side: int) -> None:
         m.set(it, it + 1)
 
     for walk in _segments(m):
-        leaf.load_row_sinks(m, sinks, walk.head0)
+        said.load_row_sinks(m, sinks, walk.head0)
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
@@ -1101,9 +1120,9 @@ def _attend_half(m: Recorder, side: int) -> None:
         if side == 0:
             with m.when(it > begin):
                 let_go(*join(it - 1))
-        leaf.share_sums(m, sums, red, side)
+        said.share_sums(m, sums, red, side)
         m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side)
+        said.total_rows(m, sums, peak, factor, red, side)
         _end_of_segment(m, walk, q.q_s.columns(side * c.half, c.half), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
@@ -1130,7 +1149,7 @@ def _attend_pair(m: Recorder, side: int) -> None:
     def join() -> tuple[Slot, Slot]:
         """Add the other's tile."""
         p, far = m.wait(f"p_{other}", it), m.wait(f"far_{other}", it)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
         m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
         return p, far
@@ -1156,11 +1175,11 @@ def _attend_pair(m: Recorder, side: int) -> None:
         m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
         joined = join() if side else ()
         m.await_products(side)
-        leaf.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        said.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
+        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         leaf.pack_rows(m, weights, scores)
         p = m.acquire(f"p_{own}", it)
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         m.comment("All of the tile's rope dims are read.")
         m.meet(own)
         fragment.stage_rows(m, rope, 0, c.head_block, weights, m.thread)
@@ -1175,7 +1194,7 @@ def _attend_pair(m: Recorder, side: int) -> None:
         m.set(it, it + 1)
 
     for walk in _segments(m):
-        leaf.load_row_sinks(m, sinks, walk.head0)
+        said.load_row_sinks(m, sinks, walk.head0)
         m.fill(acc, 0.0)
         m.fill(sums, 0.0)
         m.fill(peak, -math.inf)
@@ -1185,9 +1204,9 @@ def _attend_pair(m: Recorder, side: int) -> None:
         for _ in m.repeat(live):
             attend(walk, q)
         m.release(q)
-        leaf.share_sums(m, sums, red, side)
+        said.share_sums(m, sums, red, side)
         m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side)
+        said.total_rows(m, sums, peak, factor, red, side)
         _end_of_segment(m, walk, m.buffer(f"out_s_{own}"), side)
         m.comment("What the sides have left for one another is read.")
         m.meet("attend")
@@ -1202,11 +1221,11 @@ def _end_of_segment(m: Recorder, walk: _Walk, scratch: View, side: int) -> None:
     parts = m.let("parts", (walk.row * span + _units(m) - 1) // share - from_cta + 1)
     with m.when(parts > 1):
         part = m.block(0) // blocks - from_cta
-        leaf.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
+        said.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
         m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + m.block(0) % blocks, parts, "attend")
     with m.when(last):
         with m.when(parts > 1):
-            leaf.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
+            said.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
         leaf.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
 
@@ -1216,7 +1235,7 @@ def _gather_units(m: Recorder) -> None:
     it, rows = name("it"), m.buffer("rows")
     for _ in _live_tiles(m):
         with m.when(name("live", "bool")):
-            text_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
+            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in m.loop("c", UNITS):
                 kv = m.acquire("kv", it * UNITS + c)
                 leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows)
@@ -1261,7 +1280,7 @@ def _gather_tokens(m: Recorder) -> None:
     )
     for turn in _live_tiles(m, more=1):
         with m.when(name("live", "bool") | turn.equals(name("turns"))):
-            text_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
+            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in range(UNITS):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
@@ -1334,20 +1353,20 @@ def _softmax(m: Recorder) -> None:
             s = m.wait("s", it)
             leaf_sm100.read_scores(m, scores, s.view())
             m.release(s)
-            text_sm100.mask_tokens(m, name("in_low"), name("in_high"))
-            text_sm100.leave_maxima(m, red)
+            said_sm100.mask_tokens(m, name("in_low"), name("in_high"))
+            said_sm100.leave_maxima(m, red)
             m.meet("softmax")
-            text_sm100.take_maxima(m, grown, red, RESCALE_LOG2)
+            said_sm100.take_maxima(m, grown, red, RESCALE_LOG2)
             with m.when(grown):
-                text_sm100.raise_reference(m)
+                said_sm100.raise_reference(m)
                 m.meet("softmax")
                 with m.when(it > 0):
                     o = m.wait("o", it - 1)
-                    text_sm100.rescale_output(m, o.o_t, c.n)
+                    said_sm100.rescale_output(m, o.o_t, c.n)
                     m.release(o)
             p = m.acquire("p", it)
-            text_sm100.weigh_tokens(m)
-            text_sm100.store_tokens(m, p.p_s)
+            said_sm100.weigh_tokens(m)
+            said_sm100.store_tokens(m, p.p_s)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
@@ -1356,15 +1375,15 @@ def _softmax(m: Recorder) -> None:
             m.commit(p)
             m.set(it, it + 1)
     red = m.buffer("red_s", it)
-    text_sm100.leave_sums(m, red)
+    said_sm100.leave_sums(m, red)
     m.meet("softmax")
     alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
-    text_sm100.finish_columns(m, red, *place, alone, split=walk.split)
+    said_sm100.finish_columns(m, red, *place, alone, split=walk.split)
     m.meet("softmax")
     o = m.slot("o", it - 1)
     with m.when(it > 0):
         m.wait("o", it - 1)
-    text_sm100.write_output(m, o.o_t, *place, alone, it > 0, split=walk.split)
+    said_sm100.write_output(m, o.o_t, *place, alone, it > 0, split=walk.split)
     last = m.var("last", k.cluster > 1, "bool")
     if k.cluster > 1:
         m.comment(
@@ -1379,7 +1398,7 @@ def _softmax(m: Recorder) -> None:
     with m.when(last):
         columns = LATENT_DIM // k.cluster
         threads = m.schedule.role("softmax").threads
-        text_sm100.merge_columns(m, *place, rank * columns, columns, threads=threads)
+        said_sm100.merge_columns(m, *place, rank * columns, columns, threads=threads)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

@@ -17,6 +17,7 @@ import torch
 
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
+from .fragments import held
 from .lang import Schedule, Space
 from .text import Expr, Value
 
@@ -105,7 +106,8 @@ class Array:
     def part(self, title: str, first: Value) -> Array:
         """What lies from element `first` on."""
         self.recorder.say(Line(title, self, (), (), first))
-        return replace(self, name=title, line=(self, (), first))
+        whole, rows, before = self.line or (self, (), 0)
+        return replace(self, name=title, line=(whole, rows, t.fold(before + first, {})))
 
 
 Index = Value | tuple[Value, ...]
@@ -265,7 +267,9 @@ def _memory(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorde
         )  # fmt: skip
     buffer = schedule.buffer(argument.buffer)
     if buffer.space is Space.REGISTER:
-        return Array(title, buffer.dtype, buffer.space.value, buffer.per_thread or buffer.stage_elements, m)
+        share = 1 if buffer.private or buffer.role is None else schedule.role(buffer.role).warps * WARP
+        each = buffer.per_thread or buffer.stage_elements // share
+        return Array(title, buffer.dtype, buffer.space.value, each, m)
     cluster = isinstance(argument, t.Cluster)
     return Array(
         title, buffer.dtype, "cluster" if cluster else buffer.space.value, buffer.stage_elements, m, shape=buffer.shape,
@@ -300,6 +304,11 @@ def _as(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
 
 def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
     return pick(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What numbers are worked out in."""
+    return torch.float32 if dtype.is_floating_point else torch.int64
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -362,7 +371,7 @@ class Threads:
         elif value.numel() == WARP and value.dim():
             value = value.reshape(-1).repeat(self.count // WARP)
         value = value.reshape(-1) if value.dim() else value.expand(self.count)
-        return value if value.dtype in (torch.bool, torch.float32) else value.long()
+        return value if value.dtype in (torch.bool, torch.float32) else value.to(_wide(value.dtype))
 
     def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
         """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
@@ -399,11 +408,12 @@ class Threads:
         return fit(result) if fit and getattr(result, "dtype", None) is not torch.bool else result
 
     def _element(self, array: Array, index: Iterable[Value]) -> Any:
-        kept = torch.float32 if array.dtype in FLOATS else torch.int64
         if array.space == Space.REGISTER.value:
-            return self.scope[array.name][:, self._number(array, index)].to(kept, copy=True)
+            registers = self.scope[array.name]
+            return registers[:, self._number(array, index)].to(_wide(registers.dtype), copy=True)
         place = self._place(array, index)
-        return place.memory[place.of(self.active)].to(kept)
+        found = place.memory[place.of(self.active)]
+        return found.to(_wide(found.dtype))
 
     def _number(self, array: Array, at: Iterable[Value]) -> int:
         index = self.value(array.first) + sum(map(self.value, at))
@@ -468,17 +478,16 @@ class Threads:
                     Put(s.array, at, s.registers[i]) if s.store else Put(s.registers, (i,), s.array[at])
                 )
         elif isinstance(s, Line):
-            whole, begin = self.scope[s.array.name], 0
-            for extent, row in zip((1, *whole.shape[1:]), map(self.value, s.rows), strict=False):
-                begin = begin * extent + row
+            whole, begin = self.scope[s.array.name], self.scope.get(_begin(s.array.name), 0)
+            rows, pitches = map(self.value, s.rows), map(self.value, s.pitches)
+            of_row, known = 0, s.rows and whole.dim() == len(s.rows) + 1
+            for row, pitch in zip(rows, whole.shape[1:] if known else pitches, strict=True):
+                of_row = (of_row + row) * pitch
             self.scope[s.name] = whole
-            pitch = whole.shape[-1] if s.rows else 0
-            self.scope[_begin(s.name)] = begin * pitch + self.value(s.first)
+            self.scope[_begin(s.name)] = begin + of_row + self.value(s.first)
         elif isinstance(s, Local):
-            shape, floats = (self.count, s.array.size), s.array.dtype in FLOATS
-            self.scope[s.array.name] = torch.full(
-                shape, math.nan if floats else 0x7F7F7F7F, dtype=torch.float32 if floats else torch.int64
-            )
+            words = torch.full((self.count, s.array.size), 0x7F7F7F7F)
+            self.scope[s.array.name] = words * math.nan if s.array.dtype in FLOATS else words
         elif isinstance(s, Do):
             self.value(s.value)
         elif isinstance(s, t.Call):
@@ -552,13 +561,41 @@ def run(
     lane = torch.arange(count) % WARP
     of_thread = {k: threads.spread(v) if isinstance(v, torch.Tensor) else v for k, v in scope.items()}
     of_thread |= {"worker": torch.arange(count), "lane": lane}
+    tiles = []
     for formal, argument in zip(text.parameters, arguments, strict=True):
-        if formal is not None and not formal.fresh:
-            kept = memory(argument) if formal.kind == "memory" else t.evaluate(argument, of_thread)
-            threads.scope[formal.name] = kept
+        if formal is None or formal.fresh:
+            continue
+        if formal.kind != "memory":
+            threads.scope[formal.name] = t.evaluate(argument, of_thread)
+            continue
+        tile = threads.scope[formal.name] = memory(argument)
+        array = _memory(formal.name, argument, schedule, LeafRecorder())
+        registers = array.space == Space.REGISTER.value
+        places = held(tuple(tile.shape), array.size, count) if registers else None
+        if places is not None:
+            threads.scope[formal.name] = tile.view(-1)[places]
+            tiles.append((formal.name, tile.view(-1), places))
     threads.run(text.statements)
+    for title, tile, places in tiles:
+        _join(leaf.name, title, tile, places, threads.scope[title])
     values = {arguments[i].args[0]: threads.scope.get(leaf.parameters[i][0], 0) for i in leaf.results}
     return {key: alike(value) for key, value in values.items()}
+
+
+def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, registers: torch.Tensor) -> None:
+    """Put the threads' registers together as the tile whose elements they hold.
+
+    Raises:
+        ScheduleError: threads that hold the same element have different values of it.
+    """
+    tile[places] = registers
+    if not torch.allclose(tile[places], registers, rtol=0, atol=0, equal_nan=True):
+        raise ScheduleError(
+            f"registers {title} of leaf {leaf}",
+            expected="one value of each element, in all threads that hold it",
+            got="several",
+            fix="combine them across lanes, or declare registers of each thread by itself",
+        )
 
 
 def alike(value: Any) -> Any:

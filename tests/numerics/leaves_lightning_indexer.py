@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, accumulators, alike, case, straight, warps_and_lanes
+from leaf_probes import Probe, alike, case, straight
 
 from dsl_kernels.device.text import lightning_indexer as walk
 from dsl_kernels.device.torch import lightning_indexer as indexer
+from dsl_kernels.tile.fragments import accumulators, warps_and_lanes
 from dsl_kernels.tile.lang import Mma
 
 

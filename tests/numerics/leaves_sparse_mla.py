@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from leaf_probes import Probe, accumulators, by_warp, case, own_columns, straight, warps_and_lanes
+from leaf_probes import Probe, case, straight
 
+from dsl_kernels.device.text import sparse_mla as said
 from dsl_kernels.device.torch import sparse_mla as mla
+from dsl_kernels.tile.fragments import accumulators, by_warp, own_columns, own_rows
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
-from dsl_kernels.tile.threads import signed
 
 HEADS = 16
 INF = float("inf")
@@ -31,8 +32,7 @@ def _low_high(p: Probe, ids: torch.Tensor) -> tuple[Any, Any]:
 
 
 def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
-    low, high = (signed(int((half.long() << torch.arange(32)).sum())) for half in (inside[:32], inside[32:]))
-    return p.var("in_low", low), p.var("in_high", high)
+    return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
 
 
 @case(mla.read_ids, turn=(2, 3))
@@ -55,8 +55,8 @@ def read_ids(p: Probe, turn: int) -> None:
 def vote(p: Probe, live: bool) -> None:
     ids = _ids(p, 40) if live else torch.full((64,), -1)
     p.call(
-        p.var("in_low", None, out=True),
-        p.var("in_high", None, out=True),
+        p.var("in_low", None, out=True, each="bits"),
+        p.var("in_high", None, out=True, each="bits"),
         p.var("live", None, dtype="bool", out=True),
         *_low_high(p, ids),
         p.dim("n", 40),
@@ -466,18 +466,16 @@ def merge_splits(p: Probe, splits: int, count: int) -> None:
 # 64 heads on M, a warpgroup a side
 
 
-def _heads_of_thread() -> torch.Tensor:
-    """The two heads of a thread."""
-    warp, lane = warps_and_lanes()
-    return 16 * warp + lane // 4 + 8 * torch.arange(2)
-
-
 def _wide(p: Probe, title: str, value: torch.Tensor | None, columns: int, **kind: Any) -> Any:
     return p.registers(title, (64, columns), value, places=accumulators(64, columns), **kind)
 
 
 def _of_heads(p: Probe, title: str, value: torch.Tensor | None, **kind: Any) -> Any:
-    return p.registers(title, (64,), value, places=_heads_of_thread(), **kind)
+    return p.registers(title, (64,), value, places=own_rows(), **kind)
+
+
+def _of_thread(p: Probe, title: str, value: torch.Tensor, **kind: Any) -> Any:
+    return p.registers(title, (128, 2), value, places=straight(128, 2), private=True, **kind)
 
 
 @case(mla.copy_query_rows, columns=(64, 512))
@@ -494,11 +492,11 @@ def copy_query_rows(p: Probe, columns: int) -> None:
     )
 
 
-@case(mla.mask_columns, some=(True, False), columns=(32, 64))
+@case(said.mask_columns, some=(True, False), columns=(32, 64))
 def mask_columns(p: Probe, some: bool, columns: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     valid = p.integers(0, 2, 64).bool() if some else torch.ones(64, dtype=torch.bool)
-    low, high = _bits(p, valid)
+    low, high = p.var("in_low", valid[:32], each="bits"), p.var("in_high", valid[32:], each="bits")
     scores = _wide(p, "scores", p.normal(64, columns), columns)
     p.call(scores, low, high if columns == 64 else low, p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
 
@@ -510,7 +508,7 @@ def pack_rows(p: Probe) -> None:
     p.call(weights, _wide(p, "scores", p.normal(64, 64), 64, out=False))
 
 
-@case(mla.softmax_rows, tops=("high", "low", "none"))
+@case(said.softmax_rows, tops=("high", "low", "none"))
 def softmax_rows(p: Probe, tops: str) -> None:
     """No maximum rises; those of two warps rise; nothing before and rows without a valid token."""
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
@@ -522,7 +520,7 @@ def softmax_rows(p: Probe, tops: str) -> None:
         scores[::2] = -INF
     p.call(
         _wide(p, "scores", scores, 32),
-        _of_heads(p, "sums", p.uniform(128, 2), partial="sum"),
+        _of_thread(p, "sums", p.uniform(128, 2)),
         _of_heads(p, "peak", peak),
         _of_heads(p, "factor", None),
         8,
@@ -530,13 +528,13 @@ def softmax_rows(p: Probe, tops: str) -> None:
     )
 
 
-@case(mla.share_peak)
+@case(said.share_peak)
 def share_peak(p: Probe) -> None:
     p.threads = 128
     p.call(p.shared("peak_s", (64,), out=True), _of_heads(p, "peak", p.normal(64), out=False), p.thread)
 
 
-@case(mla.follow_peak, risen=(True, False))
+@case(said.follow_peak, risen=(True, False))
 def follow_peak(p: Probe, risen: bool) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     peak = p.normal(64)
@@ -545,7 +543,7 @@ def follow_peak(p: Probe, risen: bool) -> None:
     other[::6] = 1.5 if risen else -INF
     p.call(
         _of_heads(p, "peak", peak),
-        _of_heads(p, "sums", p.uniform(128, 2), partial="sum"),
+        _of_thread(p, "sums", p.uniform(128, 2)),
         _wide(p, "acc", p.normal(64, 256), 256),
         p.shared("peak_s", (64,), other),
         p.thread,
@@ -559,14 +557,14 @@ def store_rows(p: Probe) -> None:
     p.call(target, _wide(p, "weights", p.normal(64, 32), 32, out=False), p.thread)
 
 
-@case(mla.share_sums, side=(0, 1))
+@case(said.share_sums, side=(0, 1))
 def share_sums(p: Probe, side: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
-    sums = _of_heads(p, "sums", p.uniform(128, 2), partial="sum", out=False)
+    sums = _of_thread(p, "sums", p.uniform(128, 2))
     p.call(sums, p.shared("red", (2, 64), p.normal(2, 64), out=True), side, p.thread)
 
 
-@case(mla.total_rows, side=(0, 1))
+@case(said.total_rows, side=(0, 1))
 def total_rows(p: Probe, side: int) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     sums = p.uniform(2, 64)
@@ -581,7 +579,7 @@ def total_rows(p: Probe, side: int) -> None:
     )
 
 
-@case(mla.leave_rows, side=(0, 1))
+@case(said.leave_rows, side=(0, 1))
 def leave_rows(p: Probe, side: int) -> None:
     p.threads = 128
     p.call(
@@ -599,7 +597,7 @@ def leave_rows(p: Probe, side: int) -> None:
     )
 
 
-@case(mla.merge_rows, side=(0, 1))
+@case(said.merge_rows, side=(0, 1))
 def merge_rows(p: Probe, side: int) -> None:
     p.threads, p.relative, p.absolute = 128, 1e-5, 2e-6
     p.call(
@@ -627,7 +625,7 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
         p.operand("lse", torch.full((2, 128), -77.0), out=True),
         _wide(p, "acc", p.normal(64, 256), 256, out=False),
         _of_heads(p, "factor", p.uniform(64), out=False),
-        _of_heads(p, "lses", lses, out=False),
+        _of_thread(p, "lses", lses[own_rows()], out=False),
         _of_heads(p, "sinks", p.normal(64), out=False),
         p.dim("row", 1),
         p.dim("head0", 64),
@@ -640,7 +638,7 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
     )
 
 
-@case(mla.load_row_sinks)
+@case(said.load_row_sinks)
 def load_row_sinks(p: Probe) -> None:
     p.threads = 128
     p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64), p.thread)

@@ -12,7 +12,7 @@ from dsl_kernels.device.text import sparse_mla_sm100 as text
 from dsl_kernels.device.torch import sparse_mla_sm100 as mla_sm100
 from dsl_kernels.tile.lang import Mma
 
-BF16 = 2**-8
+BF16 = 2.0**-7
 
 
 def _own(p: Probe, title: str, value: torch.Tensor | None, each: int = HEADS // 4, **kind: Any) -> Any:

@@ -14,7 +14,7 @@ from dsl_kernels.device.torch.warps import (
     fetch_add,
     log2,
     popc,
-    reciprocal,
+    rcp_approx,
     scan,
     shuffle,
 )
@@ -22,6 +22,7 @@ from dsl_kernels.errors import DeclarationError, ScheduleError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile import threads
 from dsl_kernels.tile.lang import Buffer, Role, Schedule, Space
+from dsl_kernels.tile.text import select
 from dsl_kernels.tile.threads import by_text
 
 COUNT = 64
@@ -122,7 +123,7 @@ def in_floats(m, words, table, thread):
     four, half = m.local("four", 4, "float32"), m.local("half", 2, "bfloat16")
     table.read(four, (thread, 0))
     half[0] = (exp2(four[1]) + exchange(four[0], 1)).to("bfloat16")
-    four[2] = half[0] * reciprocal(four[0])
+    four[2] = half[0] * rcp_approx(four[0])
     with m.when((thread & 1).equals(0)):
         four[3] = log2(four[0])
     table.write(four.group(2, 2), (thread, 2))
@@ -175,3 +176,36 @@ def test_a_text_calls_a_leaf_that_has_none_by_all_threads_at_once() -> None:
     assert table[:3, 0].tolist() == [2, 2, 1]
     with pytest.raises(DeclarationError, match="leaf doubled.*by all threads.*8 of 64"):
         run(calls, TABLE, THREAD, 8, table=table)
+
+
+TILE = Schedule(
+    roles=(Role("work", 4, doc="a warpgroup"),),
+    buffers=(
+        Buffer("acc", Space.REGISTER, (64, 16), "float32", role="work"),
+        Buffer("rows", Space.REGISTER, (64,), "float32", role="work", per_thread=2),
+    ),
+    pipelines=(),
+    mmas=(),
+    grid=("1",),
+    axes=("cta",),
+)
+
+
+@by_text
+def scale_rows(m, acc, rows, thread, wrong):
+    for r in range(2):
+        for j in m.loop("j", acc.size // 4, unrolled=True):
+            for e in range(2):
+                acc[j * 4 + (2 * r + e)] = acc[j * 4 + (2 * r + e)] * rows[r]
+        rows[r] = select((thread % 4).equals(wrong), 0.5, exp2(rows[r]))
+
+
+def test_registers_are_the_share_of_a_tile_that_a_product_leaves_a_thread() -> None:
+    acc, rows = torch.randn(64, 16), torch.randn(64)
+    expected = acc * rows[:, None], torch.exp2(rows)
+    held = {"acc": acc, "rows": rows}
+    arguments = (t.View("acc", None, None), t.View("rows", None, None), THREAD)
+    threads.run(scale_rows, (*arguments, 4), TILE, 128, {}, lambda view: held[view.buffer])
+    assert torch.equal(acc, expected[0]) and torch.equal(rows, expected[1])
+    with pytest.raises(ScheduleError, match="registers rows of leaf scale_rows.*several"):
+        threads.run(scale_rows, (*arguments, 3), TILE, 128, {}, lambda view: held[view.buffer])

@@ -46,8 +46,8 @@ def log2(x):
     return cute.math.log2(x, fastmath=True)
 
 
-def reciprocal(x):
-    return 1.0 / x
+def rcp_approx(x):
+    return cute.arch.rcp_approx(x)
 
 
 def exchange(value, bits):

@@ -20,7 +20,7 @@ from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
 from ...tile.threads import WARP, by_text
 from ..torch.sparse_mla import LOG2E, THREADS, TILE
 from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
-from ..torch.warps import any_lane, exchange, exp2, log2, reciprocal, shuffle
+from ..torch.warps import any_lane, exchange, exp2, log2, rcp_approx, shuffle
 
 BATCH = 8
 """Splits whose partials are on their way at once."""
@@ -133,7 +133,7 @@ def leave_sums(m, red, sums, thread):
 
 def _kept(lse2, sink):
     """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
-    return select(lse2 > -math.inf, reciprocal(1.0 + exp2(sink * LOG2E - lse2)), 0.0)
+    return select(lse2 > -math.inf, rcp_approx(1.0 + exp2(sink * LOG2E - lse2)), 0.0)
 
 
 @by_text
@@ -150,7 +150,7 @@ def finish_columns(
             red.read(four, (head, 0))
             total = m.let("total", (four[0] + four[1]) + (four[2] + four[3]))
             lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak[column], -math.inf))
-            inverse = m.let("inverse", select(total > 0.0, reciprocal(total), 0.0))
+            inverse = m.let("inverse", select(total > 0.0, rcp_approx(total), 0.0))
             with m.when(head < head_block):
                 with m.when(alone):
                     stat_s[head] = inverse * _kept(lse2, attn_sink[head0 + head])
@@ -258,7 +258,7 @@ def merge_columns(
                             merged[v] = merged[v] + share * parts[4 * i + v]
                 m.set(peak, risen)
         lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak, -math.inf))
-        scale = m.let("scale", select(total > 0.0, _kept(lse2, attn_sink[head]) * reciprocal(total), 0.0))
+        scale = m.let("scale", select(total > 0.0, _kept(lse2, attn_sink[head]) * rcp_approx(total), 0.0))
         for v in m.loop("v", 4, unrolled=True):
             rounded[v] = (merged[v] * scale).to("bfloat16")
         out.row("result", (row, head), (heads, LATENT_DIM)).write(rounded, quad)

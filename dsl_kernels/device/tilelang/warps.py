@@ -76,7 +76,7 @@ def log2(x):
     return T.log2(x)
 
 
-def reciprocal(x):
+def rcp_approx(x):
     return 1.0 / x
 
 

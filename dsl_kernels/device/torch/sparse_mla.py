@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
+from ...tile.lang import Size
 from ...tile.text import Sets, Writes, leaf
-from ...tile.threads import signed
+from ...tile.threads import Function, Threads, signed
 from .gqa_forward import rescale_rows as rescale_rows
 
 LOG2E = math.log2(math.e)
@@ -34,6 +35,11 @@ def by_thread(tile: torch.Tensor) -> torch.Tensor:
 def from_threads(values: torch.Tensor) -> torch.Tensor:
     """The inverse of `by_thread`."""
     return values.reshape(4, 8, 4, 2, 2).permute(0, 3, 1, 2, 4).reshape(TILE, 8)
+
+
+def of_rows(values: torch.Tensor) -> torch.Tensor:
+    """What each thread has of its two rows, alike in the four lanes that share them: [128, 2] to [64]."""
+    return values.view(4, 8, 4, 2)[:, :, 0].transpose(1, 2).reshape(-1)
 
 
 def quads_of(acc: torch.Tensor) -> torch.Tensor:
@@ -92,7 +98,7 @@ def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -
     return in_low, in_high, (in_low | in_high) != 0
 
 
-def _inside(low: int, high: int) -> torch.Tensor:
+def inside(low: int, high: int) -> torch.Tensor:
     """Which tokens of a tile have a valid id, of its two words of bits."""
     return torch.cat([torch.as_tensor(word) >> torch.arange(WARP) & 1 for word in (low, high)]).bool()
 
@@ -175,8 +181,7 @@ def add_scores(scores: Any, received: Any, slices: int, thread: Any) -> None:
 @leaf
 def mask_scores(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    inside = _inside(low, high)
-    scores.copy_(torch.where(inside[:, None], scores * (sm_scale * LOG2E), -math.inf))
+    scores.copy_(torch.where(inside(low, high)[:, None], scores * (sm_scale * LOG2E), -math.inf))
 
 
 @leaf
@@ -375,13 +380,6 @@ def renew_half(words: Any, ckv: Any, kpe: Any, kv_cache: Any, ids: Any, n: int, 
 
 
 @leaf
-def mask_columns(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
-    inside = _inside(low, high)[None, : scores.shape[1]]
-    scores.copy_(torch.where(inside, scores * (sm_scale * LOG2E), -math.inf))
-
-
-@leaf
 def pack_rows(weights: Any, scores: Any) -> None:
     """P in 16 bits, as the next product takes it."""
     weights.copy_(scores)
@@ -393,95 +391,32 @@ def store_rows(target: Any, weights: Any, thread: Any) -> None:
     target.copy_(weights)
 
 
-@leaf
-def softmax_rows(scores: Any, sums: Any, peak: Any, factor: Any, rise: int, thread: Any) -> None:
-    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`.
+HALF_ROWS, HEADS = Size(8, "HALF_ROWS"), Size(64, "HEADS_OF_SIDE")
+"""How far apart a thread's two heads are; heads of a side."""
 
-    On a device the sum is each thread's own, of its columns.
-    """
-    grown = (scores > peak[:, None] + rise).view(4, -1).any(dim=1).repeat_interleave(len(peak) // 4)
-    risen = torch.where(grown, torch.maximum(peak, scores.amax(dim=1)), peak)
-    factor.copy_(_raise(peak, sums, risen))
-    # No token of this half may be valid, nor one before it.
-    base = torch.where(peak == -math.inf, 0.0, peak)
-    scores.copy_(torch.exp2(scores - base[:, None]))
-    sums.add_(scores.sum(dim=1))
+row_most = Function("row_most", "float32", lambda registers, r: _of_row(registers, r).amax(dim=1))
+"""The greatest of a thread's registers of its row `r`, the first or the second."""
 
+row_sum = Function("row_sum", "float32", lambda registers, r: _of_row(registers, r).sum(dim=1))
+"""The sum of a thread's registers of its row `r`."""
 
-def _raise(peak: Any, sums: Any, risen: Any) -> torch.Tensor:
-    """The factor by which what was summed up shrinks."""
-    factor = torch.where(risen == peak, 1.0, torch.exp2(peak - risen))
-    sums.mul_(factor)
-    peak.copy_(risen)
-    return factor
+quad_most = Function(
+    "quad_most", "float32", lambda t, value: _quads(t, value).amax(dim=1).repeat_interleave(4), joint=True
+)
+"""The greatest value in the four lanes that share a row."""
+
+quad_sum = Function(
+    "quad_sum", "float32", lambda t, value: _quads(t, value).sum(dim=1).repeat_interleave(4), joint=True
+)
+"""The sum over the four lanes that share a row."""
 
 
-@leaf
-def share_peak(target: Any, peak: Any, thread: Any) -> None:
-    """Leave the maxima that P is below for the other side."""
-    target.copy_(peak)
+def _of_row(registers: torch.Tensor, r: int) -> torch.Tensor:
+    return registers.view(len(registers), -1, 2, 2)[:, :, r].flatten(1)
 
 
-@leaf
-def follow_peak(peak: Any, sums: Any, acc: Any, other: Any, thread: Any) -> None:
-    """Raise the maxima to those that the other side's P is below, which are no lower."""
-    acc.mul_(_raise(peak, sums, other)[:, None])
-
-
-@leaf
-def share_sums(sums: Any, red: Any, side: int, thread: Any) -> None:
-    """Complete this side's sums and leave them for the other."""
-    red[side] = sums
-
-
-@leaf
-def total_rows(sums: Any, peak: Any, factor: Any, red: Any, side: int, thread: Any) -> None:
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
-    total = sums + red[1 - side]
-    factor.copy_(torch.where(total > 0, 1 / total, 0.0))
-    sums.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
-
-
-def _rows_by_thread(acc: torch.Tensor) -> torch.Tensor:
-    """Half of O [64 heads, 256] as the threads of a warpgroup hold it: [32 pieces of 8 dims, 128, 4]."""
-    return torch.stack([by_thread(piece) for piece in acc.split(8, dim=1)])
-
-
-def _rows_from_threads(values: torch.Tensor) -> torch.Tensor:
-    return torch.cat([from_threads(piece) for piece in values.view(-1, THREADS, 4)], dim=1)
-
-
-def _room(partial: torch.Tensor, head0: int, acc: torch.Tensor, side: int) -> torch.Tensor:
-    """Where a side leaves its half of a split's O."""
-    return partial.reshape(-1)[head0 * LATENT_DIM :][side * acc.numel() :][: acc.numel()]
-
-
-@leaf
-def leave_rows(
-    acc: Any, factor: Any, lses: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, split: int, head0: int, heads: int, side: int, thread: Any
-) -> None:  # fmt: skip
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
-    values = _rows_by_thread(acc * factor[:, None])
-    _room(o_partial[row, split], head0, acc, side).copy_(values.reshape(-1))
-    if side == 0:
-        lse_partial[row, split, head0 : head0 + len(acc)] = lses
-
-
-@leaf
-def merge_rows(
-    acc: Any, factor: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, parts: int, head0: int, heads: int, side: int, thread: Any
-) -> None:  # fmt: skip
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts` splits."""
-    values = torch.stack(
-        [_rows_from_threads(_room(o_partial[row, s], head0, acc, side)) for s in range(parts)]
-    )
-    found = lse_partial[row, :parts, head0 : head0 + len(acc)]
-    top = found.amax(dim=0)
-    shares = torch.where(found == -math.inf, 0.0, torch.exp2(found - top))
-    total = shares.sum(dim=0)
-    acc.copy_((values * shares[:, :, None]).sum(dim=0))
-    factor.copy_(torch.where(total > 0, 1 / total, 0.0))
-    lses.copy_(torch.where(total > 0, torch.log2(total) + top, -math.inf))
+def _quads(threads: Threads, value: torch.Tensor) -> torch.Tensor:
+    return threads.spread(value).view(-1, 4)
 
 
 @leaf
@@ -492,18 +427,12 @@ def store_result_rows(
 
     The rows pass through `scratch`, `width` dims of each at a time.
     """
-    block, dims = slice(head0, head0 + len(acc)), acc.shape[1]
+    block, dims, lses = slice(head0, head0 + len(acc)), acc.shape[1], of_rows(lses)
     out[row, block, side * dims : (side + 1) * dims] = (acc * (factor * share_of(lses, sinks))[:, None]).to(
         out.dtype
     )
     if side == 0:
         lse[row, block] = lses * lse_scale
-
-
-@leaf
-def load_row_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
-    """The sink logits of the heads, read long before they are wanted."""
-    sinks.copy_(attn_sink[head0 : head0 + sinks.numel()])
 
 
 @leaf

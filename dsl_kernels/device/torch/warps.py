@@ -28,8 +28,8 @@ exp2 = Function("exp2", "float32", lambda x: torch.exp2(torch.as_tensor(x)))
 log2 = Function("log2", "float32", lambda x: torch.log2(torch.as_tensor(x)))
 """The logarithm of x, approximately; -inf of 0."""
 
-reciprocal = Function("reciprocal", "float32", lambda x: 1.0 / torch.as_tensor(x))
-"""1 / x."""
+rcp_approx = Function("rcp_approx", "float32", lambda x: 1.0 / torch.as_tensor(x))
+"""1 / x, approximately."""
 
 popc = Function("popc", "int32", lambda word: _bits(word).sum(dim=-1))
 """Bits that are set."""

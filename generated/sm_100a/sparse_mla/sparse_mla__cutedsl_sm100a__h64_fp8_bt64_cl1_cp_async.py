@@ -138,9 +138,9 @@ class Shared:
 def mask_tokens(scores, in_low, in_high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
     own = cutlass.select_(thread < 64, in_low, in_high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
-    scale = sm_scale * Float32(1.4426950408889634)
+    scale = sm_scale * 1.4426950408889634
     for i in cutlass.range_constexpr(HEADS // 2):
-        scores[i] = cutlass.select_(own >> i // 2 % 2 * 8 & 1 != 0, scores[i] * scale, Float32(-Float32.inf))
+        scores[i] = cutlass.select_(own >> i // 2 % 2 * 8 & 1 != 0, scores[i] * scale, -Float32.inf)
 
 
 @cute.jit
@@ -172,7 +172,7 @@ def take_maxima(top, peak, red, thread):
             warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
         )
         top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
-        above = above | (top[column] > peak[column] + Float32(8.0))
+        above = above | (top[column] > peak[column] + 8.0)
     grown = warps.any_lane(above)
     return grown
 
@@ -245,18 +245,13 @@ def finish_columns(
             head = column // 2 * 8 + thread % 4 * 2 + column % 2
             cute.autovec_copy(warps.piece(red, 4, head, 0, (HEADS, 4), 0), four)
             total = four[0] + four[1] + (four[2] + four[3])
-            lse2 = cutlass.select_(
-                total > Float32(0.0), warps.log2(total) + peak[column], Float32(-Float32.inf)
-            )
-            inverse = cutlass.select_(total > Float32(0.0), warps.reciprocal(total), Float32(0.0))
+            lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[column], -Float32.inf)
+            inverse = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
             if head < HEADS:
                 if alone:
                     stat_s[head] = inverse * cutlass.select_(
-                        lse2 > Float32(-Float32.inf),
-                        warps.reciprocal(
-                            Float32(1.0) + warps.exp2(attn_sink[head] * Float32(1.4426950408889634) - lse2)
-                        ),
-                        Float32(0.0)
+                        lse2 > -Float32.inf,
+                        warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
                     )
                     of_row[head] = lse2 * lse_scale
                 else:
@@ -325,23 +320,23 @@ def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_
             risen = Float32(peak)
             for i in cutlass.range_constexpr(8):
                 risen = cute.arch.fmax(risen, weights[i])
-            if risen > Float32(-Float32.inf):
+            if risen > -Float32.inf:
                 factor = warps.exp2(peak - risen)
                 total = total * factor
                 for v in cutlass.range_constexpr(4):
                     merged[v] = merged[v] * factor
                 for i in cutlass.range_constexpr(8):
-                    if weights[i] > Float32(-Float32.inf):
+                    if weights[i] > -Float32.inf:
                         share = warps.exp2(weights[i] - risen)
                         total = total + share
                         for v in cutlass.range_constexpr(4):
                             merged[v] = merged[v] + share * parts[4 * i + v]
                 peak = risen
-        lse2 = cutlass.select_(total > Float32(0.0), warps.log2(total) + peak, Float32(-Float32.inf))
+        lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak, -Float32.inf)
         scale = cutlass.select_(
-            total > Float32(0.0),
-            cutlass.select_(lse2 > Float32(-Float32.inf), warps.reciprocal(Float32(1.0) + warps.exp2(attn_sink[head] * Float32(1.4426950408889634) - lse2)), Float32(0.0)) * warps.reciprocal(total),
-            Float32(0.0)
+            total > 0.0,
+            cutlass.select_(lse2 > -Float32.inf, warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0) * warps.rcp_approx(total),
+            0.0
         )
         for v in cutlass.range_constexpr(4):
             rounded[v] = (merged[v] * scale).to(cutlass.BFloat16)

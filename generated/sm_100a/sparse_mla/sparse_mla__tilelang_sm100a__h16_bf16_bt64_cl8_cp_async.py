@@ -213,12 +213,12 @@ def finish_columns(
                 four[part] = red[red_slot, head, 0 + part]
             total = four[0] + four[1] + (four[2] + four[3])
             lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[column], -T.infinity("float32"))
-            inverse = T.if_then_else(total > 0.0, warps.reciprocal(total), 0.0)
+            inverse = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0)
             if head < HEADS:
                 if alone:
                     stat_s[head] = inverse * T.if_then_else(
                         lse2 > -T.infinity("float32"),
-                        warps.reciprocal(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
+                        warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
                     )
                     lse[row, head] = lse2 * lse_scale
                 else:
@@ -299,7 +299,7 @@ def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_
         lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak, -T.infinity("float32"))
         scale = T.if_then_else(
             total > 0.0,
-            T.if_then_else(lse2 > -T.infinity("float32"), warps.reciprocal(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0) * warps.reciprocal(total),
+            T.if_then_else(lse2 > -T.infinity("float32"), warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0) * warps.rcp_approx(total),
             0.0
         )
         for v in T.unroll(4):
