@@ -298,7 +298,9 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
             *_decode_buffers(k, 1),
             Buffer("scores", TENSOR, (128, _columns(k, k.queries)), "float32", 2),
             *(
-                b for role in scorers for b in _blackwell_registers(k, role, rows * k.heads, begin=rows, size=rows)
+                b
+                for role in scorers
+                for b in _blackwell_registers(k, role, rows * k.heads, begin=rows, size=rows)
             ),
         ),
         pipelines=(

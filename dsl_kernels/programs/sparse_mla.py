@@ -1342,7 +1342,7 @@ def _softmax(m: Recorder) -> None:
     scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        leaf_sm100.load_block(m, target, m.operand(operand), *place, c.head_block, c.n, width)
+        said_sm100.load_block(m, target, m.operand(operand), *place, c.n, width)
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)

@@ -28,7 +28,7 @@ def _red(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
     return p.shared("red", (HEADS, 4), value, slot=True, **kind)
 
 
-@case(mla_sm100.load_block, block=(8, 16))
+@case(text.load_block, block=(8, 16))
 def load_block(p: Probe, block: int) -> None:
     p.threads = 128
     p.call(

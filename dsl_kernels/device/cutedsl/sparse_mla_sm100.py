@@ -34,27 +34,6 @@ HELD = 16
 
 
 @cute.jit
-def load_block(
-    target: cute.Pointer, q: cute.Pointer, row: Int32, head0: Int32, heads: cutlass.Constexpr, block: cutlass.Constexpr,
-    rows: cutlass.Constexpr, columns: cutlass.Constexpr, thread: Int32,
-):  # fmt: skip
-    """A block of heads of one query in swizzled panels; the rows behind them, up to `rows`, become zero."""
-    pieces = cutlass.const_expr(columns // 8)
-    source = cute.make_tensor(
-        q + Int64(row * heads + head0) * columns, cute.make_layout((8, block * pieces), stride=(1, 8))
-    )
-    for i in cutlass.range_constexpr(rows * pieces // THREADS):
-        item = i * THREADS + thread
-        head, piece = item // pieces, item % pieces
-        held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-        held.fill(cutlass.BFloat16(0))
-        if head < block:
-            cute.autovec_copy(source[None, item], held)
-        at = (piece // 8 * rows + head) * PANEL + (piece % 8 ^ head % 8) * 8
-        cute.autovec_copy(held, cute.make_tensor(target + cute.assume(at, divby=8), cute.make_layout(8)))
-
-
-@cute.jit
 def read_rows(
     rows: cute.Tensor, indices: cute.Pointer, topk: Int32, row: Int32, turn: Int32, turns: Int32, split: Int32, splits: Int32, lane: Int32
 ):  # fmt: skip

@@ -12,6 +12,7 @@ from ..torch.warps import ballot, clz, scan, shuffle, warp_max, warp_sum
 
 LAST_KEY = 2**31 - 1
 
+
 @by_text
 def place_when_even(m, seq: Sets, tile: Sets, step: Sets, b, cta, ctas):
     """Where a CTA starts when tiles are dealt evenly: a sequence has `step` CTAs, and they take its tiles in turn."""

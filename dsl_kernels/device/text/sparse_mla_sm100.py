@@ -32,6 +32,20 @@ def _own_head(column, thread):
 
 
 @by_text
+def load_block(m, target, q, row, head0, heads, head_block, padded, columns, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held, pieces = m.local("held", 8, "bfloat16"), columns // 8
+    for i in m.loop("i", padded * pieces // THREADS, unrolled=True):
+        item = m.let("item", i * THREADS + thread)
+        head, piece = m.let("head", item // pieces), m.let("piece", item % pieces)
+        for v in m.loop("v", 8, unrolled=True):
+            held[v] = 0.0
+        with m.when(head < head_block):
+            q.row("of_head", (row, head0 + head), (heads, columns)).read(held, piece)
+        target.write(held, (head, piece * 8))
+
+
+@by_text
 def spread_ids(m, rows, low, high, in_low, in_high, thread):
     """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an id names none."""
     step = TILE // rows.size

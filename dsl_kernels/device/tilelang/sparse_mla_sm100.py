@@ -44,20 +44,6 @@ __device__ __forceinline__ void load16(unsigned* words, const unsigned char* byt
 
 
 @T.macro
-def load_block(target, slot, q, row, head0, heads, block, rows, columns, thread):
-    """A block of heads of one query; the rows behind them, up to `rows`, become zero."""
-    for i in T.serial(rows * columns // 8 // THREADS):
-        at = (i * THREADS + thread) // (columns // 8)
-        first = (i * THREADS + thread) % (columns // 8) * 8
-        if at < block:
-            for v in T.vectorized(8):
-                target[slot, at, first + v] = q[row, head0 + at, first + v]
-        else:
-            for v in T.vectorized(8):
-                target[slot, at, first + v] = T.bfloat16(0)
-
-
-@T.macro
 def read_rows(rows, indices, topk, row, turn, turns, split, splits, lane):
     """rows[j] = the id of token 4 * (lane % 16) + j of the tile at `turn`; unchanged past the last turn."""
     if turn < turns:

@@ -19,15 +19,6 @@ UNIT = 128
 
 
 @leaf
-def load_block(
-    target: Any, q: Any, row: int, head0: int, heads: int, block: int, rows: int, columns: int, thread: Any
-) -> None:
-    """A block of heads of one query; the rows behind them, up to `rows`, become zero."""
-    target.zero_()
-    target[:block] = q[row, head0 : head0 + block]
-
-
-@leaf
 def read_rows(
     rows: Any, indices: Any, topk: int, row: int, turn: int, turns: int, split: int, splits: int, lane: Any
 ) -> None:

@@ -135,6 +135,38 @@ class Shared:
 
 
 @cute.jit
+def load_block(target, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for i in cutlass.range_constexpr(HEADS * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        head = item // (LATENT_DIM // 8)
+        piece = item % (LATENT_DIM // 8)
+        for v in cutlass.range_constexpr(8):
+            held[v] = cutlass.BFloat16(0.0)
+        if head < HEADS:
+            of_head = q + Int64((row * HEADS + head)) * LATENT_DIM
+            cute.autovec_copy(warps.group(of_head, 8, piece), held)
+        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, LATENT_DIM), 128))
+
+
+@cute.jit
+def load_block_2(target, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for i in cutlass.range_constexpr(1):
+        item = i * 128 + thread
+        head = item // (ROPE_DIM // 8)
+        piece = item % (ROPE_DIM // 8)
+        for v in cutlass.range_constexpr(8):
+            held[v] = cutlass.BFloat16(0.0)
+        if head < HEADS:
+            of_head = q + Int64((row * HEADS + head)) * ROPE_DIM
+            cute.autovec_copy(warps.group(of_head, 8, piece), held)
+        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, ROPE_DIM), 128))
+
+
+@cute.jit
 def mask_tokens(scores, in_low, in_high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
     own = cutlass.select_(thread < 64, in_low, in_high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
@@ -375,9 +407,8 @@ def softmax(
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    # A block of heads of one query; the rows behind them, up to `rows`, become zero.
-    leaf_sm100.load_block(q_s, q_nope, bx, 0, HEADS, HEADS, HEADS, LATENT_DIM, worker)
-    leaf_sm100.load_block(qpe_s, q_pe, bx, 0, HEADS, HEADS, HEADS, ROPE_DIM, worker)
+    load_block(q_s, q_nope, bx, worker)
+    load_block_2(qpe_s, q_pe, bx, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.mbarrier_arrive(q_full)
     sums.fill(0.0)

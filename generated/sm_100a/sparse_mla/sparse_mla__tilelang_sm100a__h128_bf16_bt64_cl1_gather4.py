@@ -87,6 +87,40 @@ UNIT = 128
 
 
 @T.macro
+def load_block(target, target_slot, q, row, head0, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = T.alloc_local((8,), "bfloat16")
+    for i in T.unroll(HEAD_BLOCK * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        head = T.truncdiv(item, LATENT_DIM // 8)
+        piece = T.truncmod(item, LATENT_DIM // 8)
+        for v in T.unroll(8):
+            held[v] = 0.0
+        if head < HEAD_BLOCK:
+            for part in T.vectorized(8):
+                held[part] = q[row, head0 + head, (piece) * 8 + part]
+        for part in T.vectorized(8):
+            target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
+def load_block_2(target, target_slot, q, row, head0, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = T.alloc_local((8,), "bfloat16")
+    for i in T.unroll(HEAD_BLOCK * (ROPE_DIM // 8) // 128):
+        item = i * 128 + thread
+        head = T.truncdiv(item, ROPE_DIM // 8)
+        piece = T.truncmod(item, ROPE_DIM // 8)
+        for v in T.unroll(8):
+            held[v] = 0.0
+        if head < HEAD_BLOCK:
+            for part in T.vectorized(8):
+                held[part] = q[row, head0 + head, (piece) * 8 + part]
+        for part in T.vectorized(8):
+            target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
 def mask_tokens(scores, in_low, in_high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
     own = T.if_then_else(thread < 64, in_low, in_high) >> (
@@ -333,9 +367,8 @@ def softmax(
     held = T.alloc_local((16,), "float32")
     worker = thread
     # q: filled once, so its slot is free
-    # A block of heads of one query; the rows behind them, up to `rows`, become zero.
-    leaf_sm100.load_block(q_s, 0, q_nope, row, head0, HEADS, HEAD_BLOCK, HEAD_BLOCK, LATENT_DIM, worker)
-    leaf_sm100.load_block(qpe_s, 0, q_pe, row, head0, HEADS, HEAD_BLOCK, HEAD_BLOCK, ROPE_DIM, worker)
+    load_block(q_s, 0, q_nope, row, head0, worker)
+    load_block_2(qpe_s, 0, q_pe, row, head0, worker)
     T.fence_proxy_async()
     T.mbarrier_arrive(q_full[0])
     T.fill(sums, 0.0)

@@ -86,6 +86,40 @@ UNIT = 128
 
 
 @T.macro
+def load_block(target, target_slot, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = T.alloc_local((8,), "bfloat16")
+    for i in T.unroll(HEADS * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        head = T.truncdiv(item, LATENT_DIM // 8)
+        piece = T.truncmod(item, LATENT_DIM // 8)
+        for v in T.unroll(8):
+            held[v] = 0.0
+        if head < HEADS:
+            for part in T.vectorized(8):
+                held[part] = q[row, head, (piece) * 8 + part]
+        for part in T.vectorized(8):
+            target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
+def load_block_2(target, target_slot, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = T.alloc_local((8,), "bfloat16")
+    for i in T.unroll(HEADS * (ROPE_DIM // 8) // 128):
+        item = i * 128 + thread
+        head = T.truncdiv(item, ROPE_DIM // 8)
+        piece = T.truncmod(item, ROPE_DIM // 8)
+        for v in T.unroll(8):
+            held[v] = 0.0
+        if head < HEADS:
+            for part in T.vectorized(8):
+                held[part] = q[row, head, (piece) * 8 + part]
+        for part in T.vectorized(8):
+            target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
 def mask_tokens(scores, in_low, in_high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
     own = T.if_then_else(thread < 64, in_low, in_high) >> (
@@ -359,9 +393,8 @@ def softmax(
     held = T.alloc_local((16,), "float32")
     worker = thread
     # q: filled once, so its slot is free
-    # A block of heads of one query; the rows behind them, up to `rows`, become zero.
-    leaf_sm100.load_block(q_s, 0, q_nope, bx, 0, HEADS, HEADS, HEADS, LATENT_DIM, worker)
-    leaf_sm100.load_block(qpe_s, 0, q_pe, bx, 0, HEADS, HEADS, HEADS, ROPE_DIM, worker)
+    load_block(q_s, 0, q_nope, bx, worker)
+    load_block_2(qpe_s, 0, q_pe, bx, worker)
     T.fence_proxy_async()
     T.mbarrier_arrive(q_full[0])
     T.fill(sums, 0.0)
