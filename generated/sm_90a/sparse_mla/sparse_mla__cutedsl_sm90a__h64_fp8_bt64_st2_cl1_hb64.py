@@ -466,7 +466,6 @@ def left(
             acc_left.fill(0.0)
             sums_left.fill(0.0)
             peak_left.fill(-Float32.inf)
-            begin = it
             turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
@@ -477,6 +476,7 @@ def left(
                 low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
+            begin = it
             if live:
                 cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
                 # S = Q K^T

@@ -19,8 +19,8 @@ buffers
   red_s      4x8 float32, shared
   last_s     1 int32, shared
   scores     64x8 float32, registers of attend
-  sums       64x8 float32, registers of attend
   acc        512x8 float32, registers of attend
+  sums       64x8 float32, registers of attend
   risen      4x8 float32, registers of attend
   top        8 float32, registers of attend
   peak       8 float32, registers of attend
@@ -56,8 +56,8 @@ def attend(
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_fragment((TILE, HEADS), "float32")
-    sums = T.alloc_fragment((TILE, HEADS), "float32")
     acc = T.alloc_fragment((LATENT_DIM, HEADS), "float32")
+    sums = T.alloc_fragment((TILE, HEADS), "float32")
     risen = T.alloc_fragment((4, HEADS), "float32")
     top = T.alloc_fragment((HEADS,), "float32")
     peak = T.alloc_fragment((HEADS,), "float32")
