@@ -673,7 +673,7 @@ def _segments(m: Recorder) -> Iterator[_Walk]:
                 m.let("tiles", minimum(turns * 2, m.dim("topk") // m.k.tile - first * 2))
                 _read_pair(m, walk, 0)
             else:
-                leaf.read_ids(m, name("low"), name("high"), row, 0, turns, first, splits=1)
+                said.read_ids(m, name("low"), name("high"), row, 0, turns, split=first, splits=1)
             yield walk
             m.set(name("done"), name("done") + 1)
         m.set(unit, minimum(end, row * span + span))
@@ -684,7 +684,7 @@ def _read_pair(m: Recorder, walk: _Walk, turn: Value) -> None:
     for number, side in enumerate(SIDES):
         low, high = name(f"low_{side}"), name(f"high_{side}")
         tile = turn * 2 + number
-        leaf.read_ids(m, low, high, walk.row, tile, name("tiles"), walk.split * 2, splits=1)
+        said.read_ids(m, low, high, walk.row, tile, name("tiles"), split=walk.split * 2, splits=1)
 
 
 def _vote_pair(m: Recorder) -> None:
@@ -721,7 +721,7 @@ def _start(m: Recorder) -> None:
     if not m.arch.tmem_columns:
         m.depend()
     walk = _Walk.named(m)
-    leaf.read_ids(m, low, high, walk.row, 0, walk.turns, walk.split, splits=walk.splits)
+    said.read_ids(m, low, high, walk.row, 0, walk.turns, split=walk.split, splits=walk.splits)
 
 
 def _live_tiles(m: Recorder, walk: _Walk | None = None, *, more: int = 0) -> Iterator[Expr]:
@@ -732,7 +732,7 @@ def _live_tiles(m: Recorder, walk: _Walk | None = None, *, more: int = 0) -> Ite
         if str(m.role).startswith(("gather", "producer")) and not m.schedule.maps:
             m.let("now_low", low)
             m.let("now_high", high)
-        leaf.read_ids(m, low, high, walk.row, turn + 1, walk.turns, walk.split, splits=walk.splits)
+        said.read_ids(m, low, high, walk.row, turn + 1, walk.turns, split=walk.split, splits=walk.splits)
         yield turn
 
 
@@ -744,7 +744,7 @@ def _until_live(m: Recorder, walk: _Walk, turn: Expr) -> Iterator[None]:
         leaf.vote(m, name("in_low"), name("in_high"), live, low, high)
         yield
         m.set(turn, turn + 1)
-        leaf.read_ids(m, low, high, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
+        said.read_ids(m, low, high, walk.row, turn, walk.turns, split=walk.split, splits=walk.splits)
 
 
 def _slices(m: Recorder) -> int:

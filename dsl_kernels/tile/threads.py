@@ -548,11 +548,14 @@ def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, regis
 
 
 def alike(value: Any) -> Any:
-    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do."""
+    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do, or one a lane."""
     if not isinstance(value, torch.Tensor):
         return value
     flat = value.reshape(-1)
     if bool((flat == flat[0]).all()):
         return flat[0].item()
     warps = flat.view(-1, WARP)
-    return warps[:, 0].clone() if bool((warps == warps[:, :1]).all()) else flat
+    if bool((warps == warps[:, :1]).all()):
+        return warps[:, 0].clone()
+    # As many warps as lanes: what is one a warp, and what one a lane, could not be told apart.
+    return warps[0].clone() if len(warps) != WARP and bool((warps == warps[0]).all()) else flat

@@ -36,7 +36,7 @@ def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
     return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
 
 
-@case(mla.read_ids, turn=(2, 3))
+@case(said.read_ids, turn=(2, 3))
 def read_ids(p: Probe, turn: int) -> None:
     p.call(
         p.var("low", None, out=True, each="lane"),

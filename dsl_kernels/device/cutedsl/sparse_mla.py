@@ -81,29 +81,6 @@ def copy16(to, source, valid):
     )
 
 
-@cute.jit
-def read_ids(
-    indices: cute.Pointer,
-    topk: Int32,
-    row: Int32,
-    turn: Int32,
-    turns: Int32,
-    split: Int32,
-    splits: Int32,
-    lane: Int32,
-):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        # A tensor keeps the row's address apart, so that it is computed once and a turn adds 32 bits.
-        ids = cute.make_tensor(indices + Int64(row) * Int64(topk), cute.make_layout(topk))
-        base = (split + turn * splits) * TILE + lane
-        low = ids[base]
-        high = ids[base + 32]
-    return low, high
-
-
 def valid(token, n):
     """Whether an id names a row of the cache; -1 is padding."""
     return (token >= 0) & (token < n)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from ...tile.lang import Size
-from ...tile.text import Writes, maximum, select
-from ...tile.threads import by_text
-from ..torch.sparse_mla import HALF_ROWS, HEADS, LOG2E, THREADS, quad_most, quad_sum, row_most, row_sum
+from ...tile.text import Sets, Writes, maximum, select
+from ...tile.threads import WARP, by_text
+from ..torch.sparse_mla import HALF_ROWS, HEADS, LOG2E, THREADS, TILE, quad_most, quad_sum, row_most, row_sum
 from ..torch.warps import any_lane, exp2, log2, rcp_approx
 
 INF = math.inf
@@ -31,6 +31,18 @@ def _lse(total, top):
 def _inverse(total):
     """1 / sum; 0 when it is empty."""
     return select(total > 0.0, rcp_approx(total), 0.0)
+
+
+@by_text
+def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    m.set(low, -1)
+    m.set(high, -1)
+    with m.when(turn < turns):
+        ids = indices.row("ids", row, topk)
+        first = m.let("first", (split + turn * splits) * TILE + lane)
+        m.set(low, ids[first])
+        m.set(high, ids[first + WARP])
 
 
 # 64 heads on M: each of two warpgroups (sides) scores half of the tokens and has half of the dims of O. A thread has two

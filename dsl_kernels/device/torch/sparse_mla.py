@@ -69,27 +69,6 @@ def share_of(lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
 
 
 @leaf
-def read_ids(
-    low: Sets,
-    high: Sets,
-    indices: Any,
-    topk: int,
-    row: int,
-    turn: int,
-    turns: int,
-    split: int,
-    splits: int,
-    lane: Any,
-) -> Any:
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    if turn >= turns:
-        none = torch.full((WARP,), -1, dtype=torch.int32, device=indices.device)
-        return none, none
-    first = (split + turn * splits) * TILE
-    return indices[row, first : first + WARP], indices[row, first + WARP : first + TILE]
-
-
-@leaf
 def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -> Any:
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
     in_low, in_high = (

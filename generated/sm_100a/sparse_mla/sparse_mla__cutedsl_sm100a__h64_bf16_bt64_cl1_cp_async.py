@@ -137,6 +137,32 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn * splits) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
@@ -168,8 +194,7 @@ def softmax(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
@@ -271,8 +296,7 @@ def producer(
         in_low, in_high, live = leaf.vote(low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             # The rows that a thread copies pieces of, eight tokens; -1 where an id names none.
             leaf_sm100.spread_ids(rows, now_low, now_high, in_low, in_high, worker)
@@ -315,8 +339,7 @@ def mma(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -433,8 +456,7 @@ def sparse_mla__cutedsl_sm100a__h64_bf16_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-    low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, splits, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

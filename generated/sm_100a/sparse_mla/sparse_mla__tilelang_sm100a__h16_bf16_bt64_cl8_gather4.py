@@ -67,7 +67,7 @@ totals: 192 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-m
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import bulk, grid, tcgen05
+from dsl_kernels.device.tilelang import bulk, grid, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
@@ -85,6 +85,29 @@ SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
 RESCALE_LOG2 = 8
 UNIT = 128
+
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turns > 0:
+        first = split * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
+def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turn < turns:
+        first = (split + turn * splits) * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
 
 @T.macro
 def softmax(
@@ -114,8 +137,7 @@ def softmax(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
@@ -215,8 +237,7 @@ def producer(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             for c in T.serial(UNITS):
                 T.mbarrier_wait_parity(
@@ -253,8 +274,7 @@ def mma(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -322,7 +342,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, 8, splits // 8, threads=192, cluster_dims=(1, 8, 1)) as (bx, rank, part):
-            T.import_source(grid.SOURCE + leaf_sm100.SOURCE)
+            T.import_source(grid.SOURCE + leaf_sm100.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((1, HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((1, HEADS, ROPE_DIM), "bfloat16")
             kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")
@@ -356,8 +376,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits_of_row, lane)
+            read_ids(low, high, indices, topk, bx, turns, split, splits_of_row, lane)
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,

@@ -68,7 +68,7 @@ totals: 288 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-m
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import grid, tcgen05
+from dsl_kernels.device.tilelang import grid, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
@@ -87,6 +87,29 @@ SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
 RESCALE_LOG2 = 8
 UNIT = 128
+
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turns > 0:
+        first = split * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
+def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turn < turns:
+        first = (split + turn * splits) * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
 
 @T.macro
 def softmax(
@@ -116,8 +139,7 @@ def softmax(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
@@ -215,8 +237,7 @@ def producer(
         leaf.vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
             # As `spread_ids` where four threads share a token: two tokens a thread.
             leaf_sm100.spread_pairs(rows, now_low, now_high, in_low, in_high, worker)
@@ -281,8 +302,7 @@ def mma(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -347,7 +367,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, splits, threads=288) as (bx, split):
-            T.import_source(leaf_sm100.SOURCE)
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((1, PADDED_HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((1, PADDED_HEADS, ROPE_DIM), "bfloat16")
             kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")
@@ -379,8 +399,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits, lane)
+            read_ids(low, high, indices, topk, bx, turns, split, splits, lane)
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,

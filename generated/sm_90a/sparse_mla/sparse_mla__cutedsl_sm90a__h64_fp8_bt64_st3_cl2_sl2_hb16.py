@@ -106,6 +106,32 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn * splits) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
@@ -145,8 +171,7 @@ def attend(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             # S^T = K Q^T
@@ -246,8 +271,7 @@ def gather(
         in_low, in_high, live = leaf.vote(low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live | (turn == turns):
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
@@ -328,8 +352,7 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st3_cl2_sl2_hb16(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-    low, high = leaf.read_ids(indices, topk, row, 0, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, row, turns, split, splits_of_row, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,

@@ -105,6 +105,32 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn * splits) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
@@ -144,8 +170,7 @@ def attend(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
@@ -240,8 +265,7 @@ def gather(
         in_low, in_high, live = leaf.vote(low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
             # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
@@ -307,8 +331,7 @@ def sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-    low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, splits_of_row, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,
