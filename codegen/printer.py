@@ -317,7 +317,11 @@ class Printer:
 
     def _call_text(self, s: t.Call) -> Iterator[str]:
         text = threads.text_of(s.leaf, s.arguments, self._schedule)
-        passed = [(f, self._argument(a)) for f, a in zip(text.parameters, s.arguments, strict=True) if f]
+        passed = [
+            (f, self._words(a.slot.pipeline, 0) if isinstance(a, t.Sender) else self._argument(a))
+            for f, a in zip(text.parameters, s.arguments, strict=True)
+            if f
+        ]
         yield from self._spell(
             "call_text", name=self._function(s.leaf, text), all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
@@ -358,7 +362,7 @@ class Printer:
 
     def _line(self, s: threads.Line) -> Iterator[str]:
         yield from self._spell(
-            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row, 5), pitch=self.value(s.pitch, 5),
+            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row, 5), pitch=self.value(s.pitch, 6),
             first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 

@@ -265,7 +265,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
             Buffer("o_s", shared, (_merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None, doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
             Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
             *held,
-            Buffer("sinks", registers, (hb,), "float32", role="attend", per_thread=hb // 8),
+            Buffer("sinks", registers, (128, hb // 8), "float32", role="attend", per_thread=hb // 8, private=True),
             *((words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
@@ -989,9 +989,9 @@ def _total(m: Recorder) -> None:
 def _attend(m: Recorder) -> None:
     """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
     walk, it, slices = _Walk.named(m), name("it"), m.k.slices
-    scores, acc, top, sinks = (m.buffer(text) for text in ("scores", "acc", "top", "sinks"))
+    scores, top = m.buffer("scores"), m.buffer("top")
     which, part, parts = name("which"), walk.split, walk.splits
-    leaf.load_sinks(m, sinks, walk.head0)
+    said.load_sinks(m, walk.head0)
     for _ in _attend_tiles(m, which):
         x = m.slot("x", it)
         m.commit(x)
@@ -1001,13 +1001,14 @@ def _attend(m: Recorder) -> None:
     rows, first = m.slot("o", 0), m.let("first", m.block(0) * parts * slices + which)
     with m.when(parts > 1):
         m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
-        leaf.send_parts(m, acc, top, m.sender(rows.o_s, rows), first, slices, part, parts)
+        words = m.schedule.buffer("o_s").stage_elements
+        said.send_parts(m, top, m.sender(rows.o_s, rows), words, first, parts, part=part)
         m.wait("o", 0, at=first + part * slices)
     with m.otherwise():
-        leaf.keep_parts(m, m.buffer("o_s"), acc, top)
+        said.keep_parts(m, m.buffer("o_s"), top)
         m.meet("attend")
-    share = (part, parts, which, m.c.dims, m.c.head_block)
-    leaf.merge_parts(m, m.buffer("o_s"), sinks, walk.row, walk.head0, *share)
+    share = {"part": part, "block": m.c.head_block}
+    said.merge_parts(m, m.buffer("o_s"), walk.row, walk.head0, parts, which, **share)
 
 
 def _of_side(m: Recorder, side: int, *texts: str) -> Iterator[View]:

@@ -215,7 +215,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             kind = "variable" if mark in (t.Out, t.InOut) else "value"
             formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
             passed.append(t.name(title, argument.dtype))
-        elif isinstance(argument, (t.View, t.Global, t.Cluster, Array)):
+        elif isinstance(argument, (t.View, t.Global, t.Cluster, t.Sender, Array)):
             dtype, space, size = _memory(argument, schedule)
             formals.append(Formal(title, "memory", dtype))
             passed.append(Array(title, dtype, space, size, m))
@@ -233,6 +233,8 @@ def _memory(argument: Any, schedule: Schedule | None) -> tuple[str, str, int]:
         return argument.dtype, argument.space, argument.size
     if isinstance(argument, t.Global):
         return argument.dtype, "global", 0
+    if isinstance(argument, t.Sender):
+        return "float32", "global", 0
     if schedule is None:
         raise DeclarationError(
             f"buffer {argument.buffer} in the text of a leaf", expected="what the leaf is passed", got="a buffer of the kernel",
@@ -520,7 +522,8 @@ def run(
             continue
         tile = threads.scope[formal.name] = memory(argument)
         _, space, each = _memory(argument, schedule)
-        places = held(tuple(tile.shape), each, count) if space == "register" else None
+        shared_out = space == "register" and not schedule.buffer(argument.buffer).private
+        places = held(tuple(tile.shape), each, count) if shared_out else None
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
             tiles.append((formal.name, tile.view(-1), places))

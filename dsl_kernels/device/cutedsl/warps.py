@@ -27,6 +27,10 @@ def rcp_approx(x):
     return cute.arch.rcp_approx(x)
 
 
+def exchange(value, bits):
+    return cute.arch.shuffle_sync_bfly(value, bits)
+
+
 def popc(word):
     return cute.arch.popc(word)
 

@@ -14,7 +14,7 @@ import torch
 
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, unpack_fp8_tokens
 from ...tile.text import Sets, Writes, leaf
-from .sparse_mla import LOG2E, WARP, inside, rows_of_cache, share_of
+from .sparse_mla import LOG2E, WARP, inside, of_lanes, rows_of_cache, share_of
 
 UNIT = 128
 
@@ -36,13 +36,13 @@ def load_block(
 @leaf
 def spread_ids(rows: Any, low: Any, high: Any, in_low: Any, in_high: Any, thread: Any) -> None:
     """The rows that a thread copies pieces of, eight tokens; -1 where an id names none."""
-    rows.copy_(torch.where(inside(in_low, in_high), torch.cat([low, high]), -1))
+    rows.copy_(torch.where(inside(in_low, in_high), of_lanes(low, high), -1))
 
 
 @leaf
 def spread_pairs(rows: Any, low: Any, high: Any, in_low: Any, in_high: Any, thread: Any) -> None:
     """As `spread_ids` where four threads share a token: two tokens a thread."""
-    rows.copy_(torch.where(inside(in_low, in_high), torch.cat([low, high]), -1))
+    rows.copy_(torch.where(inside(in_low, in_high), of_lanes(low, high), -1))
 
 
 @leaf

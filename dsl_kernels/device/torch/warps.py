@@ -72,6 +72,11 @@ any_lane = Function("any_lane", "bool", lambda threads, yes: _ballot(threads, ye
 shuffle = Function("shuffle", "int32", _shuffle, joint=True)
 """What a lane of the warp has."""
 
+exchange = Function(
+    "exchange", "float32", lambda t, value, bits: t.by_warp(value)[:, torch.arange(WARP) ^ bits].reshape(-1), joint=True
+)  # fmt: skip
+"""What the lane has whose number differs by these bits."""
+
 scan = Function(
     "scan", "int32", lambda t, value, lanes=WARP: t.by_warp(value).cumsum(dim=1).reshape(-1), joint=True
 )
