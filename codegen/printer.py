@@ -324,7 +324,11 @@ class Printer:
 
     def _call_text(self, s: t.Call) -> Iterator[str]:
         text = threads.text_of(s.leaf, s.arguments, self._schedule)
-        passed = [(f, self._argument(a)) for f, a in zip(text.parameters, s.arguments, strict=True) if f]
+        passed = [
+            (f, self._words(a.slot.pipeline, 0) if isinstance(a, t.Sender) else self._argument(a))
+            for f, a in zip(text.parameters, s.arguments, strict=True)
+            if f
+        ]
         yield from self._spell(
             "call_text", name=self._function(s.leaf, text), all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
@@ -372,7 +376,7 @@ class Printer:
             row = _sum(row * s.pitches[i - 1], index) if i else index
         yield from self._spell(
             "line", name=s.name, array=s.array.name, row=self.value(row, 5) if s.rows else None,
-            pitch=self.value(s.pitches[-1], 5) if s.rows else "", first=self.value(s.first, 5), wide=s.wide,
+            pitch=self.value(s.pitches[-1], 6) if s.rows else "", first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 
     def _local(self, s: threads.Local) -> Iterator[str]:

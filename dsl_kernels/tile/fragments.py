@@ -46,8 +46,8 @@ def by_warp(columns: int) -> torch.Tensor:
 
 
 def held(shape: tuple[int, ...], each: int, threads: int) -> torch.Tensor | None:
-    """Which element of a tile each of a thread's `each` registers holds, [threads, each]; None where every thread has a row of it."""
-    if threads != WARPGROUP or shape == (threads, each):
+    """Which element of a tile each of a thread's `each` registers holds, [threads, each]; None where no product leaves it so."""
+    if threads != WARPGROUP:
         return None
     if len(shape) == 2 and shape[0] % 64 == 0 and each * threads == shape[0] * shape[1]:
         return accumulators(*shape)

@@ -242,7 +242,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             kind = "variable" if mark in (t.Out, t.InOut) else "value"
             formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
             passed.append(t.name(title, argument.dtype))
-        elif isinstance(argument, (t.View, t.Global, t.Cluster, Array)):
+        elif isinstance(argument, (t.View, t.Global, t.Cluster, t.Sender, Array)):
             array = _memory(title, argument, schedule, m)
             formals.append(Formal(title, "memory", array.dtype, staged=array.staged))
             passed.append(array)
@@ -260,6 +260,8 @@ def _memory(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorde
         return replace(argument, name=title, recorder=m, line=None, wide=True)
     if isinstance(argument, t.Global):
         return Array(title, argument.dtype, "global", 0, m)
+    if isinstance(argument, t.Sender):
+        return Array(title, "float32", "global", 0, m)
     if schedule is None:
         raise DeclarationError(
             f"buffer {argument.buffer} in the text of a leaf", expected="what the leaf is passed", got="a buffer of the kernel",
@@ -570,8 +572,10 @@ def run(
             continue
         tile = threads.scope[formal.name] = memory(argument)
         array = _memory(formal.name, argument, schedule, LeafRecorder())
-        registers = array.space == Space.REGISTER.value
-        places = held(tuple(tile.shape), array.size, count) if registers else None
+        shared_out = (
+            array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
+        )
+        places = held(tuple(tile.shape), array.size, count) if shared_out else None
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
             tiles.append((formal.name, tile.view(-1), places))
@@ -599,11 +603,14 @@ def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, regis
 
 
 def alike(value: Any) -> Any:
-    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do."""
+    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do, or one a lane."""
     if not isinstance(value, torch.Tensor):
         return value
     flat = value.reshape(-1)
     if bool((flat == flat[0]).all()):
         return flat[0].item()
     warps = flat.view(-1, WARP)
-    return warps[:, 0].clone() if bool((warps == warps[:, :1]).all()) else flat
+    if bool((warps == warps[:, :1]).all()):
+        return warps[:, 0].clone()
+    # As many warps as lanes: what is one a warp, and what one a lane, could not be told apart.
+    return warps[0].clone() if len(warps) != WARP and bool((warps == warps[0]).all()) else flat

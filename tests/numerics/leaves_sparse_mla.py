@@ -35,7 +35,7 @@ def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
     return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
 
 
-@case(mla.read_ids, turn=(2, 3))
+@case(said.read_ids, turn=(2, 3))
 def read_ids(p: Probe, turn: int) -> None:
     p.call(
         p.var("low", None, out=True, each="lane"),
@@ -81,7 +81,7 @@ def load_queries(p: Probe, heads: int, columns: int) -> None:
     )
 
 
-@case(mla.load_sinks)
+@case(said.load_sinks)
 def load_sinks(p: Probe) -> None:
     p.threads = 128
     p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), p.thread)
@@ -335,11 +335,14 @@ def _scratch(p: Probe, out: bool, rows: int = 2, splits: int = 6, heads: int = 3
 
 def _sinks(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
     """A thread has those of its head of every eight."""
-    places = torch.arange(128).view(-1, 1) // 16 + torch.arange(0, HEADS, 8)
-    return p.registers("sinks", (HEADS,), value, places=places, **kind)
+    own = torch.arange(128).view(-1, 1) // 16 + torch.arange(0, HEADS, 8)
+    each = None if value is None else value[own]
+    return p.registers(
+        "sinks", (128, HEADS // 8), each, places=straight(128, HEADS // 8), private=True, **kind
+    )
 
 
-@case(mla.send_parts, heads=(8, 16, 32))
+@case(said.send_parts, heads=(8, 16, 32))
 def send_parts(p: Probe, heads: int) -> None:
     """Two slices of two parts; zeros arrive as zeros, if with a sign."""
     p.threads, p.cluster, slices, dims = 128, 4, 2, 128
@@ -361,10 +364,10 @@ def send_parts(p: Probe, heads: int) -> None:
         return m.sender(slot.view(), slot)
 
     which, part = (lambda m: m.block(1) % slices), (lambda m: m.block(1) // slices)
-    p.call(acc, lses, sender, which, slices, part, p.dim("parts", 2), p.thread)
+    p.call(acc, lses, sender, rows[0] * rows[1], which, slices, part, p.dim("parts", 2), p.thread)
 
 
-@case(mla.keep_parts, heads=(8, 16, 32))
+@case(said.keep_parts, heads=(8, 16, 32))
 def keep_parts(p: Probe, heads: int) -> None:
     p.threads, dims = 128, 128
     p.call(
@@ -379,7 +382,7 @@ def keep_parts(p: Probe, heads: int) -> None:
 BF16 = 2.0**-7
 
 
-@case(mla.merge_parts, which=(0, 1), parts=(1, 4, 16))
+@case(said.merge_parts, which=(0, 1), parts=(1, 4, 16))
 def merge_parts(p: Probe, which: int, parts: int) -> None:
     """The second share; one part of one head is empty, and all parts of another."""
     p.threads, p.relative, p.absolute, dims = 128, BF16, 1e-6, 128

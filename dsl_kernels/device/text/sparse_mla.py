@@ -10,10 +10,22 @@ from __future__ import annotations
 import math
 
 from ...tile.lang import Size
-from ...tile.text import Writes, maximum, select
-from ...tile.threads import by_text
-from ..torch.sparse_mla import HALF_ROWS, HEADS, LOG2E, THREADS, quad_most, quad_sum, row_most, row_sum
-from ..torch.warps import any_lane, exp2, log2, rcp_approx
+from ...tile.text import Sets, Writes, ceildiv, maximum, select
+from ...tile.threads import WARP, by_text
+from ..torch.sparse_mla import (
+    HALF_ROWS,
+    HEADS,
+    LOG2E,
+    THREADS,
+    TILE,
+    push,
+    quad_most,
+    quad_sum,
+    row_most,
+    row_sum,
+    store_pair,
+)
+from ..torch.warps import any_lane, clz, exchange, exp2, log2, rcp_approx
 
 INF = math.inf
 LATENT_DIM = Size(512, "LATENT_DIM")
@@ -31,6 +43,152 @@ def _lse(total, top):
 def _inverse(total):
     """1 / sum; 0 when it is empty."""
     return select(total > 0.0, rcp_approx(total), 0.0)
+
+
+@by_text
+def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    m.set(low, -1)
+    m.set(high, -1)
+    with m.when(turn < turns):
+        ids = indices.row("ids", row, topk)
+        first = m.let("first", (split + turn * splits) * TILE + lane)
+        m.set(low, ids[first])
+        m.set(high, ids[first + WARP])
+
+
+# Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
+# behind them. Within a row dims lie side by side for each pair of heads, so that readers' banks differ.
+
+ROW, COLUMN = 128, 8
+"""Values of a row; heads of it."""
+
+
+def _share_head(thread):
+    """A thread's head of those of a row that it merges, and its dim."""
+    return thread >> 4, thread & 15
+
+
+@by_text
+def load_sinks(m, sinks, attn_sink, head0, thread):
+    """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
+    head, _ = _share_head(thread)
+    mine = attn_sink.part("mine", head0 + head)
+    for c in range(sinks.size):
+        sinks[c] = mine[c * COLUMN]
+
+
+def _rows_of_parts(m, acc, lses, thread, put):
+    """All of a thread's part of O and lses, by put(row, place in it, floats)."""
+    four, few = m.local("four", FOUR, "float32"), m.local("few", min(FOUR, lses.size), "float32")
+    place = m.let("place", ((thread & 3) * 8 + (thread >> 2 & 7)) * FOUR)
+    for u in m.loop("u", acc.size // FOUR, unrolled=True):
+        for e in range(FOUR):
+            four[e] = acc[u * FOUR + e]
+        put(u * FOUR + (thread >> 5), place, four)
+    m.comment("Four threads a row: those that hold all heads' lses between them.")
+    for i in m.loop("i", ceildiv(acc.size * 4, THREADS), unrolled=True):
+        row = m.let("row", i * (THREADS // 4) + (thread >> 2))
+        with m.when(row < acc.size):
+            for v in range(0, lses.size, few.size):
+                for e in range(few.size):
+                    few[e] = lses[v + e]
+                put(row, (thread & 3) * lses.size + (ROW + v), few)
+
+
+@by_text
+def send_parts(m, acc, lses, inbox, words, first, slices, part, parts, thread):
+    """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many `words`.
+
+    A CTA's share are the rows of its number, one part behind the other; CTA `first` merges the first share, and every
+    `slices`-th from there the next.
+    """
+    log2_each = m.let("log2_each", acc.size.bit_length() - 32 + clz(parts))
+
+    def put(row, place, floats):
+        owner = m.let("owner", row >> log2_each)
+        within = (part << log2_each) + (row & ((1 << log2_each) - 1))
+        share = inbox.row("share", first + owner * slices, words, within * (ROW + 4 * lses.size) + place)
+        m.do(push(share.at(0), floats))
+
+    _rows_of_parts(m, acc, lses, thread, put)
+
+
+@by_text
+def keep_parts(m, target, acc, lses, thread):
+    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+
+    def put(row, place, floats):
+        target.part("to", row * (ROW + 4 * lses.size) + place).write(floats, 0)
+
+    _rows_of_parts(m, acc, lses, thread, put)
+
+
+@by_text
+def merge_parts(
+    m, out: Writes, lse: Writes, received, sinks, row, head0, heads, part, parts, which, dims, block, lse_scale, thread
+):  # fmt: skip
+    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
+
+    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is a constant of each
+    branch, so that what it reads is in flight at once.
+    """
+    rows, (head, dim) = dims * block // ROW, _share_head(thread)
+    lses = received.part("lses", ROW + ((head >> 1) * 2 * sinks.size + (head & 1)))
+    values = received.part("values", ((head >> 1) * 8 + (dim & 7)) * FOUR + (dim >> 3) * 2 + (head & 1))
+    place = (m.let("place", row * heads + head0 + head), m.let("dim", which * dims + dim))
+    for count in (1 << i for i in range(rows.bit_length())):
+        with m.when(parts.equals(count)):
+            share = (count, rows // count, part)
+            _merge_share(m, out, lse, lses, values, sinks, share, place, ROW + block, lse_scale)
+
+
+def _merge_share(m, out, lse, lses, values, sinks, share, place, width, lse_scale):
+    """`each` rows of so many parts. Four rows have the same heads, and again after all heads; and so the same weights."""
+    (parts, each, part), (line, dim) = share, place
+    span, four, weights = FOUR * sinks.size, min(each, FOUR), m.local("weights", parts, "float32")
+    log2_span = int(span).bit_length() - 1
+    for c in m.loop("c", min(each, span) // four, unrolled=True):
+        n = m.let("n", part * each + c * four)
+        column = m.let("column", n >> 2 & (sinks.size - 1))
+        first = m.let("first", line + column * COLUMN)
+        sink = sinks[0]
+        for other in range(1, sinks.size):
+            sink = select(column.equals(other), sinks[other], sink)
+        for p in m.loop("p", parts, unrolled=True):
+            weights[p] = lses[(p * each + c * four) * width + column * 2]
+        scale, joined = _weigh(m, weights, sink)
+        with m.when(dim.equals(0) & (n & 3).equals(0) & (n < span)):
+            lse.part("of_head", first)[0] = joined * lse_scale
+        to = out.row("to", first, LATENT_DIM, dim)
+        for again in m.loop("again", max(each // span, 1), unrolled=True):
+            for i in m.loop("i", four, unrolled=True):
+                at = m.let("at", (c * four + i + again * span) * width)
+                value = m.var("value", values[at] * weights[0], "float32")
+                for p in m.loop("p", parts, begin=1, unrolled=True) if parts > 1 else ():
+                    m.set(value, value + values[p * each * width + at] * weights[p])
+                m.set(value, value * scale)
+                beside = m.let("beside", exchange(value, 1))
+                with m.when((dim & 1).equals(0)):
+                    own = m.let("own", n + i + again * span)
+                    m.do(store_pair(to.at((own >> log2_span) * 64 + (own & 3) * 16), value, beside))
+
+
+def _weigh(m, weights, sink):
+    """Of a thread's head, from the lse of each part: its weight in place, by what their sum is scaled, and the lse of all."""
+    top = m.var("top", weights[0], "float32")
+    for p in m.loop("p", weights.size, begin=1, unrolled=True) if weights.size > 1 else ():
+        m.set(top, maximum(top, weights[p]))
+    m.comment("Of an empty part 0, also where all are.")
+    base = m.let("base", select(top > -INF, top, 0.0))
+    for p in m.loop("p", weights.size, unrolled=True):
+        weights[p] = exp2(weights[p] - base)
+    total = m.var("total", weights[0], "float32")
+    for p in m.loop("p", weights.size, begin=1, unrolled=True) if weights.size > 1 else ():
+        m.set(total, total + weights[p])
+    joined = m.let("joined", _lse(total, base))
+    kept = m.let("kept", rcp_approx(exp2(sink * LOG2E - joined) + 1.0))
+    return m.let("scale", _inverse(total) * select(total > 0.0, kept, 0.0)), joined
 
 
 # 64 heads on M: each of two warpgroups (sides) scores half of the tokens and has half of the dims of O. A thread has two

@@ -106,14 +106,6 @@ def bit(low, high, j):
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    # Assigning a T.Ref parameter stores into the caller's variable.
-    low = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane], -1)  # noqa: F841
-    high = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane + 32], -1)  # noqa: F841
-
-
-@T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
     """The valid tokens of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
     in_low = word(valid(low, n))

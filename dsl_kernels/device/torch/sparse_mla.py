@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
+from ...errors import ScheduleError
 from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
 from ...tile.lang import Size
 from ...tile.text import Sets, Writes, leaf
-from ...tile.threads import Function, Threads, signed
+from ...tile.threads import Function, Place, Threads, signed
 from .gqa_forward import rescale_rows as rescale_rows
 
 LOG2E = math.log2(math.e)
@@ -42,17 +43,9 @@ def of_rows(values: torch.Tensor) -> torch.Tensor:
     return values.view(4, 8, 4, 2)[:, :, 0].transpose(1, 2).reshape(-1)
 
 
-def quads_of(acc: torch.Tensor) -> torch.Tensor:
-    """O^T [dims, heads] as its [64 dims, 8 heads] quads, heads fastest: [quads, 64, 8]."""
-    dims, heads = acc.shape
-    return acc.view(dims // 64, 64, heads // 8, 8).permute(0, 2, 1, 3).reshape(-1, 64, 8)
-
-
-def join(values: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Join normalised parts [parts, rows, dims, heads] by their lse [parts, rows, heads]; an empty part has weight 0."""
-    lse = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
-    share = torch.where(lses > -math.inf, torch.exp2(lses - lse), 0.0)[:, :, None]
-    return torch.where(share > 0, share * values, 0.0).sum(dim=0), lse
+def of_lanes(*values: Any) -> torch.Tensor:
+    """What the lanes have of some values, one behind the other; a number is alike in all lanes."""
+    return torch.cat([torch.as_tensor(value).expand(WARP) for value in values])
 
 
 def rows_of_cache(cache: Any, ids: torch.Tensor, n: int) -> torch.Tensor:
@@ -69,31 +62,11 @@ def share_of(lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
 
 
 @leaf
-def read_ids(
-    low: Sets,
-    high: Sets,
-    indices: Any,
-    topk: int,
-    row: int,
-    turn: int,
-    turns: int,
-    split: int,
-    splits: int,
-    lane: Any,
-) -> Any:
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    if turn >= turns:
-        none = torch.full((WARP,), -1, dtype=torch.int32, device=indices.device)
-        return none, none
-    first = (split + turn * splits) * TILE
-    return indices[row, first : first + WARP], indices[row, first + WARP : first + TILE]
-
-
-@leaf
 def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -> Any:
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
     in_low, in_high = (
-        signed(int((((ids >= 0) & (ids < n)).long() << torch.arange(WARP)).sum())) for ids in (low, high)
+        signed(int((((ids >= 0) & (ids < n)).long() << torch.arange(WARP)).sum()))
+        for ids in map(of_lanes, (low, high))
     )
     return in_low, in_high, (in_low | in_high) != 0
 
@@ -121,17 +94,11 @@ def load_queries(
 
 
 @leaf
-def load_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
-    """The sink logits of the heads, read long before they are wanted."""
-    sinks.copy_(attn_sink[head0 : head0 + sinks.numel()])
-
-
-@leaf
 def copy_rows(
     target: Any, cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row."""
-    target.copy_(rows_of_cache(cache, torch.cat([low, high]), n)[:, first : first + columns])
+    target.copy_(rows_of_cache(cache, of_lanes(low, high), n)[:, first : first + columns])
 
 
 @leaf
@@ -139,7 +106,7 @@ def load_tokens(
     words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Read latent dims which * dims on of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
-    latent, _ = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    latent, _ = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(low, high), n))
     words.view(torch.bfloat16).copy_(latent[:, which * dims : (which + 1) * dims])
 
 
@@ -157,7 +124,7 @@ def copy_rope(
     target: Any, kv_cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Start the copies of rope dims `first` on of a tile's 656-byte tokens; zeros where an id names no row."""
-    _, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    _, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(low, high), n))
     target.copy_(rope[:, first : first + columns])
 
 
@@ -242,61 +209,6 @@ def normalise(acc: Any, top: Any, peak: Any) -> None:
     top.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
 
 
-def _rows_of_parts(acc: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
-    """O^T as it crosses CTAs: rows of 16 dims by 8 heads, in the order of `by_thread` but dims before heads, and all lses."""
-    threads = torch.stack([by_thread(quad) for quad in quads_of(acc)]).view(-1, 8, 4, 4)
-    heads = lses.view(-1, 4, 2).transpose(0, 1).reshape(1, -1)
-    values = threads.transpose(1, 2).reshape(len(threads), -1)
-    return torch.cat([values, heads.expand(len(threads), -1)], dim=1)
-
-
-@leaf
-def send_parts(
-    acc: Any, lses: Any, send: Any, first: int, slices: int, part: int, parts: int, thread: Any
-) -> None:
-    """Send each CTA that holds this slice its share of O, this one included.
-
-    A row is 16 dims by 8 heads, and the lses of all heads behind them. A CTA's share are the rows of its number, one part
-    behind the other; CTA `first` merges the first share, and every `slices`-th from there the next.
-    """
-    rows = _rows_of_parts(acc, lses)
-    each = len(rows) // parts
-    for n, values in enumerate(rows):
-        send(first + n // each * slices, (part * each + n % each,), values)
-
-
-@leaf
-def keep_parts(target: Any, acc: Any, lses: Any, thread: Any) -> None:
-    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
-    target.copy_(_rows_of_parts(acc, lses))
-
-
-@leaf
-def merge_parts(
-    out: Writes, lse: Writes, received: Any, sinks: Any, row: int, head0: int, heads: int, part: int, parts: int, which: int, dims: int,
-    block: int, lse_scale: float, thread: Any,
-) -> None:  # fmt: skip
-    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse."""
-    got = received.view(parts, len(received) // parts, -1)
-    values = (
-        got[..., :128]
-        .view(*got.shape[:2], 4, 8, 2, 2)
-        .permute(0, 1, 4, 3, 2, 5)
-        .reshape(*got.shape[:2], 16, 8)
-    )
-    lses = got[..., 128:].view(*got.shape[:2], 4, -1, 2).transpose(2, 3).reshape(*got.shape[:2], block)
-    for c in range(got.shape[1]):
-        quad, sixteen = divmod(part * got.shape[1] + c, 4)
-        columns = slice(quad % (block // 8) * 8, quad % (block // 8) * 8 + 8)
-        merged, joined = join(values[:, c : c + 1], lses[:, c : c + 1, columns])
-        first = which * dims + quad // (block // 8) * 64 + sixteen * 16
-        rows = slice(head0 + columns.start, head0 + columns.stop)
-        result = merged[0] * share_of(joined[0], sinks[columns])
-        out[row, rows, first : first + 16] = result.T.to(out.dtype)
-        if which == sixteen == 0 and quad < block // 8:
-            lse[row, rows] = joined[0] * lse_scale
-
-
 # A whole row a CTA: splits meet in scratch memory, as [heads / 8, 512 dims, 8 heads].
 
 
@@ -305,7 +217,7 @@ def load_half(
     words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`."""
-    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, high if batch else low, n))
+    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(high if batch else low), n))
     words[at] = torch.cat([latent.bfloat16(), rope], dim=1).contiguous().view(torch.int32)
 
 
@@ -390,6 +302,30 @@ def store_rows(target: Any, weights: Any, thread: Any) -> None:
     """Write P as bf16, heads by tokens."""
     target.copy_(weights)
 
+
+def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
+    first = place.index[threads.active]
+    for i in range(values.shape[1]):
+        words = values[threads.active, i]
+        if bool(place.memory.view(torch.int32)[first + i].any()):
+            raise ScheduleError(
+                "words for another CTA", expected="each to be sent once a launch", got="one that was not read yet", fix="send it once"
+            )  # fmt: skip
+        place.memory[first + i] = torch.where(words == 0, -0.0, words)
+
+
+push = Function("push", "float32", _push, joint=True)
+"""Send two or four floats to another CTA of the grid, a zero as -0."""
+
+
+def _store_pair(threads: Threads, place: Place, low: Any, high: Any) -> None:
+    first = place.of(threads.active)[threads.active]
+    for i, value in enumerate((low, high)):
+        place.memory[first + i] = threads.spread(value)[threads.active].to(place.memory.dtype)
+
+
+store_pair = Function("store_pair", "float32", _store_pair, joint=True)
+"""Round two floats to bf16 and store them side by side, in one word."""
 
 HALF_ROWS, HEADS = Size(8, "HALF_ROWS"), Size(64, "HEADS_OF_SIDE")
 """How far apart a thread's two heads are; heads of a side."""

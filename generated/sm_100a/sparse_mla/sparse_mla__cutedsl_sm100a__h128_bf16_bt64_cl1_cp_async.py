@@ -136,6 +136,19 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
 def load_block(target, q, row, head0, thread):
     """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
     held = cute.make_rmem_tensor(8, cutlass.BFloat16)
@@ -165,6 +178,19 @@ def load_block_2(target, q, row, head0, thread):
             of_head = q + Int64((row * HEADS + (head0 + head))) * ROPE_DIM
             cute.autovec_copy(warps.group(of_head, 8, piece), held)
         cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEAD_BLOCK, ROPE_DIM), 128))
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn * splits) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
 
 
 @cute.jit
@@ -444,8 +470,7 @@ def softmax(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
@@ -522,8 +547,7 @@ def producer(
         in_low, in_high, live = leaf.vote(low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         if live:
             spread_ids(rows, now_low, now_high, in_low, in_high, worker)
             for c in cutlass.range(UNITS, unroll=1):
@@ -565,8 +589,7 @@ def mma(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits, lane)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -685,8 +708,7 @@ def sparse_mla__cutedsl_sm100a__h128_bf16_bt64_cl1_cp_async(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-    low, high = leaf.read_ids(indices, topk, row, 0, turns, split, splits, lane)
+    low, high = read_ids(indices, topk, row, turns, split, splits, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

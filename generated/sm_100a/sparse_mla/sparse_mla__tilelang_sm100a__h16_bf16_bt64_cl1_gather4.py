@@ -86,6 +86,17 @@ UNIT = 128
 
 
 @T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turns > 0:
+        first = split * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
 def load_block(target, target_slot, q, row, thread):
     """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
     held = T.alloc_local((8,), "bfloat16")
@@ -117,6 +128,17 @@ def load_block_2(target, target_slot, q, row, thread):
                 held[part] = q[row, head, (piece) * 8 + part]
         for part in T.vectorized(8):
             target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
+def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turn < turns:
+        first = (split + turn * splits) * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
 
 
 @T.macro
@@ -370,8 +392,7 @@ def softmax(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
@@ -441,8 +462,7 @@ def producer(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             for c in T.serial(UNITS):
                 T.mbarrier_wait_parity(
@@ -477,8 +497,7 @@ def mma(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -576,8 +595,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits, lane)
+            read_ids(low, high, indices, topk, bx, turns, split, splits, lane)
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,

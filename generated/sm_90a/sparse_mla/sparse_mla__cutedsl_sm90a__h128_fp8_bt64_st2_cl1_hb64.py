@@ -176,11 +176,37 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
 def load_row_sinks(sinks, attn_sink, head0, thread):
     """The sink logits of the heads, read long before they are wanted."""
     mine = attn_sink + (head0 + (thread // 32 * 16 + thread % 32 // 4))
     sinks[0] = mine[0]
     sinks[1] = mine[HALF_ROWS]
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
 
 
 @cute.jit
@@ -460,13 +486,11 @@ def left(
         first = unit - row * span
         turns = cutlass.min(end - unit, topk // TILE - first)
         if turns > 0:
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            low, high = read_ids(indices, topk, row, turns, first, lane)
             load_row_sinks(sinks_left, attn_sink, head0, worker)
             acc_left.fill(0.0)
             sums_left.fill(0.0)
             peak_left.fill(-Float32.inf)
-            begin = it
             turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
@@ -474,9 +498,10 @@ def left(
                 # warp of every role.
                 in_low, in_high, live = leaf.vote(low, high, n)
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
+            begin = it
             if live:
                 cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
                 # S = Q K^T
@@ -515,7 +540,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -579,7 +604,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -682,8 +707,7 @@ def right(
         first = unit - row * span
         turns = cutlass.min(end - unit, topk // TILE - first)
         if turns > 0:
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            low, high = read_ids(indices, topk, row, turns, first, lane)
             load_row_sinks(sinks_right, attn_sink, head0, worker)
             acc_right.fill(0.0)
             sums_right.fill(0.0)
@@ -695,7 +719,7 @@ def right(
                 # warp of every role.
                 in_low, in_high, live = leaf.vote(low, high, n)
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -754,7 +778,7 @@ def right(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -818,8 +842,7 @@ def gather_left(
         first = unit - row * span
         turns = cutlass.min(end - unit, topk // TILE - first)
         if turns > 0:
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            low, high = read_ids(indices, topk, row, turns, first, lane)
             turn = Int32(0)
             now = low
             live = Boolean(False)
@@ -829,7 +852,7 @@ def gather_left(
                 in_low, in_high, live = leaf.vote(low, high, n)
                 now = low
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
             # Start the copies of a block of 64 heads of one query.
             leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
@@ -844,7 +867,7 @@ def gather_left(
                     in_low, in_high, live = leaf.vote(low, high, n)
                     now = low
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
                 # ids.
@@ -879,8 +902,7 @@ def gather_right(
         first = unit - row * span
         turns = cutlass.min(end - unit, topk // TILE - first)
         if turns > 0:
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, 0, turns, first, 1, lane)
+            low, high = read_ids(indices, topk, row, turns, first, lane)
             turn = Int32(0)
             now = high
             live = Boolean(False)
@@ -890,7 +912,7 @@ def gather_right(
                 in_low, in_high, live = leaf.vote(low, high, n)
                 now = high
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
             # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
             leaf.load_half(words_right, 0, kv_cache, 0, now, now, n, worker)
             while live:
@@ -900,7 +922,7 @@ def gather_right(
                     in_low, in_high, live = leaf.vote(low, high, n)
                     now = high
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, first, 1, lane)
+                    low, high = read_ids_2(indices, topk, row, turn, turns, first, lane)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
                 # ids.

@@ -187,11 +187,50 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 1:
+        ids = indices + Int64(row) * topk
+        first = (split + 1) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
 def load_row_sinks(sinks, attn_sink, thread):
     """The sink logits of the heads, read long before they are wanted."""
     mine = attn_sink + (thread // 32 * 16 + thread % 32 // 4)
     sinks[0] = mine[0]
     sinks[1] = mine[HALF_ROWS]
+
+
+@cute.jit
+def read_ids_3(indices, topk, row, turn, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
 
 
 @cute.jit
@@ -481,9 +520,8 @@ def left(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if turns > 0:
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
-            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
+            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
             load_row_sinks(sinks_left, attn_sink, worker)
             acc_left.fill(0.0)
             sums_left.fill(0.0)
@@ -497,10 +535,8 @@ def left(
                 in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = leaf.read_ids(indices, topk, row, turn * 2, tiles, first * 2, 1, lane)
-                low_right, high_right = leaf.read_ids(
-                    indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
-                )
+                low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids_3(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -553,11 +589,9 @@ def left(
                     in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = leaf.read_ids(
-                        indices, topk, row, turn * 2, tiles, first * 2, 1, lane
-                    )
-                    low_right, high_right = leaf.read_ids(
-                        indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                    low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                    low_right, high_right = read_ids_3(
+                        indices, topk, row, turn * 2 + 1, tiles, first * 2, lane
                     )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
@@ -664,9 +698,8 @@ def right(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if turns > 0:
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
-            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
+            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
             load_row_sinks(sinks_right, attn_sink, worker)
             acc_right.fill(0.0)
             sums_right.fill(0.0)
@@ -680,10 +713,8 @@ def right(
                 in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = leaf.read_ids(indices, topk, row, turn * 2, tiles, first * 2, 1, lane)
-                low_right, high_right = leaf.read_ids(
-                    indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
-                )
+                low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids_3(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -755,11 +786,9 @@ def right(
                     in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = leaf.read_ids(
-                        indices, topk, row, turn * 2, tiles, first * 2, 1, lane
-                    )
-                    low_right, high_right = leaf.read_ids(
-                        indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                    low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                    low_right, high_right = read_ids_3(
+                        indices, topk, row, turn * 2 + 1, tiles, first * 2, lane
                     )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
@@ -827,9 +856,8 @@ def gather(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if turns > 0:
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
-            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
+            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
             if done == 0:
                 cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
                 # Start the copies of a block of 64 heads of one query.
@@ -846,11 +874,9 @@ def gather(
                 now_high_left = high_left
                 now_low_right = low_right
                 now_high_right = high_right
-                low_left, high_left = leaf.read_ids(
-                    indices, topk, row, (turn + 1) * 2, tiles, first * 2, 1, lane
-                )
-                low_right, high_right = leaf.read_ids(
-                    indices, topk, row, (turn + 1) * 2 + 1, tiles, first * 2, 1, lane
+                low_left, high_left = read_ids_3(indices, topk, row, (turn + 1) * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids_3(
+                    indices, topk, row, (turn + 1) * 2 + 1, tiles, first * 2, lane
                 )
                 if live:
                     cute.arch.mbarrier_wait(near_left_empty, (it & 1) ^ 1)
