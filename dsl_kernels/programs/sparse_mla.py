@@ -516,23 +516,15 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
     rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
 
-    def own(text: str, each: int, dtype: str, role: str, doc: str) -> Buffer:
-        """Registers that a thread has for itself."""
-        return Buffer(text, registers, (128, each), dtype, role=role, per_thread=each, private=True, doc=doc)
-
-    token_words = tuple(
-        Buffer(
-            "words",
-            registers,
-            (k.tile, FP8_TOKEN_BYTES // 4),
-            "uint32",
-            role="producer",
-            per_thread=88,
-            private=True,
-            doc="tokens on their way",
+    def own(
+        text: str, each: int, dtype: str, role: str, doc: str = "", whole: tuple[int, ...] = ()
+    ) -> Buffer:
+        """Registers that a thread has for itself; of what is `whole` to the interpreter each has a part."""
+        return Buffer(
+            text, registers, whole or (128, each), dtype, role=role, per_thread=each, private=True, doc=doc
         )
-        for _ in range(k.kv == "fp8")
-    )
+
+    words = own("words", 88, "uint32", "producer", "tokens on their way", (k.tile, FP8_TOKEN_BYTES // 4))
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -541,8 +533,7 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
         buffers=(
-            Buffer("q_s", shared, (n, LATENT_DIM), "bfloat16", swizzle=128),
-            Buffer("qpe_s", shared, (n, ROPE_DIM), "bfloat16", swizzle=128),
+            *_queries(n, LATENT_DIM, ROPE_DIM),
             Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
             Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
@@ -551,15 +542,12 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("last_s", shared, (1,), "int32"),
             Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
             Buffer("s_t", tensor, (k.tile, n), "float32", 2),
-            *(
-                own(text, columns, "float32", "softmax", doc)
-                for text, columns, doc in (
-                    ("scores", n // 2, ""), ("sums", n // 4, "of its tokens"), ("top", n // 4, ""), ("peak", n // 4, ""),
-                    ("held", 16, "columns of O^T on their way through"),
-                )
-            ),
-            replace(own("rows", rows, "int32", "producer", "ids of the rows to copy"), **({"shape": (rows,)} if bulk else {})),
-            *token_words,
+            own("scores", n // 2, "float32", "softmax"),
+            own("sums", n // 4, "float32", "softmax", "of its tokens"),
+            *(own(text, n // 4, "float32", "softmax") for text in ("top", "peak")),
+            own("held", 16, "float32", "softmax", "columns of O^T on their way through"),
+            own("rows", rows, "int32", "producer", "ids of the rows to copy", (rows,) if bulk else ()),
+            *((words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
             Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), rounds="once"),

@@ -572,9 +572,7 @@ def run(
             continue
         tile = threads.scope[formal.name] = memory(argument)
         array = _memory(formal.name, argument, schedule, LeafRecorder())
-        shared_out = (
-            array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
-        )
+        shared_out = array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
         places = held(tuple(tile.shape), array.size, count) if shared_out else None
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
