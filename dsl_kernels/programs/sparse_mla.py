@@ -991,7 +991,7 @@ def _attend(m: Recorder) -> None:
         m.commit(x)
         leaf.send_scores(m, scores, m.sender(x.x_s, x), m.block(1), slices)
         m.wait("x", it)
-        leaf.add_scores(m, scores, x.x_s, slices)
+        said.add_scores(m, x.x_s)
     rows, first = m.slot("o", 0), m.let("first", m.block(0) * parts * slices + which)
     with m.when(parts > 1):
         m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")

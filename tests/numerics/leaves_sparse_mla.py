@@ -244,7 +244,7 @@ def send_scores(p: Probe, slices: int) -> None:
     p.call(scores, _peers(p, "x", "x_s", "loop", 2), p.rank, slices, p.thread)
 
 
-@case(mla.add_scores, slices=(2, 4))
+@case(said.add_scores, slices=(2, 4))
 def add_scores(p: Probe, slices: int) -> None:
     p.threads = 128
     shape = (slices - 1, HEADS // 8, 128, 4)

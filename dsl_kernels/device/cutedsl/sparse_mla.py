@@ -177,23 +177,6 @@ def send_scores(scores, slots, full, rank, slices: cutlass.Constexpr, thread):
             send4(peer_to + v * CONSUMERS * 16, peer_bar, [scores[4 * v + e] for e in range(4)])
 
 
-def add_scores(scores, received, slices, thread):
-    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
-    count = cute.size(scores)
-    layout = cute.make_layout(
-        (4, CONSUMERS, count // 4, slices - 1), stride=(1, 4, 4 * CONSUMERS, count * CONSUMERS)
-    )
-    slots = cute.make_tensor(received, layout)
-    for v in range(count // 4):
-        for e in range(4):
-            own = scores[4 * v + e]
-            got = [slots[e, thread, v, d] for d in range(slices - 1)]
-            total = own + got[0]
-            if slices == 4:
-                total = total + (got[1] + got[2])
-            scores[4 * v + e] = total
-
-
 def mask_scores(scores, low, high, sm_scale, thread):
     """Scale the logits to base 2 and put -inf in the rows (tokens) without a valid id, given by the tile's two words of bits."""
     warp, lane, scale = thread // 32, thread % 32, sm_scale * LOG2E
@@ -312,11 +295,6 @@ def store_weights(target, weights, heads, thread):
             )
 
 
-def weight(peak, top):
-    """exp2(peak - top), 0 for an empty part."""
-    return Float32(cutlass.select_(peak > -math.inf, cute.arch.exp2(peak - top), Float32(0.0)))
-
-
 def lse_of(total, top):
     """log2 of a sum, -inf when it is empty. Its largest weight is 1, and lg2.approx is within 2^-22 there: 3e-6 of 2048."""
     return Float32(
@@ -327,21 +305,6 @@ def lse_of(total, top):
 def inverse_of(total):
     """1 / total, 0 when it is empty."""
     return Float32(cutlass.select_(total > 0.0, cute.arch.rcp_approx(total), Float32(0.0)))
-
-
-def store_partial(o_partial: cute.Pointer, offset: Int64, values):
-    cute.arch.inline_ptx(
-        "st.global.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
-        read_only_args=[o_partial.toint() + offset * 4, *values],
-    )
-
-
-def load_partial(o_partial: cute.Pointer, offset: Int64):
-    return cute.arch.inline_ptx(
-        "ld.global.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
-        write_only_types=[Float32] * 4,
-        read_only_args=[o_partial.toint() + offset * 4],
-    )
 
 
 def scaled_pairs(word, scale):

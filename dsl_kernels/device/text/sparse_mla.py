@@ -57,6 +57,17 @@ def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, s
         m.set(high, ids[first + WARP])
 
 
+@by_text
+def add_scores(m, scores, received, slices, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received.part("slots", thread * FOUR)
+    for v in m.loop("v", scores.size // FOUR, unrolled=True):
+        for e in range(FOUR):
+            got = [slots[(d * (scores.size // FOUR) + v) * (FOUR * THREADS) + e] for d in range(slices - 1)]
+            own = scores[v * FOUR + e] + got[0]
+            scores[v * FOUR + e] = own + (got[1] + got[2]) if slices == 4 else own
+
+
 # Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
 # behind them. Within a row dims lie side by side for each pair of heads, so that readers' banks differ.
 
@@ -136,7 +147,7 @@ def merge_parts(
     rows, (head, dim) = dims * block // ROW, _share_head(thread)
     lses = received.part("lses", ROW + ((head >> 1) * 2 * sinks.size + (head & 1)))
     values = received.part("values", ((head >> 1) * 8 + (dim & 7)) * FOUR + (dim >> 3) * 2 + (head & 1))
-    place = (m.let("place", row * heads + head0 + head), m.let("dim", which * dims + dim))
+    place = (row * heads + head0 + head, which * dims + dim)
     for count in (1 << i for i in range(rows.bit_length())):
         with m.when(parts.equals(count)):
             share = (count, rows // count, part)

@@ -33,11 +33,6 @@ def by_thread(tile: torch.Tensor) -> torch.Tensor:
     return tile.reshape(4, 2, 8, 4, 2).permute(0, 2, 3, 1, 4).reshape(THREADS, 4)
 
 
-def from_threads(values: torch.Tensor) -> torch.Tensor:
-    """The inverse of `by_thread`."""
-    return values.reshape(4, 8, 4, 2, 2).permute(0, 3, 1, 2, 4).reshape(TILE, 8)
-
-
 def of_rows(values: torch.Tensor) -> torch.Tensor:
     """What each thread has of its two rows, alike in the four lanes that share them: [128, 2] to [64]."""
     return values.view(4, 8, 4, 2)[:, :, 0].transpose(1, 2).reshape(-1)
@@ -134,15 +129,6 @@ def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> 
     mine = torch.stack([by_thread(scores[:, g : g + 8]) for g in range(0, scores.shape[1], 8)])
     for d in range(1, slices):
         send(rank ^ d, (d - 1,), mine)
-
-
-@leaf
-def add_scores(scores: Any, received: Any, slices: int, thread: Any) -> None:
-    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
-    got = [torch.cat([from_threads(piece) for piece in received[d]], dim=1) for d in range(slices - 1)]
-    scores += got[0]
-    if slices == 4:
-        scores += got[1] + got[2]
 
 
 @leaf

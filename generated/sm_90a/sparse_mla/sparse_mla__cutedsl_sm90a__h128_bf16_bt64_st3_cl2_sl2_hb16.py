@@ -140,6 +140,17 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
 
 
 @cute.jit
+def add_scores(scores, received, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received + thread * 4
+    for v in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+        scores[v * 4] = scores[v * 4] + slots[v * 512]
+        scores[v * 4 + 1] = scores[v * 4 + 1] + slots[v * 512 + 1]
+        scores[v * 4 + 2] = scores[v * 4 + 2] + slots[v * 512 + 2]
+        scores[v * 4 + 3] = scores[v * 4 + 3] + slots[v * 512 + 3]
+
+
+@cute.jit
 def send_parts(acc, lses, inbox, first, part, parts, thread):
     """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many
     `words`.
@@ -209,14 +220,12 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
-    place = row * HEADS + head0 + (thread >> 4)
-    dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -232,17 +241,17 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
                     value = Float32(values[at] * weights[0])
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
@@ -250,7 +259,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128 // 2) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -270,10 +279,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -284,7 +293,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
@@ -292,7 +301,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
             n = part * (DIMS * BLOCK // 128 // 4) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -312,10 +321,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -326,7 +335,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
@@ -334,7 +343,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)) * (128 + BLOCK) + column * 2
@@ -356,10 +365,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8):
                     at = (c * (DIMS * BLOCK // 128 // 8) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -370,7 +379,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
@@ -378,7 +387,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)) * (128 + BLOCK) + column * 2
@@ -400,10 +409,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -412,7 +421,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 32:
@@ -420,7 +429,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -440,10 +449,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -452,7 +461,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
 
@@ -520,9 +529,7 @@ def attend(
                 scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
             )
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
-            # Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 +
-            # 3).
-            leaf.add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), SLICES, worker)
+            add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), worker)
             # Scale the logits to base 2 and put -inf where the token has no valid id.
             leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
             # Maxima over the 16 tokens of each warp.

@@ -142,6 +142,17 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
 
 
 @cute.jit
+def add_scores(scores, received, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received + thread * 4
+    for v in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+        scores[v * 4] = scores[v * 4] + slots[v * 512]
+        scores[v * 4 + 1] = scores[v * 4 + 1] + slots[v * 512 + 1]
+        scores[v * 4 + 2] = scores[v * 4 + 2] + slots[v * 512 + 2]
+        scores[v * 4 + 3] = scores[v * 4 + 3] + slots[v * 512 + 3]
+
+
+@cute.jit
 def send_parts(acc, lses, inbox, first, part, parts, thread):
     """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many
     `words`.
@@ -224,14 +235,12 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
-    place = row * HEADS + head0 + (thread >> 4)
-    dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -247,17 +256,17 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
                     value = Float32(values[at] * weights[0])
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
@@ -265,7 +274,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128 // 2) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -285,10 +294,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -299,7 +308,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
@@ -307,7 +316,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
             n = part * (DIMS * BLOCK // 128 // 4) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -327,10 +336,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -341,7 +350,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
@@ -349,7 +358,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8 // 4):
             n = part * (DIMS * BLOCK // 128 // 8) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 8) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -369,10 +378,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -383,7 +392,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
@@ -391,7 +400,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)) * (128 + BLOCK) + column * 2
@@ -413,10 +422,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -425,7 +434,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 32:
@@ -433,7 +442,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 32) + c * (DIMS * BLOCK // 128 // 32)
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 32) + c * (DIMS * BLOCK // 128 // 32)) * (128 + BLOCK) + column * 2
@@ -455,10 +464,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 32):
                     at = (c * (DIMS * BLOCK // 128 // 32) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -467,7 +476,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (DIMS * BLOCK // 128 // 32) * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 64:
@@ -475,7 +484,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & BLOCK // 8 - 1
-            first = place + column * 8
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(64):
                 weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -495,10 +504,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -507,7 +516,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
 
@@ -574,9 +583,7 @@ def attend(
                 scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
             )
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
-            # Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 +
-            # 3).
-            leaf.add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), SLICES, worker)
+            add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), worker)
             # Scale the logits to base 2 and put -inf where the token has no valid id.
             leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
             # Maxima over the 16 tokens of each warp.

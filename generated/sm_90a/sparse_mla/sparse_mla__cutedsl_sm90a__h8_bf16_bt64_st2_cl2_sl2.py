@@ -138,6 +138,17 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
 
 
 @cute.jit
+def add_scores(scores, received, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received + thread * 4
+    for v in cutlass.range_constexpr(1):
+        scores[v * 4] = scores[v * 4] + slots[v * 512]
+        scores[v * 4 + 1] = scores[v * 4 + 1] + slots[v * 512 + 1]
+        scores[v * 4 + 2] = scores[v * 4 + 2] + slots[v * 512 + 2]
+        scores[v * 4 + 3] = scores[v * 4 + 3] + slots[v * 512 + 3]
+
+
+@cute.jit
 def send_parts(acc, lses, inbox, first, part, parts, thread):
     """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many
     `words`.
@@ -203,14 +214,12 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
-    place = row * HEADS + (thread >> 4)
-    dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128) + c * 4
             column = n >> 2 & 0
-            first = place + column * 8
+            first = row * HEADS + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * HEADS // 128) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -224,17 +233,17 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * 4) * (128 + HEADS)
                     value = Float32(values[at] * weights[0])
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
@@ -242,7 +251,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 2) + c * 4
             column = n >> 2 & 0
-            first = place + column * 8
+            first = row * HEADS + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 2) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -260,10 +269,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 2 // 4):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * 4) * (128 + HEADS)
@@ -274,7 +283,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
@@ -282,7 +291,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 4) + c * (DIMS * HEADS // 128 // 4)
             column = n >> 2 & 0
-            first = place + column * 8
+            first = row * HEADS + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[
                     (p * (DIMS * HEADS // 128 // 4) + c * (DIMS * HEADS // 128 // 4)) * (128 + HEADS) + column * 2
@@ -302,10 +311,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
                     at = (c * (DIMS * HEADS // 128 // 4) + i + again * 4) * (128 + HEADS)
@@ -316,7 +325,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
@@ -324,7 +333,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)
             column = n >> 2 & 0
-            first = place + column * 8
+            first = row * HEADS + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (p * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)) * (128 + HEADS) + column * 2
@@ -344,10 +353,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 8):
                     at = (c * (DIMS * HEADS // 128 // 8) + i + again * 4) * (128 + HEADS)
@@ -358,7 +367,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
@@ -366,7 +375,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & 0
-            first = place + column * 8
+            first = row * HEADS + (thread >> 4) + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[(p + c) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -384,10 +393,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (dim == 0) & (n & 3 == 0) & (n < 4):
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + dim
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * 4) * (128 + HEADS)
@@ -396,7 +405,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         value = value + values[p * (128 + HEADS) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if dim & 1 == 0:
+                    if which * DIMS + (thread & 15) & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
 
@@ -462,9 +471,7 @@ def attend(
             # d.
             leaf.send_scores(scores, x_s + it % 2 * 512, x_full + it % 2, rank, SLICES, worker)
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
-            # Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 +
-            # 3).
-            leaf.add_scores(scores, x_s + it % 2 * 512, SLICES, worker)
+            add_scores(scores, x_s + it % 2 * 512, worker)
             # Scale the logits to base 2 and put -inf where the token has no valid id.
             leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
             # Maxima over the 16 tokens of each warp.
