@@ -130,6 +130,8 @@ class Printer:
     def value(self, value: t.Value, outer: float = 0) -> str:
         """An expression as source text; `outer` is how tightly what stands around it binds."""
         value = t.fold(value, {})
+        if isinstance(value, float) and math.isinf(value):
+            return self._phrase("infinity", sign="-" if value < 0 else "")
         if not isinstance(value, t.Expr):
             return self.spelled(value, outer)
         if value.op == "name":
@@ -140,7 +142,7 @@ class Printer:
             return self._of_threads(value, outer)
         a, b = value.args
         if value.op in ("min", "max", "ceildiv"):
-            return self._phrase(value.op, a=self._beside(a, b), b=self._beside(b, a))
+            return self._phrase(value.op, a=self._beside(a, b), b=self._beside(b, a), dtype=value.dtype)
         if value.op in ("<", "<=", ">", ">=") and "uint32" in _dtypes(a, b):
             text = self._phrase("unsigned", op=value.op, a=self._beside(a, b, 2), b=self._beside(b, a, 2))
             return f"({text})" if outer > 1 else text
@@ -179,20 +181,26 @@ class Printer:
             )
         if value.op == "apply":
             function, *arguments = value.args
-            return (
-                f"{self._leaf_module(function.name)}.{function.name}({', '.join(map(self.value, arguments))})"
-            )
-        array, at = value.args
+            listed = ", ".join(map(self._argument, arguments))
+            return f"{self._leaf_module(function.name)}.{function.name}({listed})"
+        array, *at = value.args
         place = value.dtype == threads.ADDRESS
         return self._phrase("place" if place else "element", **self._place_in(array, at, 5 if place else 0))
 
-    def _place_in(self, array: threads.Array, index: t.Value, outer: float = 0) -> dict[str, Any]:
-        """What macros see of an element: its index in what is named, and in what that is a part of."""
-        matrix, row, first = array.line or (array, None, 0)
-        unsigned = isinstance(index, t.Expr) and index.dtype == "uint32"
+    def _place_in(self, array: threads.Array, at: Iterable[t.Value], outer: float = 0) -> dict[str, Any]:
+        """What macros see of an element: its index in what is named, and by row and column in what that is a part of."""
+        matrix, rows, first = array.line or (array, (), 0)
+        *own, last = at
+        if own and array.swizzle:
+            raise DeclarationError(
+                f"{array.name}[row, column] in the text of a leaf", expected="rows that are not swizzled", got=f"a swizzle of {array.swizzle} bytes",
+                fix="read or write groups of elements",
+            )  # fmt: skip
+        index = _sum(own[0] * array.shape[1], last) if own else last
+        unsigned = isinstance(last, t.Expr) and last.dtype == "uint32"
         return {
             "name": array.name, "index": self.value(index, outer), "wide": array.wide, "matrix": matrix.name, "first": self.value(first, 4),
-            "row": None if row is None else self.value(row), "unsigned": unsigned,
+            "rows": [self.value(row) for row in (*rows, *own)], "column": self.value(last, outer), "unsigned": unsigned, "staged": array.staged,
         }  # fmt: skip
 
     def _schedule_role(self, name: str) -> SimpleNamespace:
@@ -206,7 +214,7 @@ class Printer:
         if isinstance(argument, t.Cluster):
             return argument.buffer
         if isinstance(argument, threads.Array):
-            return argument.name
+            return self._phrase("array", name=argument.name, staged=argument.staged)
         if isinstance(argument, t.Sender) and argument.slot.pipeline.fill is Engine.GRID:
             pipe = argument.slot.pipeline
             return f"{self._words(pipe, 0)}, {self.spelled(words_of(self._schedule, pipe.through)[0])}"
@@ -280,7 +288,7 @@ class Printer:
     def _loop(self, s: t.Loop) -> Iterator[str]:
         yield from self._spell(
             "loop", index=s.index, begin=self.value(s.begin), end=self.value(s.end), step=s.step, by=self.spelled(s.step),
-            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf,
+            unrolled=s.unrolled, from_zero=s.begin == 0 if not isinstance(s.begin, t.Expr) else False, leaf=self._in_leaf, at_once=s.at_once,
         )  # fmt: skip
         yield from self._repeated(s.body)
 
@@ -316,7 +324,11 @@ class Printer:
 
     def _call_text(self, s: t.Call) -> Iterator[str]:
         text = threads.text_of(s.leaf, s.arguments, self._schedule)
-        passed = [(f, self._argument(a)) for f, a in zip(text.parameters, s.arguments, strict=True) if f]
+        passed = [
+            (f, self._words(a.slot.pipeline, 0) if isinstance(a, t.Sender) else self._argument(a))
+            for f, a in zip(text.parameters, s.arguments, strict=True)
+            if f
+        ]
         yield from self._spell(
             "call_text", name=self._function(s.leaf, text), all=[a for _, a in passed], inputs=[a for f, a in passed if not f.fresh],
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
@@ -324,9 +336,9 @@ class Printer:
 
     def _function(self, leaf: t.Leaf, text: threads.LeafText) -> str:
         """The name of the function that is this text, which is printed when it comes up first."""
-        before, self._in_leaf = self._in_leaf, True
+        before, self._in_leaf, self._explained = (self._in_leaf, self._explained), True, set()
         body = list(self._block(text.statements))
-        self._in_leaf = before
+        self._in_leaf, self._explained = before
         key = (leaf.name, *(f.name if f else "" for f in text.parameters), *body)
         if key not in self._functions:
             others = sum(k[0] == leaf.name for k in self._functions)
@@ -349,16 +361,22 @@ class Printer:
         )
 
     def _vector(self, s: threads.Vector) -> Iterator[str]:
-        whole, _, first = s.array.line or (s.array, None, 0)
+        array, registers, whole = s.array, s.registers, (s.array.line or (s.array, (), 0))[0]
+        *own, last = s.group
         yield from self._spell(
-            "vector", store=s.store, size=self.spelled(s.registers.size), registers=s.registers.name, group=self.value(s.group),
-            name=s.array.name, whole=whole.name, first=self.value(first),
+            "vector", store=s.store, size=self.spelled(registers.size), registers=registers.name, from_register=self.value(registers.first, 4),
+            group=None if own else self.value(last), name=array.name, whole=whole.name, first=self.value(array.line[2] if array.line else 0),
+            rows=[self.value(row) for row in (*(array.line[1] if array.line else ()), *own)], column=self.value(last, 4), staged=array.staged,
+            shape=[self.spelled(extent) for extent in array.shape], swizzle=array.swizzle,
         )  # fmt: skip
 
     def _line(self, s: threads.Line) -> Iterator[str]:
+        row: t.Value = 0
+        for i, index in enumerate(s.rows):
+            row = _sum(row * s.pitches[i - 1], index) if i else index
         yield from self._spell(
-            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row, 5), pitch=self.value(s.pitch, 5),
-            first=self.value(s.first, 5), wide=s.wide,
+            "line", name=s.name, array=s.array.name, row=self.value(row, 5) if s.rows else None,
+            pitch=self.value(s.pitches[-1], 6) if s.rows else "", first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 
     def _local(self, s: threads.Local) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
 from ..device.text import lightning_indexer as walk
+from ..device.text import lightning_indexer_sm100 as said_sm100
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
@@ -236,14 +237,14 @@ def _blackwell_groups(k: SimpleNamespace) -> tuple[int, int]:
     return (1 if each == k.queries else 2), each
 
 
-def _blackwell_registers(k: SimpleNamespace, role: str, columns: int) -> tuple[Buffer, ...]:
-    """What the threads of a scoring role hold: one key each, `columns` of its scores, the weights of one query."""
+def _blackwell_registers(k: SimpleNamespace, role: str, columns: int, **more: int) -> tuple[Buffer, ...]:
+    """What each thread of a scoring role has: one key, `columns` of its scores, the weights of one query, and `more` int32."""
     g = role.removeprefix("score_")
-    return (
-        Buffer(f"dots_{g}", REGISTER, (128, columns), "float32", role=role),
-        Buffer(f"weight_{g}", REGISTER, (k.heads,), "float32", role=role, per_thread=k.heads),
-        Buffer(f"scale_{g}", REGISTER, (128,), "float32", role=role),
-        Buffer(f"logit_{g}", REGISTER, (128,), "float32", role=role),
+    floats = {"dots": columns, "weight": k.heads, "scale": 1, "logit": 1}
+    return tuple(
+        Buffer(f"{text}_{g}", REGISTER, (128, each), dtype, role=role, per_thread=each, private=True)
+        for dtype, held in (("float32", floats), ("int32", more))
+        for text, each in held.items()
     )
 
 
@@ -262,8 +263,7 @@ def _blackwell_decode(k: SimpleNamespace) -> Schedule:
         buffers=(
             *_decode_buffers(k, query_stages),
             *(Buffer(f"scores_{g}", TENSOR, (128, _columns(k, each)), "float32", accumulators) for g in range(groups)),
-            *(b for role in scorers for b in _blackwell_registers(k, role, _columns(k, each))),
-            *(Buffer(f"length_{g}", REGISTER, (k.queries,), "int32", role=role, private=True, per_thread=1) for g, role in enumerate(scorers)),
+            *(b for role in scorers for b in _blackwell_registers(k, role, _columns(k, each), length=1)),
         ),
         pipelines=(
             *_inputs(k, readers, query_stages),
@@ -297,11 +297,10 @@ def _blackwell_prefill(k: SimpleNamespace) -> Schedule:
         buffers=(
             *_decode_buffers(k, 1),
             Buffer("scores", TENSOR, (128, _columns(k, k.queries)), "float32", 2),
-            *(b for role in scorers for b in _blackwell_registers(k, role, rows * k.heads)),
             *(
-                Buffer(f"{what}_{g}", REGISTER, (rows,), "int32", role=role, private=True)
-                for what in ("begin", "size")
-                for g, role in enumerate(scorers)
+                b
+                for role in scorers
+                for b in _blackwell_registers(k, role, rows * k.heads, begin=rows, size=rows)
             ),
         ),
         pipelines=(
@@ -531,10 +530,10 @@ def _epilogue_decode(g: int) -> Body:
             with m.when(SHARE.fresh):
                 _follow(m, it)
                 if one:
-                    leaf.read_weights(m, weight, queries.head_weights, 0, 1)
-                leaf.read_query_lengths(m, length, SHARE.seq, 0, m.k.queries)
+                    said_sm100.load_weights(m, weight, queries.head_weights, 0)
+                said_sm100.load_lengths(m, length, SHARE.seq)
             keys = m.wait("keys", it)
-            leaf.read_scales(m, scale, keys.key_scales, 0, 1)
+            said_sm100.load_scale(m, scale, keys.key_scales)
             m.release(keys)
             count = 1 if one else ceildiv(m.dim("next_n"), each)
             for product in m.loop("product", count, begin=g, step=m.c.groups):
@@ -545,9 +544,9 @@ def _epilogue_decode(g: int) -> Body:
                 for j in range(each):
                     query = product * each + j
                     if not one:
-                        leaf.read_weights(m, weight, queries.head_weights, query * heads, 1)
-                    leaf.weigh_one(m, logit, dots, j, weight)
-                    leaf.store_query(m, logit, scale, length, SHARE.seq, query, SHARE.tile * m.k.tile)
+                        said_sm100.load_weights(m, weight, queries.head_weights, query * heads)
+                    said_sm100.weigh_one(m, logit, dots, j, weight)
+                    said_sm100.store_query(m, logit, scale, length, SHARE.seq, query, SHARE.tile * m.k.tile)
 
     return body
 
@@ -556,7 +555,7 @@ def _start_prefill(m: Recorder) -> None:
     row, first, turns = m.var("row"), m.var("first"), m.var("turns")
     m.comment("Later rows see more keys in a causal prefill: the longest blocks start first.")
     m.set(row, (ceildiv(m.dim("s"), m.k.queries) - 1 - m.block(0)) * m.k.queries)
-    leaf.find_tiles(m, first, turns, row, m.k.queries, m.k.tile, m.block(1))
+    walk.find_tiles(m, first, turns, row, rows=m.k.queries, keys=m.k.tile)
     m.barriers_stand()
 
 
@@ -626,21 +625,21 @@ def _epilogue_prefill(g: int) -> Body:
             m.buffer(f"{x}_{g}") for x in ("dots", "weight", "scale", "logit", "begin", "size")
         )
         queries, turns, own = m.slot("queries", 0), name("turns"), name("row") + g * each
-        leaf.read_windows(m, begin, size, own, each)
+        said_sm100.load_windows(m, begin, size, own)
         with m.when(turns > 0):
             m.wait("queries", 0)
         for it in m.loop("it", turns):
             keys = m.wait("keys", it)
-            leaf.read_scales(m, scale, keys.key_scales, 0, 1)
+            said_sm100.load_scale(m, scale, keys.key_scales)
             m.release(keys)
             scores = m.wait("scores", it)
             leaf.read_scores(m, dots, scores.view(), g * each * heads)
             m.release(scores)
             for j in range(each):
-                leaf.read_weights(m, weight, queries.head_weights, (g * each + j) * heads, 1)
-                leaf.weigh_one(m, logit, dots, j, weight)
+                said_sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
+                said_sm100.weigh_one(m, logit, dots, j, weight)
                 key = (name("first") + it) * m.k.tile
-                leaf.store_row(m, logit, scale, begin, size, j, own + j, key)
+                said_sm100.store_row(m, logit, scale, begin, size, j, own + j, key)
 
     return body
 

@@ -12,7 +12,7 @@ or of several.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -20,6 +20,8 @@ from typing import Any
 
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
+from ..device.text import sparse_mla as said
+from ..device.text import sparse_mla_sm100 as said_sm100
 from ..device.torch import fragment
 from ..device.torch import sparse_mla as leaf
 from ..device.torch import sparse_mla_sm100 as leaf_sm100
@@ -77,7 +79,8 @@ UNITS = Size(LATENT_DIM // UNIT, "UNITS")
 # The running maximum is raised only when it grew by this many powers of two, so most tiles need no rescaling.
 RESCALE_LOG2 = Size(8, "RESCALE_LOG2")
 SLICES = (1, 2, 4)
-# The two warpgroups that attend where heads lie on M.
+# The two warpgroups that attend where heads lie on M, each with half of the dims of O.
+HALF = Size(LATENT_DIM // 2, "HALF")
 SIDES = ("left", "right")
 
 KNOBS = (
@@ -204,31 +207,66 @@ def _ring(k: SimpleNamespace) -> Pipeline:
     )
 
 
+def _queries(hb: int, dims: int, rope: int) -> tuple[Buffer, Buffer]:
+    """A block of heads of one query."""
+    return (
+        Buffer("q_s", Space.SHARED, (hb, dims), "bfloat16", swizzle=128),
+        Buffer("qpe_s", Space.SHARED, (hb, rope), "bfloat16", swizzle=min(128, 2 * rope)),
+    )
+
+
+def _on_n(
+    k: SimpleNamespace, hb: int, dims: int, rope: int, sums: int
+) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
+    """Heads on N: the tiles in shared memory that products read, and what threads have of the scores, of O and of each head.
+
+    The running sums of a head are so many: one a warp, or one a token.
+    """
+    shared, weights = Space.SHARED, (k.tile, hb) if hb > 8 else (hb, k.tile)
+    tiles = (
+        *_queries(hb, dims, rope),
+        Buffer(
+            "ckv_s",
+            shared,
+            (k.tile, dims),
+            "bfloat16",
+            k.stages,
+            swizzle=128,
+            doc="read K-major for scores, MN-major for values",
+        ),
+        Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
+        Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
+    )
+    of_tiles = (
+        ("scores", (k.tile, hb), ""),
+        ("acc", (dims, hb), ""),
+        ("sums", (sums, hb), "of each warp's tokens" if sums == 4 else ""),
+    )
+    of_heads = (("risen", (4, hb), ""), ("top", (hb,), ""), ("peak", (hb,), ""))
+    return tiles, tuple(
+        Buffer(text, Space.REGISTER, shape, "float32", role="attend", per_thread=hb // 4 if shape in ((4, hb), (hb,)) else None, doc=doc)
+        for text, shape, doc in (*of_tiles, *of_heads)
+    )  # fmt: skip
+
+
 def _sliced(k: SimpleNamespace) -> Schedule:
     """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
     hb, slices = k.block or head_block(k.heads), k.slices
     dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
     shared, registers = Space.SHARED, Space.REGISTER
+    tiles, held = _on_n(k, hb, dims, rope, 4)
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = _merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
     words = Buffer("words", registers, (k.tile, (dims + rope) // 2), "int32", role="gather", per_thread=8 + dims * 9 // 64, doc="tokens on their way")  # fmt: skip
     return Schedule(
         roles=_one_group(),
         buffers=(
-            Buffer("q_s", shared, (hb, dims), "bfloat16", swizzle=128),
-            Buffer("qpe_s", shared, (hb, rope), "bfloat16", swizzle=2 * rope),
-            Buffer("ckv_s", shared, (k.tile, dims), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
-            Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=2 * rope),
-            Buffer("p_s", shared, (k.tile, hb) if hb > 8 else (hb, k.tile), "bfloat16", swizzle=min(128, 2 * hb) if hb > 8 else 128),
+            *tiles,
             Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
             Buffer("o_s", shared, (_merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None, doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
             Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
-            Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
-            Buffer("acc", registers, (dims, hb), "float32", role="attend"),
-            Buffer("sums", registers, (4, hb), "float32", role="attend", per_thread=hb // 4, doc="of each warp's tokens"),
-            Buffer("risen", registers, (4, hb), "float32", role="attend", per_thread=hb // 4),
-            *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=hb // 4) for name in ("top", "peak")),
-            Buffer("sinks", registers, (hb,), "float32", role="attend", per_thread=hb // 8),
+            *held,
+            Buffer("sinks", registers, (128, hb // 8), "float32", role="attend", per_thread=hb // 8, private=True),
             *((words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
@@ -251,119 +289,122 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Side:
+    """One of the two warpgroups that attend where `heads` lie on M; what it has is called after it."""
+
+    name: str
+    heads: int
+
+    def of(self, text: str) -> str:
+        return f"{text}_{self.name}"
+
+    def rows(
+        self, text: str, count: int, columns: int, doc: str = "", *, stages: int = 1, swizzle: int = 128
+    ) -> Buffer:
+        """A tile in shared memory."""
+        return Buffer(
+            self.of(text), Space.SHARED, (count, columns), "bfloat16", stages, swizzle=swizzle, doc=doc
+        )
+
+    def peaks(self) -> Buffer:
+        return Buffer(
+            self.of("peak_s"), Space.SHARED, (self.heads,), "float32", doc="the maxima that P is below"
+        )
+
+    def registers(self, tokens: int, *, weights: bool = False) -> Iterator[Buffer]:
+        """Tiles as products leave and take them, then what a thread has of its two heads; the sums are its own."""
+        tiles = {"scores": tokens, **({"weights": tokens} if weights else {}), "acc": HALF}
+        for text, columns in tiles.items():
+            dtype = "bfloat16" if text == "weights" else "float32"
+            yield Buffer(self.of(text), Space.REGISTER, (self.heads, columns), dtype, role=self.name)
+        docs = {"sums": "of its own tokens", "factor": "what earlier weights shrink by"}
+        for text in ("sums", "peak", "factor", "sinks"):
+            own = text == "sums"
+            yield Buffer(
+                self.of(text), Space.REGISTER, (128, 2) if own else (self.heads,), "float32", role=self.name, per_thread=2, private=own,
+                doc=docs.get(text, ""),
+            )  # fmt: skip
+
+    def scores(self, text: str, tokens: int, depth: int, queries: str, keys: str, doc: str = "") -> Mma:
+        return Mma(
+            self.of(text), "wgmma", self.name, self.heads, tokens, depth, "bfloat16", a=queries, b=keys, acc=self.of("scores"), doc=doc
+        )  # fmt: skip
+
+    def values(self, text: str, tokens: int, weights: str, rows: str, whose: str, **kind: Any) -> Mma:
+        """Adds some tokens to this side's half of O."""
+        return Mma(
+            self.of(text), "wgmma", self.name, self.heads, HALF, tokens, "bfloat16", b_major="mn", a=weights, b=rows, acc=self.of("acc"),
+            doc=f"O += P K, of {whose} tokens", **kind,
+        )  # fmt: skip
+
+    def reader(self) -> Reader:
+        return Reader(self.name, Engine.WGMMA, "warp")
+
+
+def _sides(k: SimpleNamespace) -> tuple[tuple[_Side, _Side], tuple[_Side, _Side]]:
+    """Each of the two sides, and the other one."""
+    left, right = (_Side(name, k.block) for name in SIDES)
+    return (left, right), (right, left)
+
+
 def _wide(k: SimpleNamespace) -> Schedule:
     """Hopper, 64 heads on M, fp8: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
 
     A CTA takes `share` consecutive tiles of all there are, be they of one query or of several. Tokens are unpacked by a
     warpgroup a half: one alone would take longer than both products.
     """
-    hb, tokens, half = k.block, k.tile // 2, Size(LATENT_DIM // 2, "HALF")
+    hb, tokens, sides = k.block, k.tile // 2, _sides(k)
     shared, registers = Space.SHARED, Space.REGISTER
-    readers = tuple(Reader(side, Engine.WGMMA, "warp") for side in SIDES)
+    readers = tuple(side.reader() for side, _ in sides)
 
-    def of_side(side: str) -> tuple[Buffer, ...]:
-        def held(text: str, columns: int, doc: str = "") -> Buffer:
-            return Buffer(f"{text}_{side}", registers, (hb, columns), "float32", role=side, doc=doc)
-
-        def rows(text: str, doc: str = "") -> Buffer:
-            return Buffer(f"{text}_{side}", registers, (hb,), "float32", role=side, per_thread=2, doc=doc)
-
-        words = Buffer(
-            f"words_{side}",
-            registers,
-            (1, tokens, 288),
-            "uint32",
-            role=f"gather_{side}",
-            per_thread=44,
-            private=True,
-            doc="tokens on their way",
-        )
+    def of_side(side: _Side) -> tuple[Buffer, ...]:
+        gather, doc = side.of("gather"), "half a tile; read K-major for scores, MN-major for values"
         return (
-            Buffer(
-                f"ckv_s_{side}",
-                shared,
-                (tokens, LATENT_DIM),
-                "bfloat16",
-                k.stages,
-                swizzle=128,
-                doc="half a tile; read K-major for scores, MN-major for values",
-            ),
-            Buffer(f"kpe_s_{side}", shared, (tokens, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
-            Buffer(f"p_s_{side}", shared, (hb, tokens), "bfloat16", swizzle=64),
-            Buffer(f"peak_s_{side}", shared, (hb,), "float32", doc="the maxima that P is below"),
-            held("scores", tokens),
-            held("acc", half),
-            rows("sums", "of its own tokens"),
-            rows("peak"),
-            rows("factor", "what earlier weights shrink by"),
-            rows("sinks"),
-            words,
-        )
+            side.rows("ckv_s", tokens, LATENT_DIM, doc, stages=k.stages),
+            side.rows("kpe_s", tokens, ROPE_DIM, stages=k.stages),
+            side.rows("p_s", hb, tokens, swizzle=64),
+            side.peaks(),
+            *side.registers(tokens),
+            Buffer(side.of("words"), registers, (1, tokens, 288), "uint32", role=gather, per_thread=44, private=True, doc="tokens on their way"),
+        )  # fmt: skip
 
-    def products(side: str, other: str) -> tuple[Mma, ...]:
-        own = {"unit": "wgmma", "role": side, "m": hb, "dtype": "bfloat16"}
-        values = {"n": half, "k": tokens, "b_major": "mn", "acc": f"acc_{side}"}
-        scores = {"n": tokens, "acc": f"scores_{side}"}
+    def products(side: _Side, other: _Side) -> tuple[Mma, ...]:
         return (
-            Mma(
-                f"qk_nope_{side}", k=LATENT_DIM, a="q_s", b=f"ckv_s_{side}", doc="S = Q K^T", **scores, **own
-            ),
-            Mma(f"qk_pe_{side}", k=ROPE_DIM, a="qpe_s", b=f"kpe_s_{side}", **scores, **own),
-            Mma(
-                f"pv_{side}",
-                a=f"p_s_{side}",
-                b=f"ckv_s_{side}",
-                doc="O += P K, of its own tokens",
-                **values,
-                **own,
-            ),
-            Mma(
-                f"pv_other_{side}",
-                a=f"p_s_{other}",
-                b=f"ckv_s_{other}",
-                doc="O += P K, of the other's tokens",
-                **values,
-                **own,
-            ),
+            side.scores("qk_nope", tokens, LATENT_DIM, "q_s", side.of("ckv_s"), "S = Q K^T"),
+            side.scores("qk_pe", tokens, ROPE_DIM, "qpe_s", side.of("kpe_s")),
+            side.values("pv", tokens, side.of("p_s"), side.of("ckv_s"), "its own"),
+            side.values("pv_other", tokens, other.of("p_s"), other.of("ckv_s"), "the other's"),
         )
 
-    def pipelines(side: str) -> tuple[Pipeline, ...]:
-        rows, weights = (f"ckv_s_{side}", f"kpe_s_{side}"), (f"p_s_{side}", f"peak_s_{side}")
+    def pipelines(side: _Side) -> tuple[Pipeline, ...]:
+        rows, weights = (side.of("ckv_s"), side.of("kpe_s")), (side.of("p_s"), side.of("peak_s"))
+        doc = "its halves of live tiles of the split"
         return (
-            Pipeline(
-                f"kv_{side}",
-                rows,
-                f"gather_{side}",
-                Engine.THREADS,
-                readers,
-                k.stages,
-                doc="its halves of live tiles of the split",
-            ),
-            Pipeline(f"p_{side}", weights, side, Engine.THREADS, readers, fill_arrive="warp"),
+            Pipeline(side.of("kv"), rows, side.of("gather"), Engine.THREADS, readers, k.stages, doc=doc),
+            Pipeline(side.of("p"), weights, side.name, Engine.THREADS, readers, fill_arrive="warp"),
         )
 
-    sided = tuple(zip(SIDES, reversed(SIDES), strict=True))
     return Schedule(
         roles=(
             *(Role(side, 4, 176, f"scores of the {text} half of each tile, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
             *(Role(f"gather_{side}", 4, 80, "selected rows into the rings") for side in SIDES),
         ),
         buffers=(
-            Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
-            Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
+            *_queries(hb, LATENT_DIM, ROPE_DIM),
             Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
             Buffer("last_s", shared, (1,), "int32"),
-            *(buffer for side in SIDES for buffer in of_side(side)),
+            *(buffer for side, _ in sides for buffer in of_side(side)),
         ),
         pipelines=(
             Pipeline("q", ("q_s", "qpe_s"), "gather_left", Engine.CP_ASYNC, readers),
-            *(pipeline for side in SIDES for pipeline in pipelines(side)),
+            *(pipeline for side, _ in sides for pipeline in pipelines(side)),
         ),
-        mmas=tuple(product for side, other in sided for product in products(side, other)),
+        mmas=tuple(product for both in sides for product in products(*both)),
         grid=(f"arrival_slots - t * {k.heads // hb}",),
         axes=("cta",),
         named_barriers={"attend": SIDES},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half, "unit": 1},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 1},
     )  # fmt: skip
 
 
@@ -374,94 +415,58 @@ def _paired(k: SimpleNamespace) -> Schedule:
     parts, the near one in the dims of its own side: each goes back to the gatherer when its last product is done. P takes
     the place of the tile's rope dims, which are dead once it is scored.
     """
-    hb, half = k.block, Size(LATENT_DIM // 2, "HALF")
-    shared, registers = Space.SHARED, Space.REGISTER
-    readers = {side: Reader(side, Engine.WGMMA, "warp") for side in SIDES}
+    hb, tile, sides, shared = k.block, k.tile, _sides(k), Space.SHARED
+    readers = tuple(side.reader() for side, _ in sides)
 
-    def of_side(side: str) -> tuple[Buffer, ...]:
-        def held(text: str, columns: int, dtype: str = "float32") -> Buffer:
-            return Buffer(f"{text}_{side}", registers, (hb, columns), dtype, role=side)
-
-        def rows(text: str, doc: str = "") -> Buffer:
-            return Buffer(f"{text}_{side}", registers, (hb,), "float32", role=side, per_thread=2, doc=doc)
-
-        def part(text: str, columns: int, doc: str = "") -> Buffer:
-            return Buffer(f"{text}_s_{side}", shared, (k.tile, columns), "bfloat16", swizzle=128, doc=doc)
-
+    def of_side(side: _Side) -> tuple[Buffer, ...]:
+        near = "this side's dims of a tile; read K-major for scores, MN-major for values"
         return (
-            part("near", half, "this side's dims of a tile; read K-major for scores, MN-major for values"),
-            part("far", half, "the other side's"),
-            part("rope", ROPE_DIM, "then P, heads by tokens"),
-            Buffer(
-                f"out_s_{side}", shared, (hb, 32), "bfloat16", swizzle=64, doc="rows of O on their way out"
-            ),
-            held("scores", k.tile),
-            held("weights", k.tile, "bfloat16"),
-            held("acc", half),
-            rows("sums", "of its own tokens"),
-            rows("peak"),
-            rows("factor", "what earlier weights shrink by"),
-            rows("sinks"),
+            side.rows("near_s", tile, HALF, near),
+            side.rows("far_s", tile, HALF, "the other side's"),
+            side.rows("rope_s", tile, ROPE_DIM, "then P, heads by tokens"),
+            side.rows("out_s", hb, 32, "rows of O on their way out", swizzle=64),
+            *side.registers(tile, weights=True),
         )
 
-    def products(side: str, other: str) -> tuple[Mma, ...]:
-        own: dict[str, Any] = {"unit": "wgmma", "role": side, "m": hb, "dtype": "bfloat16"}
-        scores = {"n": k.tile, "acc": f"scores_{side}", **own}
-        values = {"n": half, "k": k.tile, "b_major": "mn", "acc": f"acc_{side}", **own}
+    def products(side: _Side, other: _Side) -> tuple[Mma, ...]:
         return (
-            Mma(f"qk_near_{side}", k=half, a="q_s", b=f"near_s_{side}", doc="S = Q K^T", **scores),
-            Mma(f"qk_far_{side}", k=half, a="q_s", b=f"far_s_{side}", **scores),
-            Mma(f"qk_rope_{side}", k=ROPE_DIM, a="qpe_s", b=f"rope_s_{side}", **scores),
-            Mma(
-                f"pv_{side}",
-                a_space=registers,
-                a=f"weights_{side}",
-                b=f"near_s_{side}",
-                doc="O += P K, of its own tokens",
-                **values,
-            ),
-            Mma(
-                f"pv_other_{side}",
-                a=f"rope_s_{other}",
-                b=f"far_s_{other}",
-                doc="O += P K, of the other's tokens",
-                **values,
-            ),
+            side.scores("qk_near", tile, HALF, "q_s", side.of("near_s"), "S = Q K^T"),
+            side.scores("qk_far", tile, HALF, "q_s", side.of("far_s")),
+            side.scores("qk_rope", tile, ROPE_DIM, "qpe_s", side.of("rope_s")),
+            side.values("pv", tile, side.of("weights"), side.of("near_s"), "its own", a_space=Space.REGISTER),
+            side.values("pv_other", tile, other.of("rope_s"), other.of("far_s"), "the other's"),
         )
 
-    def pipelines(side: str, other: str) -> tuple[Pipeline, ...]:
-        near, far, copies = (f"near_s_{side}",), (f"far_s_{side}", f"rope_s_{side}"), Engine.CP_ASYNC
+    def pipelines(side: _Side, other: _Side) -> tuple[Pipeline, ...]:
+        near, far, copies = (side.of("near_s"),), (side.of("far_s"), side.of("rope_s")), Engine.CP_ASYNC
+        peaks, threads = (side.of("peak_s"),), Engine.THREADS
         return (
-            Pipeline(f"near_{side}", near, "gather", copies, (readers[side],), doc="live pairs"),
-            Pipeline(f"far_{side}", far, "gather", copies, tuple(readers.values())),
-            Pipeline(
-                f"p_{side}", (f"peak_s_{side}",), side, Engine.THREADS, (readers[other],), fill_arrive="warp"
-            ),
+            Pipeline(side.of("near"), near, "gather", copies, (side.reader(),), doc="live pairs"),
+            Pipeline(side.of("far"), far, "gather", copies, readers),
+            Pipeline(side.of("p"), peaks, side.name, threads, (other.reader(),), fill_arrive="warp"),
         )
 
-    sided = tuple(zip(SIDES, reversed(SIDES), strict=True))
     return Schedule(
         roles=(
             *(Role(side, 4, 208, f"scores of the {text} tile of each pair, and that half of the dims") for side, text in zip(SIDES, ("first", "second"), strict=True)),
             Role("gather", 4, 88, "selected rows, a pair of tiles at a time"),
         ),
         buffers=(
-            Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
-            Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
-            *(buffer for side in SIDES for buffer in of_side(side)),
-            *(Buffer(f"peak_s_{side}", shared, (hb,), "float32", doc="the maxima that P is below") for side in SIDES),
+            *_queries(hb, LATENT_DIM, ROPE_DIM),
+            *(buffer for side, _ in sides for buffer in of_side(side)),
+            *(side.peaks() for side, _ in sides),
             Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
             Buffer("last_s", shared, (1,), "int32"),
         ),
         pipelines=(
-            Pipeline("q", ("q_s", "qpe_s"), "gather", Engine.CP_ASYNC, tuple(readers.values())),
-            *(pipeline for sides in sided for pipeline in pipelines(*sides)),
+            Pipeline("q", ("q_s", "qpe_s"), "gather", Engine.CP_ASYNC, readers),
+            *(pipeline for both in sides for pipeline in pipelines(*both)),
         ),
-        mmas=tuple(product for sides in sided for product in products(*sides)),
+        mmas=tuple(product for both in sides for product in products(*both)),
         grid=(f"arrival_slots - t * {k.heads // hb}",),
         axes=("cta",),
         named_barriers={"attend": SIDES, **{side: (side,) for side in SIDES}},
-        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half, "unit": 2},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 2},
     )  # fmt: skip
 
 
@@ -473,22 +478,14 @@ def _hopper(k: SimpleNamespace) -> Schedule:
     hb = head_block(k.heads)
     groups = 1 if hb <= 32 else 2
     batch = 2 if groups == 1 else 1
-    shared, registers = Space.SHARED, Space.REGISTER
+    tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM, k.tile)
     return Schedule(
         roles=_one_group() if groups == 1 else _two_groups(k),
         buffers=(
-            Buffer("q_s", shared, (hb, LATENT_DIM), "bfloat16", swizzle=128),
-            Buffer("qpe_s", shared, (hb, ROPE_DIM), "bfloat16", swizzle=128),
-            Buffer("ckv_s", shared, (k.tile, LATENT_DIM), "bfloat16", k.stages, swizzle=128, doc="read K-major for scores, MN-major for values"),
-            Buffer("kpe_s", shared, (k.tile, ROPE_DIM), "bfloat16", k.stages, swizzle=128),
-            Buffer("p_s", shared, (k.tile, hb) if hb > 8 else (hb, k.tile), "bfloat16", swizzle=min(128, 2 * hb) if hb > 8 else 128),
-            Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
-            Buffer("last_s", shared, (1,), "int32"),
-            Buffer("scores", registers, (k.tile, hb), "float32", role="attend"),
-            Buffer("sums", registers, (k.tile, hb), "float32", role="attend"),
-            Buffer("acc", registers, (LATENT_DIM, hb), "float32", role="attend"),
-            Buffer("risen", registers, (4, hb), "float32", role="attend", per_thread=hb // 4),
-            *(Buffer(name, registers, (hb,), "float32", role="attend", per_thread=hb // 4) for name in ("top", "peak")),
+            *tiles,
+            Buffer("red_s", Space.SHARED, (4, hb), "float32", doc="maxima, then sums, across warps"),
+            Buffer("last_s", Space.SHARED, (1,), "int32"),
+            *held,
             *_half_tiles(k, batch),
         ),
         pipelines=(_ring(k),),
@@ -518,19 +515,16 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     bulk = k.gather == "gather4"
     # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
     rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
-    token_words = tuple(
-        Buffer(
-            "words",
-            registers,
-            (k.tile, FP8_TOKEN_BYTES // 4),
-            "uint32",
-            role="producer",
-            per_thread=88,
-            private=True,
-            doc="tokens on their way",
+
+    def own(
+        text: str, each: int, dtype: str, role: str, doc: str = "", whole: tuple[int, ...] = ()
+    ) -> Buffer:
+        """Registers that a thread has for itself; of what is `whole` to the interpreter each has a part."""
+        return Buffer(
+            text, registers, whole or (128, each), dtype, role=role, per_thread=each, private=True, doc=doc
         )
-        for _ in range(k.kv == "fp8")
-    )
+
+    words = own("words", 88, "uint32", "producer", "tokens on their way", (k.tile, FP8_TOKEN_BYTES // 4))
     fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
     return Schedule(
         roles=(
@@ -539,25 +533,21 @@ def _blackwell(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Role("mma", 1, doc="issues every tcgen05.mma and commit"),
         ),
         buffers=(
-            Buffer("q_s", shared, (n, LATENT_DIM), "bfloat16", swizzle=128),
-            Buffer("qpe_s", shared, (n, ROPE_DIM), "bfloat16", swizzle=128),
+            *_queries(n, LATENT_DIM, ROPE_DIM),
             Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
             Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
             Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
-            Buffer("red_s", shared, (4, n), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
+            Buffer("red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
             Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
             Buffer("last_s", shared, (1,), "int32"),
             Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
             Buffer("s_t", tensor, (k.tile, n), "float32", 2),
-            Buffer("scores", registers, (k.tile, n), "float32", role="softmax", per_thread=n // 2, private=True),
-            *(
-                Buffer(text, registers, (4, n), "float32", role="softmax", per_thread=n // 4, private=True, doc=doc)
-                for text, doc in (("sums", "of each warp's tokens"), ("risen", ""))
-            ),
-            *(Buffer(text, registers, (n,), "float32", role="softmax", per_thread=n // 4, private=True) for text in ("top", "peak")),
-            Buffer("held", registers, (UNIT, 16), "float32", role="softmax", doc="columns of O^T on their way through"),
-            Buffer("rows", registers, (k.tile,), "int32", role="producer", per_thread=rows, private=True, doc="ids of the rows to copy"),
-            *token_words,
+            own("scores", n // 2, "float32", "softmax"),
+            own("sums", n // 4, "float32", "softmax", "of its tokens"),
+            *(own(text, n // 4, "float32", "softmax") for text in ("top", "peak")),
+            own("held", 16, "float32", "softmax", "columns of O^T on their way through"),
+            own("rows", rows, "int32", "producer", "ids of the rows to copy", (rows,) if bulk else ()),
+            *((words,) if k.kv == "fp8" else ()),
         ),
         pipelines=(
             Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), rounds="once"),
@@ -696,7 +686,7 @@ def _segments(m: Recorder) -> Iterator[_Walk]:
                 m.let("tiles", minimum(turns * 2, m.dim("topk") // m.k.tile - first * 2))
                 _read_pair(m, walk, 0)
             else:
-                leaf.read_ids(m, name("low"), name("high"), row, turn, turns, 0, splits=1)
+                said.read_ids(m, name("low"), name("high"), row, turn, turns, split=0, splits=1)
             yield walk
             m.set(name("done"), name("done") + 1)
         m.set(unit, row * span + span)
@@ -707,7 +697,7 @@ def _read_pair(m: Recorder, walk: _Walk, turn: Value) -> None:
     for number, side in enumerate(SIDES):
         low, high = name(f"low_{side}"), name(f"high_{side}")
         tile = turn * 2 + number
-        leaf.read_ids(m, low, high, walk.row, tile, name("tiles"), walk.split * 2, splits=1)
+        said.read_ids(m, low, high, walk.row, tile, name("tiles"), split=walk.split * 2, splits=1)
 
 
 def _vote_pair(m: Recorder) -> None:
@@ -744,7 +734,7 @@ def _start(m: Recorder) -> None:
     if not m.arch.tmem_columns:
         m.depend()
     walk = _Walk.named(m)
-    leaf.read_ids(m, low, high, walk.row, 0, walk.turns, walk.split, splits=walk.splits)
+    said.read_ids(m, low, high, walk.row, 0, walk.turns, split=walk.split, splits=walk.splits)
 
 
 def _live_tiles(m: Recorder, walk: _Walk | None = None, *, more: int = 0) -> Iterator[Expr]:
@@ -755,7 +745,7 @@ def _live_tiles(m: Recorder, walk: _Walk | None = None, *, more: int = 0) -> Ite
         if str(m.role).startswith(("gather", "producer")) and not m.schedule.maps:
             m.let("now_low", low)
             m.let("now_high", high)
-        leaf.read_ids(m, low, high, walk.row, turn + 1, walk.turns, walk.split, splits=walk.splits)
+        said.read_ids(m, low, high, walk.row, turn + 1, walk.turns, split=walk.split, splits=walk.splits)
         yield turn
 
 
@@ -767,7 +757,7 @@ def _until_live(m: Recorder, walk: _Walk, turn: Expr) -> Iterator[None]:
         leaf.vote(m, name("in_low"), name("in_high"), live, low, high)
         yield
         m.set(turn, turn + 1)
-        leaf.read_ids(m, low, high, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
+        said.read_ids(m, low, high, walk.row, turn, walk.turns, split=walk.split, splits=walk.splits)
 
 
 def _slices(m: Recorder) -> int:
@@ -913,29 +903,42 @@ def _rows_of(kv: Slot, side: int) -> tuple[View, View]:
     return getattr(kv, f"ckv_s_{SIDES[side]}"), getattr(kv, f"kpe_s_{SIDES[side]}")
 
 
-def _attend_whole(m: Recorder) -> None:
-    """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
-    k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
-    hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("attend").threads
-    scores, acc, sums, top, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak"))
-    for target, q, width in (("q_s", "q_nope", LATENT_DIM), ("qpe_s", "q_pe", ROPE_DIM)):
-        leaf.load_queries(m, m.buffer(target), m.operand(q), walk.row, walk.head0, hb, width, 0, width)
+def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
+    """Heads on N: O and its lse. What is yielded in between is each live tile's scores, not yet scaled."""
+    c, walk, it = m.c, _Walk.named(m), name("it")
+    scores, acc, sums, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "peak"))
+    parts = (("q_s", "q_nope", LATENT_DIM, c.dims), ("qpe_s", "q_pe", ROPE_DIM, c.rope))
+    for target, q, width, columns in parts:
+        place = (walk.row, walk.head0, c.head_block, width, which * columns, columns)
+        leaf.load_queries(m, m.buffer(target), m.operand(q), *place)
     m.publish("attend", "q_s", "qpe_s")
     m.fill(acc, 0.0)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
+    if m.k.slices > 1:
+        m.cluster_wait()
     for _ in _live_tiles(m):
         with m.when(name("live", "bool")):
             kv = m.wait("kv", it)
             nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
             m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
             m.await_products()
+            yield kv
             leaf.mask_scores(m, scores, name("in_low"), name("in_high"))
-            _softmax_of_tile(m, hb)
+            _softmax_of_tile(m, c.head_block)
             m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
             m.release(kv)
             m.set(it, it + 1)
     _total(m)
+
+
+def _attend_whole(m: Recorder) -> None:
+    """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
+    k, walk, splits = m.k, _Walk.named(m), m.dim("splits")
+    hb, threads = m.c.head_block, m.schedule.role("attend").threads
+    acc, top = m.buffer("acc"), m.buffer("top")
+    for _ in _attend_tiles(m):
+        pass
 
     def merge(rank: Value, count: int) -> None:
         leaf.merge_splits(m, walk.row, walk.head0, hb, rank * count, count, threads)
@@ -992,80 +995,92 @@ def _total(m: Recorder) -> None:
 
 def _attend(m: Recorder) -> None:
     """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
-    k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
-    hb, dims, rope, slices = c.head_block, c.dims, c.rope, k.slices
-    scores, acc, sums, top, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "top", "peak"))
-    which, rank, low, high = name("which"), m.block(1), name("in_low"), name("in_high")
-    part, parts = walk.split, walk.splits
-    leaf.load_sinks(m, m.buffer("sinks"), walk.head0)
-    leaf.load_queries(
-        m, m.buffer("q_s"), m.operand("q_nope"), walk.row, walk.head0, hb, LATENT_DIM, which * dims, dims
-    )
-    leaf.load_queries(
-        m, m.buffer("qpe_s"), m.operand("q_pe"), walk.row, walk.head0, hb, ROPE_DIM, which * rope, rope
-    )
-    m.publish("attend", "q_s", "qpe_s")
-    m.fill(acc, 0.0)
-    m.fill(sums, 0.0)
-    m.fill(peak, -math.inf)
-    m.cluster_wait()
-    for _ in _live_tiles(m):
-        with m.when(name("live", "bool")):
-            kv = m.wait("kv", it)
-            nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
-            m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
-            m.await_products()
-            x = m.slot("x", it)
-            m.commit(x)
-            leaf.send_scores(m, scores, m.sender(x.x_s, x), rank, slices)
-            m.wait("x", it)
-            leaf.add_scores(m, scores, x.x_s, slices)
-            leaf.mask_scores(m, scores, low, high)
-            _softmax_of_tile(m, hb)
-            m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
-            m.release(kv)
-            m.set(it, it + 1)
-    _total(m)
+    walk, it, slices = _Walk.named(m), name("it"), m.k.slices
+    scores, top = m.buffer("scores"), m.buffer("top")
+    which, part, parts = name("which"), walk.split, walk.splits
+    said.load_sinks(m, walk.head0)
+    for _ in _attend_tiles(m, which):
+        x = m.slot("x", it)
+        m.commit(x)
+        leaf.send_scores(m, scores, m.sender(x.x_s, x), m.block(1), slices)
+        m.wait("x", it)
+        said.add_scores(m, x.x_s)
     rows, first = m.slot("o", 0), m.let("first", m.block(0) * parts * slices + which)
     with m.when(parts > 1):
         m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
-        leaf.send_parts(m, acc, top, m.sender(rows.o_s, rows), first, slices, part, parts)
+        words = m.schedule.buffer("o_s").stage_elements
+        said.send_parts(m, top, m.sender(rows.o_s, rows), words, first, parts, part=part)
         m.wait("o", 0, at=first + part * slices)
     with m.otherwise():
-        leaf.keep_parts(m, m.buffer("o_s"), acc, top)
+        said.keep_parts(m, m.buffer("o_s"), top)
         m.meet("attend")
-    leaf.merge_parts(
-        m, m.buffer("o_s"), m.buffer("sinks"), walk.row, walk.head0, part, parts, which, dims, hb
-    )
+    share = {"part": part, "block": m.c.head_block}
+    said.merge_parts(m, m.buffer("o_s"), walk.row, walk.head0, parts, which, **share)
+
+
+def _of_side(m: Recorder, side: int, *texts: str) -> Iterator[View]:
+    """Registers of a side."""
+    return (m.buffer(f"{text}_{SIDES[side]}") for text in texts)
+
+
+def _release(m: Recorder, *slots: Slot) -> None:
+    for slot in slots:
+        m.release(slot)
+
+
+def _attend_queries(
+    m: Recorder, side: int, walk_on: Callable[[_Walk], None], scratch: View | None = None
+) -> Iterator[tuple[_Walk, Slot]]:
+    """Heads on M: the queries of which this CTA has units. What is yielded attends; then both sides' sums and O become the result.
+
+    That passes through `scratch`, or where there is none through the queries.
+    """
+    acc, sums, peak, factor, sinks = _of_side(m, side, "acc", "sums", "peak", "factor", "sinks")
+    red = m.buffer("red_s")
+    for walk in _segments(m):
+        if scratch is not None:
+            said.load_row_sinks(m, sinks, walk.head0)
+            m.set(name("turn"), 0)
+        m.fill(acc, 0.0)
+        m.fill(sums, 0.0)
+        m.fill(peak, -math.inf)
+        walk_on(walk)
+        q = m.wait("q", name("done"))
+        yield walk, q
+        if scratch is not None:
+            m.release(q)
+        else:
+            m.comment("Not before: over the whole query they would be spilled.")
+            said.load_row_sinks(m, sinks, walk.head0)
+        said.share_sums(m, sums, red, side)
+        m.meet("attend")
+        said.total_rows(m, sums, peak, factor, red, side)
+        _end_of_segment(m, walk, scratch or q.q_s.columns(side * HALF, HALF), side)
+        m.comment("What the sides have left for one another is read.")
+        m.meet("attend")
+        if scratch is None:
+            m.release(q)
 
 
 def _attend_half(m: Recorder, side: int) -> None:
     """Heads on M, fp8: half of each tile is scored here and half by the other warpgroup, and each adds both to its half of the dims."""
-    c, it = m.c, name("it")
-    own, other = SIDES[side], SIDES[1 - side]
-    scores, acc, sums, peak, factor, sinks = (
-        m.buffer(f"{text}_{own}") for text in ("scores", "acc", "sums", "peak", "factor", "sinks")
-    )
-    red, live = m.buffer("red_s"), name("live", "bool")
-    turn = m.var("turn")
+    it, own, other = name("it"), SIDES[side], SIDES[1 - side]
+    scores, acc, sums, peak, factor = _of_side(m, side, "scores", "acc", "sums", "peak", "factor")
+    live, turn = name("live", "bool"), m.var("turn")
 
     def walk_on(walk: _Walk) -> None:
         for _ in _until_live(m, walk, turn):
             pass
 
     def add(product: str, weights: View, values: View) -> None:
-        m.multiply(product, acc, weights, values.columns(side * c.half, c.half), accumulate=True)
+        m.multiply(product, acc, weights, values.columns(side * HALF, HALF), accumulate=True)
 
     def join(tile: Value) -> tuple[Slot, Slot]:
         """Add the other's half of a tile."""
         kv, p = m.wait(f"kv_{other}", tile), m.wait(f"p_{other}", tile)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         add(f"pv_other_{own}", getattr(p, f"p_s_{other}"), _rows_of(kv, 1 - side)[0])
         return p, kv
-
-    def let_go(*slots: Slot) -> None:
-        for slot in slots:
-            m.release(slot)
 
     def score(walk: _Walk, q: Slot, first: bool) -> None:
         """This side's half. The other's before it is added while the scores are on their way, or the softmax works on them."""
@@ -1076,54 +1091,40 @@ def _attend_half(m: Recorder, side: int) -> None:
         joined = () if first else join(it - 1 if side == 0 else it)
         m.await_products(0 if first else 1)
         valid = name(("in_low", "in_high")[side])
-        leaf.mask_columns(m, scores, valid, valid)
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        said.mask_columns(m, scores, valid, valid)
+        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         p = m.acquire(f"p_{own}", it)
         weights = getattr(p, f"p_s_{own}")
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         leaf.store_rows(m, weights, scores)
         m.commit(p)
-        let_go(*joined)
+        _release(m, *joined)
         leaf.rescale_rows(m, acc, factor)
         m.wait(f"p_{own}", it)
         add(f"pv_{own}", weights, ckv)
         walk_on(walk)
-        let_go(p, kv)
+        _release(m, p, kv)
         m.set(it, it + 1)
 
-    for walk in _segments(m):
-        m.fill(acc, 0.0)
-        m.fill(sums, 0.0)
-        m.fill(peak, -math.inf)
-        begin = m.let("begin", it) if side == 0 else it
-        walk_on(walk)
-        q = m.wait("q", name("done"))
+    for walk, q in _attend_queries(m, side, walk_on):
         if side == 0:
+            begin = m.let("begin", it)
             with m.when(live):
                 score(walk, q, first=True)
         for _ in m.repeat(live):
             score(walk, q, first=False)
         if side == 0:
             with m.when(it > begin):
-                let_go(*join(it - 1))
-        leaf.load_row_sinks(m, sinks, walk.head0)
-        leaf.share_sums(m, sums, red, side)
-        m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side)
-        _end_of_segment(m, walk, q.q_s.columns(side * c.half, c.half), side)
-        m.comment("What the sides have left for one another is read.")
-        m.meet("attend")
-        m.release(q)
+                _release(m, *join(it - 1))
 
 
 def _attend_pair(m: Recorder, side: int) -> None:
     """Heads on M, bf16: one tile of each pair is scored here and one by the other warpgroup, and each adds both to its half of the dims."""
-    c, it = m.c, name("it")
-    own, other = SIDES[side], SIDES[1 - side]
-    scores, weights, acc, sums, peak, factor, sinks = (
-        m.buffer(f"{text}_{own}") for text in ("scores", "weights", "acc", "sums", "peak", "factor", "sinks")
+    it, own, other = name("it"), SIDES[side], SIDES[1 - side]
+    scores, weights, acc, sums, peak, factor = _of_side(
+        m, side, "scores", "weights", "acc", "sums", "peak", "factor"
     )
-    red, live, turn = m.buffer("red_s"), name("live", "bool"), m.var("turn")
+    live, turn = name("live", "bool"), m.var("turn")
 
     def walk_on(walk: _Walk) -> None:
         """To the next pair with a valid id; `live` says whether there is one."""
@@ -1136,67 +1137,44 @@ def _attend_pair(m: Recorder, side: int) -> None:
     def join() -> tuple[Slot, Slot]:
         """Add the other's tile."""
         p, far = m.wait(f"p_{other}", it), m.wait(f"far_{other}", it)
-        leaf.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
+        said.follow_peak(m, peak, sums, acc, getattr(p, f"peak_s_{other}"))
         rows = (getattr(far, f"rope_s_{other}"), getattr(far, f"far_s_{other}"))
         m.multiply(f"pv_other_{own}", acc, *rows, accumulate=True)
         return p, far
-
-    def let_go(*slots: Slot) -> None:
-        for slot in slots:
-            m.release(slot)
 
     def attend(walk: _Walk, q: Slot) -> None:
         """The second side adds the other's tile while it works out its own weights, the first one behind its own tile."""
         near = m.wait(f"near_{own}", it)
         rows = getattr(near, f"near_s_{own}")
-        m.multiply(f"qk_near_{own}", scores, q.q_s.columns(side * c.half, c.half), rows)
+        near_q, far_q = (q.q_s.columns(which * HALF, HALF) for which in (side, 1 - side))
+        m.multiply(f"qk_near_{own}", scores, near_q, rows)
         far = m.wait(f"far_{own}", it)
-        rope = getattr(far, f"rope_s_{own}")
-        farther = m.multiply(
-            f"qk_far_{own}",
-            scores,
-            q.q_s.columns((1 - side) * c.half, c.half),
-            getattr(far, f"far_s_{own}"),
-            accumulate=True,
-        )
+        far_rows, rope = getattr(far, f"far_s_{own}"), getattr(far, f"rope_s_{own}")
+        farther = m.multiply(f"qk_far_{own}", scores, far_q, far_rows, accumulate=True)
         m.multiply(f"qk_rope_{own}", scores, q.qpe_s, rope, accumulate=True, before=farther)
         joined = join() if side else ()
         m.await_products(side)
-        leaf.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
-        leaf.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
+        said.mask_columns(m, scores, name(f"in_low_{own}"), name(f"in_high_{own}"))
+        said.softmax_rows(m, scores, sums, peak, factor, RESCALE_LOG2)
         leaf.pack_rows(m, weights, scores)
         p = m.acquire(f"p_{own}", it)
-        leaf.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
+        said.share_peak(m, getattr(p, f"peak_s_{own}"), peak)
         m.comment("All of the tile's rope dims are read.")
         m.meet(own)
-        fragment.stage_rows(m, rope, 0, c.head_block, weights, m.thread)
+        fragment.stage_rows(m, rope, 0, m.c.head_block, weights, m.thread)
         m.commit(p)
-        let_go(*joined)
+        _release(m, *joined)
         leaf.rescale_rows(m, acc, factor)
         m.multiply(f"pv_{own}", acc, weights, rows, accumulate=True)
         walk_on(walk)
-        let_go(near, far)
+        _release(m, near, far)
         if side == 0:
-            let_go(*join())
+            _release(m, *join())
         m.set(it, it + 1)
 
-    for walk in _segments(m):
-        leaf.load_row_sinks(m, sinks, walk.head0)
-        m.fill(acc, 0.0)
-        m.fill(sums, 0.0)
-        m.fill(peak, -math.inf)
-        m.set(turn, 0)
-        walk_on(walk)
-        q = m.wait("q", name("done"))
+    for walk, q in _attend_queries(m, side, walk_on, m.buffer(f"out_s_{own}")):
         for _ in m.repeat(live):
             attend(walk, q)
-        m.release(q)
-        leaf.share_sums(m, sums, red, side)
-        m.meet("attend")
-        leaf.total_rows(m, sums, peak, factor, red, side)
-        _end_of_segment(m, walk, m.buffer(f"out_s_{own}"), side)
-        m.comment("What the sides have left for one another is read.")
-        m.meet("attend")
 
 
 def _end_of_segment(m: Recorder, walk: _Walk, scratch: View, side: int) -> None:
@@ -1208,11 +1186,11 @@ def _end_of_segment(m: Recorder, walk: _Walk, scratch: View, side: int) -> None:
     parts = m.let("parts", (walk.row * span + _units(m) - 1) // share - from_cta + 1)
     with m.when(parts > 1):
         part = m.block(0) // blocks - from_cta
-        leaf.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
+        said.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
         m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + m.block(0) % blocks, parts, "attend")
     with m.when(last):
         with m.when(parts > 1):
-            leaf.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
+            said.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
         leaf.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
 
@@ -1222,7 +1200,7 @@ def _gather_units(m: Recorder) -> None:
     it, rows = name("it"), m.buffer("rows")
     for _ in _live_tiles(m):
         with m.when(name("live", "bool")):
-            leaf_sm100.spread_ids(m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
+            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in m.loop("c", UNITS):
                 kv = m.acquire("kv", it * UNITS + c)
                 leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows)
@@ -1267,9 +1245,7 @@ def _gather_tokens(m: Recorder) -> None:
     )
     for turn in _live_tiles(m, more=1):
         with m.when(name("live", "bool") | turn.equals(name("turns"))):
-            leaf_sm100.spread_pairs(
-                m, rows, name("now_low"), name("now_high"), name("in_low"), name("in_high")
-            )
+            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
             for c in range(UNITS):
                 with m.when(it > 0):
                     kv = m.acquire("kv", (it - 1) * UNITS + c)
@@ -1326,14 +1302,12 @@ def _issue(m: Recorder) -> None:
 
 def _softmax(m: Recorder) -> None:
     """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
-    k, c, walk, it, thread = m.k, m.c, _Walk.named(m), name("it"), m.thread
-    hb, splits, threads = c.head_block, m.dim("splits"), m.schedule.role("softmax").threads
-    scores, sums, risen, top, peak, held, stat = (
-        m.buffer(text) for text in ("scores", "sums", "risen", "top", "peak", "held", "stat_s")
-    )
+    k, c, walk, it = m.k, m.c, _Walk.named(m), name("it")
+    splits, place = m.dim("splits"), (walk.row, walk.head0)
+    scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
     q = m.acquire("q", 0)
     for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
-        leaf_sm100.load_block(m, target, m.operand(operand), walk.row, walk.head0, hb, c.n, width)
+        said_sm100.load_block(m, target, m.operand(operand), *place, c.n, width)
     m.commit(q)
     m.fill(sums, 0.0)
     m.fill(peak, -math.inf)
@@ -1344,22 +1318,20 @@ def _softmax(m: Recorder) -> None:
             s = m.wait("s", it)
             leaf_sm100.read_scores(m, scores, s.view())
             m.release(s)
-            leaf.mask_scores(m, scores, name("in_low"), name("in_high"))
-            leaf.column_maxima(m, risen, scores)
-            leaf.share_columns(m, red, risen)
+            said_sm100.mask_tokens(m, name("in_low"), name("in_high"))
+            said_sm100.leave_maxima(m, red)
             m.meet("softmax")
-            leaf.join_maxima(m, top, red)
-            leaf_sm100.outgrown(m, grown, top, peak, RESCALE_LOG2)
+            said_sm100.take_maxima(m, grown, red, RESCALE_LOG2)
             with m.when(grown):
-                leaf_sm100.raise_reference(m, peak, top, sums, stat)
+                said_sm100.raise_reference(m)
                 m.meet("softmax")
                 with m.when(it > 0):
                     o = m.wait("o", it - 1)
-                    leaf_sm100.rescale_output(m, o.o_t, held, stat, c.n, thread)
+                    said_sm100.rescale_output(m, o.o_t, c.n)
                     m.release(o)
             p = m.acquire("p", it)
-            leaf_sm100.weigh_tokens(m, scores, sums, peak)
-            leaf.store_weights(m, p.p_s, scores, c.n, thread)
+            said_sm100.weigh_tokens(m)
+            said_sm100.store_tokens(m, p.p_s)
             m.comment(
                 "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
             )
@@ -1368,22 +1340,15 @@ def _softmax(m: Recorder) -> None:
             m.commit(p)
             m.set(it, it + 1)
     red = m.buffer("red_s", it)
-    leaf.column_sums(m, risen, sums)
-    leaf.share_columns(m, red, risen)
+    said_sm100.leave_sums(m, red)
     m.meet("softmax")
-    leaf.join_sums(m, top, red)
     alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
-    sink, out, lse = m.operand("attn_sink"), m.operand("out"), m.operand("lse")
-    o_partial, lse_partial = m.operand("o_partial"), m.operand("lse_partial")
-    place = (walk.row, walk.head0, k.heads, hb, splits)
-    leaf_sm100.finish_columns(
-        m, top, peak, stat, sink, lse, lse_partial, *place, walk.split, alone, m.scalar("lse_scale"), thread
-    )
+    said_sm100.finish_columns(m, red, *place, alone, split=walk.split)
     m.meet("softmax")
     o = m.slot("o", it - 1)
     with m.when(it > 0):
         m.wait("o", it - 1)
-    leaf_sm100.write_output(m, o.o_t, held, stat, out, o_partial, *place, walk.split, alone, it > 0, thread)
+    said_sm100.write_output(m, o.o_t, *place, alone, it > 0, split=walk.split)
     last = m.var("last", k.cluster > 1, "bool")
     if k.cluster > 1:
         m.comment(
@@ -1397,20 +1362,8 @@ def _softmax(m: Recorder) -> None:
         )
     with m.when(last):
         columns = LATENT_DIM // k.cluster
-        leaf_sm100.merge_columns(
-            m,
-            o_partial,
-            lse_partial,
-            sink,
-            out,
-            lse,
-            *place,
-            m.scalar("lse_scale"),
-            rank * columns,
-            columns,
-            thread,
-            threads,
-        )
+        threads = m.schedule.role("softmax").threads
+        said_sm100.merge_columns(m, *place, rank * columns, columns, threads=threads)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:

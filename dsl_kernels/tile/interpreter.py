@@ -240,6 +240,14 @@ class Executor:
             return self._sender(argument)
         return self._value(argument)
 
+    def _memory(self, argument: Any) -> Any:
+        """What the text of a leaf names: of a sender to CTAs of the grid the words of all of them."""
+        if isinstance(argument, t.Sender):
+            pipe = argument.slot.pipeline
+            words = self._run.operands[pipe.through].view(-1).view(torch.float32)
+            return words[words_of(self._run.schedule, pipe.through)[1][pipe.name] :]
+        return self._argument(argument)
+
     def _sender(self, sender: t.Sender) -> Callable[[int, tuple[Any, ...], torch.Tensor], None]:
         """send(rank, place, values): store into that CTA's slot at `place`; the bytes count towards its barrier.
 
@@ -349,9 +357,7 @@ class Executor:
         if call.leaf.text is not None:
             schedule = self._run.schedule
             count = schedule.role(self.role).warps * threads.WARP
-            self._scope |= threads.run(
-                call.leaf, call.arguments, schedule, count, self._scope, self._argument
-            )
+            self._scope |= threads.run(call.leaf, call.arguments, schedule, count, self._scope, self._memory)
             return
         results = call.leaf.torch(*(self._argument(call.arguments[i]) for i in call.leaf.inputs))
         positions = call.leaf.results

@@ -434,7 +434,7 @@ class Assign:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """`index` from `begin` up to `end` by `step`. An unrolled one has numbers for all three."""
+    """`index` from `begin` up to `end` by `step`. An unrolled one has numbers for all three; another has `at_once` turns behind one test."""
 
     index: str
     begin: Value
@@ -442,6 +442,7 @@ class Loop:
     step: int
     unrolled: bool
     body: list[Statement]
+    at_once: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -767,11 +768,11 @@ class Recorder:
         self._say(Assign(self._variable(variable), value, variable.dtype))
 
     def loop(
-        self, index: str, end: Value, *, begin: Value = 0, step: int = 1, unrolled: bool = False
-    ) -> Iterator[Expr]:
+        self, index: str, end: Value, *, begin: Value = 0, step: int = 1, unrolled: bool = False, at_once: int = 1
+    ) -> Iterator[Expr]:  # fmt: skip
         """`for i in m.loop("i", count):` writes a loop; its body is recorded once."""
         inner: list[Statement] = []
-        self._say(Loop(index, begin, end, step, unrolled, inner))
+        self._say(Loop(index, begin, end, step, unrolled, inner, at_once))
         self._blocks.append(inner)
         yield name(index)
         self._blocks.pop()

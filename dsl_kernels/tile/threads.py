@@ -8,6 +8,7 @@ or a loop masks the threads that take no part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from ..errors import DeclarationError, ScheduleError
 from . import text as t
+from .fragments import held
 from .lang import Schedule, Space
 from .text import Expr, Value
 
@@ -44,8 +46,12 @@ class Function:
 class Array:
     """Memory as the text of a leaf names it: registers of the thread, shared or global memory, a line of a matrix.
 
-    `size` elements it has in a thread's registers. `line` says what this is the part of: which array, which row of it if
-    that is a matrix, and from which element on.
+    An index is a number, or in a matrix in shared memory a pair of row and column.
+
+    `size` elements it has in a thread's registers, from `first` on of those that it is a group of. `shape` is that of a
+    buffer outside of registers, whose rows `swizzle` exchanges within so many bytes; `staged` tells whether it is one of
+    several stages. `line` says what this is the part of: which array, which row of it if that is a matrix, and from which
+    element on.
     """
 
     name: str
@@ -53,39 +59,62 @@ class Array:
     space: str
     size: int
     recorder: LeafRecorder = field(repr=False)
-    line: tuple[Array, Value | None, Value] | None = None
+    line: tuple[Array, tuple[Value, ...], Value] | None = None
     wide: bool = True
+    shape: tuple[int, ...] = ()
+    swizzle: int = 0
+    staged: bool = False
+    first: Value = 0
 
-    def __getitem__(self, index: Value) -> Expr:
-        return Expr("element", (self, index), self.dtype)
+    def __getitem__(self, index: Index) -> Expr:
+        return Expr("element", (self, *_places(index)), self.dtype)
 
-    def __setitem__(self, index: Value, value: Value) -> None:
-        self.recorder.say(Put(self, index, value))
+    def __setitem__(self, index: Index, value: Value) -> None:
+        self.recorder.say(Put(self, _places(index), value))
 
-    def at(self, index: Value) -> Expr:
+    def at(self, index: Index) -> Expr:
         """The place of an element, for a Function."""
-        return Expr("element", (self, index), ADDRESS)
+        return Expr("element", (self, *_places(index)), ADDRESS)
 
-    def read(self, registers: Array, group: Value) -> None:
-        """Load the group of that number into registers: of consecutive elements as many as these have, aligned to their size."""
-        self.recorder.say(Vector(registers, self, group, False))
+    def group(self, first: Value, size: int) -> Array:
+        """`size` registers from number `first` on, for `read` and `write`."""
+        return replace(self, size=size, first=self.first + first)
 
-    def write(self, registers: Array, group: Value) -> None:
+    def read(self, registers: Array, group: Index) -> None:
+        """Load the group of that number into registers: of consecutive elements as many as these have, aligned to their size.
+
+        In a matrix a pair says at which row and column a group begins.
+        """
+        self.recorder.say(Vector(registers, self, _places(group), False))
+
+    def write(self, registers: Array, group: Index) -> None:
         """Store registers as the group of that number."""
-        self.recorder.say(Vector(registers, self, group, True))
+        self.recorder.say(Vector(registers, self, _places(group), True))
 
-    def row(self, title: str, row: Value, pitch: Value, first: Value = 0, *, wide: bool = True) -> Array:
+    def row(
+        self, title: str, row: Index, pitch: Value | tuple[Value, ...], first: Value = 0, *, wide: bool = True
+    ) -> Array:
         """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long.
 
-        One that is not `wide` has less than 2**31 elements.
+        Of an operand with more dimensions `row` has an index for each but the last one, and `pitch` all extents but the
+        first one. One that is not `wide` has less than 2**31 elements.
         """
-        self.recorder.say(Line(title, self, row, pitch, first, wide))
-        return replace(self, name=title, line=(self, row, first), wide=wide)
+        rows, pitches = _places(row), _places(pitch)
+        self.recorder.say(Line(title, self, rows, pitches, first, wide))
+        return replace(self, name=title, line=(self, rows, first), wide=wide)
 
     def part(self, title: str, first: Value) -> Array:
         """What lies from element `first` on."""
-        self.recorder.say(Line(title, self, None, 0, first))
-        return replace(self, name=title, line=(self, None, first))
+        self.recorder.say(Line(title, self, (), (), first))
+        whole, rows, before = self.line or (self, (), 0)
+        return replace(self, name=title, line=(whole, rows, t.fold(before + first, {})))
+
+
+Index = Value | tuple[Value, ...]
+
+
+def _places(index: Index) -> tuple[Value, ...]:
+    return index if isinstance(index, tuple) else (index,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,17 +122,17 @@ class Put:
     """array[index] = value"""
 
     array: Array
-    index: Value
+    index: tuple[Value, ...]
     value: Value
 
 
 @dataclass(frozen=True, eq=False)
 class Vector:
-    """The group of that number of consecutive elements: into registers, or out of them where `store` says so."""
+    """The group of that number, or at that row and column, of consecutive elements: into registers, or out of them to `store`."""
 
     registers: Array
     array: Array
-    group: Value
+    group: tuple[Value, ...]
     store: bool
 
 
@@ -113,8 +142,8 @@ class Line:
 
     name: str
     array: Array
-    row: Value | None
-    pitch: Value
+    rows: tuple[Value, ...]
+    pitches: tuple[Value, ...]
     first: Value
     wide: bool = True
 
@@ -156,7 +185,7 @@ class LeafRecorder(t.Recorder):
 
     def local(self, text: str, size: int, dtype: str = "int32") -> Array:
         """Registers of the leaf itself."""
-        array = Array(text, dtype, "register", size, self)
+        array = Array(text, dtype, Space.REGISTER.value, size, self)
         self.say(Local(array))
         return array
 
@@ -173,6 +202,7 @@ class Formal:
     kind: str
     dtype: str
     fresh: bool = False
+    staged: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,10 +242,10 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             kind = "variable" if mark in (t.Out, t.InOut) else "value"
             formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
             passed.append(t.name(title, argument.dtype))
-        elif isinstance(argument, (t.View, t.Global, t.Cluster, Array)):
-            dtype, space, size = _memory(argument, schedule)
-            formals.append(Formal(title, "memory", dtype))
-            passed.append(Array(title, dtype, space, size, m))
+        elif isinstance(argument, (t.View, t.Global, t.Cluster, t.Sender, Array)):
+            array = _memory(title, argument, schedule, m)
+            formals.append(Formal(title, "memory", array.dtype, staged=array.staged))
+            passed.append(array)
         else:
             formals.append(None)
             passed.append(argument)
@@ -224,23 +254,29 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
     return LeafText(tuple(formals), tuple(m.statements))
 
 
-def _memory(argument: Any, schedule: Schedule | None) -> tuple[str, str, int]:
-    """Dtype, space and elements (a thread's, of registers) of what is passed as memory."""
+def _memory(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorder) -> Array:
+    """What is passed as memory, as the text of the leaf names it."""
     if isinstance(argument, Array):
-        return argument.dtype, argument.space, argument.size
+        return replace(argument, name=title, recorder=m, line=None, wide=True)
     if isinstance(argument, t.Global):
-        return argument.dtype, "global", 0
+        return Array(title, argument.dtype, "global", 0, m)
+    if isinstance(argument, t.Sender):
+        return Array(title, "float32", "global", 0, m)
     if schedule is None:
         raise DeclarationError(
             f"buffer {argument.buffer} in the text of a leaf", expected="what the leaf is passed", got="a buffer of the kernel",
             fix="make it a parameter",
         )  # fmt: skip
     buffer = schedule.buffer(argument.buffer)
-    if isinstance(argument, t.Cluster):
-        return buffer.dtype, "cluster", buffer.stage_elements
     if buffer.space is Space.REGISTER:
-        return buffer.dtype, "register", buffer.per_thread or buffer.stage_elements
-    return buffer.dtype, "shared", buffer.stage_elements
+        share = 1 if buffer.private or buffer.role is None else schedule.role(buffer.role).warps * WARP
+        each = buffer.per_thread or buffer.stage_elements // share
+        return Array(title, buffer.dtype, buffer.space.value, each, m)
+    cluster = isinstance(argument, t.Cluster)
+    return Array(
+        title, buffer.dtype, "cluster" if cluster else buffer.space.value, buffer.stage_elements, m, shape=buffer.shape,
+        swizzle=buffer.swizzle, staged=not cluster and argument.use is not None,
+    )  # fmt: skip
 
 
 # The same in torch
@@ -256,7 +292,12 @@ def unsigned(words: Any) -> Any:
     return words & 0xFFFFFFFF
 
 
-_IN_RANGE: dict[str, Callable[[Any], Any]] = {"int32": signed, "uint32": unsigned}
+def _rounded(value: Any) -> torch.Tensor:
+    return torch.as_tensor(value).to(torch.bfloat16).float()
+
+
+_IN_RANGE: dict[str, Callable[[Any], Any]] = {"int32": signed, "uint32": unsigned, "bfloat16": _rounded}
+FLOATS = ("float32", "bfloat16")
 
 
 def _as(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
@@ -265,6 +306,11 @@ def _as(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
 
 def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
     return pick(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What numbers are worked out in."""
+    return torch.float32 if dtype.is_floating_point else torch.int64
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -327,7 +373,7 @@ class Threads:
         elif value.numel() == WARP and value.dim():
             value = value.reshape(-1).repeat(self.count // WARP)
         value = value.reshape(-1) if value.dim() else value.expand(self.count)
-        return value if value.dtype in (torch.bool, torch.float32) else value.long()
+        return value if value.dtype in (torch.bool, torch.float32) else value.to(_wide(value.dtype))
 
     def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
         """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
@@ -343,7 +389,7 @@ class Threads:
         if value.op == "name":
             return self.scope[value.args[0]]
         if value.op == "element":
-            array, index = value.args[0], self.value(value.args[1])
+            array, *index = value.args
             return self._place(array, index) if value.dtype == ADDRESS else self._element(array, index)
         arguments = [self.value(arg) for arg in value.args if not isinstance(arg, Function)]
         if value.op == "apply":
@@ -363,16 +409,16 @@ class Threads:
         fit = _IN_RANGE.get(value.dtype)
         return fit(result) if fit and getattr(result, "dtype", None) is not torch.bool else result
 
-    def _element(self, array: Array, index: Any) -> Any:
-        whole = self.scope[array.name]
-        if array.space == "register":
-            return whole[:, self._number(array, index)].clone()
+    def _element(self, array: Array, index: Iterable[Value]) -> Any:
+        if array.space == Space.REGISTER.value:
+            registers = self.scope[array.name]
+            return registers[:, self._number(array, index)].to(_wide(registers.dtype), copy=True)
         place = self._place(array, index)
-        return place.memory[place.of(self.active)].to(
-            torch.float32 if array.dtype == "float32" else torch.int64
-        )
+        found = place.memory[place.of(self.active)]
+        return found.to(_wide(found.dtype))
 
-    def _number(self, array: Array, index: Any) -> int:
+    def _number(self, array: Array, at: Iterable[Value]) -> int:
+        index = self.value(array.first) + sum(map(self.value, at))
         if isinstance(index, torch.Tensor):
             raise DeclarationError(
                 f"registers {array.name} of a leaf",
@@ -382,8 +428,10 @@ class Threads:
             )
         return int(index)
 
-    def _place(self, array: Array, index: Any) -> Place:
-        memory = self.scope[array.name]
+    def _place(self, array: Array, at: Iterable[Value]) -> Place:
+        memory, index = self.scope[array.name], 0
+        for extent, value in zip((1, *array.shape[1:]), map(self.value, at), strict=False):
+            index = index * extent + value
         if array.line is not None:
             index = index + self.scope[_begin(array.name)]
         flat = memory if isinstance(memory, list) else memory.view(-1)
@@ -424,21 +472,24 @@ class Threads:
                 self.run(s.body)
             self.active = before
         elif isinstance(s, Vector):
-            first = Expr("*", (s.group, s.registers.size))
+            *rows, last = s.group
+            first = last if rows else Expr("*", (last, s.registers.size))
             for i in range(s.registers.size):
-                pair = (
-                    (s.array, first + i, s.registers[i]) if s.store else (s.registers, i, s.array[first + i])
+                at = (*rows, first + i)
+                self._put(
+                    Put(s.array, at, s.registers[i]) if s.store else Put(s.registers, (i,), s.array[at])
                 )
-                self._put(Put(*pair))
         elif isinstance(s, Line):
-            whole, first = self.scope[s.array.name], self.value(s.first)
+            whole, begin = self.scope[s.array.name], self.scope.get(_begin(s.array.name), 0)
+            rows, pitches = map(self.value, s.rows), map(self.value, s.pitches)
+            of_row, known = 0, s.rows and whole.dim() == len(s.rows) + 1
+            for row, pitch in zip(rows, whole.shape[1:] if known else pitches, strict=True):
+                of_row = (of_row + row) * pitch
             self.scope[s.name] = whole
-            self.scope[_begin(s.name)] = (
-                first if s.row is None else first + self.value(s.row) * whole.shape[1]
-            )
+            self.scope[_begin(s.name)] = begin + of_row + self.value(s.first)
         elif isinstance(s, Local):
-            shape = (self.count, s.array.size)
-            self.scope[s.array.name] = torch.full(shape, 0x7F7F7F7F, dtype=torch.int64)
+            words = torch.full((self.count, s.array.size), 0x7F7F7F7F)
+            self.scope[s.array.name] = words * math.nan if s.array.dtype in FLOATS else words
         elif isinstance(s, Do):
             self.value(s.value)
         elif isinstance(s, t.Call):
@@ -450,7 +501,17 @@ class Threads:
         self.scope[name] = value
 
     def _call(self, s: t.Call) -> None:
-        """A leaf within a leaf, for the threads that are at the call."""
+        """A leaf within a leaf, for the threads that are at the call; one that has no text is called by all of them."""
+        if s.leaf.text is None:
+            if not bool(self.active.all()) or s.leaf.results:
+                raise DeclarationError(
+                    f"leaf {s.leaf.name} in the text of a leaf", expected="a call by all threads, which sets nothing",
+                    got=f"{int(self.active.sum())} of {self.count} threads, results {len(s.leaf.results)}",
+                    fix="branch on what all threads have alike, or declare the leaf by its text",
+                )  # fmt: skip
+            values = ((argument, self.value(argument)) for argument in s.arguments)
+            s.leaf.torch(*(v if isinstance(argument, Array) else alike(v) for argument, v in values))
+            return
         text, own = text_of(s.leaf, s.arguments), Threads(self.count, {})
         own.active = self.active
         for formal, argument in zip(text.parameters, s.arguments, strict=True):
@@ -461,12 +522,12 @@ class Threads:
             self._set(s.arguments[i].args[0], own.scope.get(s.leaf.parameters[i][0], 0))
 
     def _put(self, s: Put) -> None:
-        index, value = self.value(s.index), self.spread(self.value(s.value))
-        if s.array.space == "register":
+        value = self.spread(self.value(s.value))
+        if s.array.space == Space.REGISTER.value:
             registers = self.scope[s.array.name]
-            registers[self.active, self._number(s.array, index)] = _as(registers.dtype, value[self.active])
+            registers[self.active, self._number(s.array, s.index)] = _as(registers.dtype, value[self.active])
             return
-        place = self._place(s.array, index)
+        place = self._place(s.array, s.index)
         place.memory[place.of(self.active)[self.active]] = _as(place.memory.dtype, value[self.active])
 
     def _loop(self, s: t.Loop) -> None:
@@ -502,21 +563,52 @@ def run(
     lane = torch.arange(count) % WARP
     of_thread = {k: threads.spread(v) if isinstance(v, torch.Tensor) else v for k, v in scope.items()}
     of_thread |= {"worker": torch.arange(count), "lane": lane}
+    tiles = []
     for formal, argument in zip(text.parameters, arguments, strict=True):
-        if formal is not None and not formal.fresh:
-            kept = memory(argument) if formal.kind == "memory" else t.evaluate(argument, of_thread)
-            threads.scope[formal.name] = kept
+        if formal is None or formal.fresh:
+            continue
+        if formal.kind != "memory":
+            threads.scope[formal.name] = t.evaluate(argument, of_thread)
+            continue
+        tile = threads.scope[formal.name] = memory(argument)
+        array = _memory(formal.name, argument, schedule, LeafRecorder())
+        shared_out = array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
+        places = held(tuple(tile.shape), array.size, count) if shared_out else None
+        if places is not None:
+            threads.scope[formal.name] = tile.view(-1)[places]
+            tiles.append((formal.name, tile.view(-1), places))
     threads.run(text.statements)
+    for title, tile, places in tiles:
+        _join(leaf.name, title, tile, places, threads.scope[title])
     values = {arguments[i].args[0]: threads.scope.get(leaf.parameters[i][0], 0) for i in leaf.results}
     return {key: alike(value) for key, value in values.items()}
 
 
+def _join(leaf: str, title: str, tile: torch.Tensor, places: torch.Tensor, registers: torch.Tensor) -> None:
+    """Put the threads' registers together as the tile whose elements they hold.
+
+    Raises:
+        ScheduleError: threads that hold the same element have different values of it.
+    """
+    tile[places] = registers
+    if not torch.allclose(tile[places], registers, rtol=0, atol=0, equal_nan=True):
+        raise ScheduleError(
+            f"registers {title} of leaf {leaf}",
+            expected="one value of each element, in all threads that hold it",
+            got="several",
+            fix="combine them across lanes, or declare registers of each thread by itself",
+        )
+
+
 def alike(value: Any) -> Any:
-    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do."""
+    """A value as the interpreter keeps it: a number where all threads have one, one a warp where its lanes do, or one a lane."""
     if not isinstance(value, torch.Tensor):
         return value
     flat = value.reshape(-1)
     if bool((flat == flat[0]).all()):
         return flat[0].item()
     warps = flat.view(-1, WARP)
-    return warps[:, 0].clone() if bool((warps == warps[:, :1]).all()) else flat
+    if bool((warps == warps[:, :1]).all()):
+        return warps[:, 0].clone()
+    # As many warps as lanes: what is one a warp, and what one a lane, could not be told apart.
+    return warps[0].clone() if len(warps) != WARP and bool((warps == warps[0]).all()) else flat

@@ -14,7 +14,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -175,7 +175,12 @@ class Probe:
         shape, strides = tuple(value.shape), (pitch, 1) if pitch else None
         spec = Operand.tensor(title, NAMES[value.dtype], *shape, strides=strides, written=out)
         return self._add(
-            Argument(title, lambda m: m.operand(title, pitch), operands=(spec,), values={title: value})
+            Argument(
+                title,
+                lambda m: replace(m.operand(title, pitch), dtype=spec.dtype),
+                operands=(spec,),
+                values={title: value},
+            )
         )
 
     def dim(self, title: str, value: int) -> Callable[[Recorder], Any]:
@@ -274,7 +279,7 @@ class Probe:
 
         Args:
             value: initial one: a number, or for `each` of "lane", "warp" or "thread" a tensor over them; None leaves it unset.
-            each: "bits" is a word of 32 bits, alike in all lanes, that torch has as a truth value a lane.
+            each: "bits" is a word of 32 bits, alike in all lanes; its value here is a truth value a lane.
             grid: torch has a value a thread as [warps, 32].
             out: compare it too.
         """
@@ -284,7 +289,7 @@ class Probe:
             value = torch.as_tensor(value)
             if dtype == "float32":
                 return value.reshape(-1).expand(self.threads).clone()
-            if each == "bits":
+            if each == "bits" and value.numel() == 32:
                 value = (value.long() << torch.arange(32)).sum()
             if value.numel() == 1:
                 value = value.reshape(1).expand(self.threads)
@@ -298,8 +303,6 @@ class Probe:
             if dtype == "float32":
                 return source.clone() if each == "thread" else float(source[0])
             source = source.long() & 0xFFFFFFFF if dtype == "uint32" else source.clone()
-            if each == "bits":
-                return (source[0].long() >> torch.arange(32) & 1).bool()
             if each == "lane":
                 return source[:32]
             if each == "warp":
@@ -800,33 +803,6 @@ def swizzled(rows: int, columns: int, span: int, element_bytes: int = 2) -> torc
 
 
 # Where a thread's registers lie in a tile
-
-
-def warps_and_lanes(count: int = 128) -> tuple[torch.Tensor, torch.Tensor]:
-    """Warp and lane of each thread, as columns."""
-    thread = torch.arange(count).view(-1, 1)
-    return thread // 32, thread % 32
-
-
-def accumulators(rows: int, columns: int) -> torch.Tensor:
-    """A warpgroup's accumulators of a product, 64 rows after the other."""
-    warp, lane = warps_and_lanes()
-    i = torch.arange(columns // 2).view(1, -1)
-    row = 16 * warp + lane // 4 + 8 * (i // 2 % 2)
-    column = i // 4 * 8 + lane % 4 * 2 + i % 2
-    return torch.cat([(block + row) * columns + column for block in range(0, rows, 64)], dim=1)
-
-
-def own_columns(columns: int) -> torch.Tensor:
-    """The columns of an accumulator of which a thread has elements."""
-    _, lane = warps_and_lanes()
-    c = torch.arange(columns // 4).view(1, -1)
-    return c // 2 * 8 + lane % 4 * 2 + c % 2
-
-
-def by_warp(columns: int) -> torch.Tensor:
-    """A value a warp and column, [4, columns]."""
-    return warps_and_lanes()[0] * columns + own_columns(columns)
 
 
 def straight(threads: int, each: int) -> torch.Tensor:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, accumulators, case, straight, warps_and_lanes
+from leaf_probes import Probe, case, straight
 
 from dsl_kernels.device.torch import gqa_forward as gqa
 from dsl_kernels.device.torch import gqa_forward_sm100 as gqa_sm100
+from dsl_kernels.tile.fragments import accumulators, warps_and_lanes
 
 KEYS = 32
 INF = float("inf")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from leaf_probes import Probe, accumulators, alike, case, straight, warps_and_lanes
+from leaf_probes import Probe, case
 
 from dsl_kernels.device.text import lightning_indexer as walk
 from dsl_kernels.device.torch import lightning_indexer as indexer
+from dsl_kernels.tile.fragments import accumulators, warps_and_lanes
 from dsl_kernels.tile.lang import Mma
 
 
@@ -112,21 +113,16 @@ def _of_quad(queries: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _weight(p: Probe, queries: int, value: torch.Tensor | None, **kind: Any) -> Any:
     """Weights of 32 heads of each query, as a product's threads have them."""
-    if p.blackwell:
-        return p.registers("weight", (32,), value, places=alike(128, 32), **kind)
     i, lane = torch.arange(8 * queries).view(1, -1), warps_and_lanes()[1]
     places = i // 8 * 32 + i % 8 // 2 * 8 + lane % 4 * 2 + i % 2
     return p.registers("weight", (queries, 32), value, places=places, **kind)
 
 
 def _scale(p: Probe, queries: int, value: torch.Tensor | None, **kind: Any) -> Any:
-    places = straight(128, 1) if p.blackwell else _of_quad(queries)[0]
-    return p.registers("scale", (128 if p.blackwell else 64,), value, places=places, **kind)
+    return p.registers("scale", (64,), value, places=_of_quad(queries)[0], **kind)
 
 
 def _logit(p: Probe, queries: int, value: torch.Tensor | None, **kind: Any) -> Any:
-    if p.blackwell:
-        return p.registers("logit", (128,), value, places=straight(128, 1), **kind)
     key, query = _of_quad(queries)
     return p.registers("logit", (64, queries), value, places=key * queries + query, **kind)
 
@@ -139,7 +135,7 @@ def read_weights(p: Probe, queries: int) -> None:
         _weight(p, queries, None),
         p.shared("head_weights", (2 * first,), p.normal(2 * first), slot=True),
         first,
-        1 if p.blackwell else queries,
+        queries,
         p.thread,
     )
 
@@ -166,9 +162,7 @@ def weigh(p: Probe, queries: int) -> None:
 
 
 def _length(p: Probe, queries: int, value: torch.Tensor | None, **kind: Any) -> Any:
-    lane = warps_and_lanes()[1]
-    places = torch.where(lane < queries, lane, -1) if p.blackwell else _of_quad(queries)[1][:, :1]
-    return p.registers("length", (queries,), value, dtype="int32", places=places, private=p.blackwell, **kind)
+    return p.registers("length", (queries,), value, dtype="int32", places=_of_quad(queries)[1][:, :1], **kind)
 
 
 @case(indexer.one_length)
@@ -251,7 +245,7 @@ def _windows(p: Probe, rows: int = 21) -> tuple[Any, ...]:
     return p.operand("k_start", starts), p.operand("k_end", ends.int())
 
 
-@case(indexer.find_tiles, row=(8, 16), split=(0, 2))
+@case(walk.find_tiles, row=(8, 16), split=(0, 2))
 def find_tiles(p: Probe, row: int, split: int) -> None:
     p.call(
         p.var("first", None, out=True),
@@ -265,13 +259,14 @@ def find_tiles(p: Probe, row: int, split: int) -> None:
         64,
         p.dim("split", split),
         p.dim("splits", 3),
+        p.lane,
     )
 
 
 def _window(p: Probe, queries: int, begin: Any, size: Any, **kind: Any) -> tuple[Any, Any]:
-    places = alike(128, queries) if p.blackwell else _of_quad(queries)[1][:, :1]
+    places = _of_quad(queries)[1][:, :1]
     return tuple(
-        p.registers(text, (queries,), value, dtype="int32", places=places, private=p.blackwell, **kind)
+        p.registers(text, (queries,), value, dtype="int32", places=places, **kind)
         for text, value in (("begin", begin), ("size", size))
     )
 
@@ -305,54 +300,6 @@ def store_window(p: Probe, queries: int) -> None:
         *_window(p, queries, begin, size, out=False),
         p.dim("row", 3),
         queries,
-        p.dim("stride", 260),
-        p.dim("key", 128),
-        p.thread,
-    )
-
-
-@case(indexer.read_scores)
-def read_indexer_scores(p: Probe) -> None:
-    p.threads = 128
-    dots = p.registers("dots", (128, 32), None, places=straight(128, 32))
-    p.call(dots, p.tensor("scores", (128, 64), p.normal(128, 64)), 32, 16, p.thread)
-
-
-@case(indexer.weigh_one)
-def weigh_one(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 128, 1e-5, 1e-5
-    dots = p.registers("dots", (128, 64), p.normal(128, 64), places=straight(128, 64), out=False, by_row=True)
-    p.call(_logit(p, 1, None), dots, 1, _weight(p, 1, p.normal(32), out=False), p.thread)
-
-
-@case(indexer.store_query, query=(1, 3))
-def store_query(p: Probe, query: int) -> None:
-    p.threads = 128
-    p.call(
-        p.operand("logits", torch.full((3, 3, 260), -77.0), out=True),
-        _logit(p, 1, p.normal(128), out=False),
-        _scale(p, 1, p.normal(128), out=False),
-        _length(p, 4, torch.tensor([0, 170, 300, 0], dtype=torch.int32), out=False),
-        p.dim("seq", 2),
-        p.dim("query", query),
-        p.dim("next_n", 3),
-        p.dim("stride", 260),
-        p.dim("key", 128),
-        p.thread,
-    )
-
-
-@case(indexer.store_row)
-def store_row(p: Probe) -> None:
-    p.threads = 128
-    windows = (torch.tensor(x, dtype=torch.int32) for x in ([0, 140], [260, 70]))
-    p.call(
-        p.operand("logits", torch.full((9, 260), -77.0), out=True),
-        _logit(p, 1, p.normal(128), out=False),
-        _scale(p, 1, p.normal(128), out=False),
-        *_window(p, 2, *windows, out=False),
-        1,
-        p.dim("row", 5),
         p.dim("stride", 260),
         p.dim("key", 128),
         p.thread,

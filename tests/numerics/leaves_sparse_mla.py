@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from leaf_probes import Probe, accumulators, alike, by_warp, case, own_columns, straight, warps_and_lanes
+from leaf_probes import Probe, case, straight
 
+from dsl_kernels.device.text import sparse_mla as said
 from dsl_kernels.device.torch import sparse_mla as mla
-from dsl_kernels.device.torch import sparse_mla_sm100 as mla_sm100
-from dsl_kernels.tile.lang import Engine, Mma, Pipeline, Reader
+from dsl_kernels.tile.fragments import accumulators, by_warp, own_columns, own_rows
+from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
 
 HEADS = 16
@@ -34,7 +35,7 @@ def _bits(p: Probe, inside: torch.Tensor) -> tuple[Any, Any]:
     return p.var("in_low", inside[:32], each="bits"), p.var("in_high", inside[32:], each="bits")
 
 
-@case(mla.read_ids, turn=(2, 3))
+@case(said.read_ids, turn=(2, 3))
 def read_ids(p: Probe, turn: int) -> None:
     p.call(
         p.var("low", None, out=True, each="lane"),
@@ -80,7 +81,7 @@ def load_queries(p: Probe, heads: int, columns: int) -> None:
     )
 
 
-@case(mla.load_sinks)
+@case(said.load_sinks)
 def load_sinks(p: Probe) -> None:
     p.threads = 128
     p.call(_sinks(p), p.operand("attn_sink", p.normal(40)), p.dim("head0", 16), p.thread)
@@ -237,7 +238,7 @@ def send_scores(p: Probe, slices: int) -> None:
     p.call(scores, _peers(p, "x", "x_s", "loop", 2), p.rank, slices, p.thread)
 
 
-@case(mla.add_scores, slices=(2, 4))
+@case(said.add_scores, slices=(2, 4))
 def add_scores(p: Probe, slices: int) -> None:
     p.threads = 128
     shape = (slices - 1, HEADS // 8, 128, 4)
@@ -328,11 +329,14 @@ def _scratch(p: Probe, out: bool, rows: int = 2, splits: int = 6, heads: int = 3
 
 def _sinks(p: Probe, value: torch.Tensor | None = None, **kind: Any) -> Any:
     """A thread has those of its head of every eight."""
-    places = torch.arange(128).view(-1, 1) // 16 + torch.arange(0, HEADS, 8)
-    return p.registers("sinks", (HEADS,), value, places=places, **kind)
+    own = torch.arange(128).view(-1, 1) // 16 + torch.arange(0, HEADS, 8)
+    each = None if value is None else value[own]
+    return p.registers(
+        "sinks", (128, HEADS // 8), each, places=straight(128, HEADS // 8), private=True, **kind
+    )
 
 
-@case(mla.send_parts, heads=(8, 16, 32))
+@case(said.send_parts, heads=(8, 16, 32))
 def send_parts(p: Probe, heads: int) -> None:
     """Two slices of two parts; zeros arrive as zeros, if with a sign."""
     p.threads, p.cluster, slices, dims = 128, 4, 2, 128
@@ -354,10 +358,10 @@ def send_parts(p: Probe, heads: int) -> None:
         return m.sender(slot.view(), slot)
 
     which, part = (lambda m: m.block(1) % slices), (lambda m: m.block(1) // slices)
-    p.call(acc, lses, sender, which, slices, part, p.dim("parts", 2), p.thread)
+    p.call(acc, lses, sender, rows[0] * rows[1], which, slices, part, p.dim("parts", 2), p.thread)
 
 
-@case(mla.keep_parts, heads=(8, 16, 32))
+@case(said.keep_parts, heads=(8, 16, 32))
 def keep_parts(p: Probe, heads: int) -> None:
     p.threads, dims = 128, 128
     p.call(
@@ -372,7 +376,7 @@ def keep_parts(p: Probe, heads: int) -> None:
 BF16 = 2.0**-7
 
 
-@case(mla.merge_parts, which=(0, 1), parts=(1, 4, 16))
+@case(said.merge_parts, which=(0, 1), parts=(1, 4, 16))
 def merge_parts(p: Probe, which: int, parts: int) -> None:
     """The second share; one part of one head is empty, and all parts of another."""
     p.threads, p.relative, p.absolute, dims = 128, BF16, 1e-6, 128
@@ -459,18 +463,16 @@ def merge_splits(p: Probe, splits: int, count: int) -> None:
 # 64 heads on M, a warpgroup a side
 
 
-def _heads_of_thread() -> torch.Tensor:
-    """The two heads of a thread."""
-    warp, lane = warps_and_lanes()
-    return 16 * warp + lane // 4 + 8 * torch.arange(2)
-
-
 def _wide(p: Probe, title: str, value: torch.Tensor | None, columns: int, **kind: Any) -> Any:
     return p.registers(title, (64, columns), value, places=accumulators(64, columns), **kind)
 
 
 def _of_heads(p: Probe, title: str, value: torch.Tensor | None, **kind: Any) -> Any:
-    return p.registers(title, (64,), value, places=_heads_of_thread(), **kind)
+    return p.registers(title, (64,), value, places=own_rows(), **kind)
+
+
+def _of_thread(p: Probe, title: str, value: torch.Tensor, **kind: Any) -> Any:
+    return p.registers(title, (128, 2), value, places=straight(128, 2), private=True, **kind)
 
 
 @case(mla.copy_query_rows, columns=(64, 512))
@@ -487,7 +489,7 @@ def copy_query_rows(p: Probe, columns: int) -> None:
     )
 
 
-@case(mla.mask_columns, some=(True, False), columns=(32, 64))
+@case(said.mask_columns, some=(True, False), columns=(32, 64))
 def mask_columns(p: Probe, some: bool, columns: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     valid = p.integers(0, 2, 64).bool() if some else torch.ones(64, dtype=torch.bool)
@@ -503,7 +505,7 @@ def pack_rows(p: Probe) -> None:
     p.call(weights, _wide(p, "scores", p.normal(64, 64), 64, out=False))
 
 
-@case(mla.softmax_rows, tops=("high", "low", "none"))
+@case(said.softmax_rows, tops=("high", "low", "none"))
 def softmax_rows(p: Probe, tops: str) -> None:
     """No maximum rises; those of two warps rise; nothing before and rows without a valid token."""
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
@@ -515,7 +517,7 @@ def softmax_rows(p: Probe, tops: str) -> None:
         scores[::2] = -INF
     p.call(
         _wide(p, "scores", scores, 32),
-        _of_heads(p, "sums", p.uniform(128, 2), partial="sum"),
+        _of_thread(p, "sums", p.uniform(128, 2)),
         _of_heads(p, "peak", peak),
         _of_heads(p, "factor", None),
         8,
@@ -523,13 +525,13 @@ def softmax_rows(p: Probe, tops: str) -> None:
     )
 
 
-@case(mla.share_peak)
+@case(said.share_peak)
 def share_peak(p: Probe) -> None:
     p.threads = 128
     p.call(p.shared("peak_s", (64,), out=True), _of_heads(p, "peak", p.normal(64), out=False), p.thread)
 
 
-@case(mla.follow_peak, risen=(True, False))
+@case(said.follow_peak, risen=(True, False))
 def follow_peak(p: Probe, risen: bool) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     peak = p.normal(64)
@@ -538,7 +540,7 @@ def follow_peak(p: Probe, risen: bool) -> None:
     other[::6] = 1.5 if risen else -INF
     p.call(
         _of_heads(p, "peak", peak),
-        _of_heads(p, "sums", p.uniform(128, 2), partial="sum"),
+        _of_thread(p, "sums", p.uniform(128, 2)),
         _wide(p, "acc", p.normal(64, 256), 256),
         p.shared("peak_s", (64,), other),
         p.thread,
@@ -552,14 +554,14 @@ def store_rows(p: Probe) -> None:
     p.call(target, _wide(p, "weights", p.normal(64, 32), 32, out=False), p.thread)
 
 
-@case(mla.share_sums, side=(0, 1))
+@case(said.share_sums, side=(0, 1))
 def share_sums(p: Probe, side: int) -> None:
     p.threads, p.relative = 128, APPROXIMATE
-    sums = _of_heads(p, "sums", p.uniform(128, 2), partial="sum", out=False)
+    sums = _of_thread(p, "sums", p.uniform(128, 2))
     p.call(sums, p.shared("red", (2, 64), p.normal(2, 64), out=True), side, p.thread)
 
 
-@case(mla.total_rows, side=(0, 1))
+@case(said.total_rows, side=(0, 1))
 def total_rows(p: Probe, side: int) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     sums = p.uniform(2, 64)
@@ -574,7 +576,7 @@ def total_rows(p: Probe, side: int) -> None:
     )
 
 
-@case(mla.leave_rows, side=(0, 1))
+@case(said.leave_rows, side=(0, 1))
 def leave_rows(p: Probe, side: int) -> None:
     p.threads = 128
     p.call(
@@ -592,7 +594,7 @@ def leave_rows(p: Probe, side: int) -> None:
     )
 
 
-@case(mla.merge_rows, side=(0, 1))
+@case(said.merge_rows, side=(0, 1))
 def merge_rows(p: Probe, side: int) -> None:
     p.threads, p.relative, p.absolute = 128, 1e-5, 2e-6
     p.call(
@@ -620,7 +622,7 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
         p.operand("lse", torch.full((2, 128), -77.0), out=True),
         _wide(p, "acc", p.normal(64, 256), 256, out=False),
         _of_heads(p, "factor", p.uniform(64), out=False),
-        _of_heads(p, "lses", lses, out=False),
+        _of_thread(p, "lses", lses[own_rows()], out=False),
         _of_heads(p, "sinks", p.normal(64), out=False),
         p.dim("row", 1),
         p.dim("head0", 64),
@@ -633,260 +635,7 @@ def store_result_rows(p: Probe, side: int, width: int) -> None:
     )
 
 
-@case(mla.load_row_sinks)
+@case(said.load_row_sinks)
 def load_row_sinks(p: Probe) -> None:
     p.threads = 128
     p.call(_of_heads(p, "sinks", None), p.operand("attn_sink", p.normal(128)), p.dim("head0", 64), p.thread)
-
-
-# tcgen05
-
-
-@case(mla_sm100.load_block, block=(8, 16))
-def load_block(p: Probe, block: int) -> None:
-    p.threads = 128
-    p.call(
-        p.shared("target", (HEADS, 128), dtype="bfloat16", swizzle=128, out=True, slot=True),
-        p.operand("q", p.normal(2, 32, 128).bfloat16()),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        block,
-        HEADS,
-        128,
-        p.thread,
-    )
-
-
-def _pieces_of_rows() -> torch.Tensor:
-    return 8 * torch.arange(8).view(1, -1) + torch.arange(128).view(-1, 1) // 16
-
-
-def _pairs_of_rows() -> torch.Tensor:
-    return 32 * torch.arange(2).view(1, -1) + torch.arange(128).view(-1, 1) // 4
-
-
-def _row_ids(p: Probe, places: torch.Tensor, value: torch.Tensor | None, **kind: Any) -> Any:
-    return p.registers("rows", (64,), value, dtype="int32", places=places, private=True, **kind)
-
-
-def _spread(p: Probe, places: torch.Tensor) -> None:
-    p.threads = 128
-    ids = _ids(p, 40)
-    p.call(_row_ids(p, places, None), *_low_high(p, ids), *_bits(p, (ids >= 0) & (ids < 40)), p.thread)
-
-
-@case(mla_sm100.spread_ids)
-def spread_ids(p: Probe) -> None:
-    _spread(p, _pieces_of_rows())
-
-
-@case(mla_sm100.spread_pairs)
-def spread_pairs(p: Probe) -> None:
-    _spread(p, _pairs_of_rows())
-
-
-@case(mla_sm100.read_rows, turn=(2, 3))
-def read_rows(p: Probe, turn: int) -> None:
-    # Every lane of CuTe DSL has all ids, one of TileLang those of the copies that it issues.
-    places = alike(32, 64) if p.cute else torch.arange(32).view(-1, 1) % 16 * 4 + torch.arange(4)
-    p.call(
-        _row_ids(p, places, p.integers(0, 99, 64)),
-        p.operand("indices", p.integers(-1, 999, 3, 512)),
-        p.dim("topk", 512),
-        p.dim("row", 1),
-        p.dim("turn", turn),
-        p.dim("turns", 3),
-        p.dim("split", 1),
-        p.dim("splits", 3),
-        p.lane,
-    )
-
-
-def _masked_rows(p: Probe, n: int) -> torch.Tensor:
-    ids = p.integers(0, n, 64)
-    ids[::5] = -1
-    return ids
-
-
-@case(mla_sm100.gather_columns, columns=(64, 128))
-def gather_columns(p: Probe, columns: int) -> None:
-    p.threads, p.lands = 128, "cp_async"
-    p.call(
-        p.shared("target", (64, columns), dtype="bfloat16", swizzle=128, out=True, slot=True),
-        p.operand("cache", p.normal(40, 264).bfloat16()[:, :256], pitch="cache_stride"),
-        p.dim("first", 128),
-        columns,
-        _row_ids(p, _pieces_of_rows(), _masked_rows(p, 40), out=False),
-        p.thread,
-    )
-
-
-def _token_words(p: Probe, value: torch.Tensor, **kind: Any) -> Any:
-    """A thread's quarter of two tokens: 16 bytes of each 64-dim panel, two pieces of rope, the four scales."""
-    thread, i = torch.arange(128).view(-1, 1, 1, 1), torch.arange(2).view(1, -1, 1, 1)
-    piece, word = torch.arange(11).view(1, 1, -1, 1), torch.arange(4).view(1, 1, 1, -1)
-    byte = torch.where(piece < 8, piece * 64, 528 + (piece - 8) * 64) + thread % 4 * 16
-    byte = torch.where(piece == 10, 512, byte) + 4 * word
-    # 32-bit words are 64-bit integers in torch: a row of 164 of them has room for twice the bytes.
-    places = ((32 * i + thread // 4) * 328 + byte // 4).view(128, 88)
-    tile = torch.zeros(64, 328 * 4, dtype=torch.uint8)
-    tile[:, :656] = value
-    return p.registers("words", (64, 164), tile.view(torch.int64), dtype="uint32", places=places, private=True, bits=torch.int32, **kind)  # fmt: skip
-
-
-@case(mla_sm100.load_unit, unit=(0, 3))
-def load_unit(p: Probe, unit: int) -> None:
-    p.threads = 128
-    words = _token_words(p, _tokens(p, 64))
-    rows = _row_ids(p, _pairs_of_rows(), _masked_rows(p, 40), out=False)
-    p.call(words, unit, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
-
-
-@case(mla_sm100.load_rest)
-def load_rest(p: Probe) -> None:
-    p.threads = 128
-    words = _token_words(p, _tokens(p, 64))
-    rows = _row_ids(p, _pairs_of_rows(), _masked_rows(p, 40), out=False)
-    p.call(words, p.operand("kv_cache", _tokens(p, 40)), rows, p.thread)
-
-
-@case(mla_sm100.dequantise_unit, unit=(0, 2))
-def dequantise_unit(p: Probe, unit: int) -> None:
-    p.threads = 128
-    target = p.shared("target", (64, 128), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    p.call(target, _token_words(p, _tokens(p, 64), out=False), unit, p.thread)
-
-
-@case(mla_sm100.store_rope)
-def store_rope(p: Probe) -> None:
-    p.threads = 128
-    target = p.shared("target", (64, 64), dtype="bfloat16", swizzle=128, out=True, slot=True)
-    p.call(target, _token_words(p, _tokens(p, 64), out=False), p.thread)
-
-
-@case(mla_sm100.read_scores)
-def read_scores(p: Probe) -> None:
-    p.threads = 128
-    scores = p.registers("scores", (64, HEADS), places=accumulators(64, HEADS), private=True)
-    if not p.cute:
-        # TileLang gives accumulators of 64 rows their place only where a product is declared.
-        p.shared("a_s", (64, 64), dtype="bfloat16", swizzle=128)
-        p.shared("b_s", (HEADS, 64), dtype="bfloat16", swizzle=128)
-        p.mmas = (Mma("qk", "tcgen05", "probe", 64, HEADS, 64, "bfloat16", a="a_s", b="b_s", acc="s_t"),)
-    p.call(scores, p.tensor("s_t", (64, HEADS), p.normal(64, HEADS)), p.thread)
-
-
-@case(mla_sm100.outgrown, rise=(8.0, 8.5))
-def outgrown(p: Probe, rise: float) -> None:
-    p.threads = 128
-    peak = p.normal(HEADS)
-    top = peak - 1
-    peak[13], top[13] = 1.0, 1.0 + rise
-    p.call(
-        p.var("grown", None, dtype="bool", out=True), _columns(p, "top", top, out=False), _columns(p, "peak", peak, out=False), 8,
-    )  # fmt: skip
-
-
-@case(mla_sm100.raise_reference)
-def raise_reference(p: Probe) -> None:
-    p.threads, p.relative = 128, APPROXIMATE
-    peak = p.normal(HEADS)
-    peak[::3] = -INF
-    p.call(
-        _columns(p, "peak", peak),
-        _columns(p, "top", p.normal(HEADS), out=False),
-        _sums(p),
-        p.shared("stat", (HEADS,), out=True),
-        p.thread,
-    )
-
-
-def _held(p: Probe) -> Any:
-    return p.registers("held", (128, 16), None, places=straight(128, 16), out=False)
-
-
-@case(mla_sm100.rescale_output, heads=(16, 32))
-def rescale_output(p: Probe, heads: int) -> None:
-    p.threads = 128
-    p.call(
-        p.tensor("o_t", (128, 4 * heads), p.normal(128, 4 * heads), out=True),
-        _held(p),
-        p.shared("stat", (heads,), p.normal(heads)),
-        heads,
-        p.thread,
-    )
-
-
-@case(mla_sm100.weigh_tokens)
-def weigh_tokens(p: Probe) -> None:
-    p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
-    scores = p.normal(64, HEADS)
-    scores[::7] = -INF
-    p.call(_scores(p, value=scores), _sums(p), _columns(p, "peak", p.normal(HEADS), out=False))
-
-
-@case(mla_sm100.finish_columns, alone=(False, True), block=(8, 16))
-def finish_columns(p: Probe, alone: bool, block: int) -> None:
-    p.threads, p.relative, p.absolute = 128, 1e-5, 1e-6
-    total = p.uniform(HEADS)
-    total[5] = 0
-    p.call(
-        _columns(p, "total", total, out=False),
-        _columns(p, "peak", p.normal(HEADS), out=False),
-        p.shared("stat", (HEADS,), p.normal(HEADS), out=True),
-        p.operand("attn_sink", p.normal(32)),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.operand("lse_partial", torch.full((2, 3, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        block,
-        p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
-        p.scalar("lse_scale", 0.7),
-        p.thread,
-    )
-
-
-@case(mla_sm100.write_output, alone=(False, True), some=(False, True), block=(8, 16))
-def write_output(p: Probe, alone: bool, some: bool, block: int) -> None:
-    p.threads = 128
-    p.call(
-        p.tensor("o_t", (128, 4 * HEADS), p.normal(128, 4 * HEADS)),
-        _held(p),
-        p.shared("stat", (HEADS,), p.normal(HEADS)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("o_partial", torch.full((2, 3, 32, 512), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        block,
-        p.dim("splits", 3),
-        p.dim("split", 2),
-        p.var("alone", alone, dtype="bool"),
-        p.var("some", some, dtype="bool"),
-        p.thread,
-    )
-
-
-@case(mla_sm100.merge_columns, splits=(3, 11), first=(0, 128))
-def merge_columns(p: Probe, splits: int, first: int) -> None:
-    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
-    p.call(
-        *_scratch(p, False, splits=splits),
-        p.operand("attn_sink", p.normal(32)),
-        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
-        p.operand("lse", torch.full((2, 32), -77.0), out=True),
-        p.dim("row", 1),
-        p.dim("head0", 16),
-        32,
-        HEADS,
-        p.dim("splits", splits),
-        p.scalar("lse_scale", 0.7),
-        p.dim("first", first),
-        128,
-        p.thread,
-        128,
-    )

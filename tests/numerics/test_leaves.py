@@ -20,7 +20,9 @@ from leaf_probes import CASES, Case, Probe
 from codegen.sweep import Filter, leaf_modules, sweep
 from dsl_kernels import programs
 from dsl_kernels.errors import DslKernelError
-from dsl_kernels.tile.text import Leaf
+from dsl_kernels.tile.lang import Schedule
+from dsl_kernels.tile.text import Call, Leaf, walk
+from dsl_kernels.tile.threads import text_of
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 FULL = os.environ.get("LEAVES_FULL") == "1"
@@ -51,13 +53,24 @@ def declared(op: str) -> dict[str, Leaf]:
     return {leaf.name: leaf for module in modules for leaf in vars(module).values() if isinstance(leaf, Leaf)}
 
 
+def called(statements: Any, schedule: Schedule) -> Iterator[str]:
+    """Names of the leaves that statements call, and of those that the texts of these call."""
+    for statement in walk(statements):
+        if isinstance(statement, Call):
+            yield statement.leaf.name
+            text = text_of(statement.leaf, statement.arguments, schedule)
+            yield from called(text.statements, schedule)
+
+
 @lru_cache(maxsize=32)
 def spellings(op: str) -> dict[str, dict[tuple[str, str], str]]:
     """What the committed texts of an operation call, and those that only measure: leaf -> {(DSL, module that spells it): an architecture}."""
     found: dict[str, dict[tuple[str, str], str]] = {}
     for instance in (*sweep(0, Filter(op=op)).kept, *counted_scores.instances(op)):
         modules = leaf_modules(instance.backend, op, instance.arch.tag.removesuffix("a"))
-        for name in instance.program.text(instance.knobs, instance.arch).leaves:
+        schedule = instance.program.schedule(instance.knobs, instance.arch)
+        parts = instance.program.text(instance.knobs, instance.arch).parts.values()
+        for name in {name for part in parts for name in called(part, schedule)}:
             home = next((module for _, module, names in modules if name in names), None)
             if home is None and name in declared(op) and declared(op)[name].text is not None:
                 home = f"{op}_text"

@@ -7,11 +7,22 @@ from typing import Any
 import pytest
 import torch
 
-from dsl_kernels.device.torch.warps import ballot, fetch_add, popc, scan, shuffle
+from dsl_kernels.device.torch.warps import (
+    ballot,
+    exchange,
+    exp2,
+    fetch_add,
+    log2,
+    popc,
+    rcp_approx,
+    scan,
+    shuffle,
+)
 from dsl_kernels.errors import DeclarationError, ScheduleError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile import threads
 from dsl_kernels.tile.lang import Buffer, Role, Schedule, Space
+from dsl_kernels.tile.text import select
 from dsl_kernels.tile.threads import by_text
 
 COUNT = 64
@@ -19,6 +30,7 @@ SCHEDULE = Schedule(
     roles=(Role("work", COUNT // 32, doc="all threads"),),
     buffers=(
         Buffer("words", Space.SHARED, (COUNT,), "int32"),
+        Buffer("table", Space.SHARED, (COUNT, 4), "float32", 2),
         Buffer("held", Space.REGISTER, (COUNT, 4), "uint32", role="work", private=True, per_thread=4),
     ),
     pipelines=(),
@@ -27,6 +39,7 @@ SCHEDULE = Schedule(
     axes=("cta",),
 )
 THREAD, LANE, OUT = t.name("worker"), t.name("lane"), t.name("out")
+TABLE = t.View("table", None, 1)
 WORDS, HELD = t.View("words", None, None), t.View("held", None, None)
 
 
@@ -102,3 +115,97 @@ def test_registers_have_no_address() -> None:
 def test_the_text_is_the_only_meaning() -> None:
     with pytest.raises(DeclarationError, match="tile.threads.run"):
         outside.torch(None, 1, 2)
+
+
+@by_text
+def in_floats(m, words, table, thread):
+    """Each row of a table in shared memory, of which every other lane has the logarithm, by groups of registers."""
+    four, half = m.local("four", 4, "float32"), m.local("half", 2, "bfloat16")
+    table.read(four, (thread, 0))
+    half[0] = (exp2(four[1]) + exchange(four[0], 1)).to("bfloat16")
+    four[2] = half[0] * rcp_approx(four[0])
+    with m.when((thread & 1).equals(0)):
+        four[3] = log2(four[0])
+    table.write(four.group(2, 2), (thread, 2))
+    table[thread, 0] = -1.0
+
+
+def test_matrices_floats_and_groups_of_registers() -> None:
+    table = torch.rand(COUNT, 4) + 1
+    before = table.clone()
+    run(in_floats, WORDS, TABLE, THREAD, words=torch.zeros(COUNT), table=table)
+    other = before[torch.arange(COUNT) ^ 1, 0]
+    rounded = (torch.exp2(before[:, 1]) + other).bfloat16().float()
+    torch.testing.assert_close(table[:, 2], rounded * (1 / before[:, 0]))
+    torch.testing.assert_close(table[::2, 3], torch.log2(before[::2, 0]))
+    assert torch.equal(table[1::2, 3], before[1::2, 3]) and torch.equal(table[:, 1], before[:, 1])
+    assert bool((table[:, 0] == -1).all())
+
+
+@by_text
+def of_operand(m, out, thread, row):
+    """A thread's element of a row of an operand with three dimensions."""
+    out.row("line", (row, thread // 8), (8, 4), 1)[thread % 3] = thread
+
+
+def test_rows_of_an_operand_with_more_dimensions() -> None:
+    out = torch.zeros(3, 8, 4, dtype=torch.int32)
+    text = threads.run(of_operand, (t.Global("out"), THREAD, 2), SCHEDULE, COUNT, {}, lambda _: out)
+    expected = torch.zeros(3, 8, 4, dtype=torch.int32)
+    for i in range(COUNT):
+        expected[2, i // 8, 1 + i % 3] = i
+    assert text == {} and torch.equal(out, expected)
+
+
+@t.leaf
+def doubled(table: Any, row: int) -> None:
+    """A leaf that is spelled."""
+    table[row] *= 2
+
+
+@by_text
+def calls(m, table, thread, alone):
+    with m.when(thread < alone):
+        for row in m.loop("row", 2):
+            doubled(m, table, row)
+
+
+def test_a_text_calls_a_leaf_that_has_none_by_all_threads_at_once() -> None:
+    table = torch.ones(COUNT, 4)
+    run(calls, TABLE, THREAD, COUNT, table=table)
+    assert table[:3, 0].tolist() == [2, 2, 1]
+    with pytest.raises(DeclarationError, match="leaf doubled.*by all threads.*8 of 64"):
+        run(calls, TABLE, THREAD, 8, table=table)
+
+
+TILE = Schedule(
+    roles=(Role("work", 4, doc="a warpgroup"),),
+    buffers=(
+        Buffer("acc", Space.REGISTER, (64, 16), "float32", role="work"),
+        Buffer("rows", Space.REGISTER, (64,), "float32", role="work", per_thread=2),
+    ),
+    pipelines=(),
+    mmas=(),
+    grid=("1",),
+    axes=("cta",),
+)
+
+
+@by_text
+def scale_rows(m, acc, rows, thread, wrong):
+    for r in range(2):
+        for j in m.loop("j", acc.size // 4, unrolled=True):
+            for e in range(2):
+                acc[j * 4 + (2 * r + e)] = acc[j * 4 + (2 * r + e)] * rows[r]
+        rows[r] = select((thread % 4).equals(wrong), 0.5, exp2(rows[r]))
+
+
+def test_registers_are_the_share_of_a_tile_that_a_product_leaves_a_thread() -> None:
+    acc, rows = torch.randn(64, 16), torch.randn(64)
+    expected = acc * rows[:, None], torch.exp2(rows)
+    held = {"acc": acc, "rows": rows}
+    arguments = (t.View("acc", None, None), t.View("rows", None, None), THREAD)
+    threads.run(scale_rows, (*arguments, 4), TILE, 128, {}, lambda view: held[view.buffer])
+    assert torch.equal(acc, expected[0]) and torch.equal(rows, expected[1])
+    with pytest.raises(ScheduleError, match="registers rows of leaf scale_rows.*several"):
+        threads.run(scale_rows, (*arguments, 3), TILE, 128, {}, lambda view: held[view.buffer])

@@ -56,30 +56,3 @@ def window_end(k_start: cute.Pointer, k_end: cute.Pointer, row, s, skv, skip_bel
     if (row >= s) | (end - window_begin(k_start, row, s) <= skip_below):
         end = Int32(0)
     return end
-
-
-@cute.jit
-def find_tiles(
-    k_start: cute.Pointer,
-    k_end: cute.Pointer,
-    row,
-    rows: cutlass.Constexpr,
-    s,
-    skv,
-    skip_below,
-    keys: cutlass.Constexpr,
-    split,
-    splits,
-):
-    """First key tile and tile count of a split over the union of the windows of a block of rows."""
-    # Every lane takes one row of the block.
-    own = row + cute.arch.lane_idx() % rows
-    begin, end = window_begin(k_start, own, s), window_end(k_start, k_end, own, s, skv, skip_below)
-    live = end > begin
-    low = cute.arch.warp_redux_sync(begin if live else Int32(0x7FFFFFFF), "min")
-    high = cute.arch.warp_redux_sync(end if live else Int32(0), "max")
-    first, turns = Int32(0), Int32(0)
-    if high > 0:
-        first = Int32(Uint32(low) // keys)
-        turns = ceildiv(high, keys) - first
-    return first + share_begin(turns, split, splits), share_size(turns, split, splits)

@@ -6,13 +6,10 @@ for a third of the pairs it is `x + |x|`, twice the relu, on the FMA pipe. Issue
 neither pipe holds the other up.
 """
 
-import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Int64, Uint32
+from cutlass import Float32
 from cutlass._mlir.dialects import math as mlir_math
 from cutlass.cute.nvgpu import tcgen05
-
-from .lightning_indexer import length_to_score, window_begin, window_end
 
 KEYS = 128
 LANE_STRIDE = 1 << 16
@@ -32,71 +29,10 @@ def read_scores(dots, tmem, first, heads, thread):
         cute.copy(copy, mine.partition_S(cute.make_tensor(tmem + (first + query * heads), layout)), own)
 
 
-def read_weights(weight, head_weights, first, queries, thread):
-    """Copy the weights of one query from shared memory to registers, four at a time."""
-    source = cute.make_tensor((head_weights + first).align(16), cute.make_layout(cute.size(weight)))
-    cute.autovec_copy(source, weight)
-
-
-def read_scales(scale, key_scales, first, queries, thread):
-    """The scale of this thread's key."""
-    scale[0] = (key_scales + first + thread).load()
-
-
-def weigh_one(logit, dots, query, weight, thread):
+def weigh_one(logit, dots, query, weight):
     """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
     heads = cute.size(weight)
     logit[0] = _weighted_relu_sum([dots[query * heads + h] for h in range(heads)], weight, heads)
-
-
-def read_query_lengths(length, seq_lens, seq, query, queries, next_n, skip_below, thread):
-    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
-    length[0] = length_to_score(seq_lens, seq, query + thread % 32, next_n, skip_below)
-
-
-@cute.jit
-def store_query(
-    logits: cute.Pointer,
-    logit: cute.Tensor,
-    scale: cute.Tensor,
-    length: cute.Tensor,
-    seq,
-    query,
-    next_n,
-    stride,
-    key,
-    thread,
-):
-    """Store this thread's logit of one query if that query has its key."""
-    at = key + thread
-    if at < cute.arch.shuffle_sync(length[0], query):
-        (logits + (Int64(seq * next_n + query) * stride + at)).store(logit[0] * scale[0])
-
-
-def read_windows(begin, size, k_start, k_end, row, queries, s, skv, skip_below, thread):
-    """First keys and sizes of the windows of the rows from `row` on."""
-    for i in range(cute.size(begin)):
-        begin[i] = window_begin(k_start, row + i, s)
-        size[i] = cutlass.max(window_end(k_start, k_end, row + i, s, skv, skip_below) - begin[i], 0)
-
-
-@cute.jit
-def store_row(
-    logits: cute.Pointer,
-    logit: cute.Tensor,
-    scale: cute.Tensor,
-    begin: cute.Tensor,
-    size: cute.Tensor,
-    j: cutlass.Constexpr,
-    row,
-    stride,
-    key,
-    thread,
-):
-    """Store this thread's logit of row `row`, number `j` of the group, if its key lies in the row's window."""
-    at = key + thread
-    if Uint32(at - begin[j]) < Uint32(size[j]):
-        (logits + (Int64(row) * stride + at)).store(logit[0] * scale[0])
 
 
 def _weighted_relu_sum(scores, weights, heads):

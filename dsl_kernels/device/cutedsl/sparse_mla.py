@@ -81,29 +81,6 @@ def copy16(to, source, valid):
     )
 
 
-@cute.jit
-def read_ids(
-    indices: cute.Pointer,
-    topk: Int32,
-    row: Int32,
-    turn: Int32,
-    turns: Int32,
-    split: Int32,
-    splits: Int32,
-    lane: Int32,
-):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    low = Int32(-1)
-    high = Int32(-1)
-    if turn < turns:
-        # A tensor keeps the row's address apart, so that it is computed once and a turn adds 32 bits.
-        ids = cute.make_tensor(indices + Int64(row) * Int64(topk), cute.make_layout(topk))
-        base = (split + turn * splits) * TILE + lane
-        low = ids[base]
-        high = ids[base + 32]
-    return low, high
-
-
 def valid(token, n):
     """Whether an id names a row of the cache; -1 is padding."""
     return (token >= 0) & (token < n)
@@ -198,23 +175,6 @@ def send_scores(scores, slots, full, rank, slices: cutlass.Constexpr, thread):
         peer_bar = peer_address(bar, rank ^ d)
         for v in range(count // 4):
             send4(peer_to + v * CONSUMERS * 16, peer_bar, [scores[4 * v + e] for e in range(4)])
-
-
-def add_scores(scores, received, slices, thread):
-    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
-    count = cute.size(scores)
-    layout = cute.make_layout(
-        (4, CONSUMERS, count // 4, slices - 1), stride=(1, 4, 4 * CONSUMERS, count * CONSUMERS)
-    )
-    slots = cute.make_tensor(received, layout)
-    for v in range(count // 4):
-        for e in range(4):
-            own = scores[4 * v + e]
-            got = [slots[e, thread, v, d] for d in range(slices - 1)]
-            total = own + got[0]
-            if slices == 4:
-                total = total + (got[1] + got[2])
-            scores[4 * v + e] = total
 
 
 def mask_scores(scores, low, high, sm_scale, thread):
@@ -335,11 +295,6 @@ def store_weights(target, weights, heads, thread):
             )
 
 
-def weight(peak, top):
-    """exp2(peak - top), 0 for an empty part."""
-    return Float32(cutlass.select_(peak > -math.inf, cute.arch.exp2(peak - top), Float32(0.0)))
-
-
 def lse_of(total, top):
     """log2 of a sum, -inf when it is empty. Its largest weight is 1, and lg2.approx is within 2^-22 there: 3e-6 of 2048."""
     return Float32(
@@ -350,21 +305,6 @@ def lse_of(total, top):
 def inverse_of(total):
     """1 / total, 0 when it is empty."""
     return Float32(cutlass.select_(total > 0.0, cute.arch.rcp_approx(total), Float32(0.0)))
-
-
-def store_partial(o_partial: cute.Pointer, offset: Int64, values):
-    cute.arch.inline_ptx(
-        "st.global.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
-        read_only_args=[o_partial.toint() + offset * 4, *values],
-    )
-
-
-def load_partial(o_partial: cute.Pointer, offset: Int64):
-    return cute.arch.inline_ptx(
-        "ld.global.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
-        write_only_types=[Float32] * 4,
-        read_only_args=[o_partial.toint() + offset * 4],
-    )
 
 
 def scaled_pairs(word, scale):
@@ -471,159 +411,9 @@ def normalise(acc, top, peak):
             acc[i + 2] = acc[i + 2] * inverse
 
 
-def _chunk_place(thread):
-    """Where a thread's four values lie in a row: dims side by side for each pair of heads, so that readers' banks differ."""
-    return ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
+def push(place, values):
+    inbox_words.push(place.toint(), [values[i] for i in range(cute.size(values))])
 
 
-def send_parts(acc, lses, inbox, words, first, slices, part, parts, thread):
-    """Send each CTA that holds this slice its share of O, this one included.
-
-    A row is 16 dims by 8 heads, and the lses of all heads behind them. A CTA's share are the rows of its number, one part
-    behind the other; CTA `first` merges the first share, and every `slices`-th from there the next.
-    """
-    base, rows, width = inbox.toint(), cute.size(acc), 128 + 4 * cute.size(lses)
-    # Both are powers of two.
-    log2 = cute.arch.inline_ptx("bfind.u32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[parts])
-    log2_each = (rows.bit_length() - 1) - log2
-
-    def row_of(n):
-        """The n-th row of O: where it begins in the inbox of its owner."""
-        owner, within = n >> log2_each, n & ((1 << log2_each) - 1)
-        return base + Int64((first + owner * slices) * words + ((part << log2_each) + within) * width) * 4
-
-    for u in range(rows // 4):
-        at = row_of(u * 4 + (thread >> 5)) + _chunk_place(thread) * 4
-        inbox_words.push(at, [acc[4 * u + e] for e in range(4)])
-    _send_lses(lses, rows, row_of, thread)
-
-
-@cute.jit
-def _send_lses(lses: cute.Tensor, rows: cutlass.Constexpr, row_of: cutlass.Constexpr, thread: Int32):
-    """Four threads a row: those that hold all heads' lses between them."""
-    count = cutlass.const_expr(cute.size(lses))
-    for i in cutlass.range_constexpr((rows * 4 + CONSUMERS - 1) // CONSUMERS):
-        n = i * (CONSUMERS // 4) + (thread >> 2)
-        if n < rows:
-            at = row_of(n) + (128 + (thread & 3) * count) * 4
-            for v in cutlass.range_constexpr(0, count, 4):
-                inbox_words.push(at + v * 4, [lses[v + e] for e in range(min(4, count))])
-
-
-def keep_parts(target, acc, lses, thread):
-    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
-    rows, width = cute.size(acc), 128 + 4 * cute.size(lses)
-    for u in range(rows // 4):
-        at = target.toint() + ((u * 4 + (thread >> 5)) * width + _chunk_place(thread)) * 4
-        cute.arch.inline_ptx(
-            "st.shared.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
-            read_only_args=[at, *[acc[4 * u + e] for e in range(4)]],
-        )
-    _keep_lses(target, lses, rows, width, thread)
-
-
-@cute.jit
-def _keep_lses(
-    target: cute.Pointer, lses: cute.Tensor, rows: cutlass.Constexpr, width: cutlass.Constexpr, thread: Int32
-):
-    for i in cutlass.range_constexpr((rows * 4 + CONSUMERS - 1) // CONSUMERS):
-        n = i * (CONSUMERS // 4) + (thread >> 2)
-        if n < rows:
-            to = target + (n * width + 128 + (thread & 3) * cute.size(lses))
-            for v in cutlass.range_constexpr(cute.size(lses)):
-                to[v] = lses[v]
-
-
-def store_lse(lse: cute.Pointer, pair, scale):
-    to = cute.make_tensor(lse, cute.make_layout(2))
-    to[0], to[1] = pair[0] * scale, pair[1] * scale
-
-
-def load_sinks(sinks, attn_sink, head0, thread):
-    """The sink logits of a thread's heads, every eighth, read long before they are wanted."""
-    for c in range(cute.size(sinks)):
-        sinks[c] = attn_sink[head0 + c * 8 + thread // 16]
-
-
-@cute.jit
-def merge_parts(
-    out: cute.Pointer,
-    lse: cute.Pointer,
-    received: cute.Pointer,
-    sinks: cute.Tensor,
-    row: Int32,
-    head0: Int32,
-    heads: cutlass.Constexpr,
-    part: Int32,
-    parts: Int32,
-    which: Int32,
-    dims: cutlass.Constexpr,
-    block: cutlass.Constexpr,
-    lse_scale: Float32,
-    thread: Int32,
-):
-    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
-
-    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is a constant of each
-    branch, so that what it reads is in flight at once. Every `span` rows the heads are the same, and so are their weights.
-    """
-    rows, columns, width = dims * block // 128, block // 8, 128 + block
-    head, dim, span = thread >> 4, thread & 15, 4 * columns
-    log2_span = cutlass.const_expr(span.bit_length() - 1)
-    for log2 in cutlass.range_constexpr(rows.bit_length()):
-        if parts == 1 << log2:
-            each = cutlass.const_expr(rows >> log2)
-            for c in cutlass.range_constexpr(min(each, span)):
-                n = part * each + c
-                column = n >> 2 & (columns - 1)
-                first = Int64(row) * heads + head0 + column * 8 + head
-                if cutlass.const_expr(c % 4 == 0):
-                    sink = sinks[0]
-                    for other in cutlass.range_constexpr(1, cute.size(sinks)):
-                        sink = Float32(cutlass.select_(column == other, sinks[other], sink))
-                    at = [(p * each + c) * width + 128 for p in range(1 << log2)]
-                    weights, scale, joined = _weights(received, at, columns, column, sink, thread)
-                    if (dim == 0) & (which == 0) & ((n & 3) == 0) & (n < span):
-                        lse[first] = joined * lse_scale
-                for again in cutlass.range_constexpr(c, each, span):
-                    at = [(p * each + again) * width for p in range(1 << log2)]
-                    value = _joined(received, at, weights, thread) * scale
-                    beside = cute.arch.shuffle_sync_bfly(value, offset=1)
-                    if (dim & 1) == 0:
-                        m = n + (again - c)
-                        place = which * dims + (m >> log2_span) * 64 + (m & 3) * 16 + dim
-                        cute.arch.inline_ptx(
-                            "st.global.b32 [{$r0}], {$r1};",
-                            read_only_args=[out.toint() + (first * 512 + place) * 2, pack(value, beside)],
-                        )
-
-
-def _weights(received, at, columns, column, sink, thread):
-    """Of this thread's head: the weight of each part, by what their sum is scaled, and the lse of all."""
-    head = thread >> 4
-    lse_at = (head >> 1) * 2 * columns + column * 2 + (head & 1)
-    lses = [received[first + lse_at] for first in at]
-    top = lses[0]
-    for other in lses[1:]:
-        top = cute.arch.fmax(top, other)
-    # Of an empty part 0, also where all are.
-    base = Float32(cutlass.select_(top > -math.inf, top, Float32(0.0)))
-    weights = [cute.math.exp2(part - base, fastmath=True) for part in lses]
-    total = weights[0]
-    for kept in weights[1:]:
-        total = total + kept
-    joined = lse_of(total, base)
-    share = cute.arch.rcp_approx(1.0 + cute.math.exp2(sink * LOG2E - joined, fastmath=True))
-    scale = inverse_of(total) * Float32(cutlass.select_(total > 0.0, share, Float32(0.0)))
-    return weights, scale, joined
-
-
-def _joined(received, at, weights, thread):
-    """This thread's dim and head of each part, weighted and added up."""
-    head, dim = thread >> 4, thread & 15
-    value_at = ((head >> 1) * 8 + (dim & 7)) * 4 + (dim >> 3) * 2 + (head & 1)
-    values = [received[first + value_at] for first in at]
-    value = values[0] * weights[0]
-    for kept, other in zip(weights[1:], values[1:], strict=True):
-        value = value + other * kept
-    return value
+def store_pair(place, low, high):
+    cute.arch.inline_ptx("st.global.b32 [{$r0}], {$r1};", read_only_args=[place.toint(), pack(low, high)])

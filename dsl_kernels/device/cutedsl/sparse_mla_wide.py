@@ -13,7 +13,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from . import gqa_forward
 from . import sparse_mla as leaf
 from .fragment import across_quad, flat, row_of
-from .gqa_forward import exp2, reduced
+from .gqa_forward import reduced
 
 HEADS = 64
 TOKENS = leaf.TILE // 2
@@ -63,19 +63,6 @@ def renew_half(words: cute.Tensor, ckv, kpe, kv_cache, ids, n, thread):
     leaf.read_where(words, leaf.HALF_SCALES, 1, base + Int64(leaf.SCALES_AT + quarter * 4), inside)
 
 
-@cute.jit
-def mask_columns(scores: cute.Tensor, low: Int32, high: Int32, sm_scale: Float32, thread: Int32):
-    """Scale the logits to base 2 and put -inf in the columns (tokens) without a valid id, given by two words of bits: of the first 32, and the next."""
-    values, scale = flat(scores), sm_scale * leaf.LOG2E
-    for i in cutlass.range_constexpr(cute.size(values)):
-        values[i] = values[i] * scale
-    if (low & high) != -1:
-        for i in cutlass.range_constexpr(cute.size(values)):
-            bits = (low if i // 4 * 8 < 32 else high) >> (thread % 4 * 2)
-            inside = ((bits >> (i // 4 * 8 % 32 + i % 2)) & 1) != 0
-            values[i] = Float32(cutlass.select_(inside, values[i], Float32(-math.inf)))
-
-
 def pack_rows(weights, scores):
     """P in 16 bits, as the next product takes it."""
     values, words = flat(scores), cute.recast_tensor(flat(weights), Int32)
@@ -97,38 +84,25 @@ def store_rows(target, weights, thread):
         )
 
 
-def _shrinking(peak, risen):
-    """What is summed up below one maximum times this is below a higher one; neither may have seen a token."""
-    return Float32(cutlass.select_(peak == risen, Float32(1.0), exp2(peak - risen)))
+def row_most(registers, r):
+    return reduced(_of_row(registers, r), cute.arch.fmax)
 
 
-@cute.jit
-def softmax_rows(
-    scores: cute.Tensor, sums: cute.Tensor, peak: cute.Tensor, factor: cute.Tensor, rise: cutlass.Constexpr, thread: Int32
-):  # fmt: skip
-    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`."""
-    values = flat(scores)
-    most = cute.make_rmem_tensor(2, Float32)
-    for r in cutlass.range_constexpr(2):
-        most[r] = reduced([values[i] for i in range(cute.size(values)) if i // 2 % 2 == r], cute.arch.fmax)
-    factor.fill(1.0)
-    if cute.arch.vote_any_sync((most[0] > peak[0] + rise) | (most[1] > peak[1] + rise)):
-        for r in cutlass.range_constexpr(2):
-            risen = cute.arch.fmax(peak[r], across_quad(most[r], cute.arch.fmax))
-            factor[r] = _shrinking(peak[r], risen)
-            peak[r], sums[r] = risen, sums[r] * factor[r]
-    for r in cutlass.range_constexpr(2):
-        mine = [i for i in range(cute.size(values)) if i // 2 % 2 == r]
-        # No token of this half may be valid, nor one before it.
-        base = Float32(cutlass.select_(peak[r] == -Float32.inf, Float32(0.0), peak[r]))
-        for i in mine:
-            values[i] = exp2(values[i] - base)
-        sums[r] = sums[r] + reduced([values[i] for i in mine], leaf.add)
+def row_sum(registers, r):
+    return reduced(_of_row(registers, r), leaf.add)
 
 
-def share_peak(target, peak, thread):
-    """Leave the maxima for the other side."""
-    _leave(target, peak, thread)
+def _of_row(registers, r):
+    values = flat(registers)
+    return [values[i] for i in range(cute.size(values)) if i // 2 % 2 == r]
+
+
+def quad_most(value):
+    return across_quad(value, cute.arch.fmax)
+
+
+def quad_sum(value):
+    return across_quad(value, leaf.add)
 
 
 @cute.jit
@@ -136,103 +110,6 @@ def _leave(target: cute.Pointer, rows: cute.Tensor, thread: Int32):
     if thread % 4 == 0:
         pair = cute.make_tensor(target + row_of(thread), cute.make_layout(9))
         pair[0], pair[8] = rows[0], rows[1]
-
-
-@cute.jit
-def follow_peak(peak: cute.Tensor, sums: cute.Tensor, acc: cute.Tensor, other: cute.Pointer, thread: Int32):
-    """Raise the maxima to those behind the other side's tile, which are no lower."""
-    pair, output = cute.make_tensor(other + row_of(thread), cute.make_layout(9)), flat(acc)
-    if cute.arch.vote_any_sync((pair[0] != peak[0]) | (pair[8] != peak[1])):
-        for r in cutlass.range_constexpr(2):
-            factor = _shrinking(peak[r], pair[8 * r])
-            peak[r], sums[r] = pair[8 * r], sums[r] * factor
-            for i in cutlass.range_constexpr(cute.size(output)):
-                if cutlass.const_expr(i // 2 % 2 == r):
-                    output[i] = output[i] * factor
-
-
-def share_sums(sums, red, side, thread):
-    """Complete this side's sums and leave them for the other."""
-    for r in range(2):
-        sums[r] = across_quad(sums[r], leaf.add)
-    _leave(red + side * HEADS, sums, thread)
-
-
-def total_rows(sums, peak, factor, red, side, thread):
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
-    pair = cute.make_tensor(red + ((1 - side) * HEADS + row_of(thread)), cute.make_layout(9))
-    for r in range(2):
-        total = sums[r] + pair[8 * r]
-        factor[r] = leaf.inverse_of(total)
-        sums[r] = leaf.lse_of(total, peak[r])
-
-
-@cute.jit
-def leave_rows(
-    acc: cute.Tensor,
-    factor: cute.Tensor,
-    lses: cute.Tensor,
-    o_partial: cute.Pointer,
-    lse_partial: cute.Pointer,
-    row: Int32,
-    splits: Int32,
-    split: Int32,
-    head0: Int32,
-    heads: cutlass.Constexpr,
-    side: cutlass.Constexpr,
-    thread: Int32,
-):
-    """Write this side's half of O times `factor` and its lses, for `merge_rows`."""
-    heads_at = (Int64(row) * splits + split) * heads + head0
-    room = heads_at * 512 + side * (HEADS * HALF_DIMS) + thread * 4
-    for u in cutlass.range_constexpr(cute.size(acc) // 4):
-        leaf.store_partial(
-            o_partial, room + u * (4 * leaf.CONSUMERS), [acc[4 * u + e] * factor[e // 2] for e in range(4)]
-        )
-    if cutlass.const_expr(side == 0):
-        _leave(lse_partial + heads_at, lses, thread)
-
-
-@cute.jit
-def merge_rows(
-    acc: cute.Tensor,
-    factor: cute.Tensor,
-    lses: cute.Tensor,
-    o_partial: cute.Pointer,
-    lse_partial: cute.Pointer,
-    row: Int32,
-    splits: Int32,
-    parts: Int32,
-    head0: Int32,
-    heads: cutlass.Constexpr,
-    side: cutlass.Constexpr,
-    thread: Int32,
-):
-    """Replace this thread's rows of half of O, as a sum that `factor` normalises, and their lses by those of the first `parts` splits."""
-    heads_at = Int64(row) * splits * heads + head0
-    room = heads_at * 512 + side * (HEADS * HALF_DIMS) + thread * 4
-    o_step, lse_step = cutlass.const_expr(heads * 512), cutlass.const_expr(heads)
-    pairs = cute.make_tensor(lse_partial + (heads_at + row_of(thread)), cute.make_layout(1 << 30))
-    top = Float32(-math.inf)
-    top_below = Float32(-math.inf)
-    # Unrolled, so that the lses are on their way together.
-    for p in cutlass.range(parts, unroll=4):
-        top = cute.arch.fmax(top, pairs[p * lse_step])
-        top_below = cute.arch.fmax(top_below, pairs[p * lse_step + 8])
-    total = Float32(0.0)
-    total_below = Float32(0.0)
-    acc.fill(0.0)
-    for p in cutlass.range(parts, unroll=1):
-        share = leaf.weight(pairs[p * lse_step], top)
-        share_below = leaf.weight(pairs[p * lse_step + 8], top_below)
-        total += share
-        total_below += share_below
-        for u in cutlass.range_constexpr(cute.size(acc) // 4):
-            four = leaf.load_partial(o_partial, room + Int64(p) * o_step + u * (4 * leaf.CONSUMERS))
-            for e in cutlass.range_constexpr(4):
-                acc[4 * u + e] = acc[4 * u + e] + four[e] * (share if e < 2 else share_below)
-    factor[0], factor[1] = leaf.inverse_of(total), leaf.inverse_of(total_below)
-    lses[0], lses[1] = leaf.lse_of(total, top), leaf.lse_of(total_below, top_below)
 
 
 def _staged(row, piece, pieces):
@@ -299,12 +176,6 @@ def store_result_rows(
         for r in cutlass.range_constexpr(2):
             lses[r] = lses[r] * lse_scale
         _leave(lse + first, lses, thread)
-
-
-def load_row_sinks(sinks, attn_sink, head0, thread):
-    """The sink logits of a thread's two heads, read long before they are wanted."""
-    pair = cute.make_tensor(attn_sink + (head0 + row_of(thread)), cute.make_layout(9))
-    sinks[0], sinks[1] = pair[0], pair[8]
 
 
 def copy_query_rows(target, q, row, head0, heads, columns, thread):

@@ -1,4 +1,4 @@
-"""Functions for the text of any leaf: bits of a word, what a warp works out together, atomics, other CTAs' memory.
+"""Functions for the text of any leaf: powers, bits of a word, what a warp works out together, atomics, other CTAs' memory.
 
 What each means is in dsl_kernels/device/torch/warps.py; places come as pointers.
 """
@@ -13,6 +13,45 @@ def group(place, size, number):
     """Group `number` of `size` consecutive elements each, aligned to as many, from a place on."""
     aligned = place.align(size * place.dtype.width // 8)
     return cute.make_tensor(aligned, cute.make_layout((size, MANY)))[None, number]
+
+
+def piece(place, size, row, column, shape, swizzle):
+    """`size` elements of a row from a column on, a multiple of as many, of a matrix of that shape in shared memory.
+
+    A swizzle lays the columns in panels of so many bytes, and exchanges the 16-byte pieces of a panel's row by its number.
+    """
+    rows, columns = shape
+    unit = 128 // place.dtype.width
+    panel = swizzle * 8 // place.dtype.width or columns
+    at = row * panel + column % panel
+    if swizzle:
+        exchanged = column % panel // unit ^ row * swizzle // 128 % (swizzle // 16)
+        at = row * panel + exchanged * unit + column % unit
+    to = place.align(max(swizzle * 8, size * place.dtype.width // 8)) + cute.assume(
+        column // panel * (rows * panel) + at, divby=size
+    )
+    return cute.make_tensor(to, cute.make_layout(size))
+
+
+def few(registers, first, size):
+    """Some registers."""
+    return cute.make_tensor(registers.iterator + first, cute.make_layout(size))
+
+
+def exp2(x):
+    return cute.math.exp2(x, fastmath=True)
+
+
+def log2(x):
+    return cute.math.log2(x, fastmath=True)
+
+
+def rcp_approx(x):
+    return cute.arch.rcp_approx(x)
+
+
+def exchange(value, bits):
+    return cute.arch.shuffle_sync_bfly(value, bits)
 
 
 def popc(word):

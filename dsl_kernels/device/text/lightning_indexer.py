@@ -1,6 +1,6 @@
-"""Leaves of the FP8 lightning indexer by their text: how key tiles are dealt to CTAs.
+"""Leaves of the FP8 lightning indexer by their text: how key tiles are dealt to CTAs, and windows of rows.
 
-Every warp works it out for itself, 32 sequences at a time, so nothing has to be planned on the host.
+Every warp works out for itself which tiles it has, of 32 sequences at a time, so nothing has to be planned on the host.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from ...tile.text import Changes, Sets, ceildiv, maximum, minimum, select
 from ...tile.threads import WARP, by_text
 from ..torch.lightning_indexer import quotient, share_begin, share_size, shuffle_length
 from ..torch.warps import ballot, clz, scan, shuffle, warp_max, warp_sum
+
+LAST_KEY = 2**31 - 1
 
 
 @by_text
@@ -131,3 +133,28 @@ def table_entries(m, entry: Sets, block_table, max_pages, row, first, step, page
 def entry_of(m, page: Sets, entry, place):
     """The entry that lane `place` holds."""
     m.set(page, shuffle(entry, place))
+
+
+def window_of(m, k_start, k_end, row, s, skv, skip_below):
+    """[begin, end) of a row's keys; `end` is 0 for a row past the last one and for a row that selection takes whole."""
+    last = m.let("last_row", minimum(row, s - 1))
+    begin = m.let("first_key", maximum(k_start[last], 0))
+    end = m.let("end_key", minimum(k_end[last], skv))
+    return begin, m.let("end_to_score", select((row < s) & (end - begin > skip_below), end, 0))
+
+
+@by_text
+def find_tiles(
+    m, first: Sets, turns: Sets, k_start, k_end, row, rows, s, skv, skip_below, keys, split, splits, lane
+):
+    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane looks at one row."""
+    begin, end = window_of(m, k_start, k_end, row + lane % rows, s, skv, skip_below)
+    m.comment("From the last key that there can be, as the greatest is what a warp finds.")
+    low = m.let("low", LAST_KEY - warp_max(select(end > begin, LAST_KEY - begin, 0)))
+    high = m.let("high", warp_max(select(end > begin, end, 0)))
+    lowest, tiles = m.var("lowest"), m.var("tiles")
+    with m.when(high > 0):
+        m.set(lowest, (low.to("uint32") // keys).to("int32"))
+        m.set(tiles, ceildiv(high, keys) - lowest)
+    m.set(first, lowest + share_begin(tiles, split, splits))
+    m.set(turns, share_size(tiles, split, splits))

@@ -205,23 +205,6 @@ def store_window(logits, logit, scale, begin, size, row, queries, stride, key, t
             logits[row + j, key + r] = logit[r, j] * scale[r]
 
 
-@T.macro
-def read_scores(dots, scores, slot, first, heads, thread):
-    """Accumulators of a product in tensor memory, from column `first` on."""
-    T.copy(scores[slot, :, first : first + dots.shape[1]], dots)
-
-
-@T.macro
-def weigh_one(logit, dots, query, weight, thread):
-    """logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product."""
-    keys, heads = logit.shape[0], weight.shape[0]
-    partial = T.alloc_reducer((keys,), "float32", op="sum")
-    T.reducer_init(partial)
-    for r, h in T.Parallel(keys, heads):
-        T.reducer_update(partial[r], weighted_relu(dots[r, query * heads + h], weight[h]))
-    T.finalize_reducer(partial, logit)
-
-
 def length_to_score(seq_lens, seq, query, next_n, skip_below):
     """Keys that one query has to score; 0 for a query past next_n and for a row that selection takes whole."""
     length = seq_lens[seq, T.min(query, next_n - 1)]
@@ -237,24 +220,3 @@ def window_end(k_start, k_end, row, s, skv, skip_below):
     """End of a row's window; 0 for a row past the last one and for a row that selection takes whole."""
     end = T.min(k_end[T.min(row, s - 1)], skv)
     return T.if_then_else((row < s) & (end - window_begin(k_start, row, s) > skip_below), end, 0)
-
-
-@T.macro
-def find_tiles(
-    first: T.Ref, turns: T.Ref, k_start, k_end, row, rows, s, skv, skip_below, keys, split, splits
-):
-    """First key tile (`first`) and tile count (`turns`) of a split over the union of the windows of a block of rows."""
-    low = T.alloc_var("int32", init=2147483647)
-    high = T.alloc_var("int32", init=0)
-    for i in T.unroll(rows):
-        begin = window_begin(k_start, row + i, s)
-        end = window_end(k_start, k_end, row + i, s, skv, skip_below)
-        if end > begin:
-            low = T.min(low, begin)
-            high = T.max(high, end)
-    turns = 0
-    if high > 0:
-        first = T.truncdiv(low, keys)
-        turns = ceildiv(high, keys) - first
-    first = first + share_begin(turns, split, splits)
-    turns = share_size(turns, split, splits)

@@ -106,14 +106,6 @@ def bit(low, high, j):
 
 
 @T.macro
-def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    # Assigning a T.Ref parameter stores into the caller's variable.
-    low = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane], -1)  # noqa: F841
-    high = T.if_then_else(turn < turns, indices[row, (split + turn * splits) * 64 + lane + 32], -1)  # noqa: F841
-
-
-@T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
     """The valid tokens of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
     in_low = word(valid(low, n))
@@ -297,87 +289,18 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, h
 
 @T.macro
 def merge_splits(
-    o_partial,
-    lse_partial,
-    attn_sink,
-    out,
-    lse,
-    row,
-    head0,
-    block,
-    heads,
-    splits,
-    lse_scale,
-    first,
-    count,
-    thread,
-    threads,
-):
-    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim."""
-    # Runs of 1024 quads (8 heads each); how many of a run a thread takes, and how many splits it has in flight.
-    quads = max(min(count, 1024) // threads, 1)
-    if count >= threads:
-        merge_runs(
-            o_partial,
-            lse_partial,
-            attn_sink,
-            out,
-            lse,
-            row,
-            head0,
-            splits,
-            lse_scale,
-            first,
-            max(count // 1024, 1),
-            quads,
-            min(16 // quads, 8),
-            thread,
-            threads,
-        )
-    elif thread < count:
-        merge_runs(
-            o_partial,
-            lse_partial,
-            attn_sink,
-            out,
-            lse,
-            row,
-            head0,
-            splits,
-            lse_scale,
-            first,
-            1,
-            quads,
-            min(16 // quads, 8),
-            thread,
-            threads,
-        )
+    o_partial, lse_partial, attn_sink, out, lse, row, head0, block, heads, splits, lse_scale, first, count, thread, threads
+):  # fmt: skip
+    """The weighted sum of the splits for `count` quads from `first` on: a quad is four heads of one latent dim.
 
-
-@T.macro
-def merge_runs(
-    o_partial,
-    lse_partial,
-    attn_sink,
-    out,
-    lse,
-    row,
-    head0,
-    splits,
-    lse_scale,
-    first,
-    blocks,
-    quads,
-    batch,
-    thread,
-    threads,
-):
-    """The weighted sum of the splits for part of a head block, in quads: four heads of one latent dim.
-
-    From quad `first` on there are `blocks` runs of 1024 quads (8 heads each) of which every thread takes `quads`,
-    `threads` apart. Eight splits at a time are joined by an online softmax over their lse, `batch` of them in flight.
-    An empty split has lse = -inf and weight 0; a row without ids gives 0 and -inf.
+    Of each run of 1024 quads (8 heads) a thread takes some, `threads` apart. Eight splits at a time are joined by an online
+    softmax over their lse, as many of them in flight as registers allow. An empty split has lse = -inf and weight 0; a row
+    without ids gives 0 and -inf.
     """
+    quads = max(min(count, 1024) // threads, 1)
+    batch = min(16 // quads, 8)
+    # Threads beyond the quads have none.
+    busy = True if count >= threads else thread < count
     weights = T.alloc_local((8, 4), "float32")
     parts = T.alloc_local((batch, quads, 4), "float32")
     result = T.alloc_local((quads, 4), "float32")
@@ -386,61 +309,62 @@ def merge_runs(
     sink = T.alloc_local((4,), "float32")
     risen = T.alloc_var("float32")
     factor = T.alloc_var("float32")
-    for g in T.serial(blocks):
-        quad = first + g * 1024 + thread
-        h = head0 + quad // 1024 * 8 + quad % 2 * 4
-        for v in T.vectorized(4):
-            sink[v] = attn_sink[h + v]
-        for v in T.unroll(4):
-            total[v] = 0.0
-            peak[v] = -T.infinity("float32")
-            for u in T.unroll(quads):
-                result[u, v] = 0.0
-        for s0 in T.serial(T.ceildiv(splits, 8)):
-            for i in T.unroll(8):
-                for v in T.vectorized(4):
-                    weights[i, v] = T.if_then_else(
-                        s0 * 8 + i < splits, lse_partial[row, s0 * 8 + i, h + v], -T.infinity("float32")
-                    )
-            for b in T.unroll(8 // batch):
-                for i in T.unroll(batch):
-                    for u in T.unroll(quads):
-                        for v in T.vectorized(4):
-                            parts[i, u, v] = T.if_then_else(
-                                s0 * 8 + b * batch + i < splits,
-                                o_partial[
-                                    row,
-                                    s0 * 8 + b * batch + i,
-                                    head0 + (quad + u * threads) // 128,
-                                    (quad + u * threads) % 128 * 4 + v,
-                                ],
-                                0.0,
-                            )
-                if b == 0:
-                    for v in T.unroll(4):
-                        risen = peak[v]
-                        for i in T.unroll(8):
-                            risen = T.max(risen, weights[i, v])
-                        factor = T.if_then_else(
-                            peak[v] > -T.infinity("float32"), T.exp2(peak[v] - risen), 0.0
+    if busy:
+        for g in T.serial(max(count // 1024, 1)):
+            quad = first + g * 1024 + thread
+            h = head0 + quad // 1024 * 8 + quad % 2 * 4
+            for v in T.vectorized(4):
+                sink[v] = attn_sink[h + v]
+            for v in T.unroll(4):
+                total[v] = 0.0
+                peak[v] = -T.infinity("float32")
+                for u in T.unroll(quads):
+                    result[u, v] = 0.0
+            for s0 in T.serial(T.ceildiv(splits, 8)):
+                for i in T.unroll(8):
+                    for v in T.vectorized(4):
+                        weights[i, v] = T.if_then_else(
+                            s0 * 8 + i < splits, lse_partial[row, s0 * 8 + i, h + v], -T.infinity("float32")
                         )
-                        peak[v] = risen
-                        total[v] = total[v] * factor
+                for b in T.unroll(8 // batch):
+                    for i in T.unroll(batch):
                         for u in T.unroll(quads):
-                            result[u, v] = result[u, v] * factor
-                        for i in T.unroll(8):
-                            weights[i, v] = T.if_then_else(
-                                weights[i, v] > -T.infinity("float32"), T.exp2(weights[i, v] - risen), 0.0
-                            )
-                            total[v] += weights[i, v]
-                for i in T.unroll(batch):
-                    for u in T.unroll(quads):
+                            for v in T.vectorized(4):
+                                parts[i, u, v] = T.if_then_else(
+                                    s0 * 8 + b * batch + i < splits,
+                                    o_partial[
+                                        row,
+                                        s0 * 8 + b * batch + i,
+                                        head0 + (quad + u * threads) // 128,
+                                        (quad + u * threads) % 128 * 4 + v,
+                                    ],
+                                    0.0,
+                                )
+                    if b == 0:
                         for v in T.unroll(4):
-                            result[u, v] += parts[i, u, v] * weights[b * batch + i, v]
-        for v in T.unroll(4):
-            risen = T.if_then_else(total[v] > 0.0, T.log2(total[v]) + peak[v], -T.infinity("float32"))
-            if quad % 1024 < 2:
-                lse[row, h + v] = risen * lse_scale
-            factor = T.if_then_else(total[v] > 0.0, sink_share(risen, sink[v]) / total[v], 0.0)
-            for u in T.unroll(quads):
-                out[row, h + v, (quad + u * threads) % 1024 // 2] = result[u, v] * factor
+                            risen = peak[v]
+                            for i in T.unroll(8):
+                                risen = T.max(risen, weights[i, v])
+                            factor = T.if_then_else(
+                                peak[v] > -T.infinity("float32"), T.exp2(peak[v] - risen), 0.0
+                            )
+                            peak[v] = risen
+                            total[v] = total[v] * factor
+                            for u in T.unroll(quads):
+                                result[u, v] = result[u, v] * factor
+                            for i in T.unroll(8):
+                                weights[i, v] = T.if_then_else(
+                                    weights[i, v] > -T.infinity("float32"), T.exp2(weights[i, v] - risen), 0.0
+                                )
+                                total[v] += weights[i, v]
+                    for i in T.unroll(batch):
+                        for u in T.unroll(quads):
+                            for v in T.unroll(4):
+                                result[u, v] += parts[i, u, v] * weights[b * batch + i, v]
+            for v in T.unroll(4):
+                risen = T.if_then_else(total[v] > 0.0, T.log2(total[v]) + peak[v], -T.infinity("float32"))
+                if quad % 1024 < 2:
+                    lse[row, h + v] = risen * lse_scale
+                factor = T.if_then_else(total[v] > 0.0, sink_share(risen, sink[v]) / total[v], 0.0)
+                for u in T.unroll(quads):
+                    out[row, h + v, (quad + u * threads) % 1024 // 2] = result[u, v] * factor

@@ -1,4 +1,4 @@
-"""Functions for the text of any leaf: bits of a word, what a warp works out together, atomics, other CTAs' memory.
+"""Functions for the text of any leaf: powers, bits of a word, what a warp works out together, atomics, other CTAs' memory.
 
 What each means is in dsl_kernels/device/torch/warps.py; places come as elements of a buffer.
 """
@@ -66,6 +66,22 @@ __device__ __forceinline__ void store_peer(const void* own, int rank, long long 
 def external(dtype, name):
     """A function of SOURCE, or of CUDA, that gives a `dtype`."""
     return lambda *arguments: T.call_extern(dtype, name, *arguments)
+
+
+def exp2(x):
+    return T.exp2(x)
+
+
+def log2(x):
+    return T.log2(x)
+
+
+def rcp_approx(x):
+    return 1.0 / x
+
+
+def exchange(value, bits):
+    return T.shfl_xor(value, bits)
 
 
 popc = external("int32", "__popc")

@@ -11,14 +11,10 @@ from typing import Any
 import torch
 
 from ...problems.topk_selector import first_digits
-from ...tile.text import Sets, Writes, leaf
+from ...tile.text import Writes, leaf
 from ...tile.threads import Function
 
 WARP = 32
-
-
-def ceildiv(count: int, size: int) -> int:
-    return -(-count // size)
 
 
 quotient = Function("quotient", "int32", lambda count, size: count // size)
@@ -133,31 +129,6 @@ def add_counts(counts: Writes, row: int, hist: Any, thread: Any) -> None:
 
 
 @leaf
-def find_tiles(
-    first: Sets,
-    turns: Sets,
-    k_start: Any,
-    k_end: Any,
-    row: int,
-    rows: int,
-    s: int,
-    skv: int,
-    skip_below: int,
-    keys: int,
-    split: int,
-    splits: int,
-) -> Any:
-    """First key tile and tile count of a split over the union of the windows of a block of rows."""
-    windows = [_window(k_start, k_end, row + i, s, skv, skip_below) for i in range(rows)]
-    live = [window for window in windows if window[1] > window[0]]
-    if not live:
-        return 0, 0
-    low = min(begin for begin, _ in live) // keys
-    tiles = ceildiv(max(end for _, end in live), keys) - low
-    return low + int(share_begin.torch(tiles, split, splits)), int(share_size.torch(tiles, split, splits))
-
-
-@leaf
 def read_windows(
     begin: Any,
     size: Any,
@@ -199,46 +170,3 @@ def store_window(
 def read_scores(dots: Any, scores: Any, first: int, heads: int, thread: Any) -> None:
     """Accumulators of a product in tensor memory, from column `first` on."""
     dots.copy_(scores[:, first : first + dots.shape[1]])
-
-
-@leaf
-def weigh_one(logit: Any, dots: Any, query: int, weight: Any, thread: Any) -> None:
-    """logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product."""
-    heads = weight.numel()
-    logit.copy_((torch.relu(dots[:, query * heads : (query + 1) * heads]) * weight).sum(dim=1))
-
-
-@leaf
-def store_query(
-    logits: Writes,
-    logit: Any,
-    scale: Any,
-    length: Any,
-    seq: int,
-    query: int,
-    next_n: int,
-    stride: int,
-    key: int,
-    thread: Any,
-) -> None:
-    """Logits of one query and the keys from `key` on, times their scales: as many as the query has keys."""
-    if query < next_n:
-        _store(logits[seq, query], logit * scale, key, 0, int(length[query]))
-
-
-@leaf
-def store_row(
-    logits: Writes,
-    logit: Any,
-    scale: Any,
-    begin: Any,
-    size: Any,
-    j: int,
-    row: int,
-    stride: int,
-    key: int,
-    thread: Any,
-) -> None:
-    """Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window."""
-    if size[j]:
-        _store(logits[row], logit * scale, key, int(begin[j]), int(begin[j] + size[j]))

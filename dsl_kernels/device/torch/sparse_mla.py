@@ -13,8 +13,11 @@ from typing import Any
 
 import torch
 
+from ...errors import ScheduleError
 from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
+from ...tile.lang import Size
 from ...tile.text import Sets, Writes, leaf
+from ...tile.threads import Function, Place, Threads, signed
 from .gqa_forward import rescale_rows as rescale_rows
 
 LOG2E = math.log2(math.e)
@@ -30,22 +33,14 @@ def by_thread(tile: torch.Tensor) -> torch.Tensor:
     return tile.reshape(4, 2, 8, 4, 2).permute(0, 2, 3, 1, 4).reshape(THREADS, 4)
 
 
-def from_threads(values: torch.Tensor) -> torch.Tensor:
-    """The inverse of `by_thread`."""
-    return values.reshape(4, 8, 4, 2, 2).permute(0, 3, 1, 2, 4).reshape(TILE, 8)
+def of_rows(values: torch.Tensor) -> torch.Tensor:
+    """What each thread has of its two rows, alike in the four lanes that share them: [128, 2] to [64]."""
+    return values.view(4, 8, 4, 2)[:, :, 0].transpose(1, 2).reshape(-1)
 
 
-def quads_of(acc: torch.Tensor) -> torch.Tensor:
-    """O^T [dims, heads] as its [64 dims, 8 heads] quads, heads fastest: [quads, 64, 8]."""
-    dims, heads = acc.shape
-    return acc.view(dims // 64, 64, heads // 8, 8).permute(0, 2, 1, 3).reshape(-1, 64, 8)
-
-
-def join(values: torch.Tensor, lses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Join normalised parts [parts, rows, dims, heads] by their lse [parts, rows, heads]; an empty part has weight 0."""
-    lse = torch.logsumexp(lses.double() * math.log(2), dim=0).float() * LOG2E
-    share = torch.where(lses > -math.inf, torch.exp2(lses - lse), 0.0)[:, :, None]
-    return torch.where(share > 0, share * values, 0.0).sum(dim=0), lse
+def of_lanes(*values: Any) -> torch.Tensor:
+    """What the lanes have of some values, one behind the other; a number is alike in all lanes."""
+    return torch.cat([torch.as_tensor(value).expand(WARP) for value in values])
 
 
 def rows_of_cache(cache: Any, ids: torch.Tensor, n: int) -> torch.Tensor:
@@ -62,31 +57,18 @@ def share_of(lse: torch.Tensor, sink: torch.Tensor) -> torch.Tensor:
 
 
 @leaf
-def read_ids(
-    low: Sets,
-    high: Sets,
-    indices: Any,
-    topk: int,
-    row: int,
-    turn: int,
-    turns: int,
-    split: int,
-    splits: int,
-    lane: Any,
-) -> Any:
-    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
-    if turn >= turns:
-        none = torch.full((WARP,), -1, dtype=torch.int32, device=indices.device)
-        return none, none
-    first = (split + turn * splits) * TILE
-    return indices[row, first : first + WARP], indices[row, first + WARP : first + TILE]
-
-
-@leaf
 def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -> Any:
     """The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
-    in_low, in_high = (low >= 0) & (low < n), (high >= 0) & (high < n)
-    return in_low, in_high, bool(in_low.any() | in_high.any())
+    in_low, in_high = (
+        signed(int((((ids >= 0) & (ids < n)).long() << torch.arange(WARP)).sum()))
+        for ids in map(of_lanes, (low, high))
+    )
+    return in_low, in_high, (in_low | in_high) != 0
+
+
+def inside(low: int, high: int) -> torch.Tensor:
+    """Which tokens of a tile have a valid id, of its two words of bits."""
+    return torch.cat([torch.as_tensor(word) >> torch.arange(WARP) & 1 for word in (low, high)]).bool()
 
 
 @leaf
@@ -107,17 +89,11 @@ def load_queries(
 
 
 @leaf
-def load_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
-    """The sink logits of the heads, read long before they are wanted."""
-    sinks.copy_(attn_sink[head0 : head0 + sinks.numel()])
-
-
-@leaf
 def copy_rows(
     target: Any, cache: Any, first: int, columns: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Start the copies of columns `first` on of a tile's rows; zeros where an id names no row."""
-    target.copy_(rows_of_cache(cache, torch.cat([low, high]), n)[:, first : first + columns])
+    target.copy_(rows_of_cache(cache, of_lanes(low, high), n)[:, first : first + columns])
 
 
 @leaf
@@ -125,7 +101,7 @@ def load_tokens(
     words: Any, kv_cache: Any, which: int, dims: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Read slice `which`, `dims` latent dims and its rope dims, of a tile's 656-byte tokens into registers, in bf16 once unpacked."""
-    parts = unpack_fp8_tokens(rows_of_cache(kv_cache, torch.cat([low, high]), n))
+    parts = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(low, high), n))
     mine = [
         part[:, which * count : (which + 1) * count]
         for part, count in zip(parts, (dims, dims // 8), strict=True)
@@ -162,19 +138,9 @@ def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> 
 
 
 @leaf
-def add_scores(scores: Any, received: Any, slices: int, thread: Any) -> None:
-    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
-    got = [torch.cat([from_threads(piece) for piece in received[d]], dim=1) for d in range(slices - 1)]
-    scores += got[0]
-    if slices == 4:
-        scores += got[1] + got[2]
-
-
-@leaf
 def mask_scores(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
     """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    inside = torch.cat([low, high])
-    scores.copy_(torch.where(inside[:, None], scores * (sm_scale * LOG2E), -math.inf))
+    scores.copy_(torch.where(inside(low, high)[:, None], scores * (sm_scale * LOG2E), -math.inf))
 
 
 @leaf
@@ -235,61 +201,6 @@ def normalise(acc: Any, top: Any, peak: Any) -> None:
     top.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
 
 
-def _rows_of_parts(acc: torch.Tensor, lses: torch.Tensor) -> torch.Tensor:
-    """O^T as it crosses CTAs: rows of 16 dims by 8 heads, in the order of `by_thread` but dims before heads, and all lses."""
-    threads = torch.stack([by_thread(quad) for quad in quads_of(acc)]).view(-1, 8, 4, 4)
-    heads = lses.view(-1, 4, 2).transpose(0, 1).reshape(1, -1)
-    values = threads.transpose(1, 2).reshape(len(threads), -1)
-    return torch.cat([values, heads.expand(len(threads), -1)], dim=1)
-
-
-@leaf
-def send_parts(
-    acc: Any, lses: Any, send: Any, first: int, slices: int, part: int, parts: int, thread: Any
-) -> None:
-    """Send each CTA that holds this slice its share of O, this one included.
-
-    A row is 16 dims by 8 heads, and the lses of all heads behind them. A CTA's share are the rows of its number, one part
-    behind the other; CTA `first` merges the first share, and every `slices`-th from there the next.
-    """
-    rows = _rows_of_parts(acc, lses)
-    each = len(rows) // parts
-    for n, values in enumerate(rows):
-        send(first + n // each * slices, (part * each + n % each,), values)
-
-
-@leaf
-def keep_parts(target: Any, acc: Any, lses: Any, thread: Any) -> None:
-    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
-    target.copy_(_rows_of_parts(acc, lses))
-
-
-@leaf
-def merge_parts(
-    out: Writes, lse: Writes, received: Any, sinks: Any, row: int, head0: int, heads: int, part: int, parts: int, which: int, dims: int,
-    block: int, lse_scale: float, thread: Any,
-) -> None:  # fmt: skip
-    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse."""
-    got = received.view(parts, len(received) // parts, -1)
-    values = (
-        got[..., :128]
-        .view(*got.shape[:2], 4, 8, 2, 2)
-        .permute(0, 1, 4, 3, 2, 5)
-        .reshape(*got.shape[:2], 16, 8)
-    )
-    lses = got[..., 128:].view(*got.shape[:2], 4, -1, 2).transpose(2, 3).reshape(*got.shape[:2], block)
-    for c in range(got.shape[1]):
-        quad, sixteen = divmod(part * got.shape[1] + c, 4)
-        columns = slice(quad % (block // 8) * 8, quad % (block // 8) * 8 + 8)
-        merged, joined = join(values[:, c : c + 1], lses[:, c : c + 1, columns])
-        first = which * dims + quad // (block // 8) * 64 + sixteen * 16
-        rows = slice(head0 + columns.start, head0 + columns.stop)
-        result = merged[0] * share_of(joined[0], sinks[columns])
-        out[row, rows, first : first + 16] = result.T.to(out.dtype)
-        if which == sixteen == 0 and quad < block // 8:
-            lse[row, rows] = joined[0] * lse_scale
-
-
 # A whole row a CTA: splits meet in scratch memory, as [heads / 8, 512 dims, 8 heads].
 
 
@@ -298,7 +209,7 @@ def load_half(
     words: Any, at: int, kv_cache: Any, batch: int, low: Any, high: Any, n: int, thread: Any
 ) -> None:
     """Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`."""
-    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, high if batch else low, n))
+    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(high if batch else low), n))
     words[at] = torch.cat([latent.bfloat16(), rope], dim=1).contiguous().view(torch.int32)
 
 
@@ -373,13 +284,6 @@ def renew_half(words: Any, ckv: Any, kpe: Any, kv_cache: Any, ids: Any, n: int, 
 
 
 @leaf
-def mask_columns(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
-    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
-    inside = torch.cat([low, high])[None, : scores.shape[1]]
-    scores.copy_(torch.where(inside, scores * (sm_scale * LOG2E), -math.inf))
-
-
-@leaf
 def pack_rows(weights: Any, scores: Any) -> None:
     """P in 16 bits, as the next product takes it."""
     weights.copy_(scores)
@@ -391,95 +295,56 @@ def store_rows(target: Any, weights: Any, thread: Any) -> None:
     target.copy_(weights)
 
 
-@leaf
-def softmax_rows(scores: Any, sums: Any, peak: Any, factor: Any, rise: int, thread: Any) -> None:
-    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`.
-
-    On a device the sum is each thread's own, of its columns.
-    """
-    grown = (scores > peak[:, None] + rise).view(4, -1).any(dim=1).repeat_interleave(len(peak) // 4)
-    risen = torch.where(grown, torch.maximum(peak, scores.amax(dim=1)), peak)
-    factor.copy_(_raise(peak, sums, risen))
-    # No token of this half may be valid, nor one before it.
-    base = torch.where(peak == -math.inf, 0.0, peak)
-    scores.copy_(torch.exp2(scores - base[:, None]))
-    sums.add_(scores.sum(dim=1))
+def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
+    first = place.index[threads.active]
+    for i in range(values.shape[1]):
+        words = values[threads.active, i]
+        if bool(place.memory.view(torch.int32)[first + i].any()):
+            raise ScheduleError(
+                "words for another CTA", expected="each to be sent once a launch", got="one that was not read yet", fix="send it once"
+            )  # fmt: skip
+        place.memory[first + i] = torch.where(words == 0, -0.0, words)
 
 
-def _raise(peak: Any, sums: Any, risen: Any) -> torch.Tensor:
-    """The factor by which what was summed up shrinks."""
-    factor = torch.where(risen == peak, 1.0, torch.exp2(peak - risen))
-    sums.mul_(factor)
-    peak.copy_(risen)
-    return factor
+push = Function("push", "float32", _push, joint=True)
+"""Send two or four floats to another CTA of the grid, a zero as -0."""
 
 
-@leaf
-def share_peak(target: Any, peak: Any, thread: Any) -> None:
-    """Leave the maxima that P is below for the other side."""
-    target.copy_(peak)
+def _store_pair(threads: Threads, place: Place, low: Any, high: Any) -> None:
+    first = place.of(threads.active)[threads.active]
+    for i, value in enumerate((low, high)):
+        place.memory[first + i] = threads.spread(value)[threads.active].to(place.memory.dtype)
 
 
-@leaf
-def follow_peak(peak: Any, sums: Any, acc: Any, other: Any, thread: Any) -> None:
-    """Raise the maxima to those that the other side's P is below, which are no lower."""
-    acc.mul_(_raise(peak, sums, other)[:, None])
+store_pair = Function("store_pair", "float32", _store_pair, joint=True)
+"""Round two floats to bf16 and store them side by side, in one word."""
+
+HALF_ROWS, HEADS = Size(8, "HALF_ROWS"), Size(64, "HEADS_OF_SIDE")
+"""How far apart a thread's two heads are; heads of a side."""
+
+row_most = Function("row_most", "float32", lambda registers, r: _of_row(registers, r).amax(dim=1))
+"""The greatest of a thread's registers of its row `r`, the first or the second."""
+
+row_sum = Function("row_sum", "float32", lambda registers, r: _of_row(registers, r).sum(dim=1))
+"""The sum of a thread's registers of its row `r`."""
+
+quad_most = Function(
+    "quad_most", "float32", lambda t, value: _quads(t, value).amax(dim=1).repeat_interleave(4), joint=True
+)
+"""The greatest value in the four lanes that share a row."""
+
+quad_sum = Function(
+    "quad_sum", "float32", lambda t, value: _quads(t, value).sum(dim=1).repeat_interleave(4), joint=True
+)
+"""The sum over the four lanes that share a row."""
 
 
-@leaf
-def share_sums(sums: Any, red: Any, side: int, thread: Any) -> None:
-    """Complete this side's sums and leave them for the other."""
-    red[side] = sums
+def _of_row(registers: torch.Tensor, r: int) -> torch.Tensor:
+    return registers.view(len(registers), -1, 2, 2)[:, :, r].flatten(1)
 
 
-@leaf
-def total_rows(sums: Any, peak: Any, factor: Any, red: Any, side: int, thread: Any) -> None:
-    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
-    total = sums + red[1 - side]
-    factor.copy_(torch.where(total > 0, 1 / total, 0.0))
-    sums.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
-
-
-def _rows_by_thread(acc: torch.Tensor) -> torch.Tensor:
-    """Half of O [64 heads, 256] as the threads of a warpgroup hold it: [32 pieces of 8 dims, 128, 4]."""
-    return torch.stack([by_thread(piece) for piece in acc.split(8, dim=1)])
-
-
-def _rows_from_threads(values: torch.Tensor) -> torch.Tensor:
-    return torch.cat([from_threads(piece) for piece in values.view(-1, THREADS, 4)], dim=1)
-
-
-def _room(partial: torch.Tensor, head0: int, acc: torch.Tensor, side: int) -> torch.Tensor:
-    """Where a side leaves its half of a split's O."""
-    return partial.reshape(-1)[head0 * LATENT_DIM :][side * acc.numel() :][: acc.numel()]
-
-
-@leaf
-def leave_rows(
-    acc: Any, factor: Any, lses: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, split: int, head0: int, heads: int, side: int, thread: Any
-) -> None:  # fmt: skip
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
-    values = _rows_by_thread(acc * factor[:, None])
-    _room(o_partial[row, split], head0, acc, side).copy_(values.reshape(-1))
-    if side == 0:
-        lse_partial[row, split, head0 : head0 + len(acc)] = lses
-
-
-@leaf
-def merge_rows(
-    acc: Any, factor: Any, lses: Any, o_partial: Any, lse_partial: Any, row: int, splits: int, parts: int, head0: int, heads: int, side: int, thread: Any
-) -> None:  # fmt: skip
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts` splits."""
-    values = torch.stack(
-        [_rows_from_threads(_room(o_partial[row, s], head0, acc, side)) for s in range(parts)]
-    )
-    found = lse_partial[row, :parts, head0 : head0 + len(acc)]
-    top = found.amax(dim=0)
-    shares = torch.where(found == -math.inf, 0.0, torch.exp2(found - top))
-    total = shares.sum(dim=0)
-    acc.copy_((values * shares[:, :, None]).sum(dim=0))
-    factor.copy_(torch.where(total > 0, 1 / total, 0.0))
-    lses.copy_(torch.where(total > 0, torch.log2(total) + top, -math.inf))
+def _quads(threads: Threads, value: torch.Tensor) -> torch.Tensor:
+    return threads.spread(value).view(-1, 4)
 
 
 @leaf
@@ -490,18 +355,12 @@ def store_result_rows(
 
     The rows pass through `scratch`, `width` dims of each at a time.
     """
-    block, dims = slice(head0, head0 + len(acc)), acc.shape[1]
+    block, dims, lses = slice(head0, head0 + len(acc)), acc.shape[1], of_rows(lses)
     out[row, block, side * dims : (side + 1) * dims] = (acc * (factor * share_of(lses, sinks))[:, None]).to(
         out.dtype
     )
     if side == 0:
         lse[row, block] = lses * lse_scale
-
-
-@leaf
-def load_row_sinks(sinks: Any, attn_sink: Any, head0: int, thread: Any) -> None:
-    """The sink logits of the heads, read long before they are wanted."""
-    sinks.copy_(attn_sink[head0 : head0 + sinks.numel()])
 
 
 @leaf

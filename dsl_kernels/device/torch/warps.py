@@ -1,4 +1,4 @@
-"""What the text of a leaf may ask of any DSL: bits of a word, what a warp works out together, atomics, other CTAs' memory.
+"""What the text of a leaf may ask of any DSL: powers, bits of a word, what a warp works out together, atomics, other CTAs' memory.
 
 An int32 stands for a word of 32 bits, too.
 """
@@ -21,6 +21,15 @@ def _length(word: Any) -> torch.Tensor:
     """Bits up to and with the highest one."""
     return torch.frexp(torch.as_tensor(unsigned(word)).double())[1].long()
 
+
+exp2 = Function("exp2", "float32", lambda x: torch.exp2(torch.as_tensor(x)))
+"""2 ** x, approximately."""
+
+log2 = Function("log2", "float32", lambda x: torch.log2(torch.as_tensor(x)))
+"""The logarithm of x, approximately; -inf of 0."""
+
+rcp_approx = Function("rcp_approx", "float32", lambda x: 1.0 / torch.as_tensor(x))
+"""1 / x, approximately."""
 
 popc = Function("popc", "int32", lambda word: _bits(word).sum(dim=-1))
 """Bits that are set."""
@@ -62,6 +71,11 @@ any_lane = Function("any_lane", "bool", lambda threads, yes: _ballot(threads, ye
 
 shuffle = Function("shuffle", "int32", _shuffle, joint=True)
 """What a lane of the warp has."""
+
+exchange = Function(
+    "exchange", "float32", lambda t, value, bits: t.by_warp(value)[:, torch.arange(WARP) ^ bits].reshape(-1), joint=True
+)  # fmt: skip
+"""What the lane has whose number differs by these bits."""
 
 scan = Function(
     "scan", "int32", lambda t, value, lanes=WARP: t.by_warp(value).cumsum(dim=1).reshape(-1), joint=True

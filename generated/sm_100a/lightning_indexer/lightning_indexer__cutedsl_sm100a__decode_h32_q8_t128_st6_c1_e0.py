@@ -27,15 +27,15 @@ buffers
   scores_0   2 stages of 128x128 float32, tensor memory
   scores_1   2 stages of 128x128 float32, tensor memory
   dots_0     128x128 float32, registers of score_0
-  weight_0   32 float32, registers of score_0
-  scale_0    128 float32, registers of score_0
-  logit_0    128 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
+  scale_0    128x1 float32, registers of score_0
+  logit_0    128x1 float32, registers of score_0
+  length_0   128x1 int32, registers of score_0
   dots_1     128x128 float32, registers of score_1
-  weight_1   32 float32, registers of score_1
-  scale_1    128 float32, registers of score_1
-  logit_1    128 float32, registers of score_1
-  length_0   8 int32, registers of score_0
-  length_1   8 int32, registers of score_1
+  weight_1   128x32 float32, registers of score_1
+  scale_1    128x1 float32, registers of score_1
+  logit_1    128x1 float32, registers of score_1
+  length_1   128x1 int32, registers of score_1
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -270,6 +270,40 @@ def next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below):
 
 
 @cute.jit
+def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
+    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    query = thread % 32
+    length[0] = Int32(0)
+    if query < next_n:
+        lengths = seq * next_n
+        found = seq_lens[lengths + query]
+        if found > skip_below:
+            length[0] = found
+
+
+@cute.jit
+def load_scale(scale, key_scales, thread):
+    """The scale of this thread's key."""
+    scale[0] = key_scales[thread]
+
+
+@cute.jit
+def load_weights(weight, head_weights, first):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(warps.group(head_weights, 4, first // 4 + quad), warps.few(weight, 4 * quad, 4))
+
+
+@cute.jit
+def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    at = key + thread
+    if at < warps.shuffle(length[0], query):
+        row_of_query = logits + Int64((seq * next_n + query)) * stride
+        row_of_query[at] = logit[0] * scale[0]
+
+
+@cute.jit
 def table_entries_2(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -299,7 +333,7 @@ def score_0(
     need: Int32, turns: Int32, turn: Int32, fresh: Boolean, thread: Int32
 ):
     """Epilogue of products i with i % 2 == 0."""
-    dots_0 = cute.make_rmem_tensor(128, Float32)
+    dots_0 = cute.make_rmem_tensor(COLUMNS, Float32)
     weight_0 = cute.make_rmem_tensor(HEADS, Float32)
     scale_0 = cute.make_rmem_tensor(1, Float32)
     logit_0 = cute.make_rmem_tensor(1, Float32)
@@ -315,12 +349,9 @@ def score_0(
                     cute.arch.mbarrier_arrive(queries_empty)
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full, turn & 1)
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+            load_lengths(length_0, seq_lens, seq, next_n, skip_below, worker)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm100.read_scales(scale_0, key_scales + it % STAGES * TILE, 0, 1, worker)
+        load_scale(scale_0, key_scales + it % STAGES * TILE, worker)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
@@ -335,37 +366,28 @@ def score_0(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(scores_0_empty + use % 2)
             use = use + 1
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf_sm100.read_weights(weight_0, head_weights, product * ROWS_PER_PRODUCT * HEADS, 1, worker)
-            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
-            # keys.
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, product * ROWS_PER_PRODUCT * HEADS)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, next_n, stride,
                 tile * TILE, worker
             )
-            leaf_sm100.read_weights(
-                weight_0, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS, 1, worker
-            )
-            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
                 tile * TILE, worker
             )
-            leaf_sm100.read_weights(
-                weight_0, head_weights, (product * ROWS_PER_PRODUCT + 2) * HEADS, 1, worker
-            )
-            leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, (product * ROWS_PER_PRODUCT + 2) * HEADS)
+            leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 2, next_n, stride,
                 tile * TILE, worker
             )
-            leaf_sm100.read_weights(
-                weight_0, head_weights, (product * ROWS_PER_PRODUCT + 3) * HEADS, 1, worker
-            )
-            leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, (product * ROWS_PER_PRODUCT + 3) * HEADS)
+            leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 3, next_n, stride,
                 tile * TILE, worker
             )
@@ -381,7 +403,7 @@ def score_1(
     need: Int32, turns: Int32, turn: Int32, fresh: Boolean, thread: Int32
 ):
     """Epilogue of products i with i % 2 == 1."""
-    dots_1 = cute.make_rmem_tensor(128, Float32)
+    dots_1 = cute.make_rmem_tensor(COLUMNS, Float32)
     weight_1 = cute.make_rmem_tensor(HEADS, Float32)
     scale_1 = cute.make_rmem_tensor(1, Float32)
     logit_1 = cute.make_rmem_tensor(1, Float32)
@@ -397,12 +419,9 @@ def score_1(
                     cute.arch.mbarrier_arrive(queries_empty)
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full, turn & 1)
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf_sm100.read_query_lengths(length_1, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+            load_lengths(length_1, seq_lens, seq, next_n, skip_below, worker)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm100.read_scales(scale_1, key_scales + it % STAGES * TILE, 0, 1, worker)
+        load_scale(scale_1, key_scales + it % STAGES * TILE, worker)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
@@ -419,37 +438,28 @@ def score_1(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(scores_1_empty + use % 2)
             use = use + 1
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf_sm100.read_weights(weight_1, head_weights, product * ROWS_PER_PRODUCT * HEADS, 1, worker)
-            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
-            # keys.
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, product * ROWS_PER_PRODUCT * HEADS)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, next_n, stride,
                 tile * TILE, worker
             )
-            leaf_sm100.read_weights(
-                weight_1, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS, 1, worker
-            )
-            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
                 tile * TILE, worker
             )
-            leaf_sm100.read_weights(
-                weight_1, head_weights, (product * ROWS_PER_PRODUCT + 2) * HEADS, 1, worker
-            )
-            leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, (product * ROWS_PER_PRODUCT + 2) * HEADS)
+            leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 2, next_n, stride,
                 tile * TILE, worker
             )
-            leaf_sm100.read_weights(
-                weight_1, head_weights, (product * ROWS_PER_PRODUCT + 3) * HEADS, 1, worker
-            )
-            leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, (product * ROWS_PER_PRODUCT + 3) * HEADS)
+            leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 3, next_n, stride,
                 tile * TILE, worker
             )

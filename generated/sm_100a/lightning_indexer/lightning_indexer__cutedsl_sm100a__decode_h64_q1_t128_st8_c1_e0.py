@@ -22,10 +22,10 @@ buffers
   head_weights 2 stages of 64 float32, shared
   scores_0   4 stages of 128x64 float32, tensor memory
   dots_0     128x64 float32, registers of score_0
-  weight_0   64 float32, registers of score_0
-  scale_0    128 float32, registers of score_0
-  logit_0    128 float32, registers of score_0
-  length_0   1 int32, registers of score_0
+  weight_0   128x64 float32, registers of score_0
+  scale_0    128x1 float32, registers of score_0
+  logit_0    128x1 float32, registers of score_0
+  length_0   128x1 int32, registers of score_0
 pipelines
   keys: load (bulk) ==[keys key_scales: 8-slot ring]==> mma (tcgen05), score_0 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -60,7 +60,6 @@ from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
 
 HEADS = 64  # index heads
-QUERIES = 1  # decode: most queries a sequence; prefill: query rows a CTA
 TILE = 128  # keys a tile
 STAGES = 8  # key tiles in flight
 TILE_PAGES = 2
@@ -250,6 +249,40 @@ def next_tile(it, seq, tile, need, seq_lens, b, skip_below):
 
 
 @cute.jit
+def load_weights(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(warps.group(head_weights, 4, quad), warps.few(weight, 4 * quad, 4))
+
+
+@cute.jit
+def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
+    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    query = thread % 32
+    length[0] = Int32(0)
+    if query < next_n:
+        lengths = seq * next_n
+        found = seq_lens[lengths + query]
+        if found > skip_below:
+            length[0] = found
+
+
+@cute.jit
+def load_scale(scale, key_scales, thread):
+    """The scale of this thread's key."""
+    scale[0] = key_scales[thread]
+
+
+@cute.jit
+def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    at = key + thread
+    if at < warps.shuffle(length[0], query):
+        row_of_query = logits + Int64((seq * next_n + query)) * stride
+        row_of_query[at] = logit[0] * scale[0]
+
+
+@cute.jit
 def table_entries_2(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -279,7 +312,7 @@ def score_0(
     need: Int32, turns: Int32, turn: Int32, fresh: Boolean, thread: Int32
 ):
     """Epilogue of products i with i % 1 == 0."""
-    dots_0 = cute.make_rmem_tensor(64, Float32)
+    dots_0 = cute.make_rmem_tensor(COLUMNS, Float32)
     weight_0 = cute.make_rmem_tensor(HEADS, Float32)
     scale_0 = cute.make_rmem_tensor(1, Float32)
     logit_0 = cute.make_rmem_tensor(1, Float32)
@@ -295,14 +328,10 @@ def score_0(
                     cute.arch.mbarrier_arrive(queries_empty + turn % 2)
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf_sm100.read_weights(weight_0, head_weights + turn % 2 * HEADS, 0, 1, worker)
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+            load_weights(weight_0, head_weights + turn % 2 * HEADS)
+            load_lengths(length_0, seq_lens, seq, next_n, skip_below, worker)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm100.read_scales(scale_0, key_scales + it % STAGES * TILE, 0, 1, worker)
+        load_scale(scale_0, key_scales + it % STAGES * TILE, worker)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
@@ -317,13 +346,9 @@ def score_0(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(scores_0_empty + use % 4)
             use = use + 1
-            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
-            # keys.
-            leaf_sm100.store_query(
-                logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker
-            )
+            # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
+            store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker)
         tile = tile + step
 
 

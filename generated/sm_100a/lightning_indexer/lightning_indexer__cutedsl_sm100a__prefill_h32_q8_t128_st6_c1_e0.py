@@ -26,17 +26,17 @@ buffers
   head_weights 256 float32, shared
   scores     2 stages of 128x256 float32, tensor memory
   dots_0     128x128 float32, registers of score_0
-  weight_0   32 float32, registers of score_0
-  scale_0    128 float32, registers of score_0
-  logit_0    128 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
+  scale_0    128x1 float32, registers of score_0
+  logit_0    128x1 float32, registers of score_0
+  begin_0    128x4 int32, registers of score_0
+  size_0     128x4 int32, registers of score_0
   dots_1     128x128 float32, registers of score_1
-  weight_1   32 float32, registers of score_1
-  scale_1    128 float32, registers of score_1
-  logit_1    128 float32, registers of score_1
-  begin_0    4 int32, registers of score_0
-  begin_1    4 int32, registers of score_1
-  size_0     4 int32, registers of score_0
-  size_1     4 int32, registers of score_1
+  weight_1   128x32 float32, registers of score_1
+  scale_1    128x1 float32, registers of score_1
+  logit_1    128x1 float32, registers of score_1
+  begin_1    128x4 int32, registers of score_1
+  size_1     128x4 int32, registers of score_1
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -67,7 +67,7 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, tcgen05
+from dsl_kernels.device.cutedsl import bulk, tcgen05, warps
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.device.cutedsl import lightning_indexer_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -133,6 +133,163 @@ class Shared:
 
 
 @cute.jit
+def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
+    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
+    looks at one row.
+    """
+    last_row = cutlass.min(row + lane % QUERIES, s - 1)
+    first_key = cutlass.max(k_start[last_row], 0)
+    end_key = cutlass.min(k_end[last_row], skv)
+    end_to_score = cutlass.select_(
+        (row + lane % QUERIES < s) & (end_key - first_key > skip_below), end_key, 0
+    )
+    # From the last key that there can be, as the greatest is what a warp finds.
+    low = 2147483647 - warps.warp_max(cutlass.select_(end_to_score > first_key, 2147483647 - first_key, 0))
+    high = warps.warp_max(cutlass.select_(end_to_score > first_key, end_to_score, 0))
+    lowest = Int32(0)
+    tiles = Int32(0)
+    if high > 0:
+        lowest = (low.to(cutlass.Uint32) // TILE).to(Int32)
+        tiles = leaf.ceildiv(high, TILE) - lowest
+    first = lowest + leaf.share_begin(tiles, split, splits)
+    turns = leaf.share_size(tiles, split, splits)
+    return first, turns
+
+
+@cute.jit
+def load_windows(begin, size, k_start, k_end, row, s, skv, skip_below):
+    """First keys and sizes of the windows of the rows from `row` on."""
+    for i in cutlass.range_constexpr(ROWS_PER_GROUP):
+        last_row = cutlass.min(row + i, s - 1)
+        first_key = cutlass.max(k_start[last_row], 0)
+        end_key = cutlass.min(k_end[last_row], skv)
+        end_to_score = cutlass.select_((row + i < s) & (end_key - first_key > skip_below), end_key, 0)
+        begin[i] = first_key
+        size[i] = cutlass.max(end_to_score - first_key, 0)
+
+
+@cute.jit
+def load_scale(scale, key_scales, thread):
+    """The scale of this thread's key."""
+    scale[0] = key_scales[thread]
+
+
+@cute.jit
+def load_weights(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(warps.group(head_weights, 4, quad), warps.few(weight, 4 * quad, 4))
+
+
+@cute.jit
+def store_row(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if (at - begin[0]).to(cutlass.Uint32) < size[0].to(cutlass.Uint32):
+        row_of_key = logits + Int64(row) * stride
+        row_of_key[at] = logit[0] * scale[0]
+
+
+@cute.jit
+def load_weights_2(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(warps.group(head_weights, 4, HEADS // 4 + quad), warps.few(weight, 4 * quad, 4))
+
+
+@cute.jit
+def store_row_2(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if (at - begin[1]).to(cutlass.Uint32) < size[1].to(cutlass.Uint32):
+        row_of_key = logits + Int64(row) * stride
+        row_of_key[at] = logit[0] * scale[0]
+
+
+@cute.jit
+def load_weights_3(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(warps.group(head_weights, 4, 2 * HEADS // 4 + quad), warps.few(weight, 4 * quad, 4))
+
+
+@cute.jit
+def store_row_3(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if (at - begin[2]).to(cutlass.Uint32) < size[2].to(cutlass.Uint32):
+        row_of_key = logits + Int64(row) * stride
+        row_of_key[at] = logit[0] * scale[0]
+
+
+@cute.jit
+def load_weights_4(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(warps.group(head_weights, 4, 3 * HEADS // 4 + quad), warps.few(weight, 4 * quad, 4))
+
+
+@cute.jit
+def store_row_4(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if (at - begin[3]).to(cutlass.Uint32) < size[3].to(cutlass.Uint32):
+        row_of_key = logits + Int64(row) * stride
+        row_of_key[at] = logit[0] * scale[0]
+
+
+@cute.jit
+def load_weights_5(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(
+            warps.group(head_weights, 4, ROWS_PER_GROUP * HEADS // 4 + quad), warps.few(weight, 4 * quad, 4)
+        )
+
+
+@cute.jit
+def load_weights_6(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(
+            warps.group(head_weights, 4, (ROWS_PER_GROUP + 1) * HEADS // 4 + quad),
+            warps.few(weight, 4 * quad, 4)
+        )
+
+
+@cute.jit
+def load_weights_7(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(
+            warps.group(head_weights, 4, (ROWS_PER_GROUP + 2) * HEADS // 4 + quad),
+            warps.few(weight, 4 * quad, 4)
+        )
+
+
+@cute.jit
+def load_weights_8(weight, head_weights):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(
+            warps.group(head_weights, 4, (ROWS_PER_GROUP + 3) * HEADS // 4 + quad),
+            warps.few(weight, 4 * quad, 4)
+        )
+
+
+@cute.jit
 def score_0(
     k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
     stride: Int32, key_scales: cute.Pointer, head_weights: cute.Pointer, tmem: cute.Pointer,
@@ -140,21 +297,19 @@ def score_0(
     scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
 ):
     """Epilogue of half 0 of the rows."""
-    dots_0 = cute.make_rmem_tensor(128, Float32)
+    dots_0 = cute.make_rmem_tensor(ROWS_PER_GROUP * HEADS, Float32)
     weight_0 = cute.make_rmem_tensor(HEADS, Float32)
     scale_0 = cute.make_rmem_tensor(1, Float32)
     logit_0 = cute.make_rmem_tensor(1, Float32)
     begin_0 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
     size_0 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
     worker = thread
-    # First keys and sizes of the windows of the rows from `row` on.
-    leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, ROWS_PER_GROUP, s, skv, skip_below, worker)
+    load_windows(begin_0, size_0, k_start, k_end, row, s, skv, skip_below)
     if turns > 0:
         cute.arch.mbarrier_wait(queries_full, 0)
     for it in cutlass.range(turns, unroll=1):
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm100.read_scales(scale_0, key_scales + it % STAGES * TILE, 0, 1, worker)
+        load_scale(scale_0, key_scales + it % STAGES * TILE, worker)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
@@ -167,29 +322,19 @@ def score_0(
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
-        # Weights of the heads of one product, from the `first` of its slot on.
-        leaf_sm100.read_weights(weight_0, head_weights, 0, 1, worker)
-        # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-        # Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window.
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * TILE, worker
-        )
-        leaf_sm100.read_weights(weight_0, head_weights, HEADS, 1, worker)
-        leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * TILE, worker
-        )
-        leaf_sm100.read_weights(weight_0, head_weights, 2 * HEADS, 1, worker)
-        leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0, worker)
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 2, row + 2, stride, (first + it) * TILE, worker
-        )
-        leaf_sm100.read_weights(weight_0, head_weights, 3 * HEADS, 1, worker)
-        leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0, worker)
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 3, row + 3, stride, (first + it) * TILE, worker
-        )
+        load_weights(weight_0, head_weights)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
+        store_row(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
+        load_weights_2(weight_0, head_weights)
+        leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
+        store_row_2(logits, logit_0, scale_0, begin_0, size_0, row + 1, stride, (first + it) * TILE, worker)
+        load_weights_3(weight_0, head_weights)
+        leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0)
+        store_row_3(logits, logit_0, scale_0, begin_0, size_0, row + 2, stride, (first + it) * TILE, worker)
+        load_weights_4(weight_0, head_weights)
+        leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0)
+        store_row_4(logits, logit_0, scale_0, begin_0, size_0, row + 3, stride, (first + it) * TILE, worker)
 
 
 @cute.jit
@@ -200,23 +345,19 @@ def score_1(
     scores_empty: cute.Pointer, row: Int32, first: Int32, turns: Int32, thread: Int32
 ):
     """Epilogue of half 1 of the rows."""
-    dots_1 = cute.make_rmem_tensor(128, Float32)
+    dots_1 = cute.make_rmem_tensor(ROWS_PER_GROUP * HEADS, Float32)
     weight_1 = cute.make_rmem_tensor(HEADS, Float32)
     scale_1 = cute.make_rmem_tensor(1, Float32)
     logit_1 = cute.make_rmem_tensor(1, Float32)
     begin_1 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
     size_1 = cute.make_rmem_tensor(ROWS_PER_GROUP, Int32)
     worker = thread % 128
-    # First keys and sizes of the windows of the rows from `row` on.
-    leaf_sm100.read_windows(
-        begin_1, size_1, k_start, k_end, row + ROWS_PER_GROUP, ROWS_PER_GROUP, s, skv, skip_below, worker
-    )
+    load_windows(begin_1, size_1, k_start, k_end, row + ROWS_PER_GROUP, s, skv, skip_below)
     if turns > 0:
         cute.arch.mbarrier_wait(queries_full, 0)
     for it in cutlass.range(turns, unroll=1):
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm100.read_scales(scale_1, key_scales + it % STAGES * TILE, 0, 1, worker)
+        load_scale(scale_1, key_scales + it % STAGES * TILE, worker)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
@@ -231,32 +372,30 @@ def score_1(
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
-        # Weights of the heads of one product, from the `first` of its slot on.
-        leaf_sm100.read_weights(weight_1, head_weights, ROWS_PER_GROUP * HEADS, 1, worker)
-        # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-        # Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window.
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 0, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
+        load_weights_5(weight_1, head_weights)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
+        store_row(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
             worker
         )
-        leaf_sm100.read_weights(weight_1, head_weights, (ROWS_PER_GROUP + 1) * HEADS, 1, worker)
-        leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1, worker)
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 1, row + ROWS_PER_GROUP + 1, stride,
-            (first + it) * TILE, worker
+        load_weights_6(weight_1, head_weights)
+        leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
+        store_row_2(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, stride, (first + it) * TILE,
+            worker
         )
-        leaf_sm100.read_weights(weight_1, head_weights, (ROWS_PER_GROUP + 2) * HEADS, 1, worker)
-        leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1, worker)
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 2, row + ROWS_PER_GROUP + 2, stride,
-            (first + it) * TILE, worker
+        load_weights_7(weight_1, head_weights)
+        leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1)
+        store_row_3(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 2, stride, (first + it) * TILE,
+            worker
         )
-        leaf_sm100.read_weights(weight_1, head_weights, (ROWS_PER_GROUP + 3) * HEADS, 1, worker)
-        leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1, worker)
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 3, row + ROWS_PER_GROUP + 3, stride,
-            (first + it) * TILE, worker
+        load_weights_8(weight_1, head_weights)
+        leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1)
+        store_row_4(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 3, stride, (first + it) * TILE,
+            worker
         )
 
 
@@ -340,14 +479,14 @@ def lightning_indexer__cutedsl_sm100a__prefill_h32_q8_t128_st6_c1_e0(
     scores_empty = shared.scores_empty.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
     block, split, _ = cute.arch.block_idx()
     row = Int32(0)
     first = Int32(0)
     turns = Int32(0)
     # Later rows see more keys in a causal prefill: the longest blocks start first.
     row = (leaf.ceildiv(s, QUERIES) - 1 - block) * QUERIES
-    # First key tile and tile count of a split over the union of the windows of a block of rows.
-    first, turns = leaf.find_tiles(k_start, k_end, row, QUERIES, s, skv, skip_below, TILE, split, splits)
+    first, turns = find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane)
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):

@@ -22,10 +22,10 @@ buffers
   head_weights 2 stages of 32 float32, shared
   scores_0   4 stages of 128x32 float32, tensor memory
   dots_0     128x32 float32, registers of score_0
-  weight_0   32 float32, registers of score_0
-  scale_0    128 float32, registers of score_0
-  logit_0    128 float32, registers of score_0
-  length_0   1 int32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
+  scale_0    128x1 float32, registers of score_0
+  logit_0    128x1 float32, registers of score_0
+  length_0   128x1 int32, registers of score_0
 pipelines
   keys: load (bulk) ==[keys key_scales: 8-slot ring]==> mma (tcgen05), score_0 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -57,7 +57,6 @@ from dsl_kernels.device.tilelang import warps
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
 HEADS = 32  # index heads
-QUERIES = 1  # decode: most queries a sequence; prefill: query rows a CTA
 TILE = 128  # keys a tile
 STAGES = 8  # key tiles in flight
 TILE_PAGES = 2
@@ -95,6 +94,48 @@ def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
 
 
 @T.macro
+def load_weights(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (quad) * 4 + part]
+
+
+@T.macro
+def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
+    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    query = T.truncmod(thread, 32)
+    length[0] = 0
+    if query < next_n:
+        found = seq_lens[seq, query]
+        if found > skip_below:
+            length[0] = found
+
+
+@T.macro
+def load_scale(scale, key_scales, key_scales_slot, thread):
+    """The scale of this thread's key."""
+    scale[0] = key_scales[key_scales_slot, thread]
+
+
+@T.macro
+def weigh_one(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    at = key + thread
+    if at < warps.shuffle(length[0], query):
+        logits[seq, query, at] = logit[0] * scale[0]
+
+
+@T.macro
 def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -119,10 +160,10 @@ def score_0(
     step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
     """Epilogue of products i with i % 1 == 0."""
-    dots_0 = T.alloc_fragment((128, COLUMNS), "float32")
-    weight_0 = T.alloc_fragment((HEADS,), "float32")
-    scale_0 = T.alloc_fragment((128,), "float32")
-    logit_0 = T.alloc_fragment((128,), "float32")
+    dots_0 = T.alloc_local((COLUMNS,), "float32")
+    weight_0 = T.alloc_local((HEADS,), "float32")
+    scale_0 = T.alloc_local((1,), "float32")
+    logit_0 = T.alloc_local((1,), "float32")
     length_0 = T.alloc_local((1,), "int32")
     worker = thread
     use = T.alloc_var("int32", init=0)
@@ -137,14 +178,10 @@ def score_0(
                     T.mbarrier_arrive(queries_empty[turn % 2])
             turn = turn + 1
             T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf.read_weights(weight_0, head_weights, turn % 2, 0, 1, worker)
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+            load_weights(weight_0, head_weights, turn % 2)
+            load_lengths(length_0, seq_lens, seq, next_n, skip_below, worker)
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale_0, key_scales, it % STAGES, 0, 1, worker)
+        load_scale(scale_0, key_scales, it % STAGES, worker)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
@@ -152,20 +189,15 @@ def score_0(
             T.mbarrier_wait_parity(scores_0_full[use % 4], (use // 4) & 1)
             T.tcgen05_after_thread_sync()
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf.read_scores(dots_0, scores_0, use % 4, 0, HEADS, worker)
+            leaf_sm100.read_scores(dots_0, scores_0, use % 4, 0, HEADS, worker)
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(scores_0_empty[use % 4])
             use = use + 1
-            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-            leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
-            # keys.
-            leaf_sm100.store_query(
-                logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker
-            )
+            weigh_one(logit_0, dots_0, weight_0)
+            store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker)
         tile = tile + step
 
 
@@ -278,7 +310,7 @@ def program():
             weights_words = T.view(weights, (b * next_n, 32), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
-            T.import_source(warps.SOURCE)
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((2, HEADS, INDEX_DIM), "float8_e4m3")

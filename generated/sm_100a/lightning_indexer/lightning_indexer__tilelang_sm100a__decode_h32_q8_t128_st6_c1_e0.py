@@ -27,15 +27,15 @@ buffers
   scores_0   2 stages of 128x128 float32, tensor memory
   scores_1   2 stages of 128x128 float32, tensor memory
   dots_0     128x128 float32, registers of score_0
-  weight_0   32 float32, registers of score_0
-  scale_0    128 float32, registers of score_0
-  logit_0    128 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
+  scale_0    128x1 float32, registers of score_0
+  logit_0    128x1 float32, registers of score_0
+  length_0   128x1 int32, registers of score_0
   dots_1     128x128 float32, registers of score_1
-  weight_1   32 float32, registers of score_1
-  scale_1    128 float32, registers of score_1
-  logit_1    128 float32, registers of score_1
-  length_0   8 int32, registers of score_0
-  length_1   8 int32, registers of score_1
+  weight_1   128x32 float32, registers of score_1
+  scale_1    128x1 float32, registers of score_1
+  logit_1    128x1 float32, registers of score_1
+  length_1   128x1 int32, registers of score_1
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -102,6 +102,77 @@ def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, 
 
 
 @T.macro
+def load_lengths(length, seq_lens, seq, next_n, skip_below, thread):
+    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    query = T.truncmod(thread, 32)
+    length[0] = 0
+    if query < next_n:
+        found = seq_lens[seq, query]
+        if found > skip_below:
+            length[0] = found
+
+
+@T.macro
+def load_scale(scale, key_scales, key_scales_slot, thread):
+    """The scale of this thread's key."""
+    scale[0] = key_scales[key_scales_slot, thread]
+
+
+@T.macro
+def load_weights(weight, head_weights, head_weights_slot, first):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[
+                head_weights_slot, (T.truncdiv(first, 4) + quad) * 4 + part
+            ]
+
+
+@T.macro
+def weigh_one(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    at = key + thread
+    if at < warps.shuffle(length[0], query):
+        logits[seq, query, at] = logit[0] * scale[0]
+
+
+@T.macro
+def weigh_one_2(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[HEADS + h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def weigh_one_3(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[2 * HEADS + h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def weigh_one_4(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[3 * HEADS + h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
 def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -126,10 +197,10 @@ def score_0(
     step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
     """Epilogue of products i with i % 2 == 0."""
-    dots_0 = T.alloc_fragment((128, COLUMNS), "float32")
-    weight_0 = T.alloc_fragment((HEADS,), "float32")
-    scale_0 = T.alloc_fragment((128,), "float32")
-    logit_0 = T.alloc_fragment((128,), "float32")
+    dots_0 = T.alloc_local((COLUMNS,), "float32")
+    weight_0 = T.alloc_local((HEADS,), "float32")
+    scale_0 = T.alloc_local((1,), "float32")
+    logit_0 = T.alloc_local((1,), "float32")
     length_0 = T.alloc_local((1,), "int32")
     worker = thread
     use = T.alloc_var("int32", init=0)
@@ -144,12 +215,9 @@ def score_0(
                     T.mbarrier_arrive(queries_empty[0])
             turn = turn + 1
             T.mbarrier_wait_parity(queries_full[0], turn & 1)
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf_sm100.read_query_lengths(length_0, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+            load_lengths(length_0, seq_lens, seq, next_n, skip_below, worker)
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale_0, key_scales, it % STAGES, 0, 1, worker)
+        load_scale(scale_0, key_scales, it % STAGES, worker)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
@@ -157,38 +225,34 @@ def score_0(
             T.mbarrier_wait_parity(scores_0_full[use % 2], (use // 2) & 1)
             T.tcgen05_after_thread_sync()
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf.read_scores(dots_0, scores_0, use % 2, 0, HEADS, worker)
+            leaf_sm100.read_scores(dots_0, scores_0, use % 2, 0, HEADS, worker)
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(scores_0_empty[use % 2])
             use = use + 1
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf.read_weights(weight_0, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS, 1, worker)
-            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-            leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
-            # keys.
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS)
+            weigh_one(logit_0, dots_0, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, next_n, stride,
                 tile * TILE, worker
             )
-            leaf.read_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS, 1, worker)
-            leaf.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            weigh_one_2(logit_0, dots_0, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
                 tile * TILE, worker
             )
-            leaf.read_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 2) * HEADS, 1, worker)
-            leaf.weigh_one(logit_0, dots_0, 2, weight_0, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 2) * HEADS)
+            weigh_one_3(logit_0, dots_0, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 2, next_n, stride,
                 tile * TILE, worker
             )
-            leaf.read_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 3) * HEADS, 1, worker)
-            leaf.weigh_one(logit_0, dots_0, 3, weight_0, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 3) * HEADS)
+            weigh_one_4(logit_0, dots_0, weight_0)
+            store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 3, next_n, stride,
                 tile * TILE, worker
             )
@@ -202,10 +266,10 @@ def score_1(
     step: T.Ref, need: T.Ref, turns: T.Ref, turn: T.Ref, fresh: T.Ref, thread
 ):
     """Epilogue of products i with i % 2 == 1."""
-    dots_1 = T.alloc_fragment((128, COLUMNS), "float32")
-    weight_1 = T.alloc_fragment((HEADS,), "float32")
-    scale_1 = T.alloc_fragment((128,), "float32")
-    logit_1 = T.alloc_fragment((128,), "float32")
+    dots_1 = T.alloc_local((COLUMNS,), "float32")
+    weight_1 = T.alloc_local((HEADS,), "float32")
+    scale_1 = T.alloc_local((1,), "float32")
+    logit_1 = T.alloc_local((1,), "float32")
     length_1 = T.alloc_local((1,), "int32")
     worker = thread - 128
     use = T.alloc_var("int32", init=0)
@@ -220,12 +284,9 @@ def score_1(
                     T.mbarrier_arrive(queries_empty[0])
             turn = turn + 1
             T.mbarrier_wait_parity(queries_full[0], turn & 1)
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf_sm100.read_query_lengths(length_1, seq_lens, seq, 0, QUERIES, next_n, skip_below, worker)
+            load_lengths(length_1, seq_lens, seq, next_n, skip_below, worker)
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale_1, key_scales, it % STAGES, 0, 1, worker)
+        load_scale(scale_1, key_scales, it % STAGES, worker)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
@@ -233,38 +294,34 @@ def score_1(
             T.mbarrier_wait_parity(scores_1_full[use % 2], (use // 2) & 1)
             T.tcgen05_after_thread_sync()
             # Accumulators of a product in tensor memory, from column `first` on.
-            leaf.read_scores(dots_1, scores_1, use % 2, 0, HEADS, worker)
+            leaf_sm100.read_scores(dots_1, scores_1, use % 2, 0, HEADS, worker)
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.sync_warp()
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(scores_1_empty[use % 2])
             use = use + 1
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf.read_weights(weight_1, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS, 1, worker)
-            # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-            leaf.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-            # Logits of one query and the keys from `key` on, times their scales: as many as the query has
-            # keys.
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS)
+            weigh_one(logit_1, dots_1, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, next_n, stride,
                 tile * TILE, worker
             )
-            leaf.read_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS, 1, worker)
-            leaf.weigh_one(logit_1, dots_1, 1, weight_1, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
+            weigh_one_2(logit_1, dots_1, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
                 tile * TILE, worker
             )
-            leaf.read_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 2) * HEADS, 1, worker)
-            leaf.weigh_one(logit_1, dots_1, 2, weight_1, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 2) * HEADS)
+            weigh_one_3(logit_1, dots_1, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 2, next_n, stride,
                 tile * TILE, worker
             )
-            leaf.read_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 3) * HEADS, 1, worker)
-            leaf.weigh_one(logit_1, dots_1, 3, weight_1, worker)
-            leaf_sm100.store_query(
+            load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 3) * HEADS)
+            weigh_one_4(logit_1, dots_1, weight_1)
+            store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 3, next_n, stride,
                 tile * TILE, worker
             )
@@ -398,7 +455,7 @@ def program():
             weights_words = T.view(weights, (b * next_n, 32), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
-            T.import_source(warps.SOURCE)
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")

@@ -26,17 +26,17 @@ buffers
   head_weights 256 float32, shared
   scores     2 stages of 128x256 float32, tensor memory
   dots_0     128x128 float32, registers of score_0
-  weight_0   32 float32, registers of score_0
-  scale_0    128 float32, registers of score_0
-  logit_0    128 float32, registers of score_0
+  weight_0   128x32 float32, registers of score_0
+  scale_0    128x1 float32, registers of score_0
+  logit_0    128x1 float32, registers of score_0
+  begin_0    128x4 int32, registers of score_0
+  size_0     128x4 int32, registers of score_0
   dots_1     128x128 float32, registers of score_1
-  weight_1   32 float32, registers of score_1
-  scale_1    128 float32, registers of score_1
-  logit_1    128 float32, registers of score_1
-  begin_0    4 int32, registers of score_0
-  begin_1    4 int32, registers of score_1
-  size_0     4 int32, registers of score_0
-  size_1     4 int32, registers of score_1
+  weight_1   128x32 float32, registers of score_1
+  scale_1    128x1 float32, registers of score_1
+  logit_1    128x1 float32, registers of score_1
+  begin_1    128x4 int32, registers of score_1
+  size_1     128x4 int32, registers of score_1
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> mma (tcgen05), score_0 (threads), score_1 (threads)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -65,6 +65,7 @@ import tilelang.language as T
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
 from dsl_kernels.device.tilelang import lightning_indexer_sm100 as leaf_sm100
+from dsl_kernels.device.tilelang import warps
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -76,62 +77,243 @@ ROWS_PER_GROUP = 4
 INDEX_DIM = 128
 COLUMNS = 256
 
+
+@T.macro
+def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_below, split, splits, lane):
+    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
+    looks at one row.
+    """
+    last_row = T.min(row + T.truncmod(lane, QUERIES), s - 1)
+    first_key = T.max(k_start[last_row], 0)
+    end_key = T.min(k_end[last_row], skv)
+    end_to_score = T.if_then_else(
+        (row + T.truncmod(lane, QUERIES) < s) & (end_key - first_key > skip_below), end_key, 0
+    )
+    # From the last key that there can be, as the greatest is what a warp finds.
+    low = 2147483647 - warps.warp_max(T.if_then_else(end_to_score > first_key, 2147483647 - first_key, 0))
+    high = warps.warp_max(T.if_then_else(end_to_score > first_key, end_to_score, 0))
+    lowest = T.alloc_var("int32", init=0)
+    tiles = T.alloc_var("int32", init=0)
+    if high > 0:
+        lowest = T.cast(T.truncdiv(T.cast(low, "uint32"), T.uint32(TILE)), "int32")
+        tiles = leaf.ceildiv(high, TILE) - lowest
+    first = lowest + leaf.share_begin(tiles, split, splits)
+    turns = leaf.share_size(tiles, split, splits)
+
+
+@T.macro
+def load_windows(begin, size, k_start, k_end, row, s, skv, skip_below):
+    """First keys and sizes of the windows of the rows from `row` on."""
+    for i in T.unroll(ROWS_PER_GROUP):
+        last_row = T.min(row + i, s - 1)
+        first_key = T.max(k_start[last_row], 0)
+        end_key = T.min(k_end[last_row], skv)
+        end_to_score = T.if_then_else((row + i < s) & (end_key - first_key > skip_below), end_key, 0)
+        begin[i] = first_key
+        size[i] = T.max(end_to_score - first_key, 0)
+
+
+@T.macro
+def load_scale(scale, key_scales, key_scales_slot, thread):
+    """The scale of this thread's key."""
+    scale[0] = key_scales[key_scales_slot, thread]
+
+
+@T.macro
+def load_weights(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (quad) * 4 + part]
+
+
+@T.macro
+def weigh_one(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def store_row(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if warps.below(T.cast((at - begin[0]), "uint32"), T.cast(size[0], "uint32")):
+        logits[row, at] = logit[0] * scale[0]
+
+
+@T.macro
+def load_weights_2(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (HEADS // 4 + quad) * 4 + part]
+
+
+@T.macro
+def weigh_one_2(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[HEADS + h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def store_row_2(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if warps.below(T.cast((at - begin[1]), "uint32"), T.cast(size[1], "uint32")):
+        logits[row, at] = logit[0] * scale[0]
+
+
+@T.macro
+def load_weights_3(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (2 * HEADS // 4 + quad) * 4 + part]
+
+
+@T.macro
+def weigh_one_3(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[2 * HEADS + h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def store_row_3(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if warps.below(T.cast((at - begin[2]), "uint32"), T.cast(size[2], "uint32")):
+        logits[row, at] = logit[0] * scale[0]
+
+
+@T.macro
+def load_weights_4(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[head_weights_slot, (3 * HEADS // 4 + quad) * 4 + part]
+
+
+@T.macro
+def weigh_one_4(logit, dots, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = T.alloc_var("float32", init=0.0)
+    for h in T.unroll(HEADS):
+        total = total + T.max(dots[3 * HEADS + h], 0.0) * weight[h]
+    logit[0] = total
+
+
+@T.macro
+def store_row_4(logits, logit, scale, begin, size, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
+    window has that key.
+    """
+    at = key + thread
+    # One comparison: a key before the window is far behind it, too.
+    if warps.below(T.cast((at - begin[3]), "uint32"), T.cast(size[3], "uint32")):
+        logits[row, at] = logit[0] * scale[0]
+
+
+@T.macro
+def load_weights_5(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[
+                head_weights_slot, (ROWS_PER_GROUP * HEADS // 4 + quad) * 4 + part
+            ]
+
+
+@T.macro
+def load_weights_6(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[
+                head_weights_slot, ((ROWS_PER_GROUP + 1) * HEADS // 4 + quad) * 4 + part
+            ]
+
+
+@T.macro
+def load_weights_7(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[
+                head_weights_slot, ((ROWS_PER_GROUP + 2) * HEADS // 4 + quad) * 4 + part
+            ]
+
+
+@T.macro
+def load_weights_8(weight, head_weights, head_weights_slot):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            weight[4 * quad + part] = head_weights[
+                head_weights_slot, ((ROWS_PER_GROUP + 3) * HEADS // 4 + quad) * 4 + part
+            ]
+
+
 @T.macro
 def score_0(
     k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, scores, keys_full,
     keys_empty, queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
     """Epilogue of half 0 of the rows."""
-    dots_0 = T.alloc_fragment((128, ROWS_PER_GROUP * HEADS), "float32")
-    weight_0 = T.alloc_fragment((HEADS,), "float32")
-    scale_0 = T.alloc_fragment((128,), "float32")
-    logit_0 = T.alloc_fragment((128,), "float32")
+    dots_0 = T.alloc_local((ROWS_PER_GROUP * HEADS,), "float32")
+    weight_0 = T.alloc_local((HEADS,), "float32")
+    scale_0 = T.alloc_local((1,), "float32")
+    logit_0 = T.alloc_local((1,), "float32")
     begin_0 = T.alloc_local((ROWS_PER_GROUP,), "int32")
     size_0 = T.alloc_local((ROWS_PER_GROUP,), "int32")
     worker = thread
-    # First keys and sizes of the windows of the rows from `row` on.
-    leaf_sm100.read_windows(begin_0, size_0, k_start, k_end, row, ROWS_PER_GROUP, s, skv, skip_below, worker)
+    load_windows(begin_0, size_0, k_start, k_end, row, s, skv, skip_below)
     if turns > 0:
         T.mbarrier_wait_parity(queries_full[0], 0)
     for it in T.serial(turns):
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale_0, key_scales, it % STAGES, 0, 1, worker)
+        load_scale(scale_0, key_scales, it % STAGES, worker)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
         T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
         T.tcgen05_after_thread_sync()
         # Accumulators of a product in tensor memory, from column `first` on.
-        leaf.read_scores(dots_0, scores, it % 2, 0, HEADS, worker)
+        leaf_sm100.read_scores(dots_0, scores, it % 2, 0, HEADS, worker)
         T.call_extern("handle", "tl::fence_view_async_tmem_load")
         T.tcgen05_before_thread_sync()
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(scores_empty[it % 2])
-        # Weights of the heads of one product, from the `first` of its slot on.
-        leaf.read_weights(weight_0, head_weights, 0, 0, 1, worker)
-        # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-        leaf.weigh_one(logit_0, dots_0, 0, weight_0, worker)
-        # Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window.
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 0, row, stride, (first + it) * TILE, worker
-        )
-        leaf.read_weights(weight_0, head_weights, 0, HEADS, 1, worker)
-        leaf.weigh_one(logit_0, dots_0, 1, weight_0, worker)
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 1, row + 1, stride, (first + it) * TILE, worker
-        )
-        leaf.read_weights(weight_0, head_weights, 0, 2 * HEADS, 1, worker)
-        leaf.weigh_one(logit_0, dots_0, 2, weight_0, worker)
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 2, row + 2, stride, (first + it) * TILE, worker
-        )
-        leaf.read_weights(weight_0, head_weights, 0, 3 * HEADS, 1, worker)
-        leaf.weigh_one(logit_0, dots_0, 3, weight_0, worker)
-        leaf_sm100.store_row(
-            logits, logit_0, scale_0, begin_0, size_0, 3, row + 3, stride, (first + it) * TILE, worker
-        )
+        load_weights(weight_0, head_weights, 0)
+        weigh_one(logit_0, dots_0, weight_0)
+        store_row(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
+        load_weights_2(weight_0, head_weights, 0)
+        weigh_one_2(logit_0, dots_0, weight_0)
+        store_row_2(logits, logit_0, scale_0, begin_0, size_0, row + 1, stride, (first + it) * TILE, worker)
+        load_weights_3(weight_0, head_weights, 0)
+        weigh_one_3(logit_0, dots_0, weight_0)
+        store_row_3(logits, logit_0, scale_0, begin_0, size_0, row + 2, stride, (first + it) * TILE, worker)
+        load_weights_4(weight_0, head_weights, 0)
+        weigh_one_4(logit_0, dots_0, weight_0)
+        store_row_4(logits, logit_0, scale_0, begin_0, size_0, row + 3, stride, (first + it) * TILE, worker)
 
 
 @T.macro
@@ -140,61 +322,54 @@ def score_1(
     keys_empty, queries_full, scores_full, scores_empty, row: T.Ref, first: T.Ref, turns: T.Ref, thread
 ):
     """Epilogue of half 1 of the rows."""
-    dots_1 = T.alloc_fragment((128, ROWS_PER_GROUP * HEADS), "float32")
-    weight_1 = T.alloc_fragment((HEADS,), "float32")
-    scale_1 = T.alloc_fragment((128,), "float32")
-    logit_1 = T.alloc_fragment((128,), "float32")
+    dots_1 = T.alloc_local((ROWS_PER_GROUP * HEADS,), "float32")
+    weight_1 = T.alloc_local((HEADS,), "float32")
+    scale_1 = T.alloc_local((1,), "float32")
+    logit_1 = T.alloc_local((1,), "float32")
     begin_1 = T.alloc_local((ROWS_PER_GROUP,), "int32")
     size_1 = T.alloc_local((ROWS_PER_GROUP,), "int32")
     worker = thread - 128
-    # First keys and sizes of the windows of the rows from `row` on.
-    leaf_sm100.read_windows(
-        begin_1, size_1, k_start, k_end, row + ROWS_PER_GROUP, ROWS_PER_GROUP, s, skv, skip_below, worker
-    )
+    load_windows(begin_1, size_1, k_start, k_end, row + ROWS_PER_GROUP, s, skv, skip_below)
     if turns > 0:
         T.mbarrier_wait_parity(queries_full[0], 0)
     for it in T.serial(turns):
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale_1, key_scales, it % STAGES, 0, 1, worker)
+        load_scale(scale_1, key_scales, it % STAGES, worker)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
         T.mbarrier_wait_parity(scores_full[it % 2], (it // 2) & 1)
         T.tcgen05_after_thread_sync()
         # Accumulators of a product in tensor memory, from column `first` on.
-        leaf.read_scores(dots_1, scores, it % 2, ROWS_PER_GROUP * HEADS, HEADS, worker)
+        leaf_sm100.read_scores(dots_1, scores, it % 2, ROWS_PER_GROUP * HEADS, HEADS, worker)
         T.call_extern("handle", "tl::fence_view_async_tmem_load")
         T.tcgen05_before_thread_sync()
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(scores_empty[it % 2])
-        # Weights of the heads of one product, from the `first` of its slot on.
-        leaf.read_weights(weight_1, head_weights, 0, ROWS_PER_GROUP * HEADS, 1, worker)
-        # logit[key] = sum_h weight[h] * max(dots[key, query, h], 0), for one query of a product.
-        leaf.weigh_one(logit_1, dots_1, 0, weight_1, worker)
-        # Logits of row `row`, number `j` of the group, and the keys from `key` on: those in its window.
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 0, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
+        load_weights_5(weight_1, head_weights, 0)
+        weigh_one(logit_1, dots_1, weight_1)
+        store_row(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
             worker
         )
-        leaf.read_weights(weight_1, head_weights, 0, (ROWS_PER_GROUP + 1) * HEADS, 1, worker)
-        leaf.weigh_one(logit_1, dots_1, 1, weight_1, worker)
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 1, row + ROWS_PER_GROUP + 1, stride,
-            (first + it) * TILE, worker
+        load_weights_6(weight_1, head_weights, 0)
+        weigh_one_2(logit_1, dots_1, weight_1)
+        store_row_2(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, stride, (first + it) * TILE,
+            worker
         )
-        leaf.read_weights(weight_1, head_weights, 0, (ROWS_PER_GROUP + 2) * HEADS, 1, worker)
-        leaf.weigh_one(logit_1, dots_1, 2, weight_1, worker)
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 2, row + ROWS_PER_GROUP + 2, stride,
-            (first + it) * TILE, worker
+        load_weights_7(weight_1, head_weights, 0)
+        weigh_one_3(logit_1, dots_1, weight_1)
+        store_row_3(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 2, stride, (first + it) * TILE,
+            worker
         )
-        leaf.read_weights(weight_1, head_weights, 0, (ROWS_PER_GROUP + 3) * HEADS, 1, worker)
-        leaf.weigh_one(logit_1, dots_1, 3, weight_1, worker)
-        leaf_sm100.store_row(
-            logits, logit_1, scale_1, begin_1, size_1, 3, row + ROWS_PER_GROUP + 3, stride,
-            (first + it) * TILE, worker
+        load_weights_8(weight_1, head_weights, 0)
+        weigh_one_4(logit_1, dots_1, weight_1)
+        store_row_4(
+            logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 3, stride, (first + it) * TILE,
+            worker
         )
 
 
@@ -269,6 +444,7 @@ def program():
             weight_map_rows = T.view(weights, (1, s * 32), "float32", strides=(4, 1))
             key_map_rows = T.view(k, (skv, 128), "float8_e4m3")
             scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")
@@ -281,15 +457,13 @@ def program():
             scores_empty = T.alloc_barrier([8] * 2)
 
             thread = T.get_thread_binding()
+            lane = thread % 32
             row = T.alloc_var("int32", init=0)
             first = T.alloc_var("int32", init=0)
             turns = T.alloc_var("int32", init=0)
             # Later rows see more keys in a causal prefill: the longest blocks start first.
             row = (leaf.ceildiv(s, QUERIES) - 1 - block) * QUERIES
-            # First key tile and tile count of a split over the union of the windows of a block of rows.
-            leaf.find_tiles(
-                first, turns, k_start, k_end, row, QUERIES, s, skv, skip_below, TILE, split, splits
-            )
+            find_tiles(first, turns, k_start, k_end, row, s, skv, skip_below, split, splits, lane)
             if thread < 128:
                 score_0(
                     k_start, k_end, logits, skip_below, s, skv, stride, key_scales, head_weights, scores,

@@ -22,16 +22,15 @@ buffers
   kv_s       11 stages of 64x128 bfloat16, shared, 128-byte swizzle
   pe_s       2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        2 stages of 64x16 bfloat16, shared, 32-byte swizzle
-  red_s      2 stages of 4x16 float32, shared
+  red_s      2 stages of 16x4 float32, shared
   stat_s     16 float32, shared
   last_s     1 int32, shared
   o_t        128x64 float32, tensor memory
   s_t        2 stages of 64x16 float32, tensor memory
-  scores     64x16 float32, registers of softmax
-  sums       4x16 float32, registers of softmax
-  risen      4x16 float32, registers of softmax
-  top        16 float32, registers of softmax
-  peak       16 float32, registers of softmax
+  scores     128x8 float32, registers of softmax
+  sums       128x4 float32, registers of softmax
+  top        128x4 float32, registers of softmax
+  peak       128x4 float32, registers of softmax
   held       128x16 float32, registers of softmax
   rows       64 int32, registers of producer
 pipelines
@@ -70,7 +69,7 @@ from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 
-from dsl_kernels.device.cutedsl import bulk, grid, tcgen05
+from dsl_kernels.device.cutedsl import bulk, grid, tcgen05, warps
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.device.cutedsl import sparse_mla_sm100 as leaf_sm100
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -85,7 +84,6 @@ ROPE_DIM = 64
 UNITS = 4
 SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
-RESCALE_LOG2 = 8
 UNIT = 128
 
 QK_NOPE = tcgen05.Product("bfloat16", TILE, HEADS, UNIT, "k", "k")
@@ -131,7 +129,7 @@ class Shared:
     kv_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, UNIT_STAGES * TILE * UNIT], 1024]
     pe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE_STAGES * TILE * ROPE_DIM], 1024]
     p_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, TILE_STAGES * TILE * HEADS], 1024]
-    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * 4 * HEADS], 128]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * HEADS * 4], 128]
     stat_s: cute.struct.Align[cute.struct.MemRange[Float32, HEADS], 128]
     last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     q_full: cute.struct.MemRange[Int64, 1]
@@ -148,6 +146,273 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def load_block(target, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for i in cutlass.range_constexpr(HEADS * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        head = item // (LATENT_DIM // 8)
+        piece = item % (LATENT_DIM // 8)
+        for v in cutlass.range_constexpr(8):
+            held[v] = cutlass.BFloat16(0.0)
+        if head < HEADS:
+            of_head = q + Int64((row * HEADS + head)) * LATENT_DIM
+            cute.autovec_copy(warps.group(of_head, 8, piece), held)
+        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, LATENT_DIM), 128))
+
+
+@cute.jit
+def load_block_2(target, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = cute.make_rmem_tensor(8, cutlass.BFloat16)
+    for i in cutlass.range_constexpr(1):
+        item = i * 128 + thread
+        head = item // (ROPE_DIM // 8)
+        piece = item % (ROPE_DIM // 8)
+        for v in cutlass.range_constexpr(8):
+            held[v] = cutlass.BFloat16(0.0)
+        if head < HEADS:
+            of_head = q + Int64((row * HEADS + head)) * ROPE_DIM
+            cute.autovec_copy(warps.group(of_head, 8, piece), held)
+        cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (HEADS, ROPE_DIM), 128))
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn * splits) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def mask_tokens(scores, in_low, in_high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    own = cutlass.select_(thread < 64, in_low, in_high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
+    scale = sm_scale * 1.4426950408889634
+    for i in cutlass.range_constexpr(HEADS // 2):
+        scores[i] = cutlass.select_(own >> i // 2 % 2 * 8 & 1 != 0, scores[i] * scale, -Float32.inf)
+
+
+@cute.jit
+def leave_maxima(red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = cute.make_rmem_tensor(HEADS // 2 // 2, Float32)
+    for column in cutlass.range_constexpr(HEADS // 2 // 2):
+        own = cute.arch.fmax(scores[column // 2 * 4 + column % 2], scores[column // 2 * 4 + column % 2 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(HEADS // 2 // 2):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = risen[column]
+
+
+@cute.jit
+def take_maxima(top, peak, red, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    above = Boolean(False)
+    four = cute.make_rmem_tensor(4, Float32)
+    for column in cutlass.range_constexpr(HEADS // 4):
+        cute.autovec_copy(
+            warps.piece(red, 4, column // 2 * 8 + thread % 4 * 2 + column % 2, 0, (HEADS, 4), 0), four
+        )
+        top[column] = cute.arch.fmax(cute.arch.fmax(four[0], four[1]), cute.arch.fmax(four[2], four[3]))
+        above = above | (top[column] > peak[column] + 8.0)
+    grown = warps.any_lane(above)
+    return grown
+
+
+@cute.jit
+def raise_reference(peak, top, sums, stat_s, thread):
+    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    for column in cutlass.range_constexpr(HEADS // 4):
+        highest = cute.arch.fmax(top[column], peak[column])
+        factor = warps.exp2(peak[column] - highest)
+        sums[column] = sums[column] * factor
+        peak[column] = highest
+        if thread < 4:
+            stat_s[column // 2 * 8 + thread % 4 * 2 + column % 2] = factor
+
+
+@cute.jit
+def rescale_output(acc, held, stat_s, thread):
+    """O^T times each head's factor, some columns of the four accumulators at a time."""
+    for step in cutlass.range(4, unroll=1):
+        factors = cute.make_rmem_tensor(16, Float32)
+        for quad in cutlass.range_constexpr(4):
+            cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
+        # This thread's lane of columns `column` on of tensor memory, once they are here.
+        leaf_sm100.load_columns(held, acc, step * 16, thread)
+        for i in cutlass.range_constexpr(16):
+            held[i] = held[i] * factors[i]
+        # The reverse of `load_columns`; not waited for.
+        leaf_sm100.store_columns(held, acc, step * 16, thread)
+
+
+@cute.jit
+def weigh_tokens(scores, sums, peak):
+    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    for i in cutlass.range_constexpr(HEADS // 2):
+        scores[i] = warps.exp2(scores[i] - peak[i // 4 * 2 + i % 2])
+        sums[i // 4 * 2 + i % 2] = sums[i // 4 * 2 + i % 2] + scores[i]
+
+
+@cute.jit
+def leave_sums(red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = cute.make_rmem_tensor(HEADS // 4, Float32)
+    for column in cutlass.range_constexpr(HEADS // 4):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(HEADS // 4):
+            red[(column // 2 * 8 + thread % 4 * 2 + column % 2) * 4 + thread // 32] = whole[column]
+
+
+@cute.jit
+def finish_columns(
+    red, peak, stat_s, attn_sink, lse, lse_partial, row, splits, split, alone, lse_scale, thread
+):
+    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
+    partial.
+    """
+    four = cute.make_rmem_tensor(4, Float32)
+    of_row = lse + Int64(row) * HEADS
+    of_split = lse_partial + Int64((row * splits + split)) * HEADS
+    if thread < 4:
+        for column in cutlass.range_constexpr(HEADS // 4):
+            head = column // 2 * 8 + thread % 4 * 2 + column % 2
+            cute.autovec_copy(warps.piece(red, 4, head, 0, (HEADS, 4), 0), four)
+            total = four[0] + four[1] + (four[2] + four[3])
+            lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak[column], -Float32.inf)
+            inverse = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+            if head < HEADS:
+                if alone:
+                    stat_s[head] = inverse * cutlass.select_(
+                        lse2 > -Float32.inf,
+                        warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
+                    )
+                    of_row[head] = lse2 * lse_scale
+                else:
+                    stat_s[head] = inverse
+                    of_split[head] = lse2
+
+
+@cute.jit
+def write_output(acc, held, stat_s, out, o_partial, row, splits, split, alone, some, thread):
+    """O^T times each head's factor to the output (a lone split) or to this split's partial.
+
+    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
+    read.
+    """
+    for step in cutlass.range(4, unroll=1):
+        factors = cute.make_rmem_tensor(HEADS, Float32)
+        for quad in cutlass.range_constexpr(HEADS // 4):
+            cute.autovec_copy(warps.group(stat_s, 4, quad), warps.few(factors, quad * 4, 4))
+        if some:
+            # This thread's lane of columns `column` on of tensor memory, once they are here.
+            leaf_sm100.load_columns(held, acc, step * 16, thread)
+        else:
+            for i in cutlass.range_constexpr(16):
+                held[i] = Float32(0.0)
+        d = step * 128 + thread
+        if alone:
+            for i in cutlass.range_constexpr(HEADS):
+                result = out + Int64((row * HEADS + i)) * 512
+                result[d] = (held[i] * factors[i]).to(cutlass.BFloat16)
+        else:
+            if some:
+                for i in cutlass.range_constexpr(HEADS):
+                    partial = o_partial + Int64(((row * splits + split) * HEADS + i)) * 512
+                    partial[d] = held[i] * factors[i]
+
+
+@cute.jit
+def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, first, thread):
+    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
+    thread and turn.
+
+    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
+    0 is not looked at; a row without ids gives 0 and -inf.
+    """
+    parts = cute.make_rmem_tensor(32, Float32)
+    weights = cute.make_rmem_tensor(8, Float32)
+    merged = cute.make_rmem_tensor(4, Float32)
+    rounded = cute.make_rmem_tensor(4, cutlass.BFloat16)
+    for item in cutlass.range(thread, HEADS * (LATENT_DIM // CLUSTER // 4), SOFTMAX_THREADS, unroll=1):
+        head = item // (LATENT_DIM // CLUSTER // 4)
+        quad = first // 4 + item % (LATENT_DIM // CLUSTER // 4)
+        peak = Float32(-Float32.inf)
+        total = Float32(0.0)
+        for v in cutlass.range_constexpr(4):
+            merged[v] = Float32(0.0)
+        for batch in cutlass.range((splits + 8 - 1) // 8, unroll=1):
+            for i in cutlass.range_constexpr(8):
+                split = batch * 8 + i
+                weights[i] = Float32(-Float32.inf)
+                if split < splits:
+                    of_split = lse_partial + Int64((row * splits + split)) * HEADS
+                    weights[i] = of_split[head]
+                    partial = o_partial + Int64(((row * splits + split) * HEADS + head)) * 512
+                    cute.autovec_copy(warps.group(partial, 4, quad), warps.few(parts, 4 * i, 4))
+            risen = Float32(peak)
+            for i in cutlass.range_constexpr(8):
+                risen = cute.arch.fmax(risen, weights[i])
+            if risen > -Float32.inf:
+                factor = warps.exp2(peak - risen)
+                total = total * factor
+                for v in cutlass.range_constexpr(4):
+                    merged[v] = merged[v] * factor
+                for i in cutlass.range_constexpr(8):
+                    if weights[i] > -Float32.inf:
+                        share = warps.exp2(weights[i] - risen)
+                        total = total + share
+                        for v in cutlass.range_constexpr(4):
+                            merged[v] = merged[v] + share * parts[4 * i + v]
+                peak = risen
+        lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak, -Float32.inf)
+        scale = cutlass.select_(
+            total > 0.0,
+            cutlass.select_(lse2 > -Float32.inf, warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0) * warps.rcp_approx(total),
+            0.0
+        )
+        for v in cutlass.range_constexpr(4):
+            rounded[v] = (merged[v] * scale).to(cutlass.BFloat16)
+        result = out + Int64((row * HEADS + head)) * 512
+        cute.autovec_copy(rounded, warps.group(result, 4, quad))
+        if quad == 0:
+            of_row = lse + Int64(row) * HEADS
+            of_row[head] = lse2 * lse_scale
+
+
+@cute.jit
 def softmax(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer, lse_partial: cute.Pointer,
@@ -161,15 +426,13 @@ def softmax(
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = cute.make_rmem_tensor(HEADS // 2, Float32)
     sums = cute.make_rmem_tensor(HEADS // 4, Float32)
-    risen = cute.make_rmem_tensor(HEADS // 4, Float32)
     top = cute.make_rmem_tensor(HEADS // 4, Float32)
     peak = cute.make_rmem_tensor(HEADS // 4, Float32)
     held = cute.make_rmem_tensor(16, Float32)
     worker = thread
     # q: filled once, so its slot is free
-    # A block of heads of one query; the rows behind them, up to `rows`, become zero.
-    leaf_sm100.load_block(q_s, q_nope, bx, 0, HEADS, HEADS, HEADS, LATENT_DIM, worker)
-    leaf_sm100.load_block(qpe_s, q_pe, bx, 0, HEADS, HEADS, HEADS, ROPE_DIM, worker)
+    load_block(q_s, q_nope, bx, worker)
+    load_block_2(qpe_s, q_pe, bx, worker)
     cute.arch.fence_proxy("async.shared", space="cta")
     cute.arch.mbarrier_arrive(q_full)
     sums.fill(0.0)
@@ -179,8 +442,7 @@ def softmax(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(s_full + it % 2, (it // 2) & 1)
             nvvm.tcgen05_fence("after_thread_sync")
@@ -191,34 +453,22 @@ def softmax(
             cute.arch.fence_view_async_tmem_load()
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.mbarrier_arrive(s_empty + it % 2)
-            # Scale the logits to base 2 and put -inf where the token has no valid id.
-            leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
-            # Maxima over the 16 tokens of each warp.
-            leaf.column_maxima(risen, scores, worker)
-            # Leave one value a column and warp for the other warps.
-            leaf_sm100.share_columns(red_s + it % 2 * (4 * HEADS), risen, worker)
+            mask_tokens(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s + it % 2 * (HEADS * 4), scores, worker)
             cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-            # The maxima of the columns over the four warps.
-            leaf_sm100.join_maxima(top, red_s + it % 2 * (4 * HEADS), worker)
-            # Whether the maximum of some head rose more than `limit` powers of two above its reference; alike
-            # in every warp.
-            grown = leaf_sm100.outgrown(top, peak, RESCALE_LOG2)
+            grown = take_maxima(top, peak, red_s + it % 2 * (HEADS * 4), worker)
             if grown:
-                # Move the reference up to the maximum: rescale the running sums, and leave each head's factor
-                # for O.
-                leaf_sm100.raise_reference(peak, top, sums, stat_s, worker)
+                raise_reference(peak, top, sums, stat_s, worker)
                 cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
                 if it > 0:
                     cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
                     nvvm.tcgen05_fence("after_thread_sync")
-                    # O^T times each head's factor, in tensor memory, some columns at a time.
-                    leaf_sm100.rescale_output(tmem, held, stat_s, HEADS, worker)
+                    rescale_output(tmem, held, stat_s, worker)
                     # o: p also gives its slot back
             cute.arch.mbarrier_wait(p_empty + it % TILE_STAGES, ((it // TILE_STAGES) & 1) ^ 1)
-            # P = exp2(S - reference) in place of S, and the running sums of this thread's own weights.
-            leaf_sm100.weigh_tokens(scores, sums, peak)
-            # Write P as bf16; eight heads lie along the rows.
-            leaf.store_weights(p_s + it % TILE_STAGES * (TILE * HEADS), scores, HEADS, worker)
+            weigh_tokens(scores, sums, peak)
+            # Write P as bf16, tokens by heads.
+            leaf_sm100.store_tokens(p_s + it % TILE_STAGES * (TILE * HEADS), scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
@@ -230,26 +480,18 @@ def softmax(
             nvvm.tcgen05_fence("before_thread_sync")
             cute.arch.mbarrier_arrive(p_full + it % TILE_STAGES)
             it = it + 1
-    # Sums over the tokens of each warp.
-    leaf.column_sums(risen, sums, worker)
-    leaf_sm100.share_columns(red_s + it % 2 * (4 * HEADS), risen, worker)
+    leave_sums(red_s + it % 2 * (HEADS * 4), sums, worker)
     cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-    # The sums of the columns over the four warps.
-    leaf_sm100.join_sums(top, red_s + it % 2 * (4 * HEADS), worker)
     alone = Boolean(False)
-    # From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a partial.
-    leaf_sm100.finish_columns(
-        top, peak, stat_s, attn_sink, lse, lse_partial, bx, 0, HEADS, HEADS, splits, split, alone, lse_scale,
-        worker
+    finish_columns(
+        red_s + it % 2 * (HEADS * 4), peak, stat_s, attn_sink, lse, lse_partial, bx, splits, split, alone,
+        lse_scale, worker
     )
     cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
     if it > 0:
         cute.arch.mbarrier_wait(o_full, (it - 1) & 1)
         nvvm.tcgen05_fence("after_thread_sync")
-    # O^T times each head's factor to the output (a lone split) or to this split's partial.
-    leaf_sm100.write_output(
-        tmem, held, stat_s, out, o_partial, bx, 0, HEADS, HEADS, splits, split, alone, it > 0, worker
-    )
+    write_output(tmem, held, stat_s, out, o_partial, bx, splits, split, alone, it > 0, worker)
     last = Boolean(True)
     # The cluster meets once its partials are written; each CTA then merges its share of the latent dims.
     cute.arch.cluster_arrive()
@@ -260,11 +502,9 @@ def softmax(
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
         last = last_s.load() == splits // CLUSTER - 1
     if last:
-        # The weighted sum of the splits for `columns` latent dims from `first` on; the first dims bring the
-        # lse.
-        leaf_sm100.merge_columns(
-            o_partial, lse_partial, attn_sink, out, lse, bx, 0, HEADS, HEADS, splits, lse_scale,
-            rank * (LATENT_DIM // CLUSTER), LATENT_DIM // CLUSTER, worker, SOFTMAX_THREADS
+        merge_columns(
+            o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale,
+            rank * (LATENT_DIM // CLUSTER), worker
         )
 
 
@@ -284,8 +524,7 @@ def producer(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         if live:
             for c in cutlass.range(UNITS, unroll=1):
                 cute.arch.mbarrier_wait(
@@ -335,8 +574,7 @@ def mma(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, bx, turn + 1, turns, split, splits_of_row, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -458,8 +696,7 @@ def sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl8_gather4(
     cute.arch.sync_threads()
     nvvm.tcgen05_fence("after_thread_sync")
     tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, shared.tmem)
-    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-    low, high = leaf.read_ids(indices, topk, bx, 0, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, bx, turns, split, splits_of_row, lane)
     if warp < 4:
         softmax(
             q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale,

@@ -22,18 +22,17 @@ buffers
   kv_s       11 stages of 64x128 bfloat16, shared, 128-byte swizzle
   pe_s       2 stages of 64x64 bfloat16, shared, 128-byte swizzle
   p_s        2 stages of 64x16 bfloat16, shared, 32-byte swizzle
-  red_s      2 stages of 4x16 float32, shared
+  red_s      2 stages of 16x4 float32, shared
   stat_s     16 float32, shared
   last_s     1 int32, shared
   o_t        128x64 float32, tensor memory
   s_t        2 stages of 64x16 float32, tensor memory
-  scores     64x16 float32, registers of softmax
-  sums       4x16 float32, registers of softmax
-  risen      4x16 float32, registers of softmax
-  top        16 float32, registers of softmax
-  peak       16 float32, registers of softmax
+  scores     128x8 float32, registers of softmax
+  sums       128x4 float32, registers of softmax
+  top        128x4 float32, registers of softmax
+  peak       128x4 float32, registers of softmax
   held       128x16 float32, registers of softmax
-  rows       64 int32, registers of producer
+  rows       128x2 int32, registers of producer
   words      64x164 uint32, registers of producer
 pipelines
   q: softmax (threads) ==[q_s qpe_s: once]==> mma (tcgen05)
@@ -68,7 +67,7 @@ totals: 288 threads, 220004 of 232448 bytes of shared memory, 96 of 512 tensor-m
 import tilelang.language as T
 from tilelang.layout import make_full_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import grid, tcgen05
+from dsl_kernels.device.tilelang import grid, tcgen05, warps
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 from dsl_kernels.device.tilelang import sparse_mla_sm100 as leaf_sm100
 
@@ -84,8 +83,302 @@ ROPE_DIM = 64
 UNITS = 4
 SOFTMAX_BARRIER = 1
 SOFTMAX_THREADS = 128
-RESCALE_LOG2 = 8
 UNIT = 128
+
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turns > 0:
+        first = split * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
+def load_block(target, target_slot, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = T.alloc_local((8,), "bfloat16")
+    for i in T.unroll(HEADS * (LATENT_DIM // 8) // 128):
+        item = i * 128 + thread
+        head = T.truncdiv(item, LATENT_DIM // 8)
+        piece = T.truncmod(item, LATENT_DIM // 8)
+        for v in T.unroll(8):
+            held[v] = 0.0
+        if head < HEADS:
+            for part in T.vectorized(8):
+                held[part] = q[row, head, (piece) * 8 + part]
+        for part in T.vectorized(8):
+            target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
+def load_block_2(target, target_slot, q, row, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held = T.alloc_local((8,), "bfloat16")
+    for i in T.unroll(1):
+        item = i * 128 + thread
+        head = T.truncdiv(item, ROPE_DIM // 8)
+        piece = T.truncmod(item, ROPE_DIM // 8)
+        for v in T.unroll(8):
+            held[v] = 0.0
+        if head < HEADS:
+            for part in T.vectorized(8):
+                held[part] = q[row, head, (piece) * 8 + part]
+        for part in T.vectorized(8):
+            target[target_slot, head, piece * 8 + part] = held[part]
+
+
+@T.macro
+def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turn < turns:
+        first = (split + turn * splits) * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
+def mask_tokens(scores, in_low, in_high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    own = T.if_then_else(thread < 64, in_low, in_high) >> (
+        T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+    )
+    scale = sm_scale * 1.4426950408889634
+    for i in T.unroll(HEADS // 2):
+        scores[i] = T.if_then_else(
+            own >> T.truncmod(T.truncdiv(i, 2), 2) * 8 & 1 != 0, scores[i] * scale, -T.infinity("float32")
+        )
+
+
+@T.macro
+def leave_maxima(red, red_slot, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = T.alloc_local((HEADS // 2 // 2,), "float32")
+    for column in T.unroll(HEADS // 2 // 2):
+        own = T.max(
+            scores[T.truncdiv(column, 2) * 4 + T.truncmod(column, 2)],
+            scores[T.truncdiv(column, 2) * 4 + T.truncmod(column, 2) + 2]
+        )
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(HEADS // 2 // 2):
+            red[red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), T.truncdiv(thread, 32)] = risen[column]
+
+
+@T.macro
+def take_maxima(grown: T.Ref, top, peak, red, red_slot, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every
+    warp.
+    """
+    above = T.alloc_var("bool", init=False)
+    four = T.alloc_local((4,), "float32")
+    for column in T.unroll(HEADS // 4):
+        for part in T.vectorized(4):
+            four[part] = red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                0 + part
+            ]
+        top[column] = T.max(T.max(four[0], four[1]), T.max(four[2], four[3]))
+        above = above | (top[column] > peak[column] + 8.0)
+    grown = warps.any_lane(above)
+
+
+@T.macro
+def raise_reference(peak, top, sums, stat_s, thread):
+    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    for column in T.unroll(HEADS // 4):
+        highest = T.max(top[column], peak[column])
+        factor = warps.exp2(peak[column] - highest)
+        sums[column] = sums[column] * factor
+        peak[column] = highest
+        if thread < 4:
+            stat_s[T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)] = factor
+
+
+@T.macro
+def rescale_output(acc, acc_slot, held, stat_s, thread):
+    """O^T times each head's factor, some columns of the four accumulators at a time."""
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((16,), "float32")
+        for quad in T.unroll(4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        # This thread's lane of columns `column` on of tensor memory, once they are here.
+        leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+        for i in T.unroll(16):
+            held[i] = held[i] * factors[i]
+        # The reverse of `load_columns`; not waited for.
+        leaf_sm100.store_columns(held, acc, acc_slot, step * 16, thread)
+
+
+@T.macro
+def weigh_tokens(scores, sums, peak):
+    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    for i in T.unroll(HEADS // 2):
+        scores[i] = warps.exp2(scores[i] - peak[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)])
+        sums[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)] = sums[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)] + scores[i]
+
+
+@T.macro
+def store_tokens(target, target_slot, scores, thread):
+    """Write P as bf16, tokens by heads."""
+    two = T.alloc_local((2,), "bfloat16")
+    for pair in T.unroll(HEADS // 2 // 2):
+        two[0] = T.cast(scores[2 * pair], "bfloat16")
+        two[1] = T.cast(scores[2 * pair + 1], "bfloat16")
+        for part in T.vectorized(2):
+            target[target_slot, T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8, T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part] = two[part]
+
+
+@T.macro
+def leave_sums(red, red_slot, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = T.alloc_local((HEADS // 4,), "float32")
+    for column in T.unroll(HEADS // 4):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        whole[column] = over_16
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(HEADS // 4):
+            red[red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), T.truncdiv(thread, 32)] = whole[column]
+
+
+@T.macro
+def finish_columns(
+    red, red_slot, peak, stat_s, attn_sink, lse, lse_partial, row, splits, split, alone, lse_scale, thread
+):
+    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a
+    partial.
+    """
+    four = T.alloc_local((4,), "float32")
+    if thread < 4:
+        for column in T.unroll(HEADS // 4):
+            head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            for part in T.vectorized(4):
+                four[part] = red[red_slot, head, 0 + part]
+            total = four[0] + four[1] + (four[2] + four[3])
+            lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak[column], -T.infinity("float32"))
+            inverse = T.if_then_else(total > 0.0, warps.rcp_approx(total), 0.0)
+            if head < HEADS:
+                if alone:
+                    stat_s[head] = inverse * T.if_then_else(
+                        lse2 > -T.infinity("float32"),
+                        warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
+                    )
+                    lse[row, head] = lse2 * lse_scale
+                else:
+                    stat_s[head] = inverse
+                    lse_partial[row, split, head] = lse2
+
+
+@T.macro
+def write_output(acc, acc_slot, held, stat_s, out, o_partial, row, splits, split, alone, some, thread):
+    """O^T times each head's factor to the output (a lone split) or to this split's partial.
+
+    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never
+    read.
+    """
+    for step in T.unroll(0, 4, 1, unroll_factor=1):
+        factors = T.alloc_local((HEADS,), "float32")
+        for quad in T.unroll(HEADS // 4):
+            for part in T.vectorized(4):
+                factors[quad * 4 + part] = stat_s[(quad) * 4 + part]
+        if some:
+            # This thread's lane of columns `column` on of tensor memory, once they are here.
+            leaf_sm100.load_columns(held, acc, acc_slot, step * 16, thread)
+        else:
+            for i in T.unroll(16):
+                held[i] = 0.0
+        d = step * 128 + thread
+        if alone:
+            for i in T.unroll(HEADS):
+                out[row, i, d] = T.cast((held[i] * factors[i]), "bfloat16")
+        else:
+            if some:
+                for i in T.unroll(HEADS):
+                    o_partial[row, split, i, d] = held[i] * factors[i]
+
+
+@T.macro
+def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_scale, thread):
+    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a
+    thread and turn.
+
+    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight
+    0 is not looked at; a row without ids gives 0 and -inf.
+    """
+    parts = T.alloc_local((32,), "float32")
+    weights = T.alloc_local((8,), "float32")
+    merged = T.alloc_local((4,), "float32")
+    rounded = T.alloc_local((4,), "bfloat16")
+    for item in T.unroll(thread, HEADS * (LATENT_DIM // 4), SOFTMAX_THREADS, unroll_factor=1):
+        head = T.truncdiv(item, LATENT_DIM // 4)
+        quad = T.truncmod(item, LATENT_DIM // 4)
+        peak = T.alloc_var("float32", init=-T.infinity("float32"))
+        total = T.alloc_var("float32", init=0.0)
+        for v in T.unroll(4):
+            merged[v] = 0.0
+        for batch in T.unroll(0, T.truncdiv(splits + 8 - 1, 8), 1, unroll_factor=1):
+            for i in T.unroll(8):
+                split = batch * 8 + i
+                weights[i] = -T.infinity("float32")
+                if split < splits:
+                    weights[i] = lse_partial[row, split, head]
+                    for part in T.vectorized(4):
+                        parts[4 * i + part] = o_partial[row, split, head, (quad) * 4 + part]
+            risen = T.alloc_var("float32", init=peak)
+            for i in T.unroll(8):
+                risen = T.max(risen, weights[i])
+            if risen > -T.infinity("float32"):
+                factor = warps.exp2(peak - risen)
+                total = total * factor
+                for v in T.unroll(4):
+                    merged[v] = merged[v] * factor
+                for i in T.unroll(8):
+                    if weights[i] > -T.infinity("float32"):
+                        share = warps.exp2(weights[i] - risen)
+                        total = total + share
+                        for v in T.unroll(4):
+                            merged[v] = merged[v] + share * parts[4 * i + v]
+                peak = risen
+        lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak, -T.infinity("float32"))
+        scale = T.if_then_else(
+            total > 0.0,
+            T.if_then_else(lse2 > -T.infinity("float32"), warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0) * warps.rcp_approx(total),
+            0.0
+        )
+        for v in T.unroll(4):
+            rounded[v] = T.cast((merged[v] * scale), "bfloat16")
+        for part in T.vectorized(4):
+            out[row, head, (quad) * 4 + part] = rounded[part]
+        if quad == 0:
+            lse[row, head] = lse2 * lse_scale
+
+
+@T.macro
+def spread_ids(rows, low, high, in_low, in_high, thread):
+    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an
+    id names none.
+    """
+    place = T.truncdiv(thread, 4)
+    found = warps.shuffle(low, place)
+    rows[0] = T.if_then_else(in_low >> place & 1 != 0, found, -1)
+    place = T.truncdiv(thread, 4)
+    found = warps.shuffle(high, place)
+    rows[1] = T.if_then_else(in_high >> place & 1 != 0, found, -1)
+
 
 @T.macro
 def softmax(
@@ -97,15 +390,13 @@ def softmax(
     """Queries, online softmax, lazy rescale, epilogue, merge."""
     scores = T.alloc_local((HEADS // 2,), "float32")
     sums = T.alloc_local((HEADS // 4,), "float32")
-    risen = T.alloc_local((HEADS // 4,), "float32")
     top = T.alloc_local((HEADS // 4,), "float32")
     peak = T.alloc_local((HEADS // 4,), "float32")
-    held = T.alloc_fragment((UNIT, 16), "float32")
+    held = T.alloc_local((16,), "float32")
     worker = thread
     # q: filled once, so its slot is free
-    # A block of heads of one query; the rows behind them, up to `rows`, become zero.
-    leaf_sm100.load_block(q_s, 0, q_nope, bx, 0, HEADS, HEADS, HEADS, LATENT_DIM, worker)
-    leaf_sm100.load_block(qpe_s, 0, q_pe, bx, 0, HEADS, HEADS, HEADS, ROPE_DIM, worker)
+    load_block(q_s, 0, q_nope, bx, worker)
+    load_block_2(qpe_s, 0, q_pe, bx, worker)
     T.fence_proxy_async()
     T.mbarrier_arrive(q_full[0])
     T.fill(sums, 0.0)
@@ -115,8 +406,7 @@ def softmax(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live:
             T.mbarrier_wait_parity(s_full[it % 2], (it // 2) & 1)
             T.tcgen05_after_thread_sync()
@@ -125,34 +415,21 @@ def softmax(
             T.call_extern("handle", "tl::fence_view_async_tmem_load")
             T.tcgen05_before_thread_sync()
             T.mbarrier_arrive(s_empty[it % 2])
-            # Scale the logits to base 2 and put -inf where the token has no valid id.
-            leaf_sm100.mask_scores(scores, in_low, in_high, sm_scale, worker)
-            # Maxima over the 16 tokens of each warp.
-            leaf_sm100.column_maxima(risen, scores, worker)
-            # Leave one value a column and warp for the other warps.
-            leaf_sm100.share_columns(red_s, it % 2, risen, worker)
+            mask_tokens(scores, in_low, in_high, sm_scale, worker)
+            leave_maxima(red_s, it % 2, scores, worker)
             T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-            # The maxima of the columns over the four warps.
-            leaf_sm100.join_maxima(top, red_s, it % 2, worker)
-            # Whether the maximum of some head rose more than `limit` powers of two above its reference; alike
-            # in every warp.
-            leaf_sm100.outgrown(grown, top, peak, RESCALE_LOG2)
+            take_maxima(grown, top, peak, red_s, it % 2, worker)
             if grown:
-                # Move the reference up to the maximum: rescale the running sums, and leave each head's factor
-                # for O.
-                leaf_sm100.raise_reference(peak, top, sums, stat_s, worker)
+                raise_reference(peak, top, sums, stat_s, worker)
                 T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
                 if it > 0:
                     T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
                     T.tcgen05_after_thread_sync()
-                    # O^T times each head's factor, in tensor memory, some columns at a time.
-                    leaf_sm100.rescale_output(o_t, 0, held, stat_s, HEADS, worker)
+                    rescale_output(o_t, 0, held, stat_s, worker)
                     # o: p also gives its slot back
             T.mbarrier_wait_parity(p_empty[it % TILE_STAGES], ((it // TILE_STAGES) & 1) ^ 1)
-            # P = exp2(S - reference) in place of S, and the running sums of this thread's own weights.
-            leaf_sm100.weigh_tokens(scores, sums, peak)
-            # Write P as bf16; eight heads lie along the rows.
-            leaf_sm100.store_weights(p_s, it % TILE_STAGES, scores, HEADS, worker)
+            weigh_tokens(scores, sums, peak)
+            store_tokens(p_s, it % TILE_STAGES, scores, worker)
             # Where O was not rescaled it is waited for here: a parity can only tell one phase from the next.
             if (it > 0) & (grown == False):
                 T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
@@ -164,26 +441,17 @@ def softmax(
             T.tcgen05_before_thread_sync()
             T.mbarrier_arrive(p_full[it % TILE_STAGES])
             it = it + 1
-    # Sums over the tokens of each warp.
-    leaf_sm100.column_sums(risen, sums, worker)
-    leaf_sm100.share_columns(red_s, it % 2, risen, worker)
+    leave_sums(red_s, it % 2, sums, worker)
     T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-    # The sums of the columns over the four warps.
-    leaf_sm100.join_sums(top, red_s, it % 2, worker)
     alone = splits == 1
-    # From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a partial.
-    leaf_sm100.finish_columns(
-        top, peak, stat_s, attn_sink, lse, lse_partial, bx, 0, HEADS, HEADS, splits, split, alone, lse_scale,
-        worker
+    finish_columns(
+        red_s, it % 2, peak, stat_s, attn_sink, lse, lse_partial, bx, splits, split, alone, lse_scale, worker
     )
     T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
     if it > 0:
         T.mbarrier_wait_parity(o_full[0], (it - 1) & 1)
         T.tcgen05_after_thread_sync()
-    # O^T times each head's factor to the output (a lone split) or to this split's partial.
-    leaf_sm100.write_output(
-        o_t, 0, held, stat_s, out, o_partial, bx, 0, HEADS, HEADS, splits, split, alone, it > 0, worker
-    )
+    write_output(o_t, 0, held, stat_s, out, o_partial, bx, splits, split, alone, it > 0, worker)
     last = T.alloc_var("bool", init=False)
     if splits > CLUSTER:
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
@@ -191,12 +459,7 @@ def softmax(
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
         last = last_s[0] == splits - 1
     if last:
-        # The weighted sum of the splits for `columns` latent dims from `first` on; the first dims bring the
-        # lse.
-        leaf_sm100.merge_columns(
-            o_partial, lse_partial, attn_sink, out, lse, bx, 0, HEADS, HEADS, splits, lse_scale, 0,
-            LATENT_DIM, worker, SOFTMAX_THREADS
-        )
+        merge_columns(o_partial, lse_partial, attn_sink, out, lse, bx, splits, lse_scale, worker)
 
 
 @T.macro
@@ -214,11 +477,9 @@ def producer(
         leaf.vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         if live | (turn == turns):
-            # As `spread_ids` where four threads share a token: two tokens a thread.
-            leaf_sm100.spread_pairs(rows, now_low, now_high, in_low, in_high, worker)
+            spread_ids(rows, now_low, now_high, in_low, in_high, worker)
             if it > 0:
                 T.mbarrier_wait_parity(
                     kv_empty[(it - 1) * UNITS % UNIT_STAGES], (((it - 1) * UNITS // UNIT_STAGES) & 1) ^ 1
@@ -280,8 +541,7 @@ def mma(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
+        read_ids_2(low, high, indices, topk, bx, turn + 1, turns, split, splits, lane)
         late = it > 0
         done = it - 1
         if live:
@@ -344,13 +604,13 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, splits, threads=288) as (bx, split):
-            T.import_source(leaf_sm100.SOURCE)
+            T.import_source(leaf_sm100.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((1, HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((1, HEADS, ROPE_DIM), "bfloat16")
             kv_s = T.alloc_shared((UNIT_STAGES, TILE, UNIT), "bfloat16")
             pe_s = T.alloc_shared((TILE_STAGES, TILE, ROPE_DIM), "bfloat16")
             p_s = T.alloc_shared((TILE_STAGES, TILE, HEADS), "bfloat16")
-            red_s = T.alloc_shared((2, 4, HEADS), "float32")
+            red_s = T.alloc_shared((2, HEADS, 4), "float32")
             stat_s = T.alloc_shared((HEADS,), "float32")
             last_s = T.alloc_shared((1,), "int32")
             o_t = T.alloc_tmem((1, UNIT, UNITS * HEADS), "float32")
@@ -376,8 +636,7 @@ def program():
             in_low = T.alloc_var("int32", init=0)
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            leaf.read_ids(low, high, indices, topk, bx, 0, turns, split, splits, lane)
+            read_ids(low, high, indices, topk, bx, turns, split, splits, lane)
             if thread < 128:
                 softmax(
                     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,

@@ -38,7 +38,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
-from dsl_kernels.device.cutedsl import bulk, wgmma
+from dsl_kernels.device.cutedsl import bulk, warps, wgmma
 from dsl_kernels.device.cutedsl import lightning_indexer as leaf
 from dsl_kernels.device.cutedsl import lightning_indexer_sm90 as leaf_sm90
 from dsl_kernels.runtime.artifact import Launch, Operand, TensorMap
@@ -99,6 +99,30 @@ class Shared:
     keys_full: cute.struct.MemRange[Int64, STAGES]
     keys_empty: cute.struct.MemRange[Int64, STAGES]
     queries_full: cute.struct.MemRange[Int64, 1]
+
+
+@cute.jit
+def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
+    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
+    looks at one row.
+    """
+    last_row = cutlass.min(row + lane % QUERIES, s - 1)
+    first_key = cutlass.max(k_start[last_row], 0)
+    end_key = cutlass.min(k_end[last_row], skv)
+    end_to_score = cutlass.select_(
+        (row + lane % QUERIES < s) & (end_key - first_key > skip_below), end_key, 0
+    )
+    # From the last key that there can be, as the greatest is what a warp finds.
+    low = 2147483647 - warps.warp_max(cutlass.select_(end_to_score > first_key, 2147483647 - first_key, 0))
+    high = warps.warp_max(cutlass.select_(end_to_score > first_key, end_to_score, 0))
+    lowest = Int32(0)
+    tiles = Int32(0)
+    if high > 0:
+        lowest = (low.to(cutlass.Uint32) // TILE).to(Int32)
+        tiles = leaf.ceildiv(high, TILE) - lowest
+    first = lowest + leaf.share_begin(tiles, split, splits)
+    turns = leaf.share_size(tiles, split, splits)
+    return first, turns
 
 
 @cute.jit
@@ -219,14 +243,14 @@ def lightning_indexer__cutedsl_sm90a__prefill_h64_q8_t128_st4_c1_e0(
     queries_full = shared.queries_full.data_ptr()
     thread, _, _ = cute.arch.thread_idx()
     warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
     block, split, _ = cute.arch.block_idx()
     row = Int32(0)
     first = Int32(0)
     turns = Int32(0)
     # Later rows see more keys in a causal prefill: the longest blocks start first.
     row = (leaf.ceildiv(s, QUERIES) - 1 - block) * QUERIES
-    # First key tile and tile count of a split over the union of the windows of a block of rows.
-    first, turns = leaf.find_tiles(k_start, k_end, row, QUERIES, s, skv, skip_below, TILE, split, splits)
+    first, turns = find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane)
     if warp == 0:
         with cute.arch.elect_one():
             for i in cutlass.range_constexpr(STAGES):

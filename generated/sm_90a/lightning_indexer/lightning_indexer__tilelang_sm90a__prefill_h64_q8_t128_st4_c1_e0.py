@@ -36,6 +36,7 @@ totals: 640 threads, 135240 of 232448 bytes of shared memory, grid (ceildiv(s, 8
 import tilelang.language as T
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
+from dsl_kernels.device.tilelang import warps
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -47,6 +48,30 @@ BLOCK = 64
 ROWS_PER_PRODUCT = 2
 INDEX_DIM = 128
 COLUMNS = 128
+
+
+@T.macro
+def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_below, split, splits, lane):
+    """First key tile and tile count of a split over the union of the windows of a block of rows; a lane
+    looks at one row.
+    """
+    last_row = T.min(row + T.truncmod(lane, QUERIES), s - 1)
+    first_key = T.max(k_start[last_row], 0)
+    end_key = T.min(k_end[last_row], skv)
+    end_to_score = T.if_then_else(
+        (row + T.truncmod(lane, QUERIES) < s) & (end_key - first_key > skip_below), end_key, 0
+    )
+    # From the last key that there can be, as the greatest is what a warp finds.
+    low = 2147483647 - warps.warp_max(T.if_then_else(end_to_score > first_key, 2147483647 - first_key, 0))
+    high = warps.warp_max(T.if_then_else(end_to_score > first_key, end_to_score, 0))
+    lowest = T.alloc_var("int32", init=0)
+    tiles = T.alloc_var("int32", init=0)
+    if high > 0:
+        lowest = T.cast(T.truncdiv(T.cast(low, "uint32"), T.uint32(TILE)), "int32")
+        tiles = leaf.ceildiv(high, TILE) - lowest
+    first = lowest + leaf.share_begin(tiles, split, splits)
+    turns = leaf.share_size(tiles, split, splits)
+
 
 @T.macro
 def score(
@@ -165,6 +190,7 @@ def program():
             weight_map_rows = T.view(weights, (1, s * 64), "float32", strides=(4, 1))
             key_map_rows = T.view(k, (skv, 128), "float8_e4m3")
             scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
+            T.import_source(warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")
@@ -174,15 +200,13 @@ def program():
             queries_full = T.alloc_barrier([1] * 1)
 
             thread = T.get_thread_binding()
+            lane = thread % 32
             row = T.alloc_var("int32", init=0)
             first = T.alloc_var("int32", init=0)
             turns = T.alloc_var("int32", init=0)
             # Later rows see more keys in a causal prefill: the longest blocks start first.
             row = (leaf.ceildiv(s, QUERIES) - 1 - block) * QUERIES
-            # First key tile and tile count of a split over the union of the windows of a block of rows.
-            leaf.find_tiles(
-                first, turns, k_start, k_end, row, QUERIES, s, skv, skip_below, TILE, split, splits
-            )
+            find_tiles(first, turns, k_start, k_end, row, s, skv, skip_below, split, splits, lane)
             if thread < 128:
                 T.set_max_nreg(112, 1)
                 score(

@@ -27,7 +27,7 @@ buffers
   risen      4x16 float32, registers of attend
   top        16 float32, registers of attend
   peak       16 float32, registers of attend
-  sinks      16 float32, registers of attend
+  sinks      128x2 float32, registers of attend
   words      64x144 int32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 3-slot ring]==> attend (wgmma)
@@ -49,7 +49,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import inbox, wgmma
+from dsl_kernels.device.cutedsl import inbox, warps, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.runtime.artifact import Launch, Operand
 
@@ -106,6 +106,367 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def load_sinks(sinks, attn_sink, head0, thread):
+    """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
+    mine = attn_sink + (head0 + (thread >> 4))
+    sinks[0] = mine[0]
+    sinks[1] = mine[8]
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn * splits) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def add_scores(scores, received, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received + thread * 4
+    for v in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+        scores[v * 4] = scores[v * 4] + slots[v * 512]
+        scores[v * 4 + 1] = scores[v * 4 + 1] + slots[v * 512 + 1]
+        scores[v * 4 + 2] = scores[v * 4 + 2] + slots[v * 512 + 2]
+        scores[v * 4 + 3] = scores[v * 4 + 3] + slots[v * 512 + 3]
+
+
+@cute.jit
+def send_parts(acc, lses, inbox, first, part, parts, thread):
+    """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many
+    `words`.
+
+    A CTA's share are the rows of its number, one part behind the other; CTA `first` merges the first
+    share, and every `slices`-th from there the next.
+    """
+    log2_each = -26 + warps.clz(parts)
+    four = cute.make_rmem_tensor(4, Float32)
+    few = cute.make_rmem_tensor(4, Float32)
+    place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
+    for u in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4):
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
+        owner = u * 4 + (thread >> 5) >> log2_each
+        share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + place)
+        leaf.push(share, four)
+    # Four threads a row: those that hold all heads' lses between them.
+    for i in cutlass.range_constexpr(1):
+        row = i * 32 + (thread >> 2)
+        if row < DIMS * BLOCK // 128:
+            few[0] = lses[0]
+            few[1] = lses[1]
+            few[2] = lses[2]
+            few[3] = lses[3]
+            owner = row >> log2_each
+            share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
+            leaf.push(share, few)
+
+
+@cute.jit
+def keep_parts(target, acc, lses, thread):
+    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+    four = cute.make_rmem_tensor(4, Float32)
+    few = cute.make_rmem_tensor(4, Float32)
+    place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
+    for u in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4):
+        four[0] = acc[u * 4]
+        four[1] = acc[u * 4 + 1]
+        four[2] = acc[u * 4 + 2]
+        four[3] = acc[u * 4 + 3]
+        to = target + ((u * 4 + (thread >> 5)) * (128 + 4 * (BLOCK // 4)) + place)
+        cute.autovec_copy(four, warps.group(to, 4, 0))
+    # Four threads a row: those that hold all heads' lses between them.
+    for i in cutlass.range_constexpr(1):
+        row = i * 32 + (thread >> 2)
+        if row < DIMS * BLOCK // 128:
+            few[0] = lses[0]
+            few[1] = lses[1]
+            few[2] = lses[2]
+            few[3] = lses[3]
+            to = target + (row * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
+            cute.autovec_copy(few, warps.group(to, 4, 0))
+
+
+@cute.jit
+def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_scale, thread):
+    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and
+    store it; and the lse.
+
+    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is
+    a constant of each branch, so that what it reads is in flight at once.
+    """
+    lses = received + (128 + ((thread >> 4 >> 1) * 2 * (BLOCK // 8) + (thread >> 4 & 1)))
+    values = received + (
+        ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
+    )
+    if parts == 1:
+        weights = cute.make_rmem_tensor(1, Float32)
+        for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
+            n = part * (DIMS * BLOCK // 128) + c * 4
+            column = n >> 2 & BLOCK // 8 - 1
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            for p in cutlass.range_constexpr(1):
+                weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(1):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            kept = warps.rcp_approx(
+                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+            )
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                total > 0.0, kept, 0.0
+            )
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                of_head = lse + first
+                of_head[0] = joined * lse_scale
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
+                for i in cutlass.range_constexpr(4):
+                    at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if which * DIMS + (thread & 15) & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 2:
+        weights = cute.make_rmem_tensor(2, Float32)
+        for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
+            n = part * (DIMS * BLOCK // 128 // 2) + c * 4
+            column = n >> 2 & BLOCK // 8 - 1
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            for p in cutlass.range_constexpr(2):
+                weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 2):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(2):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 2):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            kept = warps.rcp_approx(
+                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+            )
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                total > 0.0, kept, 0.0
+            )
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                of_head = lse + first
+                of_head[0] = joined * lse_scale
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
+                for i in cutlass.range_constexpr(4):
+                    at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 2):
+                        value = value + values[p * (DIMS * BLOCK // 128 // 2) * (128 + BLOCK) + at] * weights[
+                            p
+                        ]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if which * DIMS + (thread & 15) & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 4:
+        weights = cute.make_rmem_tensor(4, Float32)
+        for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
+            n = part * (DIMS * BLOCK // 128 // 4) + c * 4
+            column = n >> 2 & BLOCK // 8 - 1
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            for p in cutlass.range_constexpr(4):
+                weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 4):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(4):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 4):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            kept = warps.rcp_approx(
+                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+            )
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                total > 0.0, kept, 0.0
+            )
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                of_head = lse + first
+                of_head[0] = joined * lse_scale
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(4):
+                    at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 4):
+                        value = value + values[p * (DIMS * BLOCK // 128 // 4) * (128 + BLOCK) + at] * weights[
+                            p
+                        ]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if which * DIMS + (thread & 15) & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 8:
+        weights = cute.make_rmem_tensor(8, Float32)
+        for c in cutlass.range_constexpr(1):
+            n = part * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
+            column = n >> 2 & BLOCK // 8 - 1
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            for p in cutlass.range_constexpr(8):
+                weights[p] = lses[
+                    (p * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)) * (128 + BLOCK) + column * 2
+                ]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 8):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(8):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 8):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            kept = warps.rcp_approx(
+                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+            )
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                total > 0.0, kept, 0.0
+            )
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                of_head = lse + first
+                of_head[0] = joined * lse_scale
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8):
+                    at = (c * (DIMS * BLOCK // 128 // 8) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 8):
+                        value = value + values[p * (DIMS * BLOCK // 128 // 8) * (128 + BLOCK) + at] * weights[
+                            p
+                        ]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if which * DIMS + (thread & 15) & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 16:
+        weights = cute.make_rmem_tensor(16, Float32)
+        for c in cutlass.range_constexpr(1):
+            n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
+            column = n >> 2 & BLOCK // 8 - 1
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            for p in cutlass.range_constexpr(16):
+                weights[p] = lses[
+                    (p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)) * (128 + BLOCK) + column * 2
+                ]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 16):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(16):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 16):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            kept = warps.rcp_approx(
+                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+            )
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                total > 0.0, kept, 0.0
+            )
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                of_head = lse + first
+                of_head[0] = joined * lse_scale
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
+                    at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 16):
+                        value = value + values[p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at] * weights[p]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if which * DIMS + (thread & 15) & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+    if parts == 32:
+        weights = cute.make_rmem_tensor(32, Float32)
+        for c in cutlass.range_constexpr(1):
+            n = part + c
+            column = n >> 2 & BLOCK // 8 - 1
+            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            for p in cutlass.range_constexpr(32):
+                weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
+            top = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 32):
+                top = cute.arch.fmax(top, weights[p])
+            # Of an empty part 0, also where all are.
+            base = cutlass.select_(top > -Float32.inf, top, 0.0)
+            for p in cutlass.range_constexpr(32):
+                weights[p] = warps.exp2(weights[p] - base)
+            total = Float32(weights[0])
+            for p in cutlass.range_constexpr(1, 32):
+                total = total + weights[p]
+            joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
+            kept = warps.rcp_approx(
+                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+            )
+            scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
+                total > 0.0, kept, 0.0
+            )
+            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+                of_head = lse + first
+                of_head[0] = joined * lse_scale
+            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            for again in cutlass.range_constexpr(1):
+                for i in cutlass.range_constexpr(1):
+                    at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
+                    value = Float32(values[at] * weights[0])
+                    for p in cutlass.range_constexpr(1, 32):
+                        value = value + values[p * (128 + BLOCK) + at] * weights[p]
+                    value = value * scale
+                    beside = warps.exchange(value, 1)
+                    if which * DIMS + (thread & 15) & 1 == 0:
+                        own = n + i + again * (4 * (BLOCK // 8))
+                        leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
+
+
+@cute.jit
 def attend(
     q_nope: cute.Pointer, q_pe: cute.Pointer, indices: cute.Pointer, attn_sink: cute.Pointer,
     out: cute.Pointer, lse: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32,
@@ -130,8 +491,7 @@ def attend(
     peak = cute.make_rmem_tensor(BLOCK // 4, Float32)
     sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
     worker = thread
-    # The sink logits of the heads, read long before they are wanted.
-    leaf.load_sinks(sinks, attn_sink, head0, worker)
+    load_sinks(sinks, attn_sink, head0, worker)
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
     leaf.load_queries(q_s, q_nope, row, head0, HEADS, BLOCK, LATENT_DIM, which * DIMS, DIMS, worker)
     leaf.load_queries(qpe_s, q_pe, row, head0, HEADS, BLOCK, ROPE_DIM, which * ROPE, ROPE, worker)
@@ -145,8 +505,7 @@ def attend(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         in_low, in_high, live = leaf.vote(low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             cute.arch.mbarrier_wait(kv_full + it % STAGES, (it // STAGES) & 1)
             # S^T = K Q^T
@@ -169,9 +528,7 @@ def attend(
                 scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), x_full + it % 2, rank, SLICES, worker
             )
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
-            # Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 +
-            # 3).
-            leaf.add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), SLICES, worker)
+            add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), worker)
             # Scale the logits to base 2 and put -inf where the token has no valid id.
             leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
             # Maxima over the 16 tokens of each warp.
@@ -205,25 +562,16 @@ def attend(
     first = bx * splits_of_row * SLICES + which
     if splits_of_row > 1:
         # The CTAs that hold this slice trade rows of O, so that each merges its share of them.
-        # Send each CTA that holds this slice its share of O, this one included.
-        leaf.send_parts(
-            acc, top, arrivals, LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), first, SLICES, split,
-            splits_of_row, worker
-        )
+        send_parts(acc, top, arrivals, first, split, splits_of_row, worker)
         inbox.collect(
             o_s, arrivals + (first + split * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)),
             LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK), worker, ATTEND_THREADS
         )
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
     else:
-        # Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it.
-        leaf.keep_parts(o_s, acc, top, worker)
+        keep_parts(o_s, acc, top, worker)
         cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-    # Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store
-    # it; and the lse.
-    leaf.merge_parts(
-        out, lse, o_s, sinks, row, head0, HEADS, split, splits_of_row, which, DIMS, BLOCK, lse_scale, worker
-    )
+    merge_parts(out, lse, o_s, sinks, row, head0, split, splits_of_row, which, lse_scale, worker)
 
 
 @cute.jit
@@ -244,8 +592,7 @@ def gather(
         in_low, in_high, live = leaf.vote(low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        low, high = leaf.read_ids(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        low, high = read_ids_2(indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live | (turn == turns):
             if holds:
                 cute.arch.mbarrier_wait(kv_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
@@ -316,8 +663,7 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st3_cl2_sl2_hb16(
     cute.arch.cluster_arrive_relaxed()
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.griddepcontrol_wait()
-    # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-    low, high = leaf.read_ids(indices, topk, row, 0, turns, split, splits_of_row, lane)
+    low, high = read_ids(indices, topk, row, turns, split, splits_of_row, lane)
     if warp < 4:
         attend(
             q_nope, q_pe, indices, attn_sink, out, lse, arrivals, sm_scale, lse_scale, n, topk, q_s, qpe_s,

@@ -30,7 +30,7 @@ buffers
   scores_left 64x64 float32, registers of left
   weights_left 64x64 bfloat16, registers of left
   acc_left   64x256 float32, registers of left
-  sums_left  64 float32, registers of left
+  sums_left  128x2 float32, registers of left
   peak_left  64 float32, registers of left
   factor_left 64 float32, registers of left
   sinks_left 64 float32, registers of left
@@ -41,7 +41,7 @@ buffers
   scores_right 64x64 float32, registers of right
   weights_right 64x64 bfloat16, registers of right
   acc_right  64x256 float32, registers of right
-  sums_right 64 float32, registers of right
+  sums_right 128x2 float32, registers of right
   peak_right 64 float32, registers of right
   factor_right 64 float32, registers of right
   sinks_right 64 float32, registers of right
@@ -101,7 +101,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import fragment, grid, wgmma, wgmma_register
+from dsl_kernels.device.cutedsl import fragment, grid, warps, wgmma, wgmma_register
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.device.cutedsl import sparse_mla_wide as leaf_wide
 from dsl_kernels.runtime.artifact import Launch, Operand
@@ -109,6 +109,7 @@ from dsl_kernels.runtime.artifact import Launch, Operand
 HEADS = 64  # query heads
 TILE = 64  # tokens a tile
 BLOCK = 64  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+HALF_ROWS = 8
 HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
@@ -117,6 +118,7 @@ LEFT_BARRIER = 2
 LEFT_THREADS = 128
 ATTEND_BARRIER = 1
 RIGHT_THREADS = 128
+HEADS_OF_SIDE = 64
 RIGHT_BARRIER = 3
 
 QK_NEAR_LEFT = wgmma.Product("bfloat16", BLOCK, TILE, HALF, "k", "k")
@@ -185,6 +187,299 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 0:
+        ids = indices + Int64(row) * topk
+        first = split * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def read_ids_2(indices, topk, row, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turns > 1:
+        ids = indices + Int64(row) * topk
+        first = (split + 1) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def load_row_sinks(sinks, attn_sink, thread):
+    """The sink logits of the heads, read long before they are wanted."""
+    mine = attn_sink + (thread // 32 * 16 + thread % 32 // 4)
+    sinks[0] = mine[0]
+    sinks[1] = mine[HALF_ROWS]
+
+
+@cute.jit
+def read_ids_3(indices, topk, row, turn, turns, split, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = (split + turn) * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def mask_columns(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    scale = sm_scale * 1.4426950408889634
+    for i in cutlass.range_constexpr(BLOCK * TILE // 128):
+        scores[i] = scores[i] * scale
+    if low & high != -1:
+        bits = low >> thread % 4 * 2
+        for i in cutlass.range_constexpr(16):
+            scores[i] = cutlass.select_(bits >> (i // 4 * 8 + i % 2) & 1 != 0, scores[i], -Float32.inf)
+        bits = high >> thread % 4 * 2
+        for i in cutlass.range_constexpr(16):
+            scores[16 + i] = cutlass.select_(
+                bits >> (i // 4 * 8 + i % 2) & 1 != 0, scores[16 + i], -Float32.inf
+            )
+
+
+@cute.jit
+def softmax_rows(scores, sums, peak, factor, thread):
+    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
+    exceeds one by `rise`.
+    """
+    most_0 = leaf_wide.row_most(scores, 0)
+    most_1 = leaf_wide.row_most(scores, 1)
+    factor[0] = Float32(1.0)
+    factor[1] = Float32(1.0)
+    if warps.any_lane((most_0 > peak[0] + RESCALE_LOG2) | (most_1 > peak[1] + RESCALE_LOG2)):
+        risen = cute.arch.fmax(peak[0], leaf_wide.quad_most(most_0))
+        factor[0] = cutlass.select_(peak[0] == risen, 1.0, warps.exp2(peak[0] - risen))
+        peak[0] = risen
+        sums[0] = sums[0] * factor[0]
+        risen = cute.arch.fmax(peak[1], leaf_wide.quad_most(most_1))
+        factor[1] = cutlass.select_(peak[1] == risen, 1.0, warps.exp2(peak[1] - risen))
+        peak[1] = risen
+        sums[1] = sums[1] * factor[1]
+    # No token of this half may be valid, nor one before it.
+    base = cutlass.select_(peak[0] == -Float32.inf, 0.0, peak[0])
+    for j in cutlass.range_constexpr(BLOCK * TILE // 128 // 4):
+        scores[j * 4] = warps.exp2(scores[j * 4] - base)
+        scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1] - base)
+    sums[0] = sums[0] + leaf_wide.row_sum(scores, 0)
+    # No token of this half may be valid, nor one before it.
+    base = cutlass.select_(peak[1] == -Float32.inf, 0.0, peak[1])
+    for j in cutlass.range_constexpr(BLOCK * TILE // 128 // 4):
+        scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2] - base)
+        scores[j * 4 + 3] = warps.exp2(scores[j * 4 + 3] - base)
+    sums[1] = sums[1] + leaf_wide.row_sum(scores, 1)
+
+
+@cute.jit
+def share_peak(target, peak, thread):
+    """Leave the maxima that P is below for the other side."""
+    if thread % 4 == 0:
+        mine = target + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = peak[0]
+        mine[HALF_ROWS] = peak[1]
+
+
+@cute.jit
+def follow_peak(peak, sums, acc, other, thread):
+    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    theirs = other + (thread // 32 * 16 + thread % 32 // 4)
+    if warps.any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
+        factor = cutlass.select_(peak[0] == theirs[0], 1.0, warps.exp2(peak[0] - theirs[0]))
+        peak[0] = theirs[0]
+        sums[0] = sums[0] * factor
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4] = acc[j * 4] * factor
+            acc[j * 4 + 1] = acc[j * 4 + 1] * factor
+        factor = cutlass.select_(peak[1] == theirs[HALF_ROWS], 1.0, warps.exp2(peak[1] - theirs[HALF_ROWS]))
+        peak[1] = theirs[HALF_ROWS]
+        sums[1] = sums[1] * factor
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4 + 2] = acc[j * 4 + 2] * factor
+            acc[j * 4 + 3] = acc[j * 4 + 3] * factor
+
+
+@cute.jit
+def share_sums(sums, red, thread):
+    """Complete this side's sums and leave them for the other."""
+    sums[0] = leaf_wide.quad_sum(sums[0])
+    sums[1] = leaf_wide.quad_sum(sums[1])
+    own = red
+    if thread % 4 == 0:
+        mine = own + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = sums[0]
+        mine[HALF_ROWS] = sums[1]
+
+
+@cute.jit
+def total_rows(sums, peak, factor, red, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
+    -inf.
+    """
+    theirs = red + (thread // 32 * 16 + thread % 32 // 4 + HEADS_OF_SIDE)
+    total = sums[0] + theirs[0]
+    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[0] = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
+    total = sums[1] + theirs[HALF_ROWS]
+    factor[1] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[1] = cutlass.select_(total > 0.0, warps.log2(total) + peak[1], -Float32.inf)
+
+
+@cute.jit
+def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, thread):
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    place = (row * splits + split) * HEADS
+    room = o_partial + Int64(place) * LATENT_DIM + thread * 4
+    four = cute.make_rmem_tensor(4, Float32)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        four[0] = acc[u * 4] * factor[0]
+        four[1] = acc[u * 4 + 1] * factor[0]
+        four[2] = acc[u * 4 + 2] * factor[1]
+        four[3] = acc[u * 4 + 3] * factor[1]
+        cute.autovec_copy(four, warps.group(room, 4, u * 128))
+    lses_of_split = lse_partial + place
+    if thread % 4 == 0:
+        mine = lses_of_split + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = lses[0]
+        mine[HALF_ROWS] = lses[1]
+
+
+@cute.jit
+def merge_rows(acc, factor, lses, o_partial, lse_partial, row, splits, parts, thread):
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
+    splits.
+    """
+    first = row * splits * HEADS
+    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
+    top_0 = Float32(-Float32.inf)
+    top_1 = Float32(-Float32.inf)
+    # Several at once, so that the lses are on their way together.
+    for p in cutlass.range(parts, unroll=4):
+        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
+        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
+    total_0 = Float32(0.0)
+    total_1 = Float32(0.0)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        acc[u * 4] = Float32(0.0)
+        acc[u * 4 + 1] = Float32(0.0)
+        acc[u * 4 + 2] = Float32(0.0)
+        acc[u * 4 + 3] = Float32(0.0)
+    four = cute.make_rmem_tensor(4, Float32)
+    for p in cutlass.range(parts, unroll=1):
+        lse_0 = found[p * HEADS]
+        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
+        total_0 = total_0 + share_0
+        lse_1 = found[p * HEADS + HALF_ROWS]
+        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
+        total_1 = total_1 + share_1
+        room = o_partial + Int64((first + p * HEADS)) * LATENT_DIM + thread * 4
+        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            cute.autovec_copy(warps.group(room, 4, u * 128), four)
+            acc[u * 4] = acc[u * 4] + four[0] * share_0
+            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
+            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
+            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
+    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
+    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
+    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
+    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+
+
+@cute.jit
+def share_sums_2(sums, red, thread):
+    """Complete this side's sums and leave them for the other."""
+    sums[0] = leaf_wide.quad_sum(sums[0])
+    sums[1] = leaf_wide.quad_sum(sums[1])
+    own = red + HEADS_OF_SIDE
+    if thread % 4 == 0:
+        mine = own + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = sums[0]
+        mine[HALF_ROWS] = sums[1]
+
+
+@cute.jit
+def total_rows_2(sums, peak, factor, red, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
+    -inf.
+    """
+    theirs = red + (thread // 32 * 16 + thread % 32 // 4)
+    total = sums[0] + theirs[0]
+    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[0] = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
+    total = sums[1] + theirs[HALF_ROWS]
+    factor[1] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[1] = cutlass.select_(total > 0.0, warps.log2(total) + peak[1], -Float32.inf)
+
+
+@cute.jit
+def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, thread):
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    place = (row * splits + split) * HEADS
+    room = o_partial + Int64(place) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+    four = cute.make_rmem_tensor(4, Float32)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        four[0] = acc[u * 4] * factor[0]
+        four[1] = acc[u * 4 + 1] * factor[0]
+        four[2] = acc[u * 4 + 2] * factor[1]
+        four[3] = acc[u * 4 + 3] * factor[1]
+        cute.autovec_copy(four, warps.group(room, 4, u * 128))
+
+
+@cute.jit
+def merge_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, parts, thread):
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
+    splits.
+    """
+    first = row * splits * HEADS
+    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
+    top_0 = Float32(-Float32.inf)
+    top_1 = Float32(-Float32.inf)
+    # Several at once, so that the lses are on their way together.
+    for p in cutlass.range(parts, unroll=4):
+        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
+        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
+    total_0 = Float32(0.0)
+    total_1 = Float32(0.0)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        acc[u * 4] = Float32(0.0)
+        acc[u * 4 + 1] = Float32(0.0)
+        acc[u * 4 + 2] = Float32(0.0)
+        acc[u * 4 + 3] = Float32(0.0)
+    four = cute.make_rmem_tensor(4, Float32)
+    for p in cutlass.range(parts, unroll=1):
+        lse_0 = found[p * HEADS]
+        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
+        total_0 = total_0 + share_0
+        lse_1 = found[p * HEADS + HALF_ROWS]
+        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
+        total_1 = total_1 + share_1
+        room = o_partial + Int64((first + p * HEADS)) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            cute.autovec_copy(warps.group(room, 4, u * 128), four)
+            acc[u * 4] = acc[u * 4] + four[0] * share_0
+            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
+            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
+            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
+    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
+    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
+    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
+    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+
+
+@cute.jit
 def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
@@ -225,15 +520,13 @@ def left(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
-            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
-            # The sink logits of the heads, read long before they are wanted.
-            leaf_wide.load_row_sinks(sinks_left, attn_sink, 0, worker)
+            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
+            load_row_sinks(sinks_left, attn_sink, worker)
+            turn = Int32(0)
             acc_left.fill(0.0)
             sums_left.fill(0.0)
             peak_left.fill(-Float32.inf)
-            turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
@@ -242,10 +535,8 @@ def left(
                 in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = leaf.read_ids(indices, topk, row, turn * 2, tiles, first * 2, 1, lane)
-                low_right, high_right = leaf.read_ids(
-                    indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
-                )
+                low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids_3(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -271,17 +562,12 @@ def left(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
-                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
-                # no valid id.
-                leaf_wide.mask_columns(scores_left, in_low_left, in_high_left, sm_scale, worker)
-                # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
-                # warp's rows exceeds one by `rise`.
-                leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+                mask_columns(scores_left, in_low_left, in_high_left, sm_scale, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
                 # P in 16 bits, as the next product takes it.
                 leaf_wide.pack_rows(weights_left, scores_left)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
-                # Leave the maxima that P is below for the other side.
-                leaf_wide.share_peak(peak_s_left, peak_left, worker)
+                share_peak(peak_s_left, peak_left, worker)
                 # All of the tile's rope dims are read.
                 cute.arch.barrier(barrier_id=LEFT_BARRIER, number_of_threads=LEFT_THREADS)
                 # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
@@ -303,11 +589,9 @@ def left(
                     in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = leaf.read_ids(
-                        indices, topk, row, turn * 2, tiles, first * 2, 1, lane
-                    )
-                    low_right, high_right = leaf.read_ids(
-                        indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                    low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                    low_right, high_right = read_ids_3(
+                        indices, topk, row, turn * 2 + 1, tiles, first * 2, lane
                     )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
@@ -320,8 +604,7 @@ def left(
                 cute.arch.mbarrier_wait(p_right_full, it & 1)
                 cute.arch.mbarrier_wait(far_right_full, it & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
-                # Raise the maxima to those that the other side's P is below, which are no lower.
-                leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+                follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
                 # O += P K, of the other's tokens
                 warpgroup.fence()
                 PV_OTHER_LEFT.multiply(
@@ -342,20 +625,16 @@ def left(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
-            # Complete this side's sums and leave them for the other.
-            leaf_wide.share_sums(sums_left, red_s, 0, worker)
+            share_sums(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0
-            # and -inf.
-            leaf_wide.total_rows(sums_left, peak_left, factor_left, red_s, 0, worker)
+            total_rows(sums_left, peak_left, factor_left, red_s, worker)
             last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
-                # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
-                leaf_wide.leave_rows(
-                    acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, cta - from_cta, 0,
-                    HEADS, 0, worker
+                leave_rows(
+                    acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, cta - from_cta,
+                    worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 grid.count_in(last_s, arrivals + row + cta % 1, parts, worker)
@@ -363,11 +642,8 @@ def left(
                 last = last_s.load() == parts - 1
             if last:
                 if parts > 1:
-                    # Replace half of O, as a sum that `factor` normalises, and its lses by those of the first
-                    # `parts` splits.
-                    leaf_wide.merge_rows(
-                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, 0,
-                        HEADS, 0, worker
+                    merge_rows(
+                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, worker
                     )
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
@@ -422,15 +698,13 @@ def right(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
-            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
-            # The sink logits of the heads, read long before they are wanted.
-            leaf_wide.load_row_sinks(sinks_right, attn_sink, 0, worker)
+            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
+            load_row_sinks(sinks_right, attn_sink, worker)
+            turn = Int32(0)
             acc_right.fill(0.0)
             sums_right.fill(0.0)
             peak_right.fill(-Float32.inf)
-            turn = Int32(0)
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
@@ -439,10 +713,8 @@ def right(
                 in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                 live = live_left | live_right
                 turn = turn + 1
-                low_left, high_left = leaf.read_ids(indices, topk, row, turn * 2, tiles, first * 2, 1, lane)
-                low_right, high_right = leaf.read_ids(
-                    indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
-                )
+                low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids_3(indices, topk, row, turn * 2 + 1, tiles, first * 2, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -470,8 +742,7 @@ def right(
                 cute.arch.mbarrier_wait(p_left_full, it & 1)
                 cute.arch.mbarrier_wait(far_left_full, it & 1)
                 cute.arch.fence_proxy("async.shared", space="cta")
-                # Raise the maxima to those that the other side's P is below, which are no lower.
-                leaf_wide.follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
+                follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
                 # O += P K, of the other's tokens
                 warpgroup.fence()
                 PV_OTHER_RIGHT.multiply(
@@ -480,19 +751,12 @@ def right(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
-                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
-                # no valid id.
-                leaf_wide.mask_columns(scores_right, in_low_right, in_high_right, sm_scale, worker)
-                # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
-                # warp's rows exceeds one by `rise`.
-                leaf_wide.softmax_rows(
-                    scores_right, sums_right, peak_right, factor_right, RESCALE_LOG2, worker
-                )
+                mask_columns(scores_right, in_low_right, in_high_right, sm_scale, worker)
+                softmax_rows(scores_right, sums_right, peak_right, factor_right, worker)
                 # P in 16 bits, as the next product takes it.
                 leaf_wide.pack_rows(weights_right, scores_right)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
-                # Leave the maxima that P is below for the other side.
-                leaf_wide.share_peak(peak_s_right, peak_right, worker)
+                share_peak(peak_s_right, peak_right, worker)
                 # All of the tile's rope dims are read.
                 cute.arch.barrier(barrier_id=RIGHT_BARRIER, number_of_threads=RIGHT_THREADS)
                 # A 16-bit fragment into rows `row` on of a shared tile of `rows` rows with the 128-byte
@@ -522,11 +786,9 @@ def right(
                     in_low_right, in_high_right, live_right = leaf.vote(low_right, high_right, n)
                     live = live_left | live_right
                     turn = turn + 1
-                    low_left, high_left = leaf.read_ids(
-                        indices, topk, row, turn * 2, tiles, first * 2, 1, lane
-                    )
-                    low_right, high_right = leaf.read_ids(
-                        indices, topk, row, turn * 2 + 1, tiles, first * 2, 1, lane
+                    low_left, high_left = read_ids_3(indices, topk, row, turn * 2, tiles, first * 2, lane)
+                    low_right, high_right = read_ids_3(
+                        indices, topk, row, turn * 2 + 1, tiles, first * 2, lane
                     )
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
@@ -541,31 +803,25 @@ def right(
             cute.arch.sync_warp()
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(q_empty)
-            # Complete this side's sums and leave them for the other.
-            leaf_wide.share_sums(sums_right, red_s, 1, worker)
+            share_sums_2(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0
-            # and -inf.
-            leaf_wide.total_rows(sums_right, peak_right, factor_right, red_s, 1, worker)
+            total_rows_2(sums_right, peak_right, factor_right, red_s, worker)
             last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
-                # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
-                leaf_wide.leave_rows(
+                leave_rows_2(
                     acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, cta - from_cta,
-                    0, HEADS, 1, worker
+                    worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 last = last_s.load() == parts - 1
             if last:
                 if parts > 1:
-                    # Replace half of O, as a sum that `factor` normalises, and its lses by those of the first
-                    # `parts` splits.
-                    leaf_wide.merge_rows(
-                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts, 0,
-                        HEADS, 1, worker
+                    merge_rows_2(
+                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts,
+                        worker
                     )
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
@@ -600,9 +856,8 @@ def gather(
         turns = cutlass.min(end - unit, (topk // TILE + 1) // 2 - first)
         if (row < t) & (turns > 0):
             tiles = cutlass.min(turns * 2, topk // TILE - first * 2)
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low_left, high_left = leaf.read_ids(indices, topk, row, 0, tiles, first * 2, 1, lane)
-            low_right, high_right = leaf.read_ids(indices, topk, row, 1, tiles, first * 2, 1, lane)
+            low_left, high_left = read_ids(indices, topk, row, tiles, first * 2, lane)
+            low_right, high_right = read_ids_2(indices, topk, row, tiles, first * 2, lane)
             if done == 0:
                 cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
                 # Start the copies of a block of 64 heads of one query.
@@ -619,11 +874,9 @@ def gather(
                 now_high_left = high_left
                 now_low_right = low_right
                 now_high_right = high_right
-                low_left, high_left = leaf.read_ids(
-                    indices, topk, row, (turn + 1) * 2, tiles, first * 2, 1, lane
-                )
-                low_right, high_right = leaf.read_ids(
-                    indices, topk, row, (turn + 1) * 2 + 1, tiles, first * 2, 1, lane
+                low_left, high_left = read_ids_3(indices, topk, row, (turn + 1) * 2, tiles, first * 2, lane)
+                low_right, high_right = read_ids_3(
+                    indices, topk, row, (turn + 1) * 2 + 1, tiles, first * 2, lane
                 )
                 if live:
                     cute.arch.mbarrier_wait(near_left_empty, (it & 1) ^ 1)

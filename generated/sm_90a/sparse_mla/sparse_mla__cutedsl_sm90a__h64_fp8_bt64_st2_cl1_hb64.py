@@ -32,7 +32,7 @@ buffers
   peak_s_left 64 float32, shared
   scores_left 64x32 float32, registers of left
   acc_left   64x256 float32, registers of left
-  sums_left  64 float32, registers of left
+  sums_left  128x2 float32, registers of left
   peak_left  64 float32, registers of left
   factor_left 64 float32, registers of left
   sinks_left 64 float32, registers of left
@@ -43,7 +43,7 @@ buffers
   peak_s_right 64 float32, shared
   scores_right 64x32 float32, registers of right
   acc_right  64x256 float32, registers of right
-  sums_right 64 float32, registers of right
+  sums_right 128x2 float32, registers of right
   peak_right 64 float32, registers of right
   factor_right 64 float32, registers of right
   sinks_right 64 float32, registers of right
@@ -92,7 +92,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Float32, Int32, Int64
 from cutlass.cute.nvgpu import warpgroup
 
-from dsl_kernels.device.cutedsl import grid, wgmma
+from dsl_kernels.device.cutedsl import grid, warps, wgmma
 from dsl_kernels.device.cutedsl import sparse_mla as leaf
 from dsl_kernels.device.cutedsl import sparse_mla_wide as leaf_wide
 from dsl_kernels.runtime.artifact import Launch, Operand
@@ -105,9 +105,11 @@ HALF = 256
 LATENT_DIM = 512
 ROPE_DIM = 64
 RESCALE_LOG2 = 8
+HALF_ROWS = 8
 ATTEND_BARRIER = 1
 LEFT_THREADS = 128
 RIGHT_THREADS = 128
+HEADS_OF_SIDE = 64
 
 QK_NOPE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
 QK_PE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
@@ -174,6 +176,268 @@ class Shared:
 
 
 @cute.jit
+def read_ids(indices, topk, row, turn, turns, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = turn * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def mask_columns(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    scale = sm_scale * 1.4426950408889634
+    for i in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128):
+        scores[i] = scores[i] * scale
+    if low & high != -1:
+        bits = low >> thread % 4 * 2
+        for i in cutlass.range_constexpr(16):
+            scores[i] = cutlass.select_(bits >> (i // 4 * 8 + i % 2) & 1 != 0, scores[i], -Float32.inf)
+
+
+@cute.jit
+def softmax_rows(scores, sums, peak, factor, thread):
+    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
+    exceeds one by `rise`.
+    """
+    most_0 = leaf_wide.row_most(scores, 0)
+    most_1 = leaf_wide.row_most(scores, 1)
+    factor[0] = Float32(1.0)
+    factor[1] = Float32(1.0)
+    if warps.any_lane((most_0 > peak[0] + RESCALE_LOG2) | (most_1 > peak[1] + RESCALE_LOG2)):
+        risen = cute.arch.fmax(peak[0], leaf_wide.quad_most(most_0))
+        factor[0] = cutlass.select_(peak[0] == risen, 1.0, warps.exp2(peak[0] - risen))
+        peak[0] = risen
+        sums[0] = sums[0] * factor[0]
+        risen = cute.arch.fmax(peak[1], leaf_wide.quad_most(most_1))
+        factor[1] = cutlass.select_(peak[1] == risen, 1.0, warps.exp2(peak[1] - risen))
+        peak[1] = risen
+        sums[1] = sums[1] * factor[1]
+    # No token of this half may be valid, nor one before it.
+    base = cutlass.select_(peak[0] == -Float32.inf, 0.0, peak[0])
+    for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
+        scores[j * 4] = warps.exp2(scores[j * 4] - base)
+        scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1] - base)
+    sums[0] = sums[0] + leaf_wide.row_sum(scores, 0)
+    # No token of this half may be valid, nor one before it.
+    base = cutlass.select_(peak[1] == -Float32.inf, 0.0, peak[1])
+    for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
+        scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2] - base)
+        scores[j * 4 + 3] = warps.exp2(scores[j * 4 + 3] - base)
+    sums[1] = sums[1] + leaf_wide.row_sum(scores, 1)
+
+
+@cute.jit
+def share_peak(target, peak, thread):
+    """Leave the maxima that P is below for the other side."""
+    if thread % 4 == 0:
+        mine = target + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = peak[0]
+        mine[HALF_ROWS] = peak[1]
+
+
+@cute.jit
+def follow_peak(peak, sums, acc, other, thread):
+    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    theirs = other + (thread // 32 * 16 + thread % 32 // 4)
+    if warps.any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
+        factor = cutlass.select_(peak[0] == theirs[0], 1.0, warps.exp2(peak[0] - theirs[0]))
+        peak[0] = theirs[0]
+        sums[0] = sums[0] * factor
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4] = acc[j * 4] * factor
+            acc[j * 4 + 1] = acc[j * 4 + 1] * factor
+        factor = cutlass.select_(peak[1] == theirs[HALF_ROWS], 1.0, warps.exp2(peak[1] - theirs[HALF_ROWS]))
+        peak[1] = theirs[HALF_ROWS]
+        sums[1] = sums[1] * factor
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4 + 2] = acc[j * 4 + 2] * factor
+            acc[j * 4 + 3] = acc[j * 4 + 3] * factor
+
+
+@cute.jit
+def load_row_sinks(sinks, attn_sink, thread):
+    """The sink logits of the heads, read long before they are wanted."""
+    mine = attn_sink + (thread // 32 * 16 + thread % 32 // 4)
+    sinks[0] = mine[0]
+    sinks[1] = mine[HALF_ROWS]
+
+
+@cute.jit
+def share_sums(sums, red, thread):
+    """Complete this side's sums and leave them for the other."""
+    sums[0] = leaf_wide.quad_sum(sums[0])
+    sums[1] = leaf_wide.quad_sum(sums[1])
+    own = red
+    if thread % 4 == 0:
+        mine = own + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = sums[0]
+        mine[HALF_ROWS] = sums[1]
+
+
+@cute.jit
+def total_rows(sums, peak, factor, red, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
+    -inf.
+    """
+    theirs = red + (thread // 32 * 16 + thread % 32 // 4 + HEADS_OF_SIDE)
+    total = sums[0] + theirs[0]
+    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[0] = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
+    total = sums[1] + theirs[HALF_ROWS]
+    factor[1] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[1] = cutlass.select_(total > 0.0, warps.log2(total) + peak[1], -Float32.inf)
+
+
+@cute.jit
+def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, thread):
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    place = (row * splits + split) * HEADS
+    room = o_partial + Int64(place) * LATENT_DIM + thread * 4
+    four = cute.make_rmem_tensor(4, Float32)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        four[0] = acc[u * 4] * factor[0]
+        four[1] = acc[u * 4 + 1] * factor[0]
+        four[2] = acc[u * 4 + 2] * factor[1]
+        four[3] = acc[u * 4 + 3] * factor[1]
+        cute.autovec_copy(four, warps.group(room, 4, u * 128))
+    lses_of_split = lse_partial + place
+    if thread % 4 == 0:
+        mine = lses_of_split + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = lses[0]
+        mine[HALF_ROWS] = lses[1]
+
+
+@cute.jit
+def merge_rows(acc, factor, lses, o_partial, lse_partial, row, splits, parts, thread):
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
+    splits.
+    """
+    first = row * splits * HEADS
+    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
+    top_0 = Float32(-Float32.inf)
+    top_1 = Float32(-Float32.inf)
+    # Several at once, so that the lses are on their way together.
+    for p in cutlass.range(parts, unroll=4):
+        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
+        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
+    total_0 = Float32(0.0)
+    total_1 = Float32(0.0)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        acc[u * 4] = Float32(0.0)
+        acc[u * 4 + 1] = Float32(0.0)
+        acc[u * 4 + 2] = Float32(0.0)
+        acc[u * 4 + 3] = Float32(0.0)
+    four = cute.make_rmem_tensor(4, Float32)
+    for p in cutlass.range(parts, unroll=1):
+        lse_0 = found[p * HEADS]
+        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
+        total_0 = total_0 + share_0
+        lse_1 = found[p * HEADS + HALF_ROWS]
+        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
+        total_1 = total_1 + share_1
+        room = o_partial + Int64((first + p * HEADS)) * LATENT_DIM + thread * 4
+        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            cute.autovec_copy(warps.group(room, 4, u * 128), four)
+            acc[u * 4] = acc[u * 4] + four[0] * share_0
+            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
+            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
+            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
+    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
+    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
+    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
+    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+
+
+@cute.jit
+def share_sums_2(sums, red, thread):
+    """Complete this side's sums and leave them for the other."""
+    sums[0] = leaf_wide.quad_sum(sums[0])
+    sums[1] = leaf_wide.quad_sum(sums[1])
+    own = red + HEADS_OF_SIDE
+    if thread % 4 == 0:
+        mine = own + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = sums[0]
+        mine[HALF_ROWS] = sums[1]
+
+
+@cute.jit
+def total_rows_2(sums, peak, factor, red, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
+    -inf.
+    """
+    theirs = red + (thread // 32 * 16 + thread % 32 // 4)
+    total = sums[0] + theirs[0]
+    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[0] = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
+    total = sums[1] + theirs[HALF_ROWS]
+    factor[1] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[1] = cutlass.select_(total > 0.0, warps.log2(total) + peak[1], -Float32.inf)
+
+
+@cute.jit
+def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, thread):
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    place = (row * splits + split) * HEADS
+    room = o_partial + Int64(place) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+    four = cute.make_rmem_tensor(4, Float32)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        four[0] = acc[u * 4] * factor[0]
+        four[1] = acc[u * 4 + 1] * factor[0]
+        four[2] = acc[u * 4 + 2] * factor[1]
+        four[3] = acc[u * 4 + 3] * factor[1]
+        cute.autovec_copy(four, warps.group(room, 4, u * 128))
+
+
+@cute.jit
+def merge_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, parts, thread):
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
+    splits.
+    """
+    first = row * splits * HEADS
+    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
+    top_0 = Float32(-Float32.inf)
+    top_1 = Float32(-Float32.inf)
+    # Several at once, so that the lses are on their way together.
+    for p in cutlass.range(parts, unroll=4):
+        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
+        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
+    total_0 = Float32(0.0)
+    total_1 = Float32(0.0)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        acc[u * 4] = Float32(0.0)
+        acc[u * 4 + 1] = Float32(0.0)
+        acc[u * 4 + 2] = Float32(0.0)
+        acc[u * 4 + 3] = Float32(0.0)
+    four = cute.make_rmem_tensor(4, Float32)
+    for p in cutlass.range(parts, unroll=1):
+        lse_0 = found[p * HEADS]
+        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
+        total_0 = total_0 + share_0
+        lse_1 = found[p * HEADS + HALF_ROWS]
+        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
+        total_1 = total_1 + share_1
+        room = o_partial + Int64((first + p * HEADS)) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            cute.autovec_copy(warps.group(room, 4, u * 128), four)
+            acc[u * 4] = acc[u * 4] + four[0] * share_0
+            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
+            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
+            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
+    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
+    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
+    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
+    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+
+
+@cute.jit
 def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
@@ -220,21 +484,20 @@ def left(
         turn = unit - row * span
         turns = cutlass.min(end - row * span, topk // TILE)
         if (row < t) & (turn < turns):
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
             acc_left.fill(0.0)
             sums_left.fill(0.0)
             peak_left.fill(-Float32.inf)
-            begin = it
             live = Boolean(False)
             while (live == False) & (turn < turns):
                 # The valid ids of a tile as two words of bits, and whether there is one; the same in every
                 # warp of every role.
                 in_low, in_high, live = leaf.vote(low, high, n)
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
+            begin = it
             if live:
                 cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
                 # S = Q K^T
@@ -249,15 +512,10 @@ def left(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(0)
-                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
-                # no valid id.
-                leaf_wide.mask_columns(scores_left, in_low, in_low, sm_scale, worker)
-                # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
-                # warp's rows exceeds one by `rise`.
-                leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+                mask_columns(scores_left, in_low, in_low, sm_scale, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
-                # Leave the maxima that P is below for the other side.
-                leaf_wide.share_peak(peak_s_left, peak_left, worker)
+                share_peak(peak_s_left, peak_left, worker)
                 # Write P as bf16, heads by tokens.
                 leaf_wide.store_rows(p_s_left, scores_left, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
@@ -278,7 +536,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -303,8 +561,7 @@ def left(
                 warpgroup.commit_group()
                 cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
                 cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
-                # Raise the maxima to those that the other side's P is below, which are no lower.
-                leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+                follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
                 # O += P K, of the other's tokens
                 warpgroup.fence()
                 PV_OTHER_LEFT.multiply(
@@ -313,10 +570,10 @@ def left(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
-                leaf_wide.mask_columns(scores_left, in_low, in_low, sm_scale, worker)
-                leaf_wide.softmax_rows(scores_left, sums_left, peak_left, factor_left, RESCALE_LOG2, worker)
+                mask_columns(scores_left, in_low, in_low, sm_scale, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
                 cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
-                leaf_wide.share_peak(peak_s_left, peak_left, worker)
+                share_peak(peak_s_left, peak_left, worker)
                 leaf_wide.store_rows(p_s_left, scores_left, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
                 cute.arch.sync_warp()
@@ -343,7 +600,7 @@ def left(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -356,7 +613,7 @@ def left(
             if it > begin:
                 cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
                 cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
-                leaf_wide.follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+                follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
                 # O += P K, of the other's tokens
                 warpgroup.fence()
                 PV_OTHER_LEFT.multiply(
@@ -372,22 +629,18 @@ def left(
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_right_empty + (it - 1) % STAGES)
-            # The sink logits of the heads, read long before they are wanted.
-            leaf_wide.load_row_sinks(sinks_left, attn_sink, 0, worker)
-            # Complete this side's sums and leave them for the other.
-            leaf_wide.share_sums(sums_left, red_s, 0, worker)
+            # Not before: over the whole query they would be spilled.
+            load_row_sinks(sinks_left, attn_sink, worker)
+            share_sums(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0
-            # and -inf.
-            leaf_wide.total_rows(sums_left, peak_left, factor_left, red_s, 0, worker)
+            total_rows(sums_left, peak_left, factor_left, red_s, worker)
             last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
-                # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
-                leaf_wide.leave_rows(
-                    acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, cta - from_cta, 0,
-                    HEADS, 0, worker
+                leave_rows(
+                    acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, cta - from_cta,
+                    worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 grid.count_in(last_s, arrivals + row + cta % 1, parts, worker)
@@ -395,11 +648,8 @@ def left(
                 last = last_s.load() == parts - 1
             if last:
                 if parts > 1:
-                    # Replace half of O, as a sum that `factor` normalises, and its lses by those of the first
-                    # `parts` splits.
-                    leaf_wide.merge_rows(
-                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, 0,
-                        HEADS, 0, worker
+                    merge_rows(
+                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, worker
                     )
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
@@ -464,8 +714,7 @@ def right(
         turn = unit - row * span
         turns = cutlass.min(end - row * span, topk // TILE)
         if (row < t) & (turn < turns):
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
             acc_right.fill(0.0)
             sums_right.fill(0.0)
             peak_right.fill(-Float32.inf)
@@ -475,7 +724,7 @@ def right(
                 # warp of every role.
                 in_low, in_high, live = leaf.vote(low, high, n)
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
             cute.arch.mbarrier_wait(q_full, done & 1)
             cute.arch.fence_proxy("async.shared", space="cta")
             while live:
@@ -493,8 +742,7 @@ def right(
                 warpgroup.commit_group()
                 cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
                 cute.arch.mbarrier_wait(p_left_full, it & 1)
-                # Raise the maxima to those that the other side's P is below, which are no lower.
-                leaf_wide.follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
+                follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
                 # O += P K, of the other's tokens
                 warpgroup.fence()
                 PV_OTHER_RIGHT.multiply(
@@ -503,17 +751,10 @@ def right(
                 )
                 warpgroup.commit_group()
                 warpgroup.wait_group(1)
-                # Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has
-                # no valid id.
-                leaf_wide.mask_columns(scores_right, in_high, in_high, sm_scale, worker)
-                # P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its
-                # warp's rows exceeds one by `rise`.
-                leaf_wide.softmax_rows(
-                    scores_right, sums_right, peak_right, factor_right, RESCALE_LOG2, worker
-                )
+                mask_columns(scores_right, in_high, in_high, sm_scale, worker)
+                softmax_rows(scores_right, sums_right, peak_right, factor_right, worker)
                 cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
-                # Leave the maxima that P is below for the other side.
-                leaf_wide.share_peak(peak_s_right, peak_right, worker)
+                share_peak(peak_s_right, peak_right, worker)
                 # Write P as bf16, heads by tokens.
                 leaf_wide.store_rows(p_s_right, scores_right, worker)
                 cute.arch.fence_proxy("async.shared", space="cta")
@@ -542,7 +783,7 @@ def right(
                 while (live == False) & (turn < turns):
                     in_low, in_high, live = leaf.vote(low, high, n)
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
                 warpgroup.wait_group(0)
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
@@ -552,33 +793,27 @@ def right(
                 with cute.arch.elect_one():
                     cute.arch.mbarrier_arrive(kv_right_empty + it % STAGES)
                 it = it + 1
-            # The sink logits of the heads, read long before they are wanted.
-            leaf_wide.load_row_sinks(sinks_right, attn_sink, 0, worker)
-            # Complete this side's sums and leave them for the other.
-            leaf_wide.share_sums(sums_right, red_s, 1, worker)
+            # Not before: over the whole query they would be spilled.
+            load_row_sinks(sinks_right, attn_sink, worker)
+            share_sums_2(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-            # `factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0
-            # and -inf.
-            leaf_wide.total_rows(sums_right, peak_right, factor_right, red_s, 1, worker)
+            total_rows_2(sums_right, peak_right, factor_right, red_s, worker)
             last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
-                # Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`.
-                leaf_wide.leave_rows(
+                leave_rows_2(
                     acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, cta - from_cta,
-                    0, HEADS, 1, worker
+                    worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
                 last = last_s.load() == parts - 1
             if last:
                 if parts > 1:
-                    # Replace half of O, as a sum that `factor` normalises, and its lses by those of the first
-                    # `parts` splits.
-                    leaf_wide.merge_rows(
-                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts, 0,
-                        HEADS, 1, worker
+                    merge_rows_2(
+                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts,
+                        worker
                     )
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
@@ -626,8 +861,7 @@ def gather_left(
         turn = unit - row * span
         turns = cutlass.min(end - row * span, topk // TILE)
         if (row < t) & (turn < turns):
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
             now = low
             live = Boolean(False)
             while (live == False) & (turn < turns):
@@ -636,7 +870,7 @@ def gather_left(
                 in_low, in_high, live = leaf.vote(low, high, n)
                 now = low
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
             cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
             # Start the copies of a block of 64 heads of one query.
             leaf_wide.copy_query_rows(q_s, q_nope, row, 0, HEADS, LATENT_DIM, worker)
@@ -651,7 +885,7 @@ def gather_left(
                     in_low, in_high, live = leaf.vote(low, high, n)
                     now = low
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
                 cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
                 # ids.
@@ -698,8 +932,7 @@ def gather_right(
         turn = unit - row * span
         turns = cutlass.min(end - row * span, topk // TILE)
         if (row < t) & (turn < turns):
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
             now = high
             live = Boolean(False)
             while (live == False) & (turn < turns):
@@ -708,7 +941,7 @@ def gather_right(
                 in_low, in_high, live = leaf.vote(low, high, n)
                 now = high
                 turn = turn + 1
-                low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
             # Read tokens batch * 32 .. + 31 of the tile into the registers of place `at`.
             leaf.load_half(words_right, 0, kv_cache, 0, now, now, n, worker)
             while live:
@@ -718,7 +951,7 @@ def gather_right(
                     in_low, in_high, live = leaf.vote(low, high, n)
                     now = high
                     turn = turn + 1
-                    low, high = leaf.read_ids(indices, topk, row, turn, turns, 0, 1, lane)
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
                 cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
                 # Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these
                 # ids.

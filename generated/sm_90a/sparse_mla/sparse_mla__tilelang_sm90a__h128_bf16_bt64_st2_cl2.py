@@ -19,8 +19,8 @@ buffers
   red_s      4x64 float32, shared
   last_s     1 int32, shared
   scores     64x64 float32, registers of attend
-  sums       64x64 float32, registers of attend
   acc        512x64 float32, registers of attend
+  sums       64x64 float32, registers of attend
   risen      4x64 float32, registers of attend
   top        64 float32, registers of attend
   peak       64 float32, registers of attend
@@ -35,7 +35,7 @@ totals: 384 threads, 230436 of 232448 bytes of shared memory, grid (t * 2, 2, sp
 """
 import tilelang.language as T
 
-from dsl_kernels.device.tilelang import grid
+from dsl_kernels.device.tilelang import grid, warps
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -50,6 +50,29 @@ ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 256
 
+
+@T.macro
+def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turns > 0:
+        first = split * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
+@T.macro
+def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = -1
+    high = -1
+    if turn < turns:
+        first = (split + turn * splits) * 64 + lane
+        low = indices[row, first]
+        high = indices[row, first + 32]
+
+
 @T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
@@ -59,8 +82,8 @@ def attend(
 ):
     """Queries, both products, softmax, merge, output."""
     scores = T.alloc_fragment((TILE, HEAD_BLOCK), "float32")
-    sums = T.alloc_fragment((TILE, HEAD_BLOCK), "float32")
     acc = T.alloc_fragment((LATENT_DIM, HEAD_BLOCK), "float32")
+    sums = T.alloc_fragment((TILE, HEAD_BLOCK), "float32")
     risen = T.alloc_fragment((4, HEAD_BLOCK), "float32")
     top = T.alloc_fragment((HEAD_BLOCK,), "float32")
     peak = T.alloc_fragment((HEAD_BLOCK,), "float32")
@@ -77,8 +100,7 @@ def attend(
         # The valid ids of a tile as two words of bits, and whether there is one; the same in every warp of
         # every role.
         leaf.vote(in_low, in_high, live, low, high, n)
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             T.fence_proxy_async()
@@ -158,8 +180,7 @@ def gather(
         leaf.vote(in_low, in_high, live, low, high, n)
         now_low = low
         now_high = high
-        # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-        leaf.read_ids(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
+        read_ids_2(low, high, indices, topk, row, turn + 1, turns, split, splits_of_row, lane)
         if live:
             T.mbarrier_wait_parity(kv_empty[it % STAGES], ((it // STAGES) & 1) ^ 1)
             # Start the copies of columns `first` on of a tile's rows; zeros where an id names no row.
@@ -197,7 +218,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 2, 2, splits // 2, threads=384, cluster_dims=(1, 2, 1)) as (bx, rank, part):
-            T.import_source(grid.SOURCE + leaf.SOURCE)
+            T.import_source(grid.SOURCE + leaf.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEAD_BLOCK, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((HEAD_BLOCK, ROPE_DIM), "bfloat16")
             ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
@@ -222,8 +243,7 @@ def program():
             in_high = T.alloc_var("int32", init=0)
             live = T.alloc_var("bool", init=False)
             # A launch of TileLang starts when the kernel before it has ended.
-            # Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn.
-            leaf.read_ids(low, high, indices, topk, row, 0, turns, split, splits_of_row, lane)
+            read_ids(low, high, indices, topk, row, turns, split, splits_of_row, lane)
             if thread < 256:
                 T.set_max_nreg(216, 1)
                 attend(

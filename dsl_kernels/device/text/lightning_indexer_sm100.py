@@ -1,0 +1,67 @@
+"""Leaves of the FP8 lightning indexer on tcgen05 by their text: a tile of 128 keys, one key a thread in the epilogue."""
+
+from __future__ import annotations
+
+from ...tile.text import Writes, maximum
+from ...tile.threads import WARP, by_text
+from ..torch.warps import shuffle
+from .lightning_indexer import window_of
+
+
+@by_text
+def load_weights(m, weight, head_weights, first):
+    """The weights of one query's heads, from the `first` of its slot on, four at a time."""
+    for quad in m.loop("quad", weight.size // 4, unrolled=True):
+        head_weights.read(weight.group(4 * quad, 4), first // 4 + quad)
+
+
+@by_text
+def load_scale(m, scale, key_scales, thread):
+    """The scale of this thread's key."""
+    scale[0] = key_scales[thread]
+
+
+@by_text
+def load_lengths(m, length, seq_lens, seq, next_n, skip_below, thread):
+    """Lane i keeps the keys to score of query i; 0 past next_n and for a row that selection takes whole."""
+    query = m.let("query", thread % WARP)
+    length[0] = 0
+    with m.when(query < next_n):
+        found = m.let("found", seq_lens.row("lengths", seq, next_n, wide=False)[query])
+        with m.when(found > skip_below):
+            length[0] = found
+
+
+@by_text
+def load_windows(m, begin, size, k_start, k_end, row, s, skv, skip_below):
+    """First keys and sizes of the windows of the rows from `row` on."""
+    for i in m.loop("i", begin.size, unrolled=True):
+        low, high = window_of(m, k_start, k_end, row + i, s, skv, skip_below)
+        begin[i] = low
+        size[i] = maximum(high - low, 0)
+
+
+@by_text
+def weigh_one(m, logit, dots, query, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    total = m.var("total", 0.0, "float32")
+    for h in m.loop("h", weight.size, unrolled=True):
+        m.set(total, total + maximum(dots[query * weight.size + h], 0.0) * weight[h])
+    logit[0] = total
+
+
+@by_text
+def store_query(m, logits: Writes, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
+    at = m.let("at", key + thread)
+    with m.when(at < shuffle(length[0], query)):
+        logits.row("row_of_query", (seq, query), (next_n, stride))[at] = logit[0] * scale[0]
+
+
+@by_text
+def store_row(m, logits: Writes, logit, scale, begin, size, j, row, stride, key, thread):
+    """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its window has that key."""
+    at = m.let("at", key + thread)
+    m.comment("One comparison: a key before the window is far behind it, too.")
+    with m.when((at - begin[j]).to("uint32") < size[j].to("uint32")):
+        logits.row("row_of_key", row, stride)[at] = logit[0] * scale[0]

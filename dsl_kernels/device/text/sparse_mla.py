@@ -1,0 +1,373 @@
+"""Leaves of sparse MLA on Hopper by their text: what one thread does, for every DSL and for the interpreter.
+
+Registers are a warpgroup's share of a tile as its products leave it (dsl_kernels/tile/fragments.py), but running sums are
+each thread's own until they are completed. All exponents are base 2: logits carry log2(e), and an lse is the log2 of a
+sum. What has no text is in dsl_kernels/device/torch/sparse_mla.py.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...tile.lang import Size
+from ...tile.text import Sets, Writes, ceildiv, maximum, select
+from ...tile.threads import WARP, by_text
+from ..torch.sparse_mla import (
+    HALF_ROWS,
+    HEADS,
+    LOG2E,
+    THREADS,
+    TILE,
+    push,
+    quad_most,
+    quad_sum,
+    row_most,
+    row_sum,
+    store_pair,
+)
+from ..torch.warps import any_lane, clz, exchange, exp2, log2, rcp_approx
+
+INF = math.inf
+LATENT_DIM = Size(512, "LATENT_DIM")
+FOUR = 4
+"""Floats of one access to memory."""
+WORD_REGISTERS = 16
+"""A thread's registers of its two heads and 32 tokens."""
+
+
+def _lse(total, top):
+    """log2 of a sum of weights below a maximum; -inf when it is empty."""
+    return select(total > 0.0, log2(total) + top, -INF)
+
+
+def _inverse(total):
+    """1 / sum; 0 when it is empty."""
+    return select(total > 0.0, rcp_approx(total), 0.0)
+
+
+@by_text
+def read_ids(m, low: Sets, high: Sets, indices, topk, row, turn, turns, split, splits, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    m.set(low, -1)
+    m.set(high, -1)
+    with m.when(turn < turns):
+        ids = indices.row("ids", row, topk)
+        first = m.let("first", (split + turn * splits) * TILE + lane)
+        m.set(low, ids[first])
+        m.set(high, ids[first + WARP])
+
+
+@by_text
+def add_scores(m, scores, received, slices, thread):
+    """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
+    slots = received.part("slots", thread * FOUR)
+    for v in m.loop("v", scores.size // FOUR, unrolled=True):
+        for e in range(FOUR):
+            got = [slots[(d * (scores.size // FOUR) + v) * (FOUR * THREADS) + e] for d in range(slices - 1)]
+            own = scores[v * FOUR + e] + got[0]
+            scores[v * FOUR + e] = own + (got[1] + got[2]) if slices == 4 else own
+
+
+# Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
+# behind them. Within a row dims lie side by side for each pair of heads, so that readers' banks differ.
+
+ROW, COLUMN = 128, 8
+"""Values of a row; heads of it."""
+
+
+def _share_head(thread):
+    """A thread's head of those of a row that it merges, and its dim."""
+    return thread >> 4, thread & 15
+
+
+@by_text
+def load_sinks(m, sinks, attn_sink, head0, thread):
+    """The sink logits of a thread's heads, one of each row's, read long before they are wanted."""
+    head, _ = _share_head(thread)
+    mine = attn_sink.part("mine", head0 + head)
+    for c in range(sinks.size):
+        sinks[c] = mine[c * COLUMN]
+
+
+def _rows_of_parts(m, acc, lses, thread, put):
+    """All of a thread's part of O and lses, by put(row, place in it, floats)."""
+    four, few = m.local("four", FOUR, "float32"), m.local("few", min(FOUR, lses.size), "float32")
+    place = m.let("place", ((thread & 3) * 8 + (thread >> 2 & 7)) * FOUR)
+    for u in m.loop("u", acc.size // FOUR, unrolled=True):
+        for e in range(FOUR):
+            four[e] = acc[u * FOUR + e]
+        put(u * FOUR + (thread >> 5), place, four)
+    m.comment("Four threads a row: those that hold all heads' lses between them.")
+    for i in m.loop("i", ceildiv(acc.size * 4, THREADS), unrolled=True):
+        row = m.let("row", i * (THREADS // 4) + (thread >> 2))
+        with m.when(row < acc.size):
+            for v in range(0, lses.size, few.size):
+                for e in range(few.size):
+                    few[e] = lses[v + e]
+                put(row, (thread & 3) * lses.size + (ROW + v), few)
+
+
+@by_text
+def send_parts(m, acc, lses, inbox, words, first, slices, part, parts, thread):
+    """Send each CTA that holds this slice its share of O, this one included; a CTA receives so many `words`.
+
+    A CTA's share are the rows of its number, one part behind the other; CTA `first` merges the first share, and every
+    `slices`-th from there the next.
+    """
+    log2_each = m.let("log2_each", acc.size.bit_length() - 32 + clz(parts))
+
+    def put(row, place, floats):
+        owner = m.let("owner", row >> log2_each)
+        within = (part << log2_each) + (row & ((1 << log2_each) - 1))
+        share = inbox.row("share", first + owner * slices, words, within * (ROW + 4 * lses.size) + place)
+        m.do(push(share.at(0), floats))
+
+    _rows_of_parts(m, acc, lses, thread, put)
+
+
+@by_text
+def keep_parts(m, target, acc, lses, thread):
+    """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
+
+    def put(row, place, floats):
+        target.part("to", row * (ROW + 4 * lses.size) + place).write(floats, 0)
+
+    _rows_of_parts(m, acc, lses, thread, put)
+
+
+@by_text
+def merge_parts(
+    m, out: Writes, lse: Writes, received, sinks, row, head0, heads, part, parts, which, dims, block, lse_scale, thread
+):  # fmt: skip
+    """Join the parts of this CTA's share of O, scale each head by what tokens keep beside its sink, and store it; and the lse.
+
+    A thread has one dim of one head of a row; neighbours store a word together. The number of parts is a constant of each
+    branch, so that what it reads is in flight at once.
+    """
+    rows, (head, dim) = dims * block // ROW, _share_head(thread)
+    lses = received.part("lses", ROW + ((head >> 1) * 2 * sinks.size + (head & 1)))
+    values = received.part("values", ((head >> 1) * 8 + (dim & 7)) * FOUR + (dim >> 3) * 2 + (head & 1))
+    place = (row * heads + head0 + head, which * dims + dim)
+    for count in (1 << i for i in range(rows.bit_length())):
+        with m.when(parts.equals(count)):
+            share = (count, rows // count, part)
+            _merge_share(m, out, lse, lses, values, sinks, share, place, ROW + block, lse_scale)
+
+
+def _merge_share(m, out, lse, lses, values, sinks, share, place, width, lse_scale):
+    """`each` rows of so many parts. Four rows have the same heads, and again after all heads; and so the same weights."""
+    (parts, each, part), (line, dim) = share, place
+    span, four, weights = FOUR * sinks.size, min(each, FOUR), m.local("weights", parts, "float32")
+    log2_span = int(span).bit_length() - 1
+    for c in m.loop("c", min(each, span) // four, unrolled=True):
+        n = m.let("n", part * each + c * four)
+        column = m.let("column", n >> 2 & (sinks.size - 1))
+        first = m.let("first", line + column * COLUMN)
+        sink = sinks[0]
+        for other in range(1, sinks.size):
+            sink = select(column.equals(other), sinks[other], sink)
+        for p in m.loop("p", parts, unrolled=True):
+            weights[p] = lses[(p * each + c * four) * width + column * 2]
+        scale, joined = _weigh(m, weights, sink)
+        with m.when(dim.equals(0) & (n & 3).equals(0) & (n < span)):
+            lse.part("of_head", first)[0] = joined * lse_scale
+        to = out.row("to", first, LATENT_DIM, dim)
+        for again in m.loop("again", max(each // span, 1), unrolled=True):
+            for i in m.loop("i", four, unrolled=True):
+                at = m.let("at", (c * four + i + again * span) * width)
+                value = m.var("value", values[at] * weights[0], "float32")
+                for p in m.loop("p", parts, begin=1, unrolled=True) if parts > 1 else ():
+                    m.set(value, value + values[p * each * width + at] * weights[p])
+                m.set(value, value * scale)
+                beside = m.let("beside", exchange(value, 1))
+                with m.when((dim & 1).equals(0)):
+                    own = m.let("own", n + i + again * span)
+                    m.do(store_pair(to.at((own >> log2_span) * 64 + (own & 3) * 16), value, beside))
+
+
+def _weigh(m, weights, sink):
+    """Of a thread's head, from the lse of each part: its weight in place, by what their sum is scaled, and the lse of all."""
+    top = m.var("top", weights[0], "float32")
+    for p in m.loop("p", weights.size, begin=1, unrolled=True) if weights.size > 1 else ():
+        m.set(top, maximum(top, weights[p]))
+    m.comment("Of an empty part 0, also where all are.")
+    base = m.let("base", select(top > -INF, top, 0.0))
+    for p in m.loop("p", weights.size, unrolled=True):
+        weights[p] = exp2(weights[p] - base)
+    total = m.var("total", weights[0], "float32")
+    for p in m.loop("p", weights.size, begin=1, unrolled=True) if weights.size > 1 else ():
+        m.set(total, total + weights[p])
+    joined = m.let("joined", _lse(total, base))
+    kept = m.let("kept", rcp_approx(exp2(sink * LOG2E - joined) + 1.0))
+    return m.let("scale", _inverse(total) * select(total > 0.0, kept, 0.0)), joined
+
+
+# 64 heads on M: each of two warpgroups (sides) scores half of the tokens and has half of the dims of O. A thread has two
+# heads, HALF_ROWS apart, each in the four lanes of a quad.
+
+
+def _row(thread):
+    """The first of a thread's two heads."""
+    return thread // 32 * 16 + thread % 32 // 4
+
+
+def _each(m, registers, r):
+    """Numbers of a thread's registers of its head `r`."""
+    for j in m.loop("j", registers.size // FOUR, unrolled=True):
+        for e in range(2):
+            yield j * FOUR + (2 * r + e)
+
+
+def _leave(m, place, rows, thread):
+    """Leave one value a head, by one lane of each quad."""
+    with m.when((thread % 4).equals(0)):
+        mine = place.part("mine", _row(thread))
+        for r in range(2):
+            mine[HALF_ROWS * r] = rows[r]
+
+
+@by_text
+def load_row_sinks(m, sinks, attn_sink, head0, thread):
+    """The sink logits of the heads, read long before they are wanted."""
+    mine = attn_sink.part("mine", head0 + _row(thread))
+    for r in range(2):
+        sinks[r] = mine[HALF_ROWS * r]
+
+
+@by_text
+def mask_columns(m, scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
+    scale = m.let("scale", sm_scale * LOG2E)
+    for i in m.loop("i", scores.size, unrolled=True):
+        scores[i] = scores[i] * scale
+    with m.when((low & high).differs(-1)):
+        for first, word in zip(range(0, scores.size, WORD_REGISTERS), (low, high), strict=False):
+            bits = m.let("bits", word >> thread % 4 * 2)
+            for i in m.loop("i", WORD_REGISTERS, unrolled=True):
+                valid = (bits >> (i // 4 * 8 + i % 2)) & 1
+                scores[first + i] = select(valid.differs(0), scores[first + i], -INF)
+
+
+def _shrinking(peak, risen):
+    """What is summed up below one maximum times this is below a higher one; neither may have seen a token."""
+    return select(peak.equals(risen), 1.0, exp2(peak - risen))
+
+
+@by_text
+def softmax_rows(m, scores, sums, peak, factor, rise, thread):
+    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows exceeds one by `rise`."""
+    most = [m.let(f"most_{r}", row_most(scores, r)) for r in range(2)]
+    for r in range(2):
+        factor[r] = 1.0
+    with m.when(any_lane((most[0] > peak[0] + rise) | (most[1] > peak[1] + rise))):
+        for r in range(2):
+            risen = m.let("risen", maximum(peak[r], quad_most(most[r])))
+            factor[r] = _shrinking(peak[r], risen)
+            peak[r] = risen
+            sums[r] = sums[r] * factor[r]
+    for r in range(2):
+        m.comment("No token of this half may be valid, nor one before it.")
+        base = m.let("base", select(peak[r].equals(-INF), 0.0, peak[r]))
+        for i in _each(m, scores, r):
+            scores[i] = exp2(scores[i] - base)
+        sums[r] = sums[r] + row_sum(scores, r)
+
+
+@by_text
+def share_peak(m, target, peak, thread):
+    """Leave the maxima that P is below for the other side."""
+    _leave(m, target, peak, thread)
+
+
+@by_text
+def follow_peak(m, peak, sums, acc, other, thread):
+    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    theirs = other.part("theirs", _row(thread))
+    with m.when(any_lane(theirs[0].differs(peak[0]) | theirs[HALF_ROWS].differs(peak[1]))):
+        for r in range(2):
+            factor = m.let("factor", _shrinking(peak[r], theirs[HALF_ROWS * r]))
+            peak[r] = theirs[HALF_ROWS * r]
+            sums[r] = sums[r] * factor
+            for i in _each(m, acc, r):
+                acc[i] = acc[i] * factor
+
+
+@by_text
+def share_sums(m, sums, red, side, thread):
+    """Complete this side's sums and leave them for the other."""
+    for r in range(2):
+        sums[r] = quad_sum(sums[r])
+    _leave(m, red.part("own", side * HEADS), sums, thread)
+
+
+@by_text
+def total_rows(m, sums, peak, factor, red, side, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and -inf."""
+    theirs = red.part("theirs", _row(thread) + (1 - side) * HEADS)
+    for r in range(2):
+        total = m.let("total", sums[r] + theirs[HALF_ROWS * r])
+        factor[r] = _inverse(total)
+        sums[r] = _lse(total, peak[r])
+
+
+def _half(o_partial, place, acc, side, thread):
+    """Where a thread leaves its fours of half of a split's O, THREADS of them apart."""
+    return o_partial.row("room", place, LATENT_DIM, (thread + side * (acc.size // FOUR * THREADS)) * FOUR)
+
+
+@by_text
+def leave_rows(
+    m,
+    acc,
+    factor,
+    lses,
+    o_partial: Writes,
+    lse_partial: Writes,
+    row,
+    splits,
+    split,
+    head0,
+    heads,
+    side,
+    thread,
+):
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    place = m.let("place", (row * splits + split) * heads + head0)
+    room, four = _half(o_partial, place, acc, side, thread), m.local("four", FOUR, "float32")
+    for u in m.loop("u", acc.size // FOUR, unrolled=True):
+        for e in range(FOUR):
+            four[e] = acc[u * FOUR + e] * factor[e // 2]
+        room.write(four, u * THREADS)
+    if side == 0:
+        _leave(m, lse_partial.part("lses_of_split", place), lses, thread)
+
+
+@by_text
+def merge_rows(m, acc, factor, lses, o_partial, lse_partial, row, splits, parts, head0, heads, side, thread):
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts` splits."""
+    first = m.let("first", row * splits * heads + head0)
+    found = lse_partial.part("found", first + _row(thread))
+    top = [m.var(f"top_{r}", -INF, "float32") for r in range(2)]
+    m.comment("Several at once, so that the lses are on their way together.")
+    for p in m.loop("p", parts, at_once=4):
+        for r in range(2):
+            m.set(top[r], maximum(top[r], found[p * heads + HALF_ROWS * r]))
+    total = [m.var(f"total_{r}", 0.0, "float32") for r in range(2)]
+    for u in m.loop("u", acc.size // FOUR, unrolled=True):
+        for e in range(FOUR):
+            acc[u * FOUR + e] = 0.0
+    four = m.local("four", FOUR, "float32")
+    for p in m.loop("p", parts):
+        share = []
+        for r in range(2):
+            lse = m.let(f"lse_{r}", found[p * heads + HALF_ROWS * r])
+            share.append(m.let(f"share_{r}", select(lse > -INF, exp2(lse - top[r]), 0.0)))
+            m.set(total[r], total[r] + share[r])
+        room = _half(o_partial, first + p * heads, acc, side, thread)
+        for u in m.loop("u", acc.size // FOUR, unrolled=True):
+            room.read(four, u * THREADS)
+            for e in range(FOUR):
+                acc[u * FOUR + e] = acc[u * FOUR + e] + four[e] * share[e // 2]
+    for r in range(2):
+        factor[r] = _inverse(total[r])
+        lses[r] = _lse(total[r], top[r])

@@ -1,0 +1,280 @@
+"""Leaves of sparse MLA on tcgen05 by their text: tokens on M, heads on N, accumulators in tensor memory.
+
+A key tile is 64 tokens. Its accumulator of scores sits in lanes 0-15 of each warp's 32 lanes of tensor memory; read as
+16x256b it gives thread t of warp w the tokens 16 w + t / 4 (+ 8) and the heads 2 (t % 4) + {0, 1} of every group of eight.
+Threads address their own values, in that order:
+
+    value 4 g + 2 half + e  ->  token 16 w + t / 4 + 8 half,  head 8 g + 2 (t % 4) + e
+    column 2 g + e          ->  that head
+
+Of O^T, four accumulators of 128 latent dims side by side, a thread has one dim of each. Exponents are base 2: logits carry
+log2(e).
+"""
+
+from __future__ import annotations
+
+import math
+
+from ...problems.layouts import LATENT_DIM
+from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
+from ...tile.threads import WARP, by_text
+from ..torch.sparse_mla import LOG2E, THREADS, TILE
+from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
+from ..torch.warps import any_lane, exchange, exp2, log2, rcp_approx, shuffle
+
+BATCH = 8
+"""Splits whose partials are on their way at once."""
+
+
+def _own_head(column, thread):
+    """The head of a thread's column."""
+    return column // 2 * 8 + thread % 4 * 2 + column % 2
+
+
+@by_text
+def load_block(m, target, q, row, head0, heads, head_block, padded, columns, thread):
+    """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
+    held, pieces = m.local("held", 8, "bfloat16"), columns // 8
+    for i in m.loop("i", padded * pieces // THREADS, unrolled=True):
+        item = m.let("item", i * THREADS + thread)
+        head, piece = m.let("head", item // pieces), m.let("piece", item % pieces)
+        for v in m.loop("v", 8, unrolled=True):
+            held[v] = 0.0
+        with m.when(head < head_block):
+            q.row("of_head", (row, head0 + head), (heads, columns)).read(held, piece)
+        target.write(held, (head, piece * 8))
+
+
+@by_text
+def spread_ids(m, rows, low, high, in_low, in_high, thread):
+    """The rows that a thread copies pieces of: every `64 / count`-th token's from its own on; -1 where an id names none."""
+    step = TILE // rows.size
+    for i in range(rows.size):
+        ids, valid = (low, in_low) if i * step < WARP else (high, in_high)
+        place = m.let("place", thread // (THREADS // step) + i * step % WARP)
+        found = m.let("found", shuffle(ids, place))
+        rows[i] = select(((valid >> place) & 1).differs(0), found, -1)
+
+
+@by_text
+def mask_tokens(m, scores, in_low, in_high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token has no valid id."""
+    own = m.let("own", select(thread < 64, in_low, in_high) >> (thread // WARP % 2 * 16 + thread % WARP // 4))
+    scale = m.let("scale", sm_scale * LOG2E)
+    for i in m.loop("i", scores.size, unrolled=True):
+        valid = ((own >> (i // 2 % 2 * 8)) & 1).differs(0)
+        scores[i] = select(valid, scores[i] * scale, -math.inf)
+
+
+def _over_lanes(m, value, combine):
+    """A value of each thread combined over the lanes of its warp that have the same columns."""
+    for bits in (4, 8, 16):
+        value = m.let(f"over_{bits}", combine(value, exchange(value, bits)))
+    return value
+
+
+def _leave(m, red, values, thread):
+    """Leave a value for each column and warp for the other warps."""
+    with m.when(thread % WARP < 4):
+        for column in m.loop("column", values.size, unrolled=True):
+            red[_own_head(column, thread), thread // WARP] = values[column]
+
+
+@by_text
+def leave_maxima(m, red, scores, thread):
+    """Leave the maximum of each head over the 16 tokens of each warp for the other warps."""
+    risen = m.local("risen", scores.size // 2, "float32")
+    for column in m.loop("column", risen.size, unrolled=True):
+        first = column // 2 * 4 + column % 2
+        risen[column] = _over_lanes(m, m.let("own", maximum(scores[first], scores[first + 2])), maximum)
+    _leave(m, red, risen, thread)
+
+
+@by_text
+def take_maxima(m, grown: Sets, top, peak, red, rise, thread):
+    """The maxima of the heads over the four warps.
+
+    `grown` tells whether one rose more than `rise` powers of two above its reference; alike in every warp.
+    """
+    above, four = m.var("above", False, "bool"), m.local("four", 4, "float32")
+    for column in m.loop("column", top.size, unrolled=True):
+        red.read(four, (_own_head(column, thread), 0))
+        top[column] = maximum(maximum(four[0], four[1]), maximum(four[2], four[3]))
+        m.set(above, above | (top[column] > peak[column] + float(rise)))
+    m.set(grown, any_lane(above))
+
+
+@by_text
+def raise_reference(m, peak, top, sums, stat_s, thread):
+    """Move the reference up to the maximum: rescale the running sums, and leave each head's factor for O."""
+    for column in m.loop("column", peak.size, unrolled=True):
+        highest = m.let("highest", maximum(top[column], peak[column]))
+        factor = m.let("factor", exp2(peak[column] - highest))
+        sums[column] = sums[column] * factor
+        peak[column] = highest
+        with m.when(thread < 4):
+            stat_s[_own_head(column, thread)] = factor
+
+
+@by_text
+def weigh_tokens(m, scores, sums, peak):
+    """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
+    for i in m.loop("i", scores.size, unrolled=True):
+        column = i // 4 * 2 + i % 2
+        scores[i] = exp2(scores[i] - peak[column])
+        sums[column] = sums[column] + scores[i]
+
+
+@by_text
+def store_tokens(m, target, scores, thread):
+    """Write P as bf16, tokens by heads."""
+    two = m.local("two", 2, "bfloat16")
+    for pair in m.loop("pair", scores.size // 2, unrolled=True):
+        for e in range(2):
+            two[e] = scores[2 * pair + e].to("bfloat16")
+        token = thread // WARP * 16 + thread % WARP // 4 + pair % 2 * 8
+        target.write(two, (token, pair // 2 * 8 + thread % 4 * 2))
+
+
+@by_text
+def leave_sums(m, red, sums, thread):
+    """Leave the sum of each head over the tokens of each warp for the other warps."""
+    whole = m.local("whole", sums.size, "float32")
+    for column in m.loop("column", sums.size, unrolled=True):
+        whole[column] = _over_lanes(m, m.let("own", sums[column]), lambda a, b: a + b)
+    _leave(m, red, whole, thread)
+
+
+def _kept(lse2, sink):
+    """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
+    return select(lse2 > -math.inf, rcp_approx(1.0 + exp2(sink * LOG2E - lse2)), 0.0)
+
+
+@by_text
+def finish_columns(
+    m, red, peak, stat_s, attn_sink, lse: Writes, lse_partial: Writes, row, head0, heads, head_block, splits, split, alone, lse_scale, thread
+):  # fmt: skip
+    """From sums and reference: the factor that normalises O^T, and the lse of a lone split or of a partial."""
+    four = m.local("four", 4, "float32")
+    of_row = lse.row("of_row", row, heads, head0)
+    of_split = lse_partial.row("of_split", (row, split), (splits, heads), head0)
+    with m.when(thread < 4):
+        for column in m.loop("column", peak.size, unrolled=True):
+            head = m.let("head", _own_head(column, thread))
+            red.read(four, (head, 0))
+            total = m.let("total", (four[0] + four[1]) + (four[2] + four[3]))
+            lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak[column], -math.inf))
+            inverse = m.let("inverse", select(total > 0.0, rcp_approx(total), 0.0))
+            with m.when(head < head_block):
+                with m.when(alone):
+                    stat_s[head] = inverse * _kept(lse2, attn_sink[head0 + head])
+                    of_row[head] = lse2 * lse_scale
+                with m.otherwise():
+                    stat_s[head] = inverse
+                    of_split[head] = lse2
+
+
+def _part(step, parts: int) -> Value:
+    """Of the `parts` that an accumulator falls into, the one that a step is for."""
+    return step % parts if parts > 1 else 0
+
+
+def _factors(m, stat_s, first: Value, count: int):
+    """The factors of `count` heads from a multiple of four on."""
+    factors = m.local("factors", count, "float32")
+    for quad in m.loop("quad", count // 4, unrolled=True):
+        stat_s.read(factors.group(quad * 4, 4), first // 4 + quad)
+    return factors
+
+
+@by_text
+def rescale_output(m, acc, held, stat_s, padded, thread):
+    """O^T times each head's factor, some columns of the four accumulators at a time."""
+    parts = padded // held.size
+    for step in m.loop("step", LATENT_DIM // UNIT * parts):
+        factors = _factors(m, stat_s, _part(step, parts) * held.size, held.size)
+        load_columns(m, held, acc, step * held.size, thread)
+        for i in m.loop("i", held.size, unrolled=True):
+            held[i] = held[i] * factors[i]
+        store_columns(m, held, acc, step * held.size, thread)
+
+
+@by_text
+def write_output(
+    m, acc, held, stat_s, out: Writes, o_partial: Writes, row, head0, heads, head_block, splits, split, alone, some, thread
+):  # fmt: skip
+    """O^T times each head's factor to the output (a lone split) or to this split's partial.
+
+    Without `some` live tile there is no O: a lone split writes zeros, and a partial of one is never read.
+    """
+    parts, count = ceildiv(head_block, held.size), min(head_block, held.size)
+    for step in m.loop("step", LATENT_DIM // UNIT * parts):
+        first = m.let("first", _part(step, parts) * held.size)
+        factors = _factors(m, stat_s, first, count)
+        with m.when(some):
+            load_columns(m, held, acc, step * held.size, thread)
+        with m.otherwise():
+            for i in m.loop("i", held.size, unrolled=True):
+                held[i] = 0.0
+        d = m.let("d", step // parts * UNIT + thread)
+        with m.when(alone):
+            for i in m.loop("i", count, unrolled=True):
+                result = out.row("result", (row, head0 + first + i), (heads, LATENT_DIM))
+                result[d] = (held[i] * factors[i]).to("bfloat16")
+        with m.otherwise(), m.when(some):
+            for i in m.loop("i", count, unrolled=True):
+                partial = o_partial.row(
+                    "partial", (row, split, head0 + first + i), (splits, heads, LATENT_DIM)
+                )
+                partial[d] = held[i] * factors[i]
+
+
+@by_text
+def merge_columns(
+    m, o_partial, lse_partial, attn_sink, out: Writes, lse: Writes, row, head0, heads, head_block, splits, lse_scale, first, columns, thread,
+    threads,
+):  # fmt: skip
+    """The weighted sum of the splits for `columns` latent dims from `first` on, four dims of one head a thread and turn.
+
+    Eight splits at a time are in flight, joined by an online softmax over their lse. A split of weight 0 is not looked
+    at; a row without ids gives 0 and -inf.
+    """
+    quads = columns // 4
+    parts, weights = m.local("parts", 4 * BATCH, "float32"), m.local("weights", BATCH, "float32")
+    merged, rounded = m.local("merged", 4, "float32"), m.local("rounded", 4, "bfloat16")
+    for item in m.loop("item", head_block * quads, begin=thread, step=threads):
+        head = m.let("head", head0 + item // quads)
+        quad = m.let("quad", first // 4 + item % quads)
+        peak, total = m.var("peak", -math.inf, "float32"), m.var("total", 0.0, "float32")
+        for v in m.loop("v", 4, unrolled=True):
+            merged[v] = 0.0
+        for batch in m.loop("batch", (splits + BATCH - 1) // BATCH):
+            for i in m.loop("i", BATCH, unrolled=True):
+                split = m.let("split", batch * BATCH + i)
+                weights[i] = -math.inf
+                with m.when(split < splits):
+                    weights[i] = lse_partial.row("of_split", (row, split), (splits, heads))[head]
+                    partial = o_partial.row("partial", (row, split, head), (splits, heads, LATENT_DIM))
+                    partial.read(parts.group(4 * i, 4), quad)
+            risen = m.var("risen", peak, "float32")
+            for i in m.loop("i", BATCH, unrolled=True):
+                m.set(risen, maximum(risen, weights[i]))
+            with m.when(risen > -math.inf):
+                factor = m.let("factor", exp2(peak - risen))
+                m.set(total, total * factor)
+                for v in m.loop("v", 4, unrolled=True):
+                    merged[v] = merged[v] * factor
+                for i in m.loop("i", BATCH, unrolled=True):
+                    with m.when(weights[i] > -math.inf):
+                        share = m.let("share", exp2(weights[i] - risen))
+                        m.set(total, total + share)
+                        for v in m.loop("v", 4, unrolled=True):
+                            merged[v] = merged[v] + share * parts[4 * i + v]
+                m.set(peak, risen)
+        lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak, -math.inf))
+        scale = m.let("scale", select(total > 0.0, _kept(lse2, attn_sink[head]) * rcp_approx(total), 0.0))
+        for v in m.loop("v", 4, unrolled=True):
+            rounded[v] = (merged[v] * scale).to("bfloat16")
+        out.row("result", (row, head), (heads, LATENT_DIM)).write(rounded, quad)
+        with m.when(quad.equals(0)):
+            lse.row("of_row", row, heads)[head] = lse2 * lse_scale

@@ -1,0 +1,92 @@
+"""Cases of the lightning indexer's leaves on Blackwell: a thread has one key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from leaf_probes import Probe, case, straight
+from leaves_lightning_indexer import _windows
+
+from dsl_kernels.device.text import lightning_indexer_sm100 as text
+from dsl_kernels.device.torch import lightning_indexer as indexer
+
+
+def _own(p: Probe, title: str, value: torch.Tensor | None, each: int = 1, **kind: Any) -> Any:
+    """What every thread has for itself."""
+    p.threads = 128
+    return p.registers(title, (128, each), value, places=straight(128, each), private=True, **kind)
+
+
+def _given(p: Probe, title: str, each: int = 1) -> Any:
+    return _own(p, title, p.normal(128, each), each, out=False)
+
+
+def _integers(p: Probe, title: str, values: list[int] | None, each: int = 1, **kind: Any) -> Any:
+    """Alike in all threads, or a value a lane."""
+    value = None if values is None else torch.tensor(values, dtype=torch.int32)
+    if value is not None:
+        value = value.repeat(128, 1) if each > 1 else value.repeat(128 // len(values)).view(128, 1)
+    return _own(p, title, value, each, dtype="int32", **kind)
+
+
+@case(text.load_weights)
+def load_weights(p: Probe) -> None:
+    p.call(_own(p, "weight", None, 32), p.shared("head_weights", (128,), p.normal(128), slot=True), 64)
+
+
+@case(text.load_scale)
+def load_scale(p: Probe) -> None:
+    p.call(_own(p, "scale", None), p.shared("key_scales", (128,), p.normal(128), slot=True), p.thread)
+
+
+@case(text.load_lengths)
+def load_lengths(p: Probe) -> None:
+    lens = p.operand("seq_lens", p.integers(0, 99, 6, 5))
+    sizes = (p.dim("seq", 4), p.dim("next_n", 5), p.dim("skip_below", 40))
+    p.call(_integers(p, "length", None), lens, *sizes, p.thread)
+
+
+@case(text.load_windows)
+def load_windows(p: Probe) -> None:
+    held = (_integers(p, text, None, 4) for text in ("begin", "size"))
+    sizes = (p.dim("row", 19), p.dim("s", 21), p.dim("skv", 300), p.dim("skip_below", 40))
+    p.call(*held, *_windows(p), *sizes)
+
+
+@case(indexer.read_scores)
+def read_scores(p: Probe) -> None:
+    dots = _own(p, "dots", None, 32)
+    p.call(dots, p.tensor("scores", (128, 64), p.normal(128, 64)), 32, 16, p.thread)
+
+
+@case(text.weigh_one)
+def weigh_one(p: Probe) -> None:
+    p.relative, p.absolute = 1e-5, 1e-5
+    p.call(_own(p, "logit", None), _given(p, "dots", 64), 1, _given(p, "weight", 32))
+
+
+def _logits(p: Probe, *shape: int) -> Any:
+    return p.operand("logits", torch.full((*shape, 260), -77.0), out=True)
+
+
+@case(text.store_query, query=(1, 3))
+def store_query(p: Probe, query: int) -> None:
+    lengths = _integers(p, "length", [0, 170, 300, 0] * 8, out=False)
+    sizes = (
+        p.dim("seq", 2),
+        p.dim("query", query),
+        p.dim("next_n", 3),
+        p.dim("stride", 260),
+        p.dim("key", 128),
+    )
+    p.call(_logits(p, 3, 3), _given(p, "logit"), _given(p, "scale"), lengths, *sizes, p.thread)
+
+
+@case(text.store_row)
+def store_row(p: Probe) -> None:
+    windows = (
+        _integers(p, text, value, 2, out=False) for text, value in (("begin", [0, 140]), ("size", [260, 70]))
+    )
+    sizes = (p.dim("row", 5), p.dim("stride", 260), p.dim("key", 128))
+    p.call(_logits(p, 9), _given(p, "logit"), _given(p, "scale"), *windows, 1, *sizes, p.thread)
