@@ -36,8 +36,8 @@ MAX_K = 2048
 DENSE = Size(8, "DENSE")
 # Keys of a list that are ranked without another round.
 RANKED = Size(64, "RANKED")
-# Of a sample, the keys that may lie between its threshold and the one that was asked for.
-BETWEEN = Size(32, "BETWEEN")
+# Keys of a list that are first bounded: ties, more likely than a bin of different keys.
+MANY = Size(512, "MANY")
 # Of the sample, keys beyond k's share that are to reach the threshold: that fewer than k of the row do is then as rare as
 # four standard deviations of what a sample of 1/16 finds.
 SPARE = Size(28, "SPARE")
@@ -82,6 +82,11 @@ def _stashed(k: SimpleNamespace) -> int:
 def _listed(k: SimpleNamespace) -> int:
     """Keys that a list holds: undecided ones of a histogram, or those that reach a sample's threshold."""
     return Size(11 * k.threads if k.sample else 2048, "LISTED")
+
+
+def _between(k: SimpleNamespace) -> int:
+    """Keys of the sample that may lie between its threshold and the one that was asked for: a quarter of what is listed."""
+    return Size(_listed(k) // (4 * k.sample) if k.sample else 0, "BETWEEN")
 
 
 def _few(k: SimpleNamespace) -> int:
@@ -148,7 +153,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("row", "rank"),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"stashed": stashed, "listed": _listed(k), "few": few, "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
+        constants={"stashed": stashed, "listed": _listed(k), "few": few, "between": _between(k), "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
         ctas_per_sm=k.resident,
         min_ctas_per_sm=_min_ctas_per_sm(k, arch),
     )  # fmt: skip
@@ -190,6 +195,11 @@ def _start(m: Recorder) -> None:
     m.let("owner", _rank(m) * m.c.warps + m.warp)
 
 
+def _guesses(k: SimpleNamespace) -> bool:
+    """Whether a few scores of a row decide how its first digits are counted: where another round costs several barriers."""
+    return bool(k.group > 1 and k.counts == "default")
+
+
 def _held(m: Recorder) -> int:
     """Columns that the registers of a row's CTAs hold."""
     return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
@@ -204,6 +214,8 @@ def _select(m: Recorder) -> None:
     inverse, line = m.var("inverse", 0, "uint32"), m.var("line")
     leaf.page_row(m, inverse, line)
     m.depend(launch=False)
+    if _guesses(m.k):
+        leaf.load_few(m, m.var("few", 0, "uint32"))
     leaf.load_ahead(m, m.buffer("keys"), name("owner") * m.c.batch, _held(m))
     if m.k.counts == "counted":
         spelled.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), m.block(0), m.thread)
@@ -305,7 +317,8 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
         leaf.clear(m, m.buffer("hist"), r.spare, BINS)
-    leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first)
+    near, grain = name("near_key", "uint32"), name("grain", "uint32")
+    leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain)
     m.meet()
     leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within)
 
@@ -333,7 +346,9 @@ def _select_some(m: Recorder) -> None:
         m.var("within"), m.var("rounds"),
     )  # fmt: skip
     m.var("through")
-    counted = k.counts == "counted"
+    counted, guesses = k.counts == "counted", _guesses(k)
+    if guesses:
+        leaf.guess_digits(m, m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32"), name("few", "uint32"))
     if counted:
         settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
@@ -354,8 +369,13 @@ def _select_some(m: Recorder) -> None:
             column = m.let("column", share.base + step * c.batch)
             with m.when((step > 0) | (m.dim("stride") > _held(m))):
                 _load(m, share, column)
-            leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
-            leaf.count_first(m, column, share.lo, share.hi)
+            with m.when(name("near_key", "uint32").equals(0)) if guesses else nullcontext():
+                leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
+                leaf.count_first(m, column, share.lo, share.hi)
+            if guesses:
+                with m.otherwise():
+                    leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
+                    leaf.count_near(m, m.buffer("keys"), name("near_key", "uint32"), name("grain", "uint32"), column, share.lo, share.hi)
             if c.stashed:
                 with m.when(step < minimum(c.stashed, share.batches - 1)):
                     leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
@@ -397,7 +417,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         m.set(r.need, wanted + wanted // 4 + SPARE)
         _settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
-        for _ in _undecided(m, r, BETWEEN):
+        for _ in _undecided(m, r, c.between):
             leaf.count_keys(m, r.bins, few, r.end, r.span)
             _settle(m, r)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
@@ -477,9 +497,14 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
         ranked = m.var("ranked", 0)
         with m.when(r.inside > RANKED):
             total = m.var("total", r.inside)
+            if not k.sample:
+                with m.when(r.inside > MANY):
+                    _bound(m, r, total)
             for _ in _undecided(m, r, RANKED):
                 leaf.count_listed(m, r.bins, total, r.end, r.span)
                 _settle(m, r)
+                with m.when(r.inside > RANKED):
+                    _bound(m, r, total)
             with m.when(r.inside > RANKED):
                 leaf.clear_run(m, m.buffer("equal"), first, words)
                 m.meet()
@@ -496,6 +521,13 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.take_ties(m, ties, first, words)
         m.meet()
     _write(m, share, skip, first, words)
+
+
+def _bound(m: Recorder, r: _Range, total: Expr) -> None:
+    """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
+    leaf.bound_listed(m, total, r.end, r.span)
+    m.meet()
+    leaf.read_bounded(m, r.end, r.span)
 
 
 def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:

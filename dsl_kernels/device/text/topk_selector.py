@@ -17,11 +17,13 @@ from ..torch.topk_selector import (
     KEPT,
     LARGEST,
     LISTED,
+    LOWER,
     LOWER_ABOVE,
     LOWER_EQUAL,
     OFFSET_BITS,
     QUAD,
     UINT32,
+    UPPER,
     WORD,
     canonical,
     half_digits,
@@ -34,6 +36,7 @@ from ..torch.warps import (
     atomic_add,
     ballot,
     clz,
+    count_where,
     fetch_add,
     load_marked,
     load_peer_pair,
@@ -56,6 +59,8 @@ from ..torch.warps import (
 
 LAST_LANE = Size(31, "LAST_LANE")
 SIGN = Size(-(1 << 31), "SIGN")
+# Keys so close to each other that digits of their distance split them better than those of fp16, which split 2**18 apart.
+CLOSE = Size(1 << 26, "CLOSE")
 
 
 # Rows, pages and the shares of warps
@@ -84,6 +89,14 @@ def _load_words(m, bits, logits, row, stride, column, limit):
 def load_ahead(m, bits, logits, row, stride, column, columns, lane):
     """load_words of a row of at most `columns`; of a longer one nothing is read."""
     _load_words(m, bits, logits, row, stride, column + lane, select(stride <= columns, stride, 0))
+
+
+@by_text
+def load_few(m, few: Sets, logits, row, stride, lane):
+    """Bit pattern of one of 32 columns a lane, in eight places of a row, whatever its bounds."""
+    scores = logits.row("scores", row, stride)
+    column = m.let("column", (lane >> 2) * (stride >> 5 << 2) + (lane & 3))
+    m.set(few, load_below(scores.at(column), column, stride))
 
 
 @by_text
@@ -278,17 +291,46 @@ def count_first(m, hist, digits, column, lo, hi):
             m.do(atomic_add(hist.at(digits[j] >> 21), 1))
 
 
+@by_text
+def guess_digits(m, near: Sets, grain: Sets, few):
+    """Where 32 scores of a row lie close together, the key from which first digits count down, by their bits from `grain` on.
+
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest.
+    """
+    key = m.let("key", _key(m, canonical(few)))
+    highest = m.let("highest", warp_most(key))
+    spread = m.let("spread", highest - ~warp_most(~key))
+    top = m.var("top", 0, "uint32")
+    with m.when(spread < CLOSE):
+        m.set(top, highest + minimum(spread, ~highest))
+    m.set(near, top)
+    m.set(grain, _shift_of(2 * spread))
+
+
+@by_text
+def count_near(m, hist, bits, near, grain, column, lo, hi):
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last bin as in make_keys."""
+    with m.when((column < hi) & (column + WORD * bits.size > lo)):
+        for j in m.loop("j", bits.size, unrolled=True):
+            below = m.let("below", (near - minimum(near, bits[j])) >> grain)
+            bin = select(bits[j].differs(0), minimum(below, BINS - 2), BINS - 1)
+            m.do(atomic_add(hist.at(bin), 1))
+
+
+def _shift_of(span):
+    bits: Any = maximum(32 - clz(span) - 11, 0)
+    return bits.to("uint32")
+
+
 def _digit_shift(m, span):
     """Bits below the next digit of an undecided range."""
-    bits: Any = maximum(32 - clz(span) - 11, 0)
-    return m.let("shift", bits.to("uint32"))
+    return m.let("shift", _shift_of(span))
 
 
 def _count_key(m, bins, key, end, span, shift):
     """Count the next digit of a key if it is undecided."""
     below = m.let("below", end - key)
-    with m.when(below <= span):
-        m.do(atomic_add(bins.at(below >> shift), 1))
+    m.do(count_where(bins.at(below >> shift), below <= span))
 
 
 @by_text
@@ -309,6 +351,28 @@ def count_listed(m, hist, first, entries, total, end, span, thread, threads):
 
 def _key_of(entry):
     return pair_high(entry).to("uint32")
+
+
+@by_text
+def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest, under = m.var("largest", 0, "uint32"), m.var("under", 0, "uint32")
+    for i in m.loop("i", total, begin=thread, step=threads):
+        key = m.let("key", _key_of(entries[i]))
+        with m.when(end - key <= span):
+            m.set(largest, maximum(largest, key))
+            m.set(under, maximum(under, ~key))
+    for which, most in ((UPPER, m.let("upper", warp_most(largest))), (LOWER, m.let("lower", warp_most(under)))):
+        with m.when(lane.equals(0)):
+            m.do(raise_to(counters.at(which), most))
+
+
+@by_text
+def read_bounded(m, end: Changes, span: Changes, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = m.let("bottom", maximum(end - span, ~counters[LOWER].to("uint32")))
+    m.set(end, minimum(end, counters[UPPER].to("uint32")))
+    m.set(span, end - bottom)
 
 
 # Closing a round
@@ -368,7 +432,7 @@ def pick_bin(m, state, mine, through, sums, need, end, span, half, thread, warp,
         _write_state(m, state, *_narrow(m, digit, left, inside, end, span, half))
 
 
-def _narrow(m, digit, need, inside, end, span, half):
+def _narrow(m, digit, need, inside, end, span, half, near=None, grain=None):
     """The undecided range after a round: its end, span, the keys still needed of it, those in it.
 
     Where all of it is needed, nothing stays undecided and every key above the new end is selected.
@@ -378,6 +442,16 @@ def _narrow(m, digit, need, inside, end, span, half):
         with m.when(digit > 0):
             m.set(top, half_edge(BINS - digit) - 1)
         width = m.var("width", top - half_edge(BINS - 1 - digit), "uint32")
+        if near is not None:
+            with m.when(near.differs(0)):
+                below = m.var("number", digit.to("uint32"), "uint32") << grain
+                bottom = m.var("bottom", 1, "uint32")
+                with m.when(digit < BINS - 2):
+                    m.set(bottom, near - minimum(below + ((1 << grain) - 1), near - 1))
+                m.set(top, UINT32)
+                with m.when(digit > 0):
+                    m.set(top, near - below)
+                m.set(width, top - bottom)
     else:
         shift = _digit_shift(m, span)
         below = m.let("below", digit.to("uint32") << shift)
@@ -431,11 +505,12 @@ def send_sums(m, peers, at, hist, first, group, rank, warp, warps, lane):
 
 @by_text
 def pick_bin_of_group(
-    m, state, peers, bins, coarse, at, need, lower, end, span, half, group, rank, warp, lane
+    m, state, peers, bins, coarse, at, need, lower, end, span, half, near, grain, group, rank, warp, lane
 ):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
 
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin.
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin, unless
+    `near` is not 0: the first digits are then those of count_near.
     """
     with m.when(warp.equals(0)):
         count, under = m.var("count"), m.var("under")
@@ -471,7 +546,7 @@ def pick_bin_of_group(
                 m.set(inside, high)
                 m.set(within, high_under)
                 m.set(less, less + low_under)
-            found = _narrow(m, digit, m.var("wanted", left - before), inside, end, span, half)
+            found = _narrow(m, digit, m.var("wanted", left - before), inside, end, span, half, near, grain)
             with m.when(inside.equals(0)):
                 m.set(less, less + within)
                 m.set(within, 0)
@@ -511,17 +586,18 @@ def collect(
         m.set(some, some | (end - bits[j] <= span))
     _keep_words(m, above, words, lane)
     with m.when(listing), m.when(any_lane(some)):
+        own = m.var("own")
         for j in m.loop("j", bits.size, unrolled=True):
-            same = m.let("same", ballot(end - bits[j] <= span))
-            with m.when(same.differs(0)):
-                slot = m.var("slot")
-                with m.when(lane.equals(0)):
-                    m.set(slot, fetch_add(counters.at(LISTED), popc(same)))
-                m.set(slot, shuffle(slot, 0))
-                with m.when(((same >> lane) & 1).differs(0)):
-                    place = m.let("place", (owner << OFFSET_BITS) | (offset + WORD * j + lane))
-                    m.set(slot, slot + popc(same & ((1 << lane) - 1)))
-                    entries[slot] = make_pair(bits[j], ~place)
+            m.set(own, own + select(end - bits[j] <= span, 1, 0))
+        through, slot = m.let("through", scan(own)), m.var("slot")
+        with m.when(lane.equals(LAST_LANE)):
+            m.set(slot, fetch_add(counters.at(LISTED), through))
+        m.set(slot, shuffle(slot, LAST_LANE) + through - own)
+        for j in m.loop("j", bits.size, unrolled=True):
+            with m.when(end - bits[j] <= span):
+                place = m.let("place", (owner << OFFSET_BITS) | (offset + WORD * j + lane))
+                entries[slot] = make_pair(bits[j], ~place)
+                m.set(slot, slot + 1)
     with m.otherwise():
         for j in m.loop("j", bits.size, unrolled=True):
             words[j] = ballot(end - bits[j] <= span)
@@ -530,10 +606,10 @@ def collect(
         "A population count takes four times as long as an addition: one of a lane's own word, not one a word."
     )
     m.do(sync_warp())
-    own = m.var("own")
+    marked = m.var("marked")
     with m.when(lane < bits.size):
-        m.set(own, popc(above[lane]))
-    m.set(count, count + own)
+        m.set(marked, popc(above[lane]))
+    m.set(count, count + marked)
 
 
 def _keep_words(m, bitmap, words, lane):

@@ -41,6 +41,7 @@ LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
+MANY = 512
 DENSE = 8
 
 
@@ -307,8 +308,7 @@ def count_keys(hist, first, bits, end, span):
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for j in T.unroll(KEEP):
         below = end - bits[j]
-        if warps.at_most(below, span):
-            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+        warps.count_where(hist[first + T.cast((below >> shift), "int32")], warps.at_most(below, span))
 
 
 @T.macro
@@ -409,17 +409,19 @@ def collect(
             above[word + j] = words[j]
     if listing:
         if warps.any_lane(some):
+            own = T.alloc_var("int32", init=0)
             for j in T.unroll(KEEP):
-                same = warps.ballot(warps.at_most(end - bits[j], span))
-                if same != 0:
-                    slot = T.alloc_var("int32", init=0)
-                    if lane == 0:
-                        slot = warps.fetch_add(counters[0], warps.popc(same))
-                    slot = warps.shuffle(slot, 0)
-                    if same >> lane & 1 != 0:
-                        place = owner << OFFSET_BITS | offset + WORD * j + lane
-                        slot = slot + warps.popc(same & (1 << lane) - 1)
-                        entries[first + slot] = warps.make_pair(bits[j], ~place)
+                own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
+            through = warps.scan(own)
+            slot = T.alloc_var("int32", init=0)
+            if lane == LAST_LANE:
+                slot = warps.fetch_add(counters[0], through)
+            slot = warps.shuffle(slot, LAST_LANE) + through - own
+            for j in T.unroll(KEEP):
+                if warps.at_most(end - bits[j], span):
+                    place = owner << OFFSET_BITS | offset + WORD * j + lane
+                    entries[first + slot] = warps.make_pair(bits[j], ~place)
+                    slot = slot + 1
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
@@ -428,10 +430,10 @@ def collect(
                 equal[word + j] = words[j]
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     warps.sync_warp()
-    own = T.alloc_var("int32", init=0)
+    marked = T.alloc_var("int32", init=0)
     if lane < KEEP:
-        own = warps.popc(above[word + lane])
-    count = count + own
+        marked = warps.popc(above[word + lane])
+    count = count + marked
 
 
 @T.macro
@@ -443,13 +445,38 @@ def keep_count(counts, count, warp, lane):
 
 
 @T.macro
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = T.alloc_var("uint32", init=0)
+    under = T.alloc_var("uint32", init=0)
+    for i in T.unroll(thread, total, THREADS, unroll_factor=1):
+        key = T.cast(warps.pair_high(entries[i]), "uint32")
+        if warps.at_most(end - key, span):
+            largest = T.max(largest, key)
+            under = T.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters[5], upper)
+    if lane == 0:
+        warps.raise_to(counters[6], lower)
+
+
+@T.macro
+def read_bounded(end: T.Ref, span: T.Ref, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
+    end = T.min(end, T.cast(counters[5], "uint32"))
+    span = end - bottom
+
+
+@T.macro
 def count_listed(hist, first, entries, total, end, span, thread):
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
         below = end - T.cast(warps.pair_high(entries[i]), "uint32")
-        if warps.at_most(below, span):
-            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+        warps.count_where(hist[first + T.cast((below >> shift), "int32")], warps.at_most(below, span))
 
 
 @T.macro
@@ -720,6 +747,10 @@ def select(
             ranked = T.alloc_var("int32", init=0)
             if inside > RANKED:
                 total = T.alloc_var("int32", init=inside)
+                if inside > MANY:
+                    bound_listed(entries, total, counters, end, span, worker, lane)
+                    T.sync_threads()
+                    read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
                     clear_3(hist, (rounds + 1 & 1) * BINS, worker)
@@ -729,6 +760,10 @@ def select(
                     pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                     T.sync_threads()
                     read_state(end, span, need, inside, state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        T.sync_threads()
+                        read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)

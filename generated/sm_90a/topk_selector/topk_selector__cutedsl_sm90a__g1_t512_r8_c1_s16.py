@@ -44,7 +44,7 @@ SPAN = 32768
 SIGN = -2147483648
 SPARE = 28
 LAST_LANE = 31
-BETWEEN = 32
+BETWEEN = 88
 LISTED = 5632
 RANKED = 64
 OFFSET_BITS = 22
@@ -312,8 +312,7 @@ def count_keys(hist, first, bits, end, span):
     bins = hist + first
     for j in cutlass.range_constexpr(FEW):
         below = end - bits[j]
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -503,8 +502,7 @@ def count_keys_2(hist, first, bits, end, span):
     bins = hist + first
     for j in cutlass.range_constexpr(KEEP):
         below = end - bits[j]
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -529,17 +527,19 @@ def collect(
             own_above[j] = words[j]
     if listing:
         if warps.any_lane(some):
+            own = Int32(0)
             for j in cutlass.range_constexpr(KEEP):
-                same = warps.ballot(end - bits[j] <= span)
-                if same != 0:
-                    slot = Int32(0)
-                    if lane == 0:
-                        slot = warps.fetch_add(counters, warps.popc(same))
-                    slot = warps.shuffle(slot, 0)
-                    if same >> lane & 1 != 0:
-                        place = owner << OFFSET_BITS | offset + WORD * j + lane
-                        slot = slot + warps.popc(same & (1 << lane) - 1)
-                        listed[slot] = warps.make_pair(bits[j], ~place)
+                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
+            through = warps.scan(own)
+            slot = Int32(0)
+            if lane == LAST_LANE:
+                slot = warps.fetch_add(counters, through)
+            slot = warps.shuffle(slot, LAST_LANE) + through - own
+            for j in cutlass.range_constexpr(KEEP):
+                if end - bits[j] <= span:
+                    place = owner << OFFSET_BITS | offset + WORD * j + lane
+                    listed[slot] = warps.make_pair(bits[j], ~place)
+                    slot = slot + 1
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -548,10 +548,10 @@ def collect(
                 own_equal[j] = words[j]
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     warps.sync_warp()
-    own = Int32(0)
+    marked = Int32(0)
     if lane < KEEP:
-        own = warps.popc(own_above[lane])
-    count = count + own
+        marked = warps.popc(own_above[lane])
+    count = count + marked
     return count
 
 
@@ -570,8 +570,34 @@ def count_listed(hist, first, entries, total, end, span, thread):
     bins = hist + first
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         below = end - warps.pair_high(entries[i]).to(cutlass.Uint32)
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
+
+
+@cute.jit
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = cutlass.Uint32(0)
+    under = cutlass.Uint32(0)
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        if end - key <= span:
+            largest = cutlass.max(largest, key)
+            under = cutlass.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters + 5, upper)
+    if lane == 0:
+        warps.raise_to(counters + 6, lower)
+
+
+@cute.jit
+def read_bounded(end, span, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    span = end - bottom
+    return end, span
 
 
 @cute.jit
@@ -922,6 +948,10 @@ def select(
                     pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        cute.arch.sync_threads()
+                        end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
