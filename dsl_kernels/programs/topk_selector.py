@@ -37,7 +37,7 @@ DENSE = Size(8, "DENSE")
 # Keys of a list that are ranked without another round.
 RANKED = Size(64, "RANKED")
 # Keys of a list that are first bounded: ties, more likely than a bin of different keys.
-MANY = Size(512, "MANY")
+MANY = Size(384, "MANY")
 # Of the sample, keys beyond k's share that are to reach the threshold: that fewer than k of the row do is then as rare as
 # four standard deviations of what a sample of 1/16 finds.
 SPARE = Size(28, "SPARE")
@@ -219,13 +219,13 @@ def _select(m: Recorder) -> None:
     leaf.load_ahead(m, m.buffer("keys"), name("owner") * m.c.batch, _held(m))
     if m.k.counts == "counted":
         spelled.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), m.block(0), m.thread)
-    start, last = m.var("start"), m.var("last")
-    leaf.read_bounds(m, start, last)
+    start, last, first = m.var("start"), m.var("last"), m.var("first_position")
+    leaf.read_bounds(m, start, last, first)
     m.launch_dependents()
     if m.k.counts == "default":
         m.meet()
     with m.when(last - start <= m.dim("k")):
-        leaf.take_all(m, last - start, line, inverse, rank=_rank(m))
+        leaf.take_all(m, last - start, first, line, inverse, rank=_rank(m))
         if group > 1:
             m.cluster_wait()
     with m.otherwise():
@@ -348,7 +348,7 @@ def _select_some(m: Recorder) -> None:
     m.var("through")
     counted, guesses = k.counts == "counted", _guesses(k)
     if guesses:
-        leaf.guess_digits(m, m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32"), name("few", "uint32"))
+        near, grain = m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32")
     if counted:
         settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
@@ -369,13 +369,16 @@ def _select_some(m: Recorder) -> None:
             column = m.let("column", share.base + step * c.batch)
             with m.when((step > 0) | (m.dim("stride") > _held(m))):
                 _load(m, share, column)
-            with m.when(name("near_key", "uint32").equals(0)) if guesses else nullcontext():
+            if guesses:
+                with m.when(step.equals(0)):
+                    leaf.guess_digits(m, near, grain, name("few", "uint32"))
+            with m.when(near.equals(0)) if guesses else nullcontext():
                 leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
                 leaf.count_first(m, column, share.lo, share.hi)
             if guesses:
                 with m.otherwise():
                     leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
-                    leaf.count_near(m, m.buffer("keys"), name("near_key", "uint32"), name("grain", "uint32"), column, share.lo, share.hi)
+                    leaf.count_near(m, m.buffer("keys"), near, grain, column, share.lo, share.hi)
             if c.stashed:
                 with m.when(step < minimum(c.stashed, share.batches - 1)):
                     leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
@@ -532,24 +535,25 @@ def _bound(m: Recorder, r: _Range, total: Expr) -> None:
 
 def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
     """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
-    start, slot, line, inverse = name("start"), m.var("slot"), name("line"), name("inverse", "uint32")
+    slot, line, inverse = m.var("slot"), name("line"), name("inverse", "uint32")
+    first_column = m.let("first_column", name("start") - name("first_position"))
     if m.k.sample:
         placed = m.buffer("hist")
         leaf.count_marks(m, slot, first, words)
         m.meet()
-        leaf.place_marks(m, placed, slot, first, words, share.base - start)
+        leaf.place_marks(m, placed, slot, first, words, share.base - first_column)
         m.meet()
         leaf.write_ids(m, placed, line, inverse)
         return
     page = (name("first_page"), name("near", "bool"))
     leaf.first_slot(m, slot, skip)
-    with m.when(m.dim("k") * DENSE < name("last") - start):
-        leaf.emit_sparse(m, slot, first, words, share.base - start, line, inverse, *page)
+    with m.when(m.dim("k") * DENSE < name("last") - name("start")):
+        leaf.emit_sparse(m, slot, first, words, share.base - first_column, line, inverse, *page)
     with m.otherwise():
         for batch in m.loop("batch", share.batches):
             word, position = (
                 (m.warp * share.batches + batch) * m.k.keep,
-                share.base + batch * m.c.batch - start,
+                share.base + batch * m.c.batch - first_column,
             )
             leaf.emit(m, slot, word, position, line, inverse, *page)
 

@@ -56,16 +56,18 @@ def load_ahead(p: Probe, stride: int) -> None:
     )  # fmt: skip
 
 
-@case(text.read_bounds, row=(0, 1))
-def read_bounds(p: Probe, row: int) -> None:
+@case(text.read_bounds, row=(0, 1), absolute=(0, 1))
+def read_bounds(p: Probe, row: int, absolute: int) -> None:
     starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
     p.call(
         p.var("start", None, out=True),
         p.var("last", None, out=True),
+        p.var("first", None, out=True),
         p.operand("row_starts", starts),
         p.operand("row_ends", ends),
         p.dim("row", row),
         p.dim("stride", 100),
+        p.dim("absolute", absolute),
     )
 
 
@@ -124,6 +126,7 @@ def take_all(p: Probe, page_size: int) -> None:
         p.dim("row", 1),
         p.dim("k", 600),
         p.dim("length", 411),
+        p.dim("first", 0 if page_size else 70),
         p.dim("rank", 1),
         2,
         *_table(p, page_size),

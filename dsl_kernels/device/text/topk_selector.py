@@ -67,10 +67,11 @@ CLOSE = Size(1 << 26, "CLOSE")
 
 
 @by_text
-def read_bounds(m, start: Sets, last: Sets, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(m, start: Sets, last: Sets, first: Sets, row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are `absolute`."""
     m.set(start, maximum(row_starts[row], 0))
     m.set(last, minimum(row_ends[row], stride))
+    m.set(first, start * absolute)
 
 
 @by_text
@@ -93,9 +94,9 @@ def load_ahead(m, bits, logits, row, stride, column, columns, lane):
 
 @by_text
 def load_few(m, few: Sets, logits, row, stride, lane):
-    """Bit pattern of one of 32 columns a lane, in eight places of a row, whatever its bounds."""
+    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
     scores = logits.row("scores", row, stride)
-    column = m.let("column", (lane >> 2) * (stride >> 5 << 2) + (lane & 3))
+    column = m.let("column", (lane >> 3) * (stride >> 5 << 3) + (lane & 7))
     m.set(few, load_below(scores.at(column), column, stride))
 
 
@@ -170,14 +171,15 @@ def keep_entry(m, pages, entry, thread):
 
 @by_text
 def take_all(
-    m, indices: Writes, row, k, length, rank, group, block_table, max_pages, line, page_size, inverse, thread, threads,
+    m, indices: Writes, row, k, length, first, rank, group, block_table, max_pages, line, page_size, inverse, thread, threads,
 ):  # fmt: skip
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take slots in turn."""
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores; the CTAs take slots
+    in turn."""
     out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
     for slot in m.loop("slot", k, begin=rank * threads + thread, step=group * threads):
         id = m.var("id", -1)
         with m.when(slot < length):
-            _set_token(m, id, slot, table, page_size, inverse)
+            _set_token(m, id, first + slot, table, page_size, inverse)
         out[slot] = id
 
 
@@ -295,14 +297,14 @@ def count_first(m, hist, digits, column, lo, hi):
 def guess_digits(m, near: Sets, grain: Sets, few):
     """Where 32 scores of a row lie close together, the key from which first digits count down, by their bits from `grain` on.
 
-    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest.
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and above it if they are equal.
     """
     key = m.let("key", _key(m, canonical(few)))
     highest = m.let("highest", warp_most(key))
     spread = m.let("spread", highest - ~warp_most(~key))
     top = m.var("top", 0, "uint32")
     with m.when(spread < CLOSE):
-        m.set(top, highest + minimum(spread, ~highest))
+        m.set(top, highest + minimum(maximum(spread, 1), ~highest))
     m.set(near, top)
     m.set(grain, _shift_of(2 * spread))
 

@@ -46,7 +46,7 @@ LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
-MANY = 512
+MANY = 384
 DENSE = 8
 
 
@@ -58,6 +58,7 @@ LAUNCH = Launch(
         Operand("block_table", "tensor", "int32", ("b", "max_pages")),
         Operand("next_n", "scalar", "int32"),
         Operand("page_size", "scalar", "int32"),
+        Operand("absolute", "scalar", "int32"),
         Operand("indices", "tensor", "int32", ("rows", "k"), written=True),
     ),
     grid=("rows", "8", "1"),
@@ -119,9 +120,9 @@ def page_row(row, next_n, page_size):
 
 @cute.jit
 def load_few(logits, row, stride, lane):
-    """Bit pattern of one of 32 columns a lane, in eight places of a row, whatever its bounds."""
+    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
     scores = logits + Int64(row) * stride
-    column = (lane >> 2) * (stride >> 5 << 2) + (lane & 3)
+    column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
     few = leaf.load_below(scores + column, column, stride)
     return few
 
@@ -136,24 +137,27 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    return start, last
+    first = start * absolute
+    return start, last, first
 
 
 @cute.jit
-def take_all(indices, row, k, length, rank, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, rank, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     out = indices + Int64(row) * k
     table = block_table + Int64(line) * max_pages
     for slot in cutlass.range(rank * THREADS + thread, k, GROUP * THREADS, unroll=1):
         id = Int32(-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
@@ -212,25 +216,6 @@ def fetch_pages(first, columns, start, last, block_table, max_pages, line, page_
 
 
 @cute.jit
-def guess_digits(few):
-    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
-    bits from `grain` on.
-
-    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest.
-    """
-    same = leaf.canonical(few).to(Int32)
-    key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-    highest = warps.warp_most(key)
-    spread = highest - ~warps.warp_most(~key)
-    top = cutlass.Uint32(0)
-    if spread < CLOSE:
-        top = highest + cutlass.min(spread, ~highest)
-    near = top
-    grain = cutlass.max(32 - warps.clz(2 * spread) - 11, 0).to(cutlass.Uint32)
-    return near, grain
-
-
-@cute.jit
 def load_words(bits, logits, row, stride, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
     0.
@@ -239,6 +224,26 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     left = limit - (column + lane)
     for j in cutlass.range_constexpr(KEEP):
         bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+
+
+@cute.jit
+def guess_digits(few):
+    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
+    bits from `grain` on.
+
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
+    above it if they are equal.
+    """
+    same = leaf.canonical(few).to(Int32)
+    key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    highest = warps.warp_most(key)
+    spread = highest - ~warps.warp_most(~key)
+    top = cutlass.Uint32(0)
+    if spread < CLOSE:
+        top = highest + cutlass.min(cutlass.max(spread, 1), ~highest)
+    near = top
+    grain = cutlass.max(32 - warps.clz(2 * spread) - 11, 0).to(cutlass.Uint32)
+    return near, grain
 
 
 @cute.jit
@@ -927,9 +932,9 @@ def emit(
 @cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
-    hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, coarse: cute.Pointer,
-    pages: cute.Pointer, sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer,
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
+    k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
+    coarse: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer,
     counters: cute.Pointer, row: Int32, rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
@@ -949,12 +954,14 @@ def select(
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = Int32(0)
     last = Int32(0)
-    start, last = read_bounds(row_starts, row_ends, row, stride)
+    first_position = Int32(0)
+    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, rank, block_table, max_pages, line, page_size, inverse, worker
+            indices, row, k, last - start, first_position, rank, block_table, max_pages, line, page_size,
+            inverse, worker
         )
         cute.arch.cluster_wait()
     else:
@@ -987,11 +994,12 @@ def select(
         through = Int32(0)
         near_key = cutlass.Uint32(0)
         grain = cutlass.Uint32(0)
-        near_key, grain = guess_digits(few)
         for step in cutlass.range(batches, unroll=1):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
                 load_words(keys, logits, row, stride, column, limit, lane)
+            if step == 0:
+                near_key, grain = guess_digits(few)
             if near_key == 0:
                 make_keys(keys, digits, column, lo, hi, lane)
                 count_first(hist, digits, column, lo, hi)
@@ -1094,26 +1102,27 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
+        first_column = start - first_position
         slot = first_slot(counts, skip, warp, lane)
         if k * DENSE < last - start:
             emit_sparse(
-                slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
+                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
             for batch in cutlass.range(batches, unroll=1):
                 slot = emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP,
-                    base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
-                    first_page, near, lane
+                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
+                    pages, first_page, near, lane
                 )
 
 
 @cute.kernel
 def topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
@@ -1133,20 +1142,21 @@ def topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
     row = cute.arch.make_warp_uniform(row)
     owner = rank * WARPS + warp
     select(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-        entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread, warp,
-        lane
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+        hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread,
+        warp, lane
     )
 
 
 @cute.jit
 def program(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     kernel = topk_selector__cutedsl_sm100a__g8_t512_r8_c1(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride, b,
+        max_pages, k
     )
     kernel.launch(
         grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 8, 1), min_blocks_per_mp=2,

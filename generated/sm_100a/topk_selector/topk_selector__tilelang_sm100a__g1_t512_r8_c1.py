@@ -41,7 +41,7 @@ LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
-MANY = 512
+MANY = 384
 DENSE = 8
 
 
@@ -90,21 +90,24 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @T.macro
-def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(start: T.Ref, last: T.Ref, first: T.Ref, row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
+    first = start * absolute
 
 
 @T.macro
-def take_all(indices, row, k, length, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     for slot in T.unroll(thread, k, THREADS, unroll_factor=1):
         id = T.alloc_var("int32", init=-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
@@ -642,8 +645,8 @@ def emit_sparse(
 
 @T.macro
 def select(
-    logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-    entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
+    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+    hist, entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -659,10 +662,14 @@ def select(
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
-    read_bounds(start, last, row_starts, row_ends, row, stride)
+    first_position = T.alloc_var("int32", init=0)
+    read_bounds(start, last, first_position, row_starts, row_ends, row, stride, absolute)
     T.sync_threads()
     if last - start <= k:
-        take_all(indices, row, k, last - start, block_table, max_pages, line, page_size, inverse, worker)
+        take_all(
+            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            worker
+        )
     else:
         origin = T.alloc_var("int32", init=0)
         run = T.alloc_var("int32", init=KEEP)
@@ -781,10 +788,11 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             T.sync_threads()
         slot = T.alloc_var("int32", init=0)
+        first_column = start - first_position
         first_slot(slot, counts, skip, warp, lane)
         if k * DENSE < last - start:
             emit_sparse(
-                slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
+                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
@@ -793,8 +801,8 @@ def select(
                 # them. `near` as above.
                 leaf.emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
-                    base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
-                    first_page, near, lane
+                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
+                    pages, first_page, near, lane
                 )
 
 
@@ -813,6 +821,7 @@ def program():
         block_table: T.Tensor((b, max_pages), "int32"),
         next_n: T.int32,
         page_size: T.int32,
+        absolute: T.int32,
         indices: T.Tensor((rows, k), "int32"),
     ):
         with T.Kernel(rows, 1, threads=512) as (row, rank):
@@ -833,9 +842,9 @@ def program():
             warp = thread // 32
             owner = warp
             select(
-                logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k,
-                hist, entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp,
-                lane
+                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
+                max_pages, k, hist, entries, above, equal, pages, sums, counts, state, counters, row, owner,
+                thread, warp, lane
             )
 
     return topk_selector__tilelang_sm100a__g1_t512_r8_c1

@@ -58,6 +58,7 @@ LAUNCH = Launch(
         Operand("block_table", "tensor", "int32", ("b", "max_pages")),
         Operand("next_n", "scalar", "int32"),
         Operand("page_size", "scalar", "int32"),
+        Operand("absolute", "scalar", "int32"),
         Operand("indices", "tensor", "int32", ("rows", "k"), written=True),
     ),
     grid=("rows", "1", "1"),
@@ -125,24 +126,27 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    return start, last
+    first = start * absolute
+    return start, last, first
 
 
 @cute.jit
-def take_all(indices, row, k, length, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     out = indices + Int64(row) * k
     table = block_table + Int64(line) * max_pages
     for slot in cutlass.range(thread, k, THREADS, unroll=1):
         id = Int32(-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
@@ -768,10 +772,10 @@ def write_ids(indices, row, k, placed, block_table, max_pages, line, page_size, 
 @cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
-    hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, sums: cute.Pointer,
-    counts: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32, owner: Int32,
-    thread: Int32, warp: Int32, lane: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
+    k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
+    sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32,
+    owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -790,11 +794,15 @@ def select(
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = Int32(0)
     last = Int32(0)
-    start, last = read_bounds(row_starts, row_ends, row, stride)
+    first_position = Int32(0)
+    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
-        take_all(indices, row, k, last - start, block_table, max_pages, line, page_size, inverse, worker)
+        take_all(
+            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            worker
+        )
     else:
         origin = Int32(0)
         run = Int32(KEEP)
@@ -969,9 +977,10 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
+        first_column = start - first_position
         slot = count_marks(sums, above, first, words, warp, lane)
         cute.arch.sync_threads()
-        place_marks(hist, slot, sums, above, first, words, base - start, warp, lane)
+        place_marks(hist, slot, sums, above, first, words, base - first_column, warp, lane)
         cute.arch.sync_threads()
         write_ids(indices, row, k, hist, block_table, max_pages, line, page_size, inverse, worker)
 
@@ -979,8 +988,8 @@ def select(
 @cute.kernel
 def topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
@@ -998,19 +1007,20 @@ def topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16(
     row = cute.arch.make_warp_uniform(row)
     owner = warp
     select(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-        entries, above, equal, sums, counts, state, counters, row, owner, thread, warp, lane
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+        hist, entries, above, equal, sums, counts, state, counters, row, owner, thread, warp, lane
     )
 
 
 @cute.jit
 def program(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     kernel = topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride, b,
+        max_pages, k
     )
     kernel.launch(
         grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=3,

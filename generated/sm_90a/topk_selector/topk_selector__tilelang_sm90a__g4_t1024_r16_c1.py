@@ -47,7 +47,7 @@ LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
-MANY = 512
+MANY = 384
 DENSE = 8
 
 
@@ -89,8 +89,8 @@ def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
 
 @T.macro
 def load_few(few: T.Ref, logits, row, stride, lane):
-    """Bit pattern of one of 32 columns a lane, in eight places of a row, whatever its bounds."""
-    column = (lane >> 2) * (stride >> 5 << 2) + (lane & 3)
+    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
     few = leaf.load_below(logits[row, column], column, stride)
 
 
@@ -103,21 +103,24 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @T.macro
-def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(start: T.Ref, last: T.Ref, first: T.Ref, row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
+    first = start * absolute
 
 
 @T.macro
-def take_all(indices, row, k, length, rank, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, rank, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     for slot in T.unroll(rank * THREADS + thread, k, GROUP * THREADS, unroll_factor=1):
         id = T.alloc_var("int32", init=-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
@@ -175,24 +178,6 @@ def fetch_pages(
 
 
 @T.macro
-def guess_digits(near: T.Ref, grain: T.Ref, few):
-    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
-    bits from `grain` on.
-
-    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest.
-    """
-    same = T.cast(leaf.canonical(few), "int32")
-    key = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-    highest = warps.warp_most(key)
-    spread = highest - ~warps.warp_most(~key)
-    top = T.alloc_var("uint32", init=0)
-    if warps.below(spread, T.uint32(CLOSE)):
-        top = highest + T.min(spread, ~highest)
-    near = top
-    grain = T.cast(T.max(32 - warps.clz(T.uint32(2) * spread) - 11, 0), "uint32")
-
-
-@T.macro
 def load_words(bits, logits, row, stride, column, limit, lane):
     """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
     0.
@@ -200,6 +185,25 @@ def load_words(bits, logits, row, stride, column, limit, lane):
     left = limit - (column + lane)
     for j in T.unroll(KEEP):
         bits[j] = leaf.load_below(logits[row, column + lane + WORD * j], WORD * j, left)
+
+
+@T.macro
+def guess_digits(near: T.Ref, grain: T.Ref, few):
+    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
+    bits from `grain` on.
+
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
+    above it if they are equal.
+    """
+    same = T.cast(leaf.canonical(few), "int32")
+    key = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+    highest = warps.warp_most(key)
+    spread = highest - ~warps.warp_most(~key)
+    top = T.alloc_var("uint32", init=0)
+    if warps.below(spread, T.uint32(CLOSE)):
+        top = highest + T.min(T.max(spread, T.uint32(1)), ~highest)
+    near = top
+    grain = T.cast(T.max(32 - warps.clz(T.uint32(2) * spread) - 11, 0), "uint32")
 
 
 @T.macro
@@ -842,9 +846,9 @@ def emit_sparse(
 
 @T.macro
 def select(
-    logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-    entries, above, equal, coarse, stash, pages, sums, counts, state, counters, row, rank, owner, thread,
-    warp, lane
+    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+    hist, entries, above, equal, coarse, stash, pages, sums, counts, state, counters, row, rank, owner,
+    thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -863,11 +867,13 @@ def select(
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
-    read_bounds(start, last, row_starts, row_ends, row, stride)
+    first_position = T.alloc_var("int32", init=0)
+    read_bounds(start, last, first_position, row_starts, row_ends, row, stride, absolute)
     T.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, rank, block_table, max_pages, line, page_size, inverse, worker
+            indices, row, k, last - start, first_position, rank, block_table, max_pages, line, page_size,
+            inverse, worker
         )
         T.call_extern("handle", "dk::cluster_wait")
     else:
@@ -900,11 +906,12 @@ def select(
         through = T.alloc_var("int32", init=0)
         near_key = T.alloc_var("uint32", init=0)
         grain = T.alloc_var("uint32", init=0)
-        guess_digits(near_key, grain, few)
         for step in T.serial(batches):
             column = base + step * BATCH
             if (step > 0) | (stride > HELD):
                 load_words(keys, logits, row, stride, column, limit, lane)
+            if step == 0:
+                guess_digits(near_key, grain, few)
             if near_key == 0:
                 make_keys(keys, digits, column, lo, hi, lane)
                 count_first(hist, digits, column, lo, hi)
@@ -1015,10 +1022,11 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             T.sync_threads()
         slot = T.alloc_var("int32", init=0)
+        first_column = start - first_position
         first_slot(slot, counts, skip, warp, lane)
         if k * DENSE < last - start:
             emit_sparse(
-                slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
+                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
@@ -1027,8 +1035,8 @@ def select(
                 # them. `near` as above.
                 leaf.emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
-                    base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
-                    first_page, near, lane
+                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
+                    pages, first_page, near, lane
                 )
 
 
@@ -1047,6 +1055,7 @@ def program():
         block_table: T.Tensor((b, max_pages), "int32"),
         next_n: T.int32,
         page_size: T.int32,
+        absolute: T.int32,
         indices: T.Tensor((rows, k), "int32"),
     ):
         with T.Kernel(rows, 4, threads=1024, cluster_dims=(1, 4, 1)) as (row, rank):
@@ -1068,9 +1077,9 @@ def program():
             warp = thread // 32
             owner = rank * WARPS + warp
             select(
-                logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k,
-                hist, entries, above, equal, coarse, stash, pages, sums, counts, state, counters, row, rank,
-                owner, thread, warp, lane
+                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
+                max_pages, k, hist, entries, above, equal, coarse, stash, pages, sums, counts, state,
+                counters, row, rank, owner, thread, warp, lane
             )
 
     return topk_selector__tilelang_sm90a__g4_t1024_r16_c1
