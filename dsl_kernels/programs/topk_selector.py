@@ -354,6 +354,8 @@ def _select_some(m: Recorder) -> None:
         m.set(r.rounds, r.rounds + 1)
     if k.sample:
         m.var("unlisted", True, "bool")
+        if not counted:
+            m.var("tied", 0, "uint32")
         listable: Any = m.dim("stride") > _held(m)
         if counted:
             listable = listable & (r.inside <= _most(m))
@@ -423,6 +425,11 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         for _ in _undecided(m, r, c.between):
             leaf.count_keys(m, r.bins, few, r.end, r.span)
             _settle(m, r)
+        m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
+        tied = name("tied", "uint32")
+        with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < spelled.INFINITE)):
+            m.set(tied, r.end)
+            m.set(r.end, r.end + 1)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
     spelled.read_bottom(m, bottom, less, r.end, r.span)
 
@@ -449,12 +456,17 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         list_above(ahead, place + 1)
         m.set(place, place + 2)
     m.set(r.need, m.dim("k"))
+    if k.counts == "default":
+        with m.when(tied.differs(0)):
+            leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
     m.meet()
     leaf.read_listed(m, r.inside)
     if k.counts == "counted":
         m.set(name("unlisted", "bool"), False)
     else:
         m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
+        with m.when(tied.differs(0)):
+            _mark_ties(m, share, r, tied)
         with m.when(name("unlisted", "bool")):
             m.meet()
             m.set(r.rounds, 0)
@@ -465,7 +477,40 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.clear(m, m.buffer("counts"), 0, 32)
         leaf.key_entries(m, r.inside)
         m.meet()
-        leaf.read_largest(m, r.end, r.span, bottom)
+        if k.counts == "counted":
+            leaf.read_largest(m, r.end, r.span, bottom)
+            return
+        with m.when(tied.equals(0)):
+            leaf.read_largest(m, r.end, r.span, bottom)
+        with m.otherwise():
+            m.set(r.end, tied)
+            m.set(r.span, 0)
+            m.set(r.need, r.need - r.inside)
+            leaf.mark_listed(m, r.inside)
+            m.set(r.inside, 0)
+
+
+def _mark_ties(m: Recorder, share: _Share, r: _Range, tied: Expr) -> None:
+    """Mark keys that equal `tied` from the row's first on until those and the listed ones are k; `tied` is 0 where they are
+    not, or where the list holds k by itself."""
+    c, keys, unlisted = m.c, m.buffer("keys"), name("unlisted", "bool")
+    with m.when(r.inside < r.need):
+        found, turn = m.var("found"), m.var("turn")
+        for _ in m.repeat((turn < share.batches) & (r.inside + found < r.need)):
+            word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
+            column = m.let("column", name("origin") + word * WORD)
+            leaf.load_words(m, keys, column, m.dim("stride"))
+            leaf.make_keys_again(m, keys, column, name("start"), name("last"))
+            leaf.mark_equal(m, keys, word, tied)
+            m.meet()
+            leaf.read_kept(m, found)
+            m.meet()
+            m.set(turn, turn + 1)
+        m.set(unlisted, r.inside + found < r.need)
+        with m.when(unlisted):
+            m.set(tied, 0)
+    with m.otherwise():
+        m.set(tied, 0)
 
 
 def _collect(m: Recorder, share: _Share, r: _Range) -> None:

@@ -654,6 +654,27 @@ def read_listed(p: Probe) -> None:
     p.call(p.var("listed", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
 
 
+@case(text.mark_equal)
+def mark_equal(p: Probe) -> None:
+    p.threads = THREADS
+    keys = (1 << 31) + p.integers(0, 3, THREADS, KEEP, dtype=torch.int64)
+    word = lambda m: (m.warp * 2 + 1) * KEEP  # noqa: E731
+    tied = p.var("tied", (1 << 31) + 1, dtype="uint32")
+    p.call(_keys(p, "bits", keys, out=False), _bitmap(p, "equal", 2 * KEEP, out=True), word, _counters(p, [3, 70, 0, 0]), tied, p.lane)
+
+
+@case(text.read_kept)
+def read_kept(p: Probe) -> None:
+    p.call(p.var("found", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
+
+
+@case(text.mark_listed, total=(1, 300))
+def mark_listed(p: Probe, total: int) -> None:
+    p.threads = THREADS
+    entries = p.shared("entries", (512,), _entries(p, 512, 1, 40), dtype="int64")
+    p.call(entries, p.dim("total", total), _bitmap(p, "above", 40, out=True), p.thread, THREADS)
+
+
 @case(text.key_entries, total=(1, 300))
 def key_entries(p: Probe, total: int) -> None:
     p.threads = THREADS

@@ -863,6 +863,32 @@ def read_listed(m, found: Sets, counters):
 
 
 @by_text
+def mark_equal(m, bits, equal, word, counters, tied, lane):
+    """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
+    words, total = m.local("words", bits.size), m.var("total")
+    for j in m.loop("j", bits.size, unrolled=True):
+        words[j] = ballot(bits[j].equals(tied))
+        m.set(total, total + popc(words[j]))
+    _keep_words(m, equal.part("own_equal", word), words, lane)
+    with m.when(lane.equals(0)):
+        m.do(atomic_add(counters.at(KEPT), total))
+
+
+@by_text
+def read_kept(m, found: Sets, counters):
+    """Entries that were kept, or ties that were marked."""
+    m.set(found, counters[KEPT])
+
+
+@by_text
+def mark_listed(m, entries, total, above, thread, threads):
+    """Mark all of the first `total` list entries in the bitmap, whose words are those of the row."""
+    for i in m.loop("i", total, begin=thread, step=threads):
+        place = m.let("place", ~pair_low(entries[i]))
+        m.do(set_bits(above.at(place >> 5), 1 << (place & 31)))
+
+
+@by_text
 def key_entries(m, entries, total, counters, thread, threads, lane):
     """Make the bit patterns of the first `total` list entries keys, and note the largest."""
     largest = m.var("largest", 0, "uint32")

@@ -406,6 +406,53 @@ def read_listed(counters):
 
 
 @cute.jit
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    scores = logits + Int64(row) * stride + (column + lane)
+    left = limit - (column + lane)
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+
+
+@cute.jit
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in cutlass.range_constexpr(KEEP):
+        same = leaf.canonical(bits[j]).to(Int32)
+        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP):
+            if (own + WORD * j < lo) | (own + WORD * j >= hi):
+                bits[j] = cutlass.Uint32(0)
+
+
+@cute.jit
+def mark_equal(bits, equal, word, counters, tied, lane):
+    """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
+    words = cute.make_rmem_tensor(KEEP, Int32)
+    total = Int32(0)
+    for j in cutlass.range_constexpr(KEEP):
+        words[j] = warps.ballot(bits[j] == tied)
+        total = total + warps.popc(words[j])
+    own_equal = equal + word
+    if lane == 0:
+        for j in cutlass.range_constexpr(KEEP):
+            own_equal[j] = words[j]
+    if lane == 0:
+        warps.atomic_add(counters + 1, total)
+
+
+@cute.jit
+def read_kept(counters):
+    """Entries that were kept, or ties that were marked."""
+    found = counters[1]
+    return found
+
+
+@cute.jit
 def clear_4(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
@@ -442,14 +489,11 @@ def read_largest(counters, bottom):
 
 
 @cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = limit - (column + lane)
-    for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+def mark_listed(entries, total, above, thread):
+    """Mark all of the first `total` list entries in the bitmap, whose words are those of the row."""
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        place = ~warps.pair_low(entries[i])
+        warps.set_bits(above + (place >> 5), 1 << (place & 31))
 
 
 @cute.jit
@@ -484,19 +528,6 @@ def count_first_2(hist, digits, column, lo, hi):
         for j in cutlass.range_constexpr(KEEP // 2):
             warps.atomic_add(hist + (digits[j] >> 5 & BINS - 1), 1)
             warps.atomic_add(hist + (digits[j] >> 21), 1)
-
-
-@cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-    if (column < lo) | (column + WORD * KEEP > hi):
-        own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
 
 
 @cute.jit
@@ -825,6 +856,7 @@ def select(
         rounds = Int32(0)
         through = Int32(0)
         unlisted = Boolean(True)
+        tied = cutlass.Uint32(0)
         if stride > HELD:
             load_sample(few, logits, row, stride, start, last, warp, lane)
             clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
@@ -848,6 +880,10 @@ def select(
                 cute.arch.sync_threads()
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
+            # More equal keys than are listed: what lies above them is, and the first of them are taken.
+            if (inside > BETWEEN) & (span == 0) & (end < 4286578688):
+                tied = end
+                end = end + 1
             bottom = cutlass.Uint32(0)
             less = Float32(0.0)
             # The threshold that a sample gives: the smallest key of a range, at least that of the smallest
@@ -878,9 +914,30 @@ def select(
                 )
                 place = place + 2
             need = k
+            if tied != 0:
+                clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)
             cute.arch.sync_threads()
             inside = read_listed(counters)
             unlisted = (inside < need) | (inside > LISTED)
+            if tied != 0:
+                if inside < need:
+                    found = Int32(0)
+                    turn = Int32(0)
+                    while (turn < batches) & (inside + found < need):
+                        word = (turn * WARPS + warp) * KEEP
+                        column = origin + word * WORD
+                        load_words(keys, logits, row, stride, column, stride, lane)
+                        make_keys_again(keys, column, start, last, lane)
+                        mark_equal(keys, equal, word, counters, tied, lane)
+                        cute.arch.sync_threads()
+                        found = read_kept(counters)
+                        cute.arch.sync_threads()
+                        turn = turn + 1
+                    unlisted = inside + found < need
+                    if unlisted:
+                        tied = cutlass.Uint32(0)
+                else:
+                    tied = cutlass.Uint32(0)
             if unlisted:
                 cute.arch.sync_threads()
                 rounds = Int32(0)
@@ -891,7 +948,14 @@ def select(
                 clear_4(counts, worker)
                 key_entries(entries, inside, counters, worker, lane)
                 cute.arch.sync_threads()
-                end, span = read_largest(counters, bottom)
+                if tied == 0:
+                    end, span = read_largest(counters, bottom)
+                else:
+                    end = tied
+                    span = cutlass.Uint32(0)
+                    need = need - inside
+                    mark_listed(entries, inside, above, worker)
+                    inside = Int32(0)
         if unlisted:
             for step in cutlass.range(batches, unroll=1):
                 column = base + step * BATCH
