@@ -317,7 +317,7 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
         leaf.clear(m, m.buffer("hist"), r.spare, BINS)
-    near, grain = name("near_key", "uint32"), name("grain", "uint32")
+    near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first and _guesses(m.k) else (0, 0)
     leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain)
     m.meet()
     leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within)

@@ -434,7 +434,7 @@ def pick_bin(m, state, mine, through, sums, need, end, span, half, thread, warp,
         _write_state(m, state, *_narrow(m, digit, left, inside, end, span, half))
 
 
-def _narrow(m, digit, need, inside, end, span, half, near=None, grain=None):
+def _narrow(m, digit, need, inside, end, span, half, near=0, grain=0):
     """The undecided range after a round: its end, span, the keys still needed of it, those in it.
 
     Where all of it is needed, nothing stays undecided and every key above the new end is selected.
@@ -444,7 +444,7 @@ def _narrow(m, digit, need, inside, end, span, half, near=None, grain=None):
         with m.when(digit > 0):
             m.set(top, half_edge(BINS - digit) - 1)
         width = m.var("width", top - half_edge(BINS - 1 - digit), "uint32")
-        if near is not None:
+        if not isinstance(near, int):
             with m.when(near.differs(0)):
                 below = m.var("number", digit.to("uint32"), "uint32") << grain
                 bottom = m.var("bottom", 1, "uint32")

@@ -442,9 +442,7 @@ def clear_3(words, first, thread):
 
 
 @T.macro
-def pick_bin_of_group_2(
-    state, peers, bins, coarse, at, need, lower, end, span, near, grain, rank, warp, lane
-):
+def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -952,7 +950,7 @@ def select(
             clear_3(hist, (rounds + 1 & 1) * BINS, worker)
             pick_bin_of_group_2(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
-                span, near_key, grain, rank, warp, lane
+                span, rank, warp, lane
             )
             T.sync_threads()
             read_group_state(end, span, need, inside, lower, within, state)

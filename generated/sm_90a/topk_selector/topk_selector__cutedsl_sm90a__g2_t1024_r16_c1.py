@@ -471,9 +471,7 @@ def clear_3(words, first, thread):
 
 
 @cute.jit
-def pick_bin_of_group_2(
-    state, peers, bins, coarse, at, need, lower, end, span, near, grain, rank, warp, lane
-):
+def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
@@ -1046,7 +1044,7 @@ def select(
             clear_3(hist, (rounds + 1 & 1) * BINS, worker)
             pick_bin_of_group_2(
                 state, hist, (rounds & 1) * BINS, coarse, (rounds & 1) * (GROUP * COARSE), need, lower, end,
-                span, near_key, grain, rank, warp, lane
+                span, rank, warp, lane
             )
             cute.arch.sync_threads()
             end, span, need, inside, lower, within = read_group_state(state)
