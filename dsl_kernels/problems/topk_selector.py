@@ -77,7 +77,13 @@ OPERANDS = (
     ),
     OperandSpec("next_n", (), "int32", "scalar"),
     OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions"),
-    OperandSpec("absolute", (), "int32", "scalar", doc="1: positions count from column 0, without pages; 0: from row_starts"),
+    OperandSpec(
+        "absolute",
+        (),
+        "int32",
+        "scalar",
+        doc="1: positions count from column 0, without pages; 0: from row_starts",
+    ),
     OperandSpec(
         "indices",
         ("rows", "k"),

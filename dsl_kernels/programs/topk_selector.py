@@ -4,6 +4,8 @@ The undecided keys are always those at most `span` below `end`. A round counts t
 2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree on the bin that holds the
 k-th largest key. The first digit is the score rounded to fp16, which splits scores of ordinary size better than the
 leading bits of the key; after at most three more digits the key is exact to its last bit, whatever the distribution.
+In a cluster, where a round costs several barriers, 32 scores of the row are looked at first: if they lie close together,
+the first digit is the distance from a key above them.
 As soon as few keys are undecided, one pass over the row marks the columns above them in a bitmap and lists them for
 all CTAs; the remaining digits are counted over the list, and the last few entries are ranked against each other. Ties
 go to the lower position. Every CTA then writes its own share in ascending position, at an offset that follows from the
@@ -12,7 +14,8 @@ counts of lower ranks: no atomics on the output, the same bits in every run.
 Where a CTA has a long row, `sample` spares it the histogram of the row. The key that a few more than k are expected to
 reach is taken from the histogram of a sample, and the row is streamed once: what reaches that key is listed. When the
 list holds at least k keys and did not overflow, the k largest keys of the row are in it, whatever the sample was like, and
-the rounds over the list do the rest; else the row goes through the histogram after all.
+the rounds over the list do the rest. When the sample's keys are equal, what lies above them is listed, and the first
+columns that equal them are taken until there are k. Else the row goes through the histogram after all.
 """
 
 from __future__ import annotations
@@ -318,7 +321,9 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
         m.comment("Now every peer has read the counts of the round before.")
         leaf.clear(m, m.buffer("hist"), r.spare, BINS)
     near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first and _guesses(m.k) else (0, 0)
-    leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain)
+    leaf.pick_bin_of_group(
+        m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain
+    )
     m.meet()
     leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within)
 
@@ -347,8 +352,6 @@ def _select_some(m: Recorder) -> None:
     )  # fmt: skip
     m.var("through")
     counted, guesses = k.counts == "counted", _guesses(k)
-    if guesses:
-        near, grain = m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32")
     if counted:
         settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
@@ -367,13 +370,15 @@ def _select_some(m: Recorder) -> None:
             with m.when(m.dim("stride") > _held(m)):
                 _load(m, share, column)
             leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
+        if guesses:
+            near, grain = m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32")
+            with m.when(m.dim("stride") > _held(m)):
+                _load(m, share, share.base)
+            leaf.guess_digits(m, near, grain, name("few", "uint32"))
         for step in () if counted else m.loop("step", share.batches):
             column = m.let("column", share.base + step * c.batch)
-            with m.when((step > 0) | (m.dim("stride") > _held(m))):
+            with m.when(step > 0 if guesses else (step > 0) | (m.dim("stride") > _held(m))):
                 _load(m, share, column)
-            if guesses:
-                with m.when(step.equals(0)):
-                    leaf.guess_digits(m, near, grain, name("few", "uint32"))
             with m.when(near.equals(0)) if guesses else nullcontext():
                 leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
                 leaf.count_first(m, column, share.lo, share.hi)
@@ -425,7 +430,9 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         for _ in _undecided(m, r, c.between):
             leaf.count_keys(m, r.bins, few, r.end, r.span)
             _settle(m, r)
-        m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
+        m.comment(
+            "More equal keys than are listed: what lies above them is, and the first of them are taken."
+        )
         tied = name("tied", "uint32")
         with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < spelled.INFINITE)):
             m.set(tied, r.end)
@@ -456,16 +463,13 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         list_above(ahead, place + 1)
         m.set(place, place + 2)
     m.set(r.need, m.dim("k"))
-    if k.counts == "default":
-        with m.when(tied.differs(0)):
-            leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
     m.meet()
     leaf.read_listed(m, r.inside)
     if k.counts == "counted":
         m.set(name("unlisted", "bool"), False)
     else:
         m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
-        with m.when(tied.differs(0)):
+        with m.when(tied.differs(0) & (r.inside < r.need)):
             _mark_ties(m, share, r, tied)
         with m.when(name("unlisted", "bool")):
             m.meet()
@@ -480,7 +484,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         if k.counts == "counted":
             leaf.read_largest(m, r.end, r.span, bottom)
             return
-        with m.when(tied.equals(0)):
+        with m.when(r.inside >= r.need):
             leaf.read_largest(m, r.end, r.span, bottom)
         with m.otherwise():
             m.set(r.end, tied)
@@ -491,26 +495,22 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
 
 
 def _mark_ties(m: Recorder, share: _Share, r: _Range, tied: Expr) -> None:
-    """Mark keys that equal `tied` from the row's first on until those and the listed ones are k; `tied` is 0 where they are
-    not, or where the list holds k by itself."""
-    c, keys, unlisted = m.c, m.buffer("keys"), name("unlisted", "bool")
-    with m.when(r.inside < r.need):
-        found, turn = m.var("found"), m.var("turn")
-        for _ in m.repeat((turn < share.batches) & (r.inside + found < r.need)):
-            word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
-            column = m.let("column", name("origin") + word * WORD)
-            leaf.load_words(m, keys, column, m.dim("stride"))
-            leaf.make_keys_again(m, keys, column, name("start"), name("last"))
-            leaf.mark_equal(m, keys, word, tied)
-            m.meet()
-            leaf.read_kept(m, found)
-            m.meet()
-            m.set(turn, turn + 1)
-        m.set(unlisted, r.inside + found < r.need)
-        with m.when(unlisted):
-            m.set(tied, 0)
-    with m.otherwise():
-        m.set(tied, 0)
+    """Mark keys that equal `tied`, from the row's first on, until these and the listed ones are k."""
+    c, keys, equal, words = m.c, m.buffer("keys"), m.buffer("equal"), share.batches * m.k.keep
+    leaf.clear_run(m, equal, m.warp * words, words)
+    m.meet()
+    found, turn = m.var("found"), m.var("turn")
+    for _ in m.repeat((turn < share.batches) & (r.inside + found < r.need)):
+        word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
+        column = m.let("column", name("origin") + word * WORD)
+        leaf.load_words(m, keys, column, m.dim("stride"))
+        leaf.make_keys_again(m, keys, column, name("start"), name("last"))
+        leaf.mark_equal(m, keys, word, tied)
+        m.meet()
+        leaf.read_kept(m, found)
+        m.meet()
+        m.set(turn, turn + 1)
+    m.set(name("unlisted", "bool"), r.inside + found < r.need)
 
 
 def _collect(m: Recorder, share: _Share, r: _Range) -> None:

@@ -231,7 +231,13 @@ def count_first(p: Probe) -> None:
 @case(text.load_few)
 def load_few(p: Probe) -> None:
     logits = p.operand("logits", p.normal(2, 900))
-    p.call(p.var("few", None, dtype="uint32", out=True, each="thread"), logits, p.dim("row", 1), p.dim("stride", 900), p.lane)
+    p.call(
+        p.var("few", None, dtype="uint32", out=True, each="thread"),
+        logits,
+        p.dim("row", 1),
+        p.dim("stride", 900),
+        p.lane,
+    )
 
 
 @case(text.guess_digits, apart=(0.0, 1e-3, 1.0))
@@ -658,9 +664,15 @@ def read_listed(p: Probe) -> None:
 def mark_equal(p: Probe) -> None:
     p.threads = THREADS
     keys = (1 << 31) + p.integers(0, 3, THREADS, KEEP, dtype=torch.int64)
-    word = lambda m: (m.warp * 2 + 1) * KEEP  # noqa: E731
     tied = p.var("tied", (1 << 31) + 1, dtype="uint32")
-    p.call(_keys(p, "bits", keys, out=False), _bitmap(p, "equal", 2 * KEEP, out=True), word, _counters(p, [3, 70, 0, 0]), tied, p.lane)
+    p.call(
+        _keys(p, "bits", keys, out=False),
+        _bitmap(p, "equal", 2 * KEEP, out=True),
+        lambda m: (m.warp * 2 + 1) * KEEP,
+        _counters(p, [3, 70, 0, 0]),
+        tied,
+        p.lane,
+    )
 
 
 @case(text.read_kept)

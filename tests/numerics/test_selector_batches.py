@@ -89,9 +89,7 @@ def passes() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
 @pytest.mark.parametrize("kind", ["normal", "tight", "ties", "equal", "steps", "zeros", "masked"])
-def test_a_row_needs_no_histogram_whatever_its_scores(
-    variant: Variant, kind: str, passes: list[int]
-) -> None:
+def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: str, passes: list[int]) -> None:
     row = Workload(f"lone_{kind}", "edge", "default", {"lens": [31001], "k": 2048, "scores": kind})
     assert trial.run(variant, row, Interpreter()).comparison.ok
     assert not passes
