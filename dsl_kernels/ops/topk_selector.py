@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..arguments import INT32_MAX, integer
+from ..arguments import INT32_MAX, integer, shown
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from ._base import run
 from ._library import torch_op
@@ -77,11 +77,11 @@ def topk_selector(
 
 
 def _require_absolute(absolute: object, block_table: torch.Tensor | None) -> None:
-    if absolute is not True:
+    if type(absolute) not in (bool, int) or absolute not in (0, 1):
         raise ArgumentTypeError(
-            "absolute", expected="True or False", got=type(absolute).__name__, fix="pass a bool"
+            "absolute", expected="True or False", got=shown(absolute), fix="pass one of these"
         )
-    if block_table is not None:
+    if absolute and block_table is not None:
         raise InvalidArgumentError(
             "absolute", expected="False with a block table, whose ids do not depend on where a row starts", got="True",
             fix="leave out one of the two",

@@ -500,7 +500,7 @@ BAD_TOPK = {
         InvalidArgumentError,
         "page_size",
     ),
-    "absolute": ({"absolute": 1}, ArgumentTypeError, "absolute.*True or False.*int"),
+    "absolute": ({"absolute": 2}, ArgumentTypeError, "absolute.*True or False.*2"),
     "absolute pages": (
         {"absolute": True, "block_table": torch.zeros(2, 2, dtype=torch.int32)},
         InvalidArgumentError,
