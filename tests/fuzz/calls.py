@@ -221,7 +221,7 @@ def _indexer(seed: int) -> dict[str, Any]:
 
 
 def _indexer_right(a: Mapping[str, Any], found: torch.Tensor) -> bool:
-    inputs = {**a, "k_cache": a["k_cache"].view(torch.uint8).reshape(len(a["k_cache"]), -1)}
+    inputs = {**a, "k_cache": a["k_cache"].view(torch.uint8).flatten(1)}
     inputs["skip_below"] = _number(a.get("skip_below"), 0)
     return _agrees("lightning_indexer", "decode", inputs, {"logits": found})
 
