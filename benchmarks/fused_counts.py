@@ -108,7 +108,14 @@ def measure_point(batch: int, context: int, made: dict[str, list[variants.Varian
             "q": t["q_index"], "k_cache": cache, "weights": t["weights"], "seq_lens": t["seq_lens"],
             "block_table": t["block_table"], "skip_below": TOPK,
         }  # fmt: skip
-        chosen = {"logits": rows, "row_starts": torch.zeros_like(lens), "row_ends": lens, **pages, "k": TOPK}
+        chosen = {
+            "logits": rows,
+            "row_starts": torch.zeros_like(lens),
+            "row_ends": lens,
+            **pages,
+            "absolute": 0,
+            "k": TOPK,
+        }
         fused.append(
             (
                 scored,

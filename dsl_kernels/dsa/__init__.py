@@ -206,7 +206,6 @@ def _select(
     topk = indices.shape[1]
     parts, lanes, shape = _chunks(q_index.shape[0], k_index.shape[0], rows_per_chunk, q_index.device.type)
     logits = _logits(scratch, shape, q_index)
-    starts = k_start.clamp(min=0)
     # Selection ends a window with the row of logits, which may be longer than there are keys.
     ends = k_end if shape[2] == k_index.shape[0] else k_end.clamp(max=k_index.shape[0])
     with _streams(scratch, q_index.device, lanes) as streams:
@@ -218,10 +217,9 @@ def _select(
                     skip_below=topk, workspace=scratch if lanes == 1 else None, **options,
                 )  # fmt: skip
                 topk_selector(
-                    scored, ends[chunk], topk, row_starts=starts[chunk], out=indices[chunk],
+                    scored, ends[chunk], topk, row_starts=k_start[chunk], absolute=True, out=indices[chunk],
                     workspace=scratch if lanes == 1 else None, **options,
                 )  # fmt: skip
-                _to_keys(indices[chunk], starts[chunk])
 
 
 def _chunks(
@@ -275,14 +273,6 @@ def _logits(scratch: Workspace | None, shape: tuple[int, ...], q_index: torch.Te
     if scratch is None or torch.compiler.is_compiling():
         return q_index.new_empty(shape, dtype=torch.float32)
     return scratch.get("logits", shape, torch.float32, q_index.device, zeroed=False)
-
-
-def _to_keys(indices: torch.Tensor, starts: torch.Tensor) -> None:
-    """Positions within a row's window become key positions; padding stays -1."""
-    # Buffers that were allocated in inference mode may be written in it alone; a traced graph cannot enter it.
-    inference = not torch.compiler.is_compiling() and indices.is_inference()
-    with torch.inference_mode() if inference else contextlib.nullcontext():
-        indices.addcmul_(starts[:, None], indices >= 0)
 
 
 def _allocate(q_nope: torch.Tensor, topk: int) -> StepOutput:

@@ -42,10 +42,7 @@ def check(
         )
     }
     selector = part["selector"]
-    relative = got["indices"]
-    if inputs.kind == "prefill":
-        relative = torch.where(relative >= 0, relative - selector["row_starts"][:, None], -1)
-    found["topk_selector"] = compare("topk_selector", "default", selector, {"indices": relative})
+    found["topk_selector"] = compare("topk_selector", "default", selector, {"indices": got["indices"]})
     attention = _attention(inputs, rows, got["indices"])
     found["sparse_mla"] = compare("sparse_mla", inputs.form, attention, got)
     found["chain"] = _chain(inputs, part, rows, got)
@@ -86,6 +83,7 @@ def _decode_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict[
             "block_table": table,
             "next_n": next_n,
             "page_size": PAGE,
+            "absolute": 0,
             "k": inputs.topk,
         },
     }
@@ -133,6 +131,7 @@ def _prefill_part(inputs: StepInputs, workspace: Workspace, sample: int) -> dict
             "block_table": starts.new_zeros(1, 1),
             "next_n": 1,
             "page_size": 0,
+            "absolute": 1,
             "k": inputs.topk,
         },
     }
@@ -178,8 +177,6 @@ def _chain(
     scored = scored.reshape(len(rows), -1)
     selector = {**part["selector"], "logits": scored.to(part["logits"].device)}
     wanted = problems.get("topk_selector").reference("default", selector)["indices"].to(rows.device)
-    if inputs.kind == "prefill":
-        wanted = torch.where(wanted >= 0, wanted + selector["row_starts"][:, None], -1)
     wrong, differing, total = 0, 0, 0
     for row in range(len(rows)):
         mine, theirs = (ids[row][ids[row] >= 0].long() for ids in (got["indices"], wanted))

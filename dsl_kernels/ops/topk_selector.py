@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ..arguments import INT32_MAX, integer
+from ..arguments import INT32_MAX, integer, shown
+from ..errors import ArgumentTypeError, InvalidArgumentError
 from ._base import run
 from ._library import torch_op
 from .workspace import Workspace
@@ -24,6 +25,7 @@ def topk_selector(
     block_table: torch.Tensor | None = None,
     page_size: int = 64,
     next_n: int = 1,
+    absolute: bool = False,
     out: torch.Tensor | None = None,
     executor: str | None = None,
     variant: str | None = None,
@@ -43,14 +45,16 @@ def topk_selector(
             Kernels do not look: a short table is read past its end. Entries past a row's columns are not followed.
         page_size: tokens a page; used with block_table only.
         next_n: rows that share one row of the block table.
+        absolute: positions count from column 0, as attention takes keys, not from row_starts; without a block table only.
         out: [rows, k] int32 to write into; must not overlap an input.
         executor, variant, arch, workspace: see `dsl_kernels.ops`.
 
     Returns:
-        [rows, k] int32: min(k, length) entries, then -1. Positions count from row_starts.
+        [rows, k] int32: min(k, length) entries, then -1. Positions count from row_starts unless `absolute`.
 
     Raises:
-        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride, device, or k out of range.
+        ArgumentTypeError, InvalidArgumentError: dtype, rank, shape, stride, device, k out of range, or `absolute` with a
+            block table.
         NoVariantError: no generated variant accepts these sizes.
     """
     if type(k) is not int or not 1 <= k <= MAX_K:
@@ -59,12 +63,26 @@ def topk_selector(
         next_n = integer("next_n", next_n, 1, INT32_MAX)
     if type(page_size) is not int or not 1 <= page_size <= INT32_MAX:
         page_size = integer("page_size", page_size, 1, INT32_MAX)
+    if absolute is not False:
+        _require_absolute(absolute, block_table)
     page = page_size if block_table is not None else 0
     operands: dict[str, Any] = {
         "logits": logits, "row_starts": row_starts, "row_ends": row_ends, "block_table": block_table,
-        "next_n": next_n, "page_size": page, "indices": out,
+        "next_n": next_n, "page_size": page, "absolute": int(absolute), "indices": out,
     }  # fmt: skip
     static = {"next_n": next_n, "page_size": page, "k": k}
     run("topk_selector", "default", operands, executor, variant, arch, workspace, static)
     ids: torch.Tensor = operands["indices"]
     return ids
+
+
+def _require_absolute(absolute: object, block_table: torch.Tensor | None) -> None:
+    if type(absolute) not in (bool, int) or absolute not in (0, 1):
+        raise ArgumentTypeError(
+            "absolute", expected="True or False", got=shown(absolute), fix="pass one of these"
+        )
+    if absolute and block_table is not None:
+        raise InvalidArgumentError(
+            "absolute", expected="False with a block table, whose ids do not depend on where a row starts", got="True",
+            fix="leave out one of the two",
+        )  # fmt: skip

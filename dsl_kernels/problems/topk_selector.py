@@ -1,8 +1,8 @@
 """Exact top-k of fp32 scores: ascending positions of the k largest of each row, ties to the lower position.
 
-Rows are ragged ([row_starts, row_ends)); a row with at most k scores is taken whole without reading them. With
-page_size > 0 positions become global token ids through the block table. NaN counts as larger than +inf, and
--0.0 equals +0.0, as in torch.topk.
+Rows are ragged ([row_starts, row_ends)); a row with at most k scores is taken whole without reading them. Positions
+count from row_starts, with `absolute` from column 0; with page_size > 0 they become global token ids through the block
+table. NaN counts as larger than +inf, and -0.0 equals +0.0, as in torch.topk.
 """
 
 from __future__ import annotations
@@ -76,7 +76,14 @@ OPERANDS = (
         values=(Values("page ids from 0 to 2^31 / page_size - 1 where a row's columns lie", _wrong_pages),),
     ),
     OperandSpec("next_n", (), "int32", "scalar"),
-    OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions relative to row_starts"),
+    OperandSpec("page_size", (), "int32", "scalar", doc="tokens a page; 0: positions"),
+    OperandSpec(
+        "absolute",
+        (),
+        "int32",
+        "scalar",
+        doc="1: positions count from column 0, without pages; 0: from row_starts",
+    ),
     OperandSpec(
         "indices",
         ("rows", "k"),
@@ -175,6 +182,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "block_table": table,
         "next_n": next_n,
         "page_size": page,
+        "absolute": p.get("absolute", 0),
         "k": p["k"],
     }
     if workload.form == "counted":
@@ -214,7 +222,7 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         if count <= 0:
             continue
         order = torch.sort(logits[row, start:end] + 0.0, descending=True, stable=True).indices
-        positions = order[:count].sort().values
+        positions = order[:count].sort().values + start * int(inputs["absolute"])
         if page:
             table = inputs["block_table"][row // int(inputs["next_n"])]
             positions = table[positions // page].long() * page + positions % page
@@ -295,6 +303,7 @@ PROBLEM = Problem(
         _rows("tiny_paged", "tiny", [190, 20], 32, page_size=64),
         _rows("ragged", "edge", [0, 1, 63, 64, 65, 511, 512, 513, 3000], 512),
         _rows("starts", "edge", [700, 5, 0, 900], 128, starts=[3, 0, 17, 250]),
+        _rows("columns", "edge", [700, 5, 0, 900], 128, starts=[3, 1, 17, 250], absolute=1),
         _rows("k1", "edge", [1000, 1, 2], 1),
         _rows("mtp3_paged", "edge", [998, 999, 1000, 0, 0, 1], 256, page_size=64, next_n=3),
         *(_rows(f"scores_{kind}", "edge", [5000, 2500], 512, scores=kind) for kind in _DISTRIBUTIONS),

@@ -4,6 +4,8 @@ The undecided keys are always those at most `span` below `end`. A round counts t
 2048 bins with the largest key's first; the CTAs of a row read each other's counts and agree on the bin that holds the
 k-th largest key. The first digit is the score rounded to fp16, which splits scores of ordinary size better than the
 leading bits of the key; after at most three more digits the key is exact to its last bit, whatever the distribution.
+In a cluster, where a round costs several barriers, 32 scores of the row are looked at first: if they lie close together,
+the first digit is the distance from a key above them.
 As soon as few keys are undecided, one pass over the row marks the columns above them in a bitmap and lists them for
 all CTAs; the remaining digits are counted over the list, and the last few entries are ranked against each other. Ties
 go to the lower position. Every CTA then writes its own share in ascending position, at an offset that follows from the
@@ -12,7 +14,8 @@ counts of lower ranks: no atomics on the output, the same bits in every run.
 Where a CTA has a long row, `sample` spares it the histogram of the row. The key that a few more than k are expected to
 reach is taken from the histogram of a sample, and the row is streamed once: what reaches that key is listed. When the
 list holds at least k keys and did not overflow, the k largest keys of the row are in it, whatever the sample was like, and
-the rounds over the list do the rest; else the row goes through the histogram after all.
+the rounds over the list do the rest. When the sample's keys are equal, what lies above them is listed, and the first
+columns that equal them are taken until there are k. Else the row goes through the histogram after all.
 """
 
 from __future__ import annotations
@@ -36,8 +39,8 @@ MAX_K = 2048
 DENSE = Size(8, "DENSE")
 # Keys of a list that are ranked without another round.
 RANKED = Size(64, "RANKED")
-# Of a sample, the keys that may lie between its threshold and the one that was asked for.
-BETWEEN = Size(32, "BETWEEN")
+# Keys of a list that are first bounded: ties, more likely than a bin of different keys.
+MANY = Size(384, "MANY")
 # Of the sample, keys beyond k's share that are to reach the threshold: that fewer than k of the row do is then as rare as
 # four standard deviations of what a sample of 1/16 finds.
 SPARE = Size(28, "SPARE")
@@ -82,6 +85,11 @@ def _stashed(k: SimpleNamespace) -> int:
 def _listed(k: SimpleNamespace) -> int:
     """Keys that a list holds: undecided ones of a histogram, or those that reach a sample's threshold."""
     return Size(11 * k.threads if k.sample else 2048, "LISTED")
+
+
+def _between(k: SimpleNamespace) -> int:
+    """Keys of the sample that may lie between its threshold and the one that was asked for: a quarter of what is listed."""
+    return Size(_listed(k) // (4 * k.sample) if k.sample else 0, "BETWEEN")
 
 
 def _few(k: SimpleNamespace) -> int:
@@ -148,7 +156,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         axes=("row", "rank"),
         cluster=(1, k.group, 1),
         group=(1,) if k.group > 1 else (),
-        constants={"stashed": stashed, "listed": _listed(k), "few": few, "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
+        constants={"stashed": stashed, "listed": _listed(k), "few": few, "between": _between(k), "warps": Size(k.threads // 32, "WARPS"), "batch": Size(WORD * k.keep, "BATCH")},
         ctas_per_sm=k.resident,
         min_ctas_per_sm=_min_ctas_per_sm(k, arch),
     )  # fmt: skip
@@ -190,6 +198,11 @@ def _start(m: Recorder) -> None:
     m.let("owner", _rank(m) * m.c.warps + m.warp)
 
 
+def _guesses(k: SimpleNamespace) -> bool:
+    """Whether a few scores of a row decide how its first digits are counted: where another round costs several barriers."""
+    return bool(k.group > 1 and k.counts == "default")
+
+
 def _held(m: Recorder) -> int:
     """Columns that the registers of a row's CTAs hold."""
     return Size(m.k.group * m.k.threads * m.k.keep, "HELD")
@@ -204,16 +217,18 @@ def _select(m: Recorder) -> None:
     inverse, line = m.var("inverse", 0, "uint32"), m.var("line")
     leaf.page_row(m, inverse, line)
     m.depend(launch=False)
+    if _guesses(m.k):
+        leaf.load_few(m, m.var("few", 0, "uint32"))
     leaf.load_ahead(m, m.buffer("keys"), name("owner") * m.c.batch, _held(m))
     if m.k.counts == "counted":
         spelled.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), m.block(0), m.thread)
-    start, last = m.var("start"), m.var("last")
-    leaf.read_bounds(m, start, last)
+    start, last, first = m.var("start"), m.var("last"), m.var("first_position")
+    leaf.read_bounds(m, start, last, first)
     m.launch_dependents()
     if m.k.counts == "default":
         m.meet()
     with m.when(last - start <= m.dim("k")):
-        leaf.take_all(m, last - start, line, inverse, rank=_rank(m))
+        leaf.take_all(m, last - start, first, line, inverse, rank=_rank(m))
         if group > 1:
             m.cluster_wait()
     with m.otherwise():
@@ -305,7 +320,10 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
         leaf.clear(m, m.buffer("hist"), r.spare, BINS)
-    leaf.pick_bin_of_group(m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first)
+    near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first and _guesses(m.k) else (0, 0)
+    leaf.pick_bin_of_group(
+        m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain
+    )
     m.meet()
     leaf.read_group_state(m, r.end, r.span, r.need, r.inside, r.lower, r.within)
 
@@ -333,12 +351,14 @@ def _select_some(m: Recorder) -> None:
         m.var("within"), m.var("rounds"),
     )  # fmt: skip
     m.var("through")
-    counted = k.counts == "counted"
+    counted, guesses = k.counts == "counted", _guesses(k)
     if counted:
         settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
     if k.sample:
         m.var("unlisted", True, "bool")
+        if not counted:
+            m.var("tied", 0, "uint32")
         listable: Any = m.dim("stride") > _held(m)
         if counted:
             listable = listable & (r.inside <= _most(m))
@@ -350,12 +370,22 @@ def _select_some(m: Recorder) -> None:
             with m.when(m.dim("stride") > _held(m)):
                 _load(m, share, column)
             leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
+        if guesses:
+            near, grain = m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32")
+            with m.when(m.dim("stride") > _held(m)):
+                _load(m, share, share.base)
+            leaf.guess_digits(m, near, grain, name("few", "uint32"))
         for step in () if counted else m.loop("step", share.batches):
             column = m.let("column", share.base + step * c.batch)
-            with m.when((step > 0) | (m.dim("stride") > _held(m))):
+            with m.when(step > 0 if guesses else (step > 0) | (m.dim("stride") > _held(m))):
                 _load(m, share, column)
-            leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
-            leaf.count_first(m, column, share.lo, share.hi)
+            with m.when(near.equals(0)) if guesses else nullcontext():
+                leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
+                leaf.count_first(m, column, share.lo, share.hi)
+            if guesses:
+                with m.otherwise():
+                    leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
+                    leaf.count_near(m, m.buffer("keys"), near, grain, column, share.lo, share.hi)
             if c.stashed:
                 with m.when(step < minimum(c.stashed, share.batches - 1)):
                     leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
@@ -397,9 +427,16 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         m.set(r.need, wanted + wanted // 4 + SPARE)
         _settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
-        for _ in _undecided(m, r, BETWEEN):
+        for _ in _undecided(m, r, c.between):
             leaf.count_keys(m, r.bins, few, r.end, r.span)
             _settle(m, r)
+        m.comment(
+            "More equal keys than are listed: what lies above them is, and the first of them are taken."
+        )
+        tied = name("tied", "uint32")
+        with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < spelled.INFINITE)):
+            m.set(tied, r.end)
+            m.set(r.end, r.end + 1)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
     spelled.read_bottom(m, bottom, less, r.end, r.span)
 
@@ -432,6 +469,8 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         m.set(name("unlisted", "bool"), False)
     else:
         m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
+        with m.when(tied.differs(0) & (r.inside < r.need)):
+            _mark_ties(m, share, r, tied)
         with m.when(name("unlisted", "bool")):
             m.meet()
             m.set(r.rounds, 0)
@@ -442,7 +481,36 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         leaf.clear(m, m.buffer("counts"), 0, 32)
         leaf.key_entries(m, r.inside)
         m.meet()
-        leaf.read_largest(m, r.end, r.span, bottom)
+        if k.counts == "counted":
+            leaf.read_largest(m, r.end, r.span, bottom)
+            return
+        with m.when(r.inside >= r.need):
+            leaf.read_largest(m, r.end, r.span, bottom)
+        with m.otherwise():
+            m.set(r.end, tied)
+            m.set(r.span, 0)
+            m.set(r.need, r.need - r.inside)
+            leaf.mark_listed(m, r.inside)
+            m.set(r.inside, 0)
+
+
+def _mark_ties(m: Recorder, share: _Share, r: _Range, tied: Expr) -> None:
+    """Mark keys that equal `tied`, from the row's first on, until these and the listed ones are k."""
+    c, keys, equal, words = m.c, m.buffer("keys"), m.buffer("equal"), share.batches * m.k.keep
+    leaf.clear_run(m, equal, m.warp * words, words)
+    m.meet()
+    found, turn = m.var("found"), m.var("turn")
+    for _ in m.repeat((turn < share.batches) & (r.inside + found < r.need)):
+        word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
+        column = m.let("column", name("origin") + word * WORD)
+        leaf.load_words(m, keys, column, m.dim("stride"))
+        leaf.make_keys_again(m, keys, column, name("start"), name("last"))
+        leaf.mark_equal(m, keys, word, tied)
+        m.meet()
+        leaf.read_kept(m, found)
+        m.meet()
+        m.set(turn, turn + 1)
+    m.set(name("unlisted", "bool"), r.inside + found < r.need)
 
 
 def _collect(m: Recorder, share: _Share, r: _Range) -> None:
@@ -477,9 +545,14 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
         ranked = m.var("ranked", 0)
         with m.when(r.inside > RANKED):
             total = m.var("total", r.inside)
+            if not k.sample:
+                with m.when(r.inside > MANY):
+                    _bound(m, r, total)
             for _ in _undecided(m, r, RANKED):
                 leaf.count_listed(m, r.bins, total, r.end, r.span)
                 _settle(m, r)
+                with m.when(r.inside > RANKED):
+                    _bound(m, r, total)
             with m.when(r.inside > RANKED):
                 leaf.clear_run(m, m.buffer("equal"), first, words)
                 m.meet()
@@ -498,26 +571,34 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
     _write(m, share, skip, first, words)
 
 
+def _bound(m: Recorder, r: _Range, total: Expr) -> None:
+    """Narrow the range to the undecided keys of the list: ties are then known to be ties."""
+    leaf.bound_listed(m, total, r.end, r.span)
+    m.meet()
+    leaf.read_bounded(m, r.end, r.span)
+
+
 def _write(m: Recorder, share: _Share, skip: Expr, first: Value, words: Value) -> None:
     """Every warp writes the ids of its marked columns, ascending, behind those of lower warps and ranks."""
-    start, slot, line, inverse = name("start"), m.var("slot"), name("line"), name("inverse", "uint32")
+    slot, line, inverse = m.var("slot"), name("line"), name("inverse", "uint32")
+    first_column = m.let("first_column", name("start") - name("first_position"))
     if m.k.sample:
         placed = m.buffer("hist")
         leaf.count_marks(m, slot, first, words)
         m.meet()
-        leaf.place_marks(m, placed, slot, first, words, share.base - start)
+        leaf.place_marks(m, placed, slot, first, words, share.base - first_column)
         m.meet()
         leaf.write_ids(m, placed, line, inverse)
         return
     page = (name("first_page"), name("near", "bool"))
     leaf.first_slot(m, slot, skip)
-    with m.when(m.dim("k") * DENSE < name("last") - start):
-        leaf.emit_sparse(m, slot, first, words, share.base - start, line, inverse, *page)
+    with m.when(m.dim("k") * DENSE < name("last") - name("start")):
+        leaf.emit_sparse(m, slot, first, words, share.base - first_column, line, inverse, *page)
     with m.otherwise():
         for batch in m.loop("batch", share.batches):
             word, position = (
                 (m.warp * share.batches + batch) * m.k.keep,
-                share.base + batch * m.c.batch - start,
+                share.base + batch * m.c.batch - first_column,
             )
             leaf.emit(m, slot, word, position, line, inverse, *page)
 

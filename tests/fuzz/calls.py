@@ -221,7 +221,7 @@ def _indexer(seed: int) -> dict[str, Any]:
 
 
 def _indexer_right(a: Mapping[str, Any], found: torch.Tensor) -> bool:
-    inputs = {**a, "k_cache": a["k_cache"].view(torch.uint8).reshape(len(a["k_cache"]), -1)}
+    inputs = {**a, "k_cache": a["k_cache"].view(torch.uint8).flatten(1)}
     inputs["skip_below"] = _number(a.get("skip_below"), 0)
     return _agrees("lightning_indexer", "decode", inputs, {"logits": found})
 
@@ -243,6 +243,7 @@ def _selector(seed: int) -> dict[str, Any]:
     )  # fmt: skip
     drawn["block_table"] = drawn["block_table"].remainder(64) if paged else None
     drawn["page_size"] = 32
+    drawn["absolute"] = not paged
     return {**drawn, "out": torch.zeros(3, 16, dtype=torch.int32) if paged else None}
 
 
@@ -250,6 +251,7 @@ def _selector_right(a: Mapping[str, Any], found: torch.Tensor) -> bool:
     inputs, table = dict(a), a["block_table"]
     inputs["row_starts"] = a["row_starts"] if a["row_starts"] is not None else torch.zeros_like(a["row_ends"])
     inputs["page_size"] = 0 if table is None else _number(a["page_size"], 64)
+    inputs["absolute"] = int(bool(a["absolute"]))
     return _agrees("topk_selector", "default", inputs, {"indices": found})
 
 

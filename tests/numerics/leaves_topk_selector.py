@@ -56,16 +56,18 @@ def load_ahead(p: Probe, stride: int) -> None:
     )  # fmt: skip
 
 
-@case(text.read_bounds, row=(0, 1))
-def read_bounds(p: Probe, row: int) -> None:
+@case(text.read_bounds, row=(0, 1), absolute=(0, 1))
+def read_bounds(p: Probe, row: int, absolute: int) -> None:
     starts, ends = torch.tensor([-5, 17], dtype=torch.int32), torch.tensor([90, 120], dtype=torch.int32)
     p.call(
         p.var("start", None, out=True),
         p.var("last", None, out=True),
+        p.var("first", None, out=True),
         p.operand("row_starts", starts),
         p.operand("row_ends", ends),
         p.dim("row", row),
         p.dim("stride", 100),
+        p.dim("absolute", absolute),
     )
 
 
@@ -124,6 +126,7 @@ def take_all(p: Probe, page_size: int) -> None:
         p.dim("row", 1),
         p.dim("k", 600),
         p.dim("length", 411),
+        p.dim("first", 0 if page_size else 70),
         p.dim("rank", 1),
         2,
         *_table(p, page_size),
@@ -214,8 +217,8 @@ def _some_keys(p: Probe, *shape: int) -> torch.Tensor:
 END, SPAN = (1 << 31) + (3 << 18), (1 << 18) + 12345
 
 
-def _range(p: Probe, end: int = END, span: int = SPAN) -> tuple[Any, Any]:
-    return p.var("end", end, dtype="uint32"), p.var("span", span, dtype="uint32")
+def _range(p: Probe, end: int = END, span: int = SPAN, out: bool = False) -> tuple[Any, Any]:
+    return p.var("end", end, dtype="uint32", out=out), p.var("span", span, dtype="uint32", out=out)
 
 
 @case(text.count_first)
@@ -223,6 +226,34 @@ def count_first(p: Probe) -> None:
     p.threads = THREADS
     digits = p.integers(0, 1 << 32, THREADS, KEEP // 2, dtype=torch.int64)
     p.call(_hist(p), _keys(p, "digits", digits, KEEP // 2, out=False), _column(p), *_bounds(p))
+
+
+@case(text.load_few)
+def load_few(p: Probe) -> None:
+    logits = p.operand("logits", p.normal(2, 900))
+    p.call(
+        p.var("few", None, dtype="uint32", out=True, each="thread"),
+        logits,
+        p.dim("row", 1),
+        p.dim("stride", 900),
+        p.lane,
+    )
+
+
+@case(text.guess_digits, apart=(0.0, 1e-3, 1.0))
+def guess_digits(p: Probe, apart: float) -> None:
+    scores = 1.0 + apart * p.normal(32)
+    few = p.var("few", scores.view(torch.int32).long() & ALL, dtype="uint32", each="lane")
+    p.call(p.var("near", None, dtype="uint32", out=True), p.var("grain", None, dtype="uint32", out=True), few)
+
+
+@case(text.count_near, near=(END, 1 << 19))
+def count_near(p: Probe, near: int) -> None:
+    p.threads = THREADS
+    keys = _some_keys(p, THREADS, KEEP)
+    keys[::5, 3] = 0
+    top, grain = p.var("near", near, dtype="uint32"), p.var("grain", 4, dtype="uint32")
+    p.call(_hist(p), _keys(p, "bits", keys, out=False), top, grain, _column(p), *_bounds(p))
 
 
 @case(text.count_keys, span=(SPAN, 1000))
@@ -247,6 +278,20 @@ def count_listed(p: Probe) -> None:
     p.threads = THREADS
     entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
     p.call(_hist(p), p.dim("first", 0), entries, p.dim("total", 300), *_range(p), p.thread, THREADS)
+
+
+@case(text.bound_listed)
+def bound_listed(p: Probe) -> None:
+    p.threads = THREADS
+    entries = p.shared("entries", (512,), _entries(p, 512, 8, 20), dtype="int64")
+    p.call(entries, p.dim("total", 300), _counters(p, [300, 0, 0, 0]), *_range(p), p.thread, THREADS, p.lane)
+
+
+@case(text.read_bounded, lower=(END - 1000, END - 2 * SPAN))
+def read_bounded(p: Probe, lower: int) -> None:
+    bounds = [END - 10 - (1 << 32), ~lower & ALL]
+    counters = torch.tensor([300, 0, 0, 0, 0, *bounds, 0], dtype=torch.int64).to(torch.int32)
+    p.call(*_range(p, out=True), p.shared("counters", (8,), counters, dtype="int32"))
 
 
 def _mine(p: Probe, threads: int, value: torch.Tensor | None, **kind: Any) -> Any:
@@ -334,8 +379,8 @@ def send_sums(p: Probe, group: int) -> None:
     p.call(coarse, at, held, first, group, p.rank, p.warp, WARPS, p.lane)
 
 
-@case(text.pick_bin_of_group, half=(True, False), need=(1, 9001))
-def pick_bin_of_group(p: Probe, half: bool, need: int) -> None:
+@case(text.pick_bin_of_group, half=(True, False), need=(1, 4000, 9001), near=(0, END, 1 << 13))
+def pick_bin_of_group(p: Probe, half: bool, need: int, near: int) -> None:
     p.threads, p.cluster = 64, 4
     hist = torch.stack([p.integers(0, 6, 2 * topk.BINS) for _ in range(4)])
     # One key on top, in the second CTA.
@@ -352,6 +397,8 @@ def pick_bin_of_group(p: Probe, half: bool, need: int) -> None:
         p.dim("lower", 100),
         *_range(p, END, (1 << 29) - 12345),
         half,
+        p.var("near", near, dtype="uint32"),
+        p.var("grain", 3, dtype="uint32"),
         4,
         p.rank,
         p.warp,
@@ -611,6 +658,33 @@ def list_above(p: Probe, score: float, room: int) -> None:
 @case(text.read_listed)
 def read_listed(p: Probe) -> None:
     p.call(p.var("listed", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
+
+
+@case(text.mark_equal)
+def mark_equal(p: Probe) -> None:
+    p.threads = THREADS
+    keys = (1 << 31) + p.integers(0, 3, THREADS, KEEP, dtype=torch.int64)
+    tied = p.var("tied", (1 << 31) + 1, dtype="uint32")
+    p.call(
+        _keys(p, "bits", keys, out=False),
+        _bitmap(p, "equal", 2 * KEEP, out=True),
+        lambda m: (m.warp * 2 + 1) * KEEP,
+        _counters(p, [3, 70, 0, 0]),
+        tied,
+        p.lane,
+    )
+
+
+@case(text.read_kept)
+def read_kept(p: Probe) -> None:
+    p.call(p.var("found", None, out=True), _counters(p, [77, 5, 21, 13], out=False))
+
+
+@case(text.mark_listed, total=(1, 300))
+def mark_listed(p: Probe, total: int) -> None:
+    p.threads = THREADS
+    entries = p.shared("entries", (512,), _entries(p, 512, 1, 40), dtype="int64")
+    p.call(entries, p.dim("total", total), _bitmap(p, "above", 40, out=True), p.thread, THREADS)
 
 
 @case(text.key_entries, total=(1, 300))

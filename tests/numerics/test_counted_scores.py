@@ -101,7 +101,7 @@ def test_what_scoring_counts_is_what_selection_needs(made) -> None:
     rows[:, : logits.shape[1]] = logits
     given = {
         "logits": rows, "row_starts": torch.zeros(4, dtype=torch.int32), "row_ends": inputs["seq_lens"][:, 0].contiguous(),
-        "block_table": torch.zeros(1, 1, dtype=torch.int32), "next_n": 1, "page_size": 0, "k": 100, "digit_counts": counts,
+        "block_table": torch.zeros(1, 1, dtype=torch.int32), "next_n": 1, "page_size": 0, "absolute": 0, "k": 100, "digit_counts": counts,
     }  # fmt: skip
     problem = problems.get("topk_selector")
     for variant in made["topk_selector"]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from dsl_kernels import variants
+from dsl_kernels import problems, variants
 from dsl_kernels.device.text import topk_selector as leaf
 from dsl_kernels.emulator import Interleaving
 from dsl_kernels.executors import Emulator, Interpreter
@@ -87,12 +88,27 @@ def passes() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
-@pytest.mark.parametrize(
-    ("kind", "listed"), [("normal", True), ("tight", True), ("ties", True), ("steps", False)]
-)
-def test_a_row_needs_the_histogram_only_where_a_list_overflows(
-    variant: Variant, kind: str, listed: bool, passes: list[int]
-) -> None:
+@pytest.mark.parametrize("kind", ["normal", "tight", "ties", "equal", "steps", "zeros", "masked"])
+def test_a_row_needs_no_histogram_whatever_its_scores(variant: Variant, kind: str, passes: list[int]) -> None:
     row = Workload(f"lone_{kind}", "edge", "default", {"lens": [31001], "k": 2048, "scores": kind})
     assert trial.run(variant, row, Interpreter()).comparison.ok
-    assert (not passes) is listed
+    assert not passes
+
+
+@pytest.mark.parametrize("others", [1.0, 3.0])
+@pytest.mark.parametrize("variant", [v for v in SAMPLED if v.backend == "cutedsl"], ids=lambda v: v.id)
+def test_a_row_that_its_sample_misleads_goes_through_the_histogram(
+    variant: Variant, others: float, passes: list[int]
+) -> None:
+    """The sample is all twos. Other scores are larger and overflow the list, or smaller, and there are too few twos."""
+    row = Workload("misled", "edge", "default", {"lens": [31000], "k": 2048, "scores": "normal", "tail": 0})
+    inputs = dict(trial.draw(variant.op, row, 0))
+    words, every, warps = 31000 // 32, variant.knobs["sample"], variant.knobs["threads"] // 32
+    run = torch.arange(words) // every
+    sampled = torch.arange(words) % every == (run % warps + 5 * (run // warps)) % every
+    logits = torch.full((1, 31000), others)
+    logits[0, : 32 * words] = torch.where(sampled, 2.0, others).repeat_interleave(32)
+    inputs["logits"] = logits
+    example = trial.Example(inputs, problems.get(variant.op).reference("default", inputs))
+    assert trial.run(variant, row, Interpreter(), example=example).comparison.ok
+    assert passes

@@ -52,7 +52,7 @@ def call_of(op: str) -> tuple:
     if op == "topk_selector":
         inputs = draw("topk_selector", "default", lens=[190, 20], k=32, page_size=64)
         inputs["block_table"].remainder_(4096)
-        names = ("logits", "row_starts", "row_ends", "block_table", "k", "page_size", "next_n")
+        names = ("logits", "row_starts", "row_ends", "block_table", "k", "page_size", "next_n", "absolute")
         out = torch.empty(2, 32, dtype=torch.int32)
         return topk_selector, {**{name: inputs[name] for name in names}, "out": out}
     if op == "resample_trajectories":

@@ -500,6 +500,12 @@ BAD_TOPK = {
         InvalidArgumentError,
         "page_size",
     ),
+    "absolute": ({"absolute": 2}, ArgumentTypeError, "absolute.*True or False.*2"),
+    "absolute pages": (
+        {"absolute": True, "block_table": torch.zeros(2, 2, dtype=torch.int32)},
+        InvalidArgumentError,
+        "absolute.*block table",
+    ),
 }
 
 
@@ -515,6 +521,16 @@ def test_topk_selector_refuses(case: str) -> None:
     }
     with pytest.raises(error, match=message):
         topk_selector(**args)
+
+
+@pytest.mark.parametrize("k", (16, 128))
+def test_absolute_positions_count_from_column_0(k: int) -> None:
+    starts, ends = (torch.tensor(x, dtype=torch.int32) for x in ([7, -3, 90], [100, 40, 80]))
+    scores = torch.randn(3, 128, generator=torch.Generator().manual_seed(5))
+    relative = topk_selector(scores, ends, k, row_starts=starts, **CPU)
+    columns = topk_selector(scores, ends, k, row_starts=starts, absolute=True, **CPU)
+    assert torch.equal(columns, torch.where(relative >= 0, relative + starts.clamp(min=0)[:, None], -1))
+    assert int(columns.max()) == int(relative[0].max()) + 7
 
 
 def test_indexer_refuses() -> None:

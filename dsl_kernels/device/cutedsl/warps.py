@@ -128,6 +128,14 @@ def atomic_add(place, value):
 fetch_add = atomic_add
 
 
+def count_where(place, yes):
+    """A predicated addition: branches around several would not let them follow each other."""
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.s32 p, {$r1}, 0; @p red.shared.add.u32 [{$r0}], 1; }",
+        read_only_args=[place.toint(), Int32(yes)],
+    )
+
+
 def set_bits(place, bits):
     return cute.arch.atomic_or(place, bits, sem="relaxed", scope="cta")
 

@@ -17,11 +17,13 @@ from ..torch.topk_selector import (
     KEPT,
     LARGEST,
     LISTED,
+    LOWER,
     LOWER_ABOVE,
     LOWER_EQUAL,
     OFFSET_BITS,
     QUAD,
     UINT32,
+    UPPER,
     WORD,
     canonical,
     half_digits,
@@ -34,6 +36,7 @@ from ..torch.warps import (
     atomic_add,
     ballot,
     clz,
+    count_where,
     fetch_add,
     load_marked,
     load_peer_pair,
@@ -56,16 +59,19 @@ from ..torch.warps import (
 
 LAST_LANE = Size(31, "LAST_LANE")
 SIGN = Size(-(1 << 31), "SIGN")
+# Keys so close to each other that digits of their distance split them better than those of fp16, which split 2**18 apart.
+CLOSE = Size(1 << 26, "CLOSE")
 
 
 # Rows, pages and the shares of warps
 
 
 @by_text
-def read_bounds(m, start: Sets, last: Sets, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(m, start: Sets, last: Sets, first: Sets, row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are `absolute`."""
     m.set(start, maximum(row_starts[row], 0))
     m.set(last, minimum(row_ends[row], stride))
+    m.set(first, start * absolute)
 
 
 @by_text
@@ -84,6 +90,14 @@ def _load_words(m, bits, logits, row, stride, column, limit):
 def load_ahead(m, bits, logits, row, stride, column, columns, lane):
     """load_words of a row of at most `columns`; of a longer one nothing is read."""
     _load_words(m, bits, logits, row, stride, column + lane, select(stride <= columns, stride, 0))
+
+
+@by_text
+def load_few(m, few: Sets, logits, row, stride, lane):
+    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    scores = logits.row("scores", row, stride)
+    column = m.let("column", (lane >> 3) * (stride >> 5 << 3) + (lane & 7))
+    m.set(few, load_below(scores.at(column), column, stride))
 
 
 @by_text
@@ -157,14 +171,15 @@ def keep_entry(m, pages, entry, thread):
 
 @by_text
 def take_all(
-    m, indices: Writes, row, k, length, rank, group, block_table, max_pages, line, page_size, inverse, thread, threads,
+    m, indices: Writes, row, k, length, first, rank, group, block_table, max_pages, line, page_size, inverse, thread, threads,
 ):  # fmt: skip
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take slots in turn."""
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores; the CTAs take slots
+    in turn."""
     out, table = indices.row("out", row, k), block_table.row("table", line, max_pages)
     for slot in m.loop("slot", k, begin=rank * threads + thread, step=group * threads):
         id = m.var("id", -1)
         with m.when(slot < length):
-            _set_token(m, id, slot, table, page_size, inverse)
+            _set_token(m, id, first + slot, table, page_size, inverse)
         out[slot] = id
 
 
@@ -278,17 +293,50 @@ def count_first(m, hist, digits, column, lo, hi):
             m.do(atomic_add(hist.at(digits[j] >> 21), 1))
 
 
+@by_text
+def guess_digits(m, near: Sets, grain: Sets, few):
+    """Where 32 scores of a row lie close together, the key from which first digits count down, by their bits from `grain` on.
+
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and above it if they are equal.
+    Scores of both signs are not close, which is all that most rows are asked.
+    """
+    top, bits = m.var("top", 0, "uint32"), m.var("bits", 0, "uint32")
+    negative = m.let("negative", ballot(few.to("int32") < 0))
+    with m.when(negative.equals(0) | negative.equals(-1)):
+        key = m.let("key", _key(m, canonical(few)))
+        highest = m.let("highest", warp_most(key))
+        spread = m.let("spread", highest - ~warp_most(~key))
+        with m.when(spread < CLOSE):
+            m.set(top, highest + minimum(maximum(spread, 1), ~highest))
+            m.set(bits, _shift_of(2 * spread))
+    m.set(near, top)
+    m.set(grain, bits)
+
+
+@by_text
+def count_near(m, hist, bits, near, grain, column, lo, hi):
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last bin as in make_keys."""
+    with m.when((column < hi) & (column + WORD * bits.size > lo)):
+        for j in m.loop("j", bits.size, unrolled=True):
+            below = m.let("below", (near - minimum(near, bits[j])) >> grain)
+            bin = select(bits[j].differs(0), minimum(below, BINS - 2), BINS - 1)
+            m.do(atomic_add(hist.at(bin), 1))
+
+
+def _shift_of(span):
+    bits: Any = maximum(32 - clz(span) - 11, 0)
+    return bits.to("uint32")
+
+
 def _digit_shift(m, span):
     """Bits below the next digit of an undecided range."""
-    bits: Any = maximum(32 - clz(span) - 11, 0)
-    return m.let("shift", bits.to("uint32"))
+    return m.let("shift", _shift_of(span))
 
 
 def _count_key(m, bins, key, end, span, shift):
     """Count the next digit of a key if it is undecided."""
     below = m.let("below", end - key)
-    with m.when(below <= span):
-        m.do(atomic_add(bins.at(below >> shift), 1))
+    m.do(count_where(bins.at(below >> shift), below <= span))
 
 
 @by_text
@@ -309,6 +357,29 @@ def count_listed(m, hist, first, entries, total, end, span, thread, threads):
 
 def _key_of(entry):
     return pair_high(entry).to("uint32")
+
+
+@by_text
+def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest, under = m.var("largest", 0, "uint32"), m.var("under", 0, "uint32")
+    for i in m.loop("i", total, begin=thread, step=threads):
+        key = m.let("key", _key_of(entries[i]))
+        with m.when(end - key <= span):
+            m.set(largest, maximum(largest, key))
+            m.set(under, maximum(under, ~key))
+    upper, lower = m.let("upper", warp_most(largest)), m.let("lower", warp_most(under))
+    with m.when(lane.equals(0)):
+        m.do(raise_to(counters.at(UPPER), upper))
+        m.do(raise_to(counters.at(LOWER), lower))
+
+
+@by_text
+def read_bounded(m, end: Changes, span: Changes, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = m.let("bottom", maximum(end - span, ~counters[LOWER].to("uint32")))
+    m.set(end, minimum(end, counters[UPPER].to("uint32")))
+    m.set(span, end - bottom)
 
 
 # Closing a round
@@ -368,7 +439,7 @@ def pick_bin(m, state, mine, through, sums, need, end, span, half, thread, warp,
         _write_state(m, state, *_narrow(m, digit, left, inside, end, span, half))
 
 
-def _narrow(m, digit, need, inside, end, span, half):
+def _narrow(m, digit, need, inside, end, span, half, near=0, grain=0):
     """The undecided range after a round: its end, span, the keys still needed of it, those in it.
 
     Where all of it is needed, nothing stays undecided and every key above the new end is selected.
@@ -378,6 +449,16 @@ def _narrow(m, digit, need, inside, end, span, half):
         with m.when(digit > 0):
             m.set(top, half_edge(BINS - digit) - 1)
         width = m.var("width", top - half_edge(BINS - 1 - digit), "uint32")
+        if not isinstance(near, int):
+            with m.when(near.differs(0)):
+                below = m.var("number", digit.to("uint32"), "uint32") << grain
+                bottom = m.var("bottom", 1, "uint32")
+                with m.when(digit < BINS - 2):
+                    m.set(bottom, near - minimum(below + ((1 << grain) - 1), near - 1))
+                m.set(top, UINT32)
+                with m.when(digit > 0):
+                    m.set(top, near - below)
+                m.set(width, top - bottom)
     else:
         shift = _digit_shift(m, span)
         below = m.let("below", digit.to("uint32") << shift)
@@ -431,11 +512,12 @@ def send_sums(m, peers, at, hist, first, group, rank, warp, warps, lane):
 
 @by_text
 def pick_bin_of_group(
-    m, state, peers, bins, coarse, at, need, lower, end, span, half, group, rank, warp, lane
+    m, state, peers, bins, coarse, at, need, lower, end, span, half, near, grain, group, rank, warp, lane
 ):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key from the top.
 
-    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin.
+    `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as in pick_bin, unless
+    `near` is not 0: the first digits are then those of count_near.
     """
     with m.when(warp.equals(0)):
         count, under = m.var("count"), m.var("under")
@@ -471,7 +553,7 @@ def pick_bin_of_group(
                 m.set(inside, high)
                 m.set(within, high_under)
                 m.set(less, less + low_under)
-            found = _narrow(m, digit, m.var("wanted", left - before), inside, end, span, half)
+            found = _narrow(m, digit, m.var("wanted", left - before), inside, end, span, half, near, grain)
             with m.when(inside.equals(0)):
                 m.set(less, less + within)
                 m.set(within, 0)
@@ -505,23 +587,21 @@ def collect(
         entries.part("listed", first),
     )
     words = m.local("words", bits.size)
-    some = m.var("some", end - bits[0] <= span, "bool")
+    own = m.var("own")
     for j in m.loop("j", bits.size, unrolled=True):
         words[j] = ballot(bits[j] > end)
-        m.set(some, some | (end - bits[j] <= span))
+        m.set(own, own + select(end - bits[j] <= span, 1, 0))
     _keep_words(m, above, words, lane)
-    with m.when(listing), m.when(any_lane(some)):
+    with m.when(listing), m.when(any_lane(own > 0)):
+        through, slot = m.let("through", scan(own)), m.var("slot")
+        with m.when(lane.equals(LAST_LANE)):
+            m.set(slot, fetch_add(counters.at(LISTED), through))
+        m.set(slot, shuffle(slot, LAST_LANE) + through - own)
         for j in m.loop("j", bits.size, unrolled=True):
-            same = m.let("same", ballot(end - bits[j] <= span))
-            with m.when(same.differs(0)):
-                slot = m.var("slot")
-                with m.when(lane.equals(0)):
-                    m.set(slot, fetch_add(counters.at(LISTED), popc(same)))
-                m.set(slot, shuffle(slot, 0))
-                with m.when(((same >> lane) & 1).differs(0)):
-                    place = m.let("place", (owner << OFFSET_BITS) | (offset + WORD * j + lane))
-                    m.set(slot, slot + popc(same & ((1 << lane) - 1)))
-                    entries[slot] = make_pair(bits[j], ~place)
+            with m.when(end - bits[j] <= span):
+                place = m.let("place", (owner << OFFSET_BITS) | (offset + WORD * j + lane))
+                entries[slot] = make_pair(bits[j], ~place)
+                m.set(slot, slot + 1)
     with m.otherwise():
         for j in m.loop("j", bits.size, unrolled=True):
             words[j] = ballot(end - bits[j] <= span)
@@ -530,10 +610,10 @@ def collect(
         "A population count takes four times as long as an addition: one of a lane's own word, not one a word."
     )
     m.do(sync_warp())
-    own = m.var("own")
+    marked = m.var("marked")
     with m.when(lane < bits.size):
-        m.set(own, popc(above[lane]))
-    m.set(count, count + own)
+        m.set(marked, popc(above[lane]))
+    m.set(count, count + marked)
 
 
 def _keep_words(m, bitmap, words, lane):
@@ -782,6 +862,32 @@ def place_marks(m, placed, slot, sums, above, first, words, position, warp, lane
 def read_listed(m, found: Sets, counters):
     """Keys that were listed, or for which there was no room."""
     m.set(found, counters[LISTED])
+
+
+@by_text
+def mark_equal(m, bits, equal, word, counters, tied, lane):
+    """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
+    words, total = m.local("words", bits.size), m.var("total")
+    for j in m.loop("j", bits.size, unrolled=True):
+        words[j] = ballot(bits[j].equals(tied))
+        m.set(total, total + popc(words[j]))
+    _keep_words(m, equal.part("own_equal", word), words, lane)
+    with m.when(lane.equals(0)):
+        m.do(atomic_add(counters.at(KEPT), total))
+
+
+@by_text
+def read_kept(m, found: Sets, counters):
+    """Entries that were kept, or ties that were marked."""
+    m.set(found, counters[KEPT])
+
+
+@by_text
+def mark_listed(m, entries, total, above, thread, threads):
+    """Mark all of the first `total` list entries in the bitmap, whose words are those of the row."""
+    for i in m.loop("i", total, begin=thread, step=threads):
+        place = m.let("place", ~pair_low(entries[i]))
+        m.do(set_bits(above.at(place >> 5), 1 << (place & 31)))
 
 
 @by_text

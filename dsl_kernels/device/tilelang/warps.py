@@ -14,6 +14,7 @@ constexpr unsigned ALL = 0xFFFFFFFFu;
 
 __device__ __forceinline__ int warp_sum(int value) { return __reduce_add_sync(ALL, value); }
 __device__ __forceinline__ int warp_max(int value) { return __reduce_max_sync(ALL, value); }
+__device__ __forceinline__ unsigned warp_most(unsigned value) { return __reduce_max_sync(ALL, value); }
 __device__ __forceinline__ int ballot(bool yes) { return __ballot_sync(ALL, yes); }
 __device__ __forceinline__ bool any_lane(bool yes) { return __any_sync(ALL, yes); }
 __device__ __forceinline__ int shuffle(int value, int lane) { return __shfl_sync(ALL, value, lane); }
@@ -35,6 +36,12 @@ __device__ __forceinline__ int pair_low(long long pair) { return static_cast<int
 __device__ __forceinline__ int pair_high(long long pair) { return static_cast<int>(pair >> 32); }
 __device__ __forceinline__ long long make_pair(unsigned high, int low) {
   return static_cast<long long>(static_cast<unsigned long long>(high) << 32 | static_cast<unsigned>(low));
+}
+__device__ __forceinline__ void count_where(int* count, bool yes) {
+  if (yes) atomicAdd(count, 1);
+}
+__device__ __forceinline__ void raise_to(int* word, unsigned value) {
+  atomicMax(reinterpret_cast<unsigned*>(word), value);
 }
 __device__ __forceinline__ void store_marked(int* to, int bytes, int word, int bit, int value) {
   if (word & bit) to[bytes / 4u] = value;
@@ -98,6 +105,7 @@ any_lane = external("bool", "warps::any_lane")
 shuffle = external("int32", "warps::shuffle")
 warp_sum = external("int32", "warps::warp_sum")
 warp_max = external("int32", "warps::warp_max")
+warp_most = external("uint32", "warps::warp_most")
 
 
 def scan(value, lanes=32):
@@ -108,12 +116,20 @@ def atomic_add(place, value):
     return T.atomic_add(place, value)
 
 
+def count_where(place, yes):
+    return T.call_extern("handle", "warps::count_where", T.address_of(place), yes)
+
+
 def fetch_add(place, value):
     return T.atomic_add(place, value, return_prev=True)
 
 
 def set_bits(place, bits):
     return T.call_extern("handle", "atomicOr", T.address_of(place), bits)
+
+
+def raise_to(place, value):
+    return T.call_extern("handle", "warps::raise_to", T.address_of(place), value)
 
 
 def load_peer_pair(place, rank):

@@ -121,6 +121,17 @@ def _add(threads: Threads, place: Place, value: Any) -> None:
 atomic_add = Function("atomic_add", "int32", _add, joint=True)
 """Add to a word of shared memory, atomically."""
 
+
+def _count_where(threads: Threads, place: Place, yes: Any) -> None:
+    before = threads.active
+    threads.active = before & threads.spread(yes)
+    _add(threads, place, 1)
+    threads.active = before
+
+
+count_where = Function("count_where", "int32", _count_where, joint=True)
+"""Add 1 to a word of shared memory, atomically, where a condition holds."""
+
 fetch_add = Function("fetch_add", "int32", _one_by_one(lambda old, value: old + value), joint=True)
 """Add to a word of shared memory, atomically; what it held before."""
 

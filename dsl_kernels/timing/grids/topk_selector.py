@@ -1,6 +1,6 @@
 """Selection on the GPU: rows of scores, of which a few are drawn and the others are shifted copies.
 
-As the two steps call it: by way of a block table for the rows of a decode step, positions as they are for more.
+As the two steps call it: by way of a block table for the rows of a decode step, positions from column 0 for more.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _prepare(point: Point, seed: int) -> Fixture:
     def calls(variant: str | None, launch: Mapping[str, int] | None) -> list[bench.Call]:
         call = partial(ops.topk_selector, row_ends=ends, k=k, out=out, variant=variant)
         if not paged:
-            return [partial(call, scores) for scores in logits]
+            return [partial(call, scores, absolute=True) for scores in logits]
         return [
             partial(call, scores, block_table=table, page_size=PAGE)
             for scores, table in zip(logits, tables, strict=True)
@@ -72,6 +72,7 @@ def _prepare(point: Point, seed: int) -> Fixture:
             "block_table": tables[0][picked] if paged else ends.new_zeros(1, 1),
             "next_n": 1,
             "page_size": PAGE if paged else 0,
+            "absolute": int(not paged),
             "k": k,
         }
         return Sample(given, (out,), lambda: {"indices": out[picked]})

@@ -42,6 +42,7 @@ LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
+MANY = 384
 DENSE = 8
 
 
@@ -53,6 +54,7 @@ LAUNCH = Launch(
         Operand("block_table", "tensor", "int32", ("b", "max_pages")),
         Operand("next_n", "scalar", "int32"),
         Operand("page_size", "scalar", "int32"),
+        Operand("absolute", "scalar", "int32"),
         Operand("indices", "tensor", "int32", ("rows", "k"), written=True),
     ),
     grid=("rows", "1", "1"),
@@ -121,24 +123,27 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    return start, last
+    first = start * absolute
+    return start, last, first
 
 
 @cute.jit
-def take_all(indices, row, k, length, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     out = indices + Int64(row) * k
     table = block_table + Int64(line) * max_pages
     for slot in cutlass.range(thread, k, THREADS, unroll=1):
         id = Int32(-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
@@ -345,8 +350,7 @@ def count_keys(hist, first, bits, end, span):
     bins = hist + first
     for j in cutlass.range_constexpr(KEEP):
         below = end - bits[j]
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -441,26 +445,25 @@ def collect(
     own_equal = equal + word
     listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    some = Boolean(end - bits[0] <= span)
+    own = Int32(0)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        some = some | (end - bits[j] <= span)
+        own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(some):
+        if warps.any_lane(own > 0):
+            through = warps.scan(own)
+            slot = Int32(0)
+            if lane == LAST_LANE:
+                slot = warps.fetch_add(counters, through)
+            slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in cutlass.range_constexpr(KEEP):
-                same = warps.ballot(end - bits[j] <= span)
-                if same != 0:
-                    slot = Int32(0)
-                    if lane == 0:
-                        slot = warps.fetch_add(counters, warps.popc(same))
-                    slot = warps.shuffle(slot, 0)
-                    if same >> lane & 1 != 0:
-                        place = owner << OFFSET_BITS | offset + WORD * j + lane
-                        slot = slot + warps.popc(same & (1 << lane) - 1)
-                        listed[slot] = warps.make_pair(bits[j], ~place)
+                if end - bits[j] <= span:
+                    place = owner << OFFSET_BITS | offset + WORD * j + lane
+                    listed[slot] = warps.make_pair(bits[j], ~place)
+                    slot = slot + 1
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -469,10 +472,10 @@ def collect(
                 own_equal[j] = words[j]
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     warps.sync_warp()
-    own = Int32(0)
+    marked = Int32(0)
     if lane < KEEP:
-        own = warps.popc(own_above[lane])
-    count = count + own
+        marked = warps.popc(own_above[lane])
+    count = count + marked
     return count
 
 
@@ -485,14 +488,39 @@ def keep_count(counts, count, warp, lane):
 
 
 @cute.jit
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = cutlass.Uint32(0)
+    under = cutlass.Uint32(0)
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        if end - key <= span:
+            largest = cutlass.max(largest, key)
+            under = cutlass.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters + 5, upper)
+        warps.raise_to(counters + 6, lower)
+
+
+@cute.jit
+def read_bounded(end, span, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    span = end - bottom
+    return end, span
+
+
+@cute.jit
 def count_listed(hist, first, entries, total, end, span, thread):
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         below = end - warps.pair_high(entries[i]).to(cutlass.Uint32)
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -715,10 +743,10 @@ def emit(
 @cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
-    hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, pages: cute.Pointer,
-    sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32,
-    owner: Int32, thread: Int32, warp: Int32, lane: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
+    k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
+    pages: cute.Pointer, sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer,
+    counters: cute.Pointer, row: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -734,11 +762,15 @@ def select(
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = Int32(0)
     last = Int32(0)
-    start, last = read_bounds(row_starts, row_ends, row, stride)
+    first_position = Int32(0)
+    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
-        take_all(indices, row, k, last - start, block_table, max_pages, line, page_size, inverse, worker)
+        take_all(
+            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            worker
+        )
     else:
         origin = Int32(0)
         run = Int32(KEEP)
@@ -823,6 +855,10 @@ def select(
             ranked = Int32(0)
             if inside > RANKED:
                 total = Int32(inside)
+                if inside > MANY:
+                    bound_listed(entries, total, counters, end, span, worker, lane)
+                    cute.arch.sync_threads()
+                    end, span = read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
                     clear_3(hist, (rounds + 1 & 1) * BINS, worker)
@@ -832,6 +868,10 @@ def select(
                     pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        cute.arch.sync_threads()
+                        end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
@@ -849,26 +889,27 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
+        first_column = start - first_position
         slot = first_slot(counts, skip, warp, lane)
         if k * DENSE < last - start:
             emit_sparse(
-                slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
+                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
             for batch in cutlass.range(batches, unroll=1):
                 slot = emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP,
-                    base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
-                    first_page, near, lane
+                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
+                    pages, first_page, near, lane
                 )
 
 
 @cute.kernel
 def topk_selector__cutedsl_sm100a__g1_t512_r8_c1(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
@@ -887,19 +928,20 @@ def topk_selector__cutedsl_sm100a__g1_t512_r8_c1(
     row = cute.arch.make_warp_uniform(row)
     owner = warp
     select(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-        entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+        hist, entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
     )
 
 
 @cute.jit
 def program(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     kernel = topk_selector__cutedsl_sm100a__g1_t512_r8_c1(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride, b,
+        max_pages, k
     )
     kernel.launch(
         grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=3,

@@ -44,7 +44,7 @@ SPAN = 32768
 SIGN = -2147483648
 SPARE = 28
 LAST_LANE = 31
-BETWEEN = 32
+BETWEEN = 88
 LISTED = 5632
 RANKED = 64
 OFFSET_BITS = 22
@@ -58,6 +58,7 @@ LAUNCH = Launch(
         Operand("block_table", "tensor", "int32", ("b", "max_pages")),
         Operand("next_n", "scalar", "int32"),
         Operand("page_size", "scalar", "int32"),
+        Operand("absolute", "scalar", "int32"),
         Operand("indices", "tensor", "int32", ("rows", "k"), written=True),
     ),
     grid=("rows", "1", "1"),
@@ -125,24 +126,27 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    return start, last
+    first = start * absolute
+    return start, last, first
 
 
 @cute.jit
-def take_all(indices, row, k, length, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     out = indices + Int64(row) * k
     table = block_table + Int64(line) * max_pages
     for slot in cutlass.range(thread, k, THREADS, unroll=1):
         id = Int32(-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
@@ -312,8 +316,7 @@ def count_keys(hist, first, bits, end, span):
     bins = hist + first
     for j in cutlass.range_constexpr(FEW):
         below = end - bits[j]
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -403,6 +406,53 @@ def read_listed(counters):
 
 
 @cute.jit
+def load_words(bits, logits, row, stride, column, limit, lane):
+    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
+    0.
+    """
+    scores = logits + Int64(row) * stride + (column + lane)
+    left = limit - (column + lane)
+    for j in cutlass.range_constexpr(KEEP):
+        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+
+
+@cute.jit
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in cutlass.range_constexpr(KEEP):
+        same = leaf.canonical(bits[j]).to(Int32)
+        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP):
+            if (own + WORD * j < lo) | (own + WORD * j >= hi):
+                bits[j] = cutlass.Uint32(0)
+
+
+@cute.jit
+def mark_equal(bits, equal, word, counters, tied, lane):
+    """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
+    words = cute.make_rmem_tensor(KEEP, Int32)
+    total = Int32(0)
+    for j in cutlass.range_constexpr(KEEP):
+        words[j] = warps.ballot(bits[j] == tied)
+        total = total + warps.popc(words[j])
+    own_equal = equal + word
+    if lane == 0:
+        for j in cutlass.range_constexpr(KEEP):
+            own_equal[j] = words[j]
+    if lane == 0:
+        warps.atomic_add(counters + 1, total)
+
+
+@cute.jit
+def read_kept(counters):
+    """Entries that were kept, or ties that were marked."""
+    found = counters[1]
+    return found
+
+
+@cute.jit
 def clear_4(words, thread):
     """Zero `count` words of shared memory, 16 bytes a store."""
     begin = words
@@ -439,14 +489,11 @@ def read_largest(counters, bottom):
 
 
 @cute.jit
-def load_words(bits, logits, row, stride, column, limit, lane):
-    """Bit patterns of each warp's columns from `column` on; one at or past `limit` is not read and gives
-    0.
-    """
-    scores = logits + Int64(row) * stride + (column + lane)
-    left = limit - (column + lane)
-    for j in cutlass.range_constexpr(KEEP):
-        bits[j] = leaf.load_below(scores + WORD * j, WORD * j, left)
+def mark_listed(entries, total, above, thread):
+    """Mark all of the first `total` list entries in the bitmap, whose words are those of the row."""
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        place = ~warps.pair_low(entries[i])
+        warps.set_bits(above + (place >> 5), 1 << (place & 31))
 
 
 @cute.jit
@@ -484,27 +531,13 @@ def count_first_2(hist, digits, column, lo, hi):
 
 
 @cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-    if (column < lo) | (column + WORD * KEEP > hi):
-        own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
-
-
-@cute.jit
 def count_keys_2(hist, first, bits, end, span):
     """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for j in cutlass.range_constexpr(KEEP):
         below = end - bits[j]
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -520,26 +553,25 @@ def collect(
     own_equal = equal + word
     listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    some = Boolean(end - bits[0] <= span)
+    own = Int32(0)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        some = some | (end - bits[j] <= span)
+        own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(some):
+        if warps.any_lane(own > 0):
+            through = warps.scan(own)
+            slot = Int32(0)
+            if lane == LAST_LANE:
+                slot = warps.fetch_add(counters, through)
+            slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in cutlass.range_constexpr(KEEP):
-                same = warps.ballot(end - bits[j] <= span)
-                if same != 0:
-                    slot = Int32(0)
-                    if lane == 0:
-                        slot = warps.fetch_add(counters, warps.popc(same))
-                    slot = warps.shuffle(slot, 0)
-                    if same >> lane & 1 != 0:
-                        place = owner << OFFSET_BITS | offset + WORD * j + lane
-                        slot = slot + warps.popc(same & (1 << lane) - 1)
-                        listed[slot] = warps.make_pair(bits[j], ~place)
+                if end - bits[j] <= span:
+                    place = owner << OFFSET_BITS | offset + WORD * j + lane
+                    listed[slot] = warps.make_pair(bits[j], ~place)
+                    slot = slot + 1
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -548,10 +580,10 @@ def collect(
                 own_equal[j] = words[j]
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     warps.sync_warp()
-    own = Int32(0)
+    marked = Int32(0)
     if lane < KEEP:
-        own = warps.popc(own_above[lane])
-    count = count + own
+        marked = warps.popc(own_above[lane])
+    count = count + marked
     return count
 
 
@@ -570,8 +602,33 @@ def count_listed(hist, first, entries, total, end, span, thread):
     bins = hist + first
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         below = end - warps.pair_high(entries[i]).to(cutlass.Uint32)
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
+
+
+@cute.jit
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = cutlass.Uint32(0)
+    under = cutlass.Uint32(0)
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        if end - key <= span:
+            largest = cutlass.max(largest, key)
+            under = cutlass.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters + 5, upper)
+        warps.raise_to(counters + 6, lower)
+
+
+@cute.jit
+def read_bounded(end, span, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    span = end - bottom
+    return end, span
 
 
 @cute.jit
@@ -742,10 +799,10 @@ def write_ids(indices, row, k, placed, block_table, max_pages, line, page_size, 
 @cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
-    hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, sums: cute.Pointer,
-    counts: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32, owner: Int32,
-    thread: Int32, warp: Int32, lane: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
+    k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
+    sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer, counters: cute.Pointer, row: Int32,
+    owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = cute.make_rmem_tensor(KEEP, cutlass.Uint32)
@@ -764,11 +821,15 @@ def select(
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = Int32(0)
     last = Int32(0)
-    start, last = read_bounds(row_starts, row_ends, row, stride)
+    first_position = Int32(0)
+    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
-        take_all(indices, row, k, last - start, block_table, max_pages, line, page_size, inverse, worker)
+        take_all(
+            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            worker
+        )
     else:
         origin = Int32(0)
         run = Int32(KEEP)
@@ -791,6 +852,7 @@ def select(
         rounds = Int32(0)
         through = Int32(0)
         unlisted = Boolean(True)
+        tied = cutlass.Uint32(0)
         if stride > HELD:
             load_sample(few, logits, row, stride, start, last, warp, lane)
             clear_run(above, warp * (batches * KEEP), batches * KEEP, lane)
@@ -814,6 +876,10 @@ def select(
                 cute.arch.sync_threads()
                 end, span, need, inside = read_state(state)
                 rounds = rounds + 1
+            # More equal keys than are listed: what lies above them is, and the first of them are taken.
+            if (inside > BETWEEN) & (span == 0) & (end < 4286578688):
+                tied = end
+                end = end + 1
             bottom = cutlass.Uint32(0)
             less = Float32(0.0)
             # The threshold that a sample gives: the smallest key of a range, at least that of the smallest
@@ -847,6 +913,22 @@ def select(
             cute.arch.sync_threads()
             inside = read_listed(counters)
             unlisted = (inside < need) | (inside > LISTED)
+            if (tied != 0) & (inside < need):
+                clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)
+                cute.arch.sync_threads()
+                found = Int32(0)
+                turn = Int32(0)
+                while (turn < batches) & (inside + found < need):
+                    word = (turn * WARPS + warp) * KEEP
+                    column = origin + word * WORD
+                    load_words(keys, logits, row, stride, column, stride, lane)
+                    make_keys_again(keys, column, start, last, lane)
+                    mark_equal(keys, equal, word, counters, tied, lane)
+                    cute.arch.sync_threads()
+                    found = read_kept(counters)
+                    cute.arch.sync_threads()
+                    turn = turn + 1
+                unlisted = inside + found < need
             if unlisted:
                 cute.arch.sync_threads()
                 rounds = Int32(0)
@@ -857,7 +939,14 @@ def select(
                 clear_4(counts, worker)
                 key_entries(entries, inside, counters, worker, lane)
                 cute.arch.sync_threads()
-                end, span = read_largest(counters, bottom)
+                if inside >= need:
+                    end, span = read_largest(counters, bottom)
+                else:
+                    end = tied
+                    span = cutlass.Uint32(0)
+                    need = need - inside
+                    mark_listed(entries, inside, above, worker)
+                    inside = Int32(0)
         if unlisted:
             for step in cutlass.range(batches, unroll=1):
                 column = base + step * BATCH
@@ -922,6 +1011,10 @@ def select(
                     pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        cute.arch.sync_threads()
+                        end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
@@ -939,9 +1032,10 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
+        first_column = start - first_position
         slot = count_marks(sums, above, first, words, warp, lane)
         cute.arch.sync_threads()
-        place_marks(hist, slot, sums, above, first, words, base - start, warp, lane)
+        place_marks(hist, slot, sums, above, first, words, base - first_column, warp, lane)
         cute.arch.sync_threads()
         write_ids(indices, row, k, hist, block_table, max_pages, line, page_size, inverse, worker)
 
@@ -949,8 +1043,8 @@ def select(
 @cute.kernel
 def topk_selector__cutedsl_sm100a__g1_t512_r8_c1_s16(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
@@ -968,19 +1062,20 @@ def topk_selector__cutedsl_sm100a__g1_t512_r8_c1_s16(
     row = cute.arch.make_warp_uniform(row)
     owner = warp
     select(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-        entries, above, equal, sums, counts, state, counters, row, owner, thread, warp, lane
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+        hist, entries, above, equal, sums, counts, state, counters, row, owner, thread, warp, lane
     )
 
 
 @cute.jit
 def program(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     kernel = topk_selector__cutedsl_sm100a__g1_t512_r8_c1_s16(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride, b,
+        max_pages, k
     )
     kernel.launch(
         grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 1, 1), min_blocks_per_mp=3,

@@ -41,6 +41,7 @@ LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
+MANY = 384
 DENSE = 8
 
 
@@ -89,21 +90,24 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @T.macro
-def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(start: T.Ref, last: T.Ref, first: T.Ref, row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
+    first = start * absolute
 
 
 @T.macro
-def take_all(indices, row, k, length, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     for slot in T.unroll(thread, k, THREADS, unroll_factor=1):
         id = T.alloc_var("int32", init=-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
@@ -307,8 +311,7 @@ def count_keys(hist, first, bits, end, span):
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for j in T.unroll(KEEP):
         below = end - bits[j]
-        if warps.at_most(below, span):
-            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+        warps.count_where(hist[first + T.cast((below >> shift), "int32")], warps.at_most(below, span))
 
 
 @T.macro
@@ -400,26 +403,25 @@ def collect(
     as above.
     """
     words = T.alloc_local((KEEP,), "int32")
-    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
+    own = T.alloc_var("int32", init=0)
     for j in T.unroll(KEEP):
         words[j] = warps.ballot(warps.below(end, bits[j]))
-        some = some | (warps.at_most(end - bits[j], span))
+        own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
     if lane == 0:
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        if warps.any_lane(some):
+        if warps.any_lane(own > 0):
+            through = warps.scan(own)
+            slot = T.alloc_var("int32", init=0)
+            if lane == LAST_LANE:
+                slot = warps.fetch_add(counters[0], through)
+            slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in T.unroll(KEEP):
-                same = warps.ballot(warps.at_most(end - bits[j], span))
-                if same != 0:
-                    slot = T.alloc_var("int32", init=0)
-                    if lane == 0:
-                        slot = warps.fetch_add(counters[0], warps.popc(same))
-                    slot = warps.shuffle(slot, 0)
-                    if same >> lane & 1 != 0:
-                        place = owner << OFFSET_BITS | offset + WORD * j + lane
-                        slot = slot + warps.popc(same & (1 << lane) - 1)
-                        entries[first + slot] = warps.make_pair(bits[j], ~place)
+                if warps.at_most(end - bits[j], span):
+                    place = owner << OFFSET_BITS | offset + WORD * j + lane
+                    entries[first + slot] = warps.make_pair(bits[j], ~place)
+                    slot = slot + 1
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
@@ -428,10 +430,10 @@ def collect(
                 equal[word + j] = words[j]
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     warps.sync_warp()
-    own = T.alloc_var("int32", init=0)
+    marked = T.alloc_var("int32", init=0)
     if lane < KEEP:
-        own = warps.popc(above[word + lane])
-    count = count + own
+        marked = warps.popc(above[word + lane])
+    count = count + marked
 
 
 @T.macro
@@ -443,13 +445,37 @@ def keep_count(counts, count, warp, lane):
 
 
 @T.macro
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = T.alloc_var("uint32", init=0)
+    under = T.alloc_var("uint32", init=0)
+    for i in T.unroll(thread, total, THREADS, unroll_factor=1):
+        key = T.cast(warps.pair_high(entries[i]), "uint32")
+        if warps.at_most(end - key, span):
+            largest = T.max(largest, key)
+            under = T.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters[5], upper)
+        warps.raise_to(counters[6], lower)
+
+
+@T.macro
+def read_bounded(end: T.Ref, span: T.Ref, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
+    end = T.min(end, T.cast(counters[5], "uint32"))
+    span = end - bottom
+
+
+@T.macro
 def count_listed(hist, first, entries, total, end, span, thread):
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
         below = end - T.cast(warps.pair_high(entries[i]), "uint32")
-        if warps.at_most(below, span):
-            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+        warps.count_where(hist[first + T.cast((below >> shift), "int32")], warps.at_most(below, span))
 
 
 @T.macro
@@ -615,8 +641,8 @@ def emit_sparse(
 
 @T.macro
 def select(
-    logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-    entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
+    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+    hist, entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp, lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -632,10 +658,14 @@ def select(
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
-    read_bounds(start, last, row_starts, row_ends, row, stride)
+    first_position = T.alloc_var("int32", init=0)
+    read_bounds(start, last, first_position, row_starts, row_ends, row, stride, absolute)
     T.sync_threads()
     if last - start <= k:
-        take_all(indices, row, k, last - start, block_table, max_pages, line, page_size, inverse, worker)
+        take_all(
+            indices, row, k, last - start, first_position, block_table, max_pages, line, page_size, inverse,
+            worker
+        )
     else:
         origin = T.alloc_var("int32", init=0)
         run = T.alloc_var("int32", init=KEEP)
@@ -720,6 +750,10 @@ def select(
             ranked = T.alloc_var("int32", init=0)
             if inside > RANKED:
                 total = T.alloc_var("int32", init=inside)
+                if inside > MANY:
+                    bound_listed(entries, total, counters, end, span, worker, lane)
+                    T.sync_threads()
+                    read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
                     clear_3(hist, (rounds + 1 & 1) * BINS, worker)
@@ -729,6 +763,10 @@ def select(
                     pick_bin_2(state, mine, through, sums, need, end, span, worker, warp, lane)
                     T.sync_threads()
                     read_state(end, span, need, inside, state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        T.sync_threads()
+                        read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
@@ -746,10 +784,11 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             T.sync_threads()
         slot = T.alloc_var("int32", init=0)
+        first_column = start - first_position
         first_slot(slot, counts, skip, warp, lane)
         if k * DENSE < last - start:
             emit_sparse(
-                slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
+                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
@@ -758,8 +797,8 @@ def select(
                 # them. `near` as above.
                 leaf.emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
-                    base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
-                    first_page, near, lane
+                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
+                    pages, first_page, near, lane
                 )
 
 
@@ -778,6 +817,7 @@ def program():
         block_table: T.Tensor((b, max_pages), "int32"),
         next_n: T.int32,
         page_size: T.int32,
+        absolute: T.int32,
         indices: T.Tensor((rows, k), "int32"),
     ):
         with T.Kernel(rows, 1, threads=512) as (row, rank):
@@ -798,9 +838,9 @@ def program():
             warp = thread // 32
             owner = warp
             select(
-                logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k,
-                hist, entries, above, equal, pages, sums, counts, state, counters, row, owner, thread, warp,
-                lane
+                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
+                max_pages, k, hist, entries, above, equal, pages, sums, counts, state, counters, row, owner,
+                thread, warp, lane
             )
 
     return topk_selector__tilelang_sm100a__g1_t512_r8_c1

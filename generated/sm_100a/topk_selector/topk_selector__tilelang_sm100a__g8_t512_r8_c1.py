@@ -38,12 +38,14 @@ BATCH = 256
 HELD = 32768
 WORD = 32
 SIGN = -2147483648
+CLOSE = 67108864
 COARSE = 32
 LAST_LANE = 31
 LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
+MANY = 384
 DENSE = 8
 
 
@@ -84,6 +86,13 @@ def page_row(inverse: T.Ref, line: T.Ref, row, next_n, page_size):
 
 
 @T.macro
+def load_few(few: T.Ref, logits, row, stride, lane):
+    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
+    few = leaf.load_below(logits[row, column], column, stride)
+
+
+@T.macro
 def load_ahead(bits, logits, row, stride, column, lane):
     """load_words of a row of at most `columns`; of a longer one nothing is read."""
     left = T.if_then_else(stride <= HELD, stride, 0) - (column + lane)
@@ -92,21 +101,24 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @T.macro
-def read_bounds(start: T.Ref, last: T.Ref, row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(start: T.Ref, last: T.Ref, first: T.Ref, row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = T.max(row_starts[row], 0)
     last = T.min(row_ends[row], stride)
+    first = start * absolute
 
 
 @T.macro
-def take_all(indices, row, k, length, rank, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, rank, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     for slot in T.unroll(rank * THREADS + thread, k, GROUP * THREADS, unroll_factor=1):
         id = T.alloc_var("int32", init=-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = T.cast(warps.mul_hi(T.cast(page_position, "uint32"), inverse), "int32")
@@ -174,6 +186,30 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @T.macro
+def guess_digits(near: T.Ref, grain: T.Ref, few):
+    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
+    bits from `grain` on.
+
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
+    above it if they are equal. Scores of both signs are not close, which is all that most rows are
+    asked.
+    """
+    top = T.alloc_var("uint32", init=0)
+    bits = T.alloc_var("uint32", init=0)
+    negative = warps.ballot(T.cast(few, "int32") < 0)
+    if (negative == 0) | (negative == -1):
+        same = T.cast(leaf.canonical(few), "int32")
+        key = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+        highest = warps.warp_most(key)
+        spread = highest - ~warps.warp_most(~key)
+        if warps.below(spread, T.uint32(CLOSE)):
+            top = highest + T.min(T.max(spread, T.uint32(1)), ~highest)
+            bits = T.cast(T.max(32 - warps.clz(T.uint32(2) * spread) - 11, 0), "uint32")
+    near = top
+    grain = bits
+
+
+@T.macro
 def make_keys(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits.
 
@@ -208,6 +244,40 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @T.macro
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in T.unroll(KEEP):
+        same = T.cast(leaf.canonical(bits[j]), "int32")
+        bits[j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in T.unroll(KEEP):
+            if (own + WORD * j < lo) | (own + WORD * j >= hi):
+                bits[j] = 0
+
+
+@T.macro
+def count_near(hist, bits, near, grain, column, lo, hi):
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last
+    bin as in make_keys.
+    """
+    if (column < hi) & (column + WORD * KEEP > lo):
+        for j in T.unroll(KEEP):
+            below = near - T.min(near, bits[j]) >> grain
+            warps.atomic_add(
+                hist[
+                    T.cast(
+                        T.if_then_else(
+                            bits[j] != T.uint32(0), T.min(below, T.uint32(BINS - 2)), T.uint32(BINS - 1)
+                        ),
+                        "int32"
+                    )
+                ],
+                1
+            )
+
+
+@T.macro
 def send_sums(peers, hist, rank, warp, lane):
     """Send every CTA of the group the sums of this one's coarse bins."""
     pair = T.alloc_local((2,), "int32")
@@ -220,12 +290,12 @@ def send_sums(peers, hist, rank, warp, lane):
 
 
 @T.macro
-def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, lane):
+def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin.
+    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
     """
     if warp == 0:
         count = T.alloc_var("int32", init=0)
@@ -274,6 +344,17 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, 
             if digit > 0:
                 top = leaf.half_edge(BINS - digit) - T.uint32(1)
             width = T.alloc_var("uint32", init=top - leaf.half_edge(BINS - 1 - digit))
+            if near != T.uint32(0):
+                number = T.alloc_var("uint32", init=T.cast(digit, "uint32"))
+                bottom = T.alloc_var("uint32", init=1)
+                if digit < BINS - 2:
+                    bottom = near - T.min(
+                        (number << grain) + ((T.uint32(1) << grain) - T.uint32(1)), near - T.uint32(1)
+                    )
+                top = 4294967295
+                if digit > 0:
+                    top = near - (number << grain)
+                width = top - bottom
             if wanted == inside:
                 top = top - width - T.uint32(1)
                 width = 0
@@ -314,26 +395,12 @@ def keep_entry(pages, entry, thread):
 
 
 @T.macro
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in T.unroll(KEEP):
-        same = T.cast(leaf.canonical(bits[j]), "int32")
-        bits[j] = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-    if (column < lo) | (column + WORD * KEEP > hi):
-        own = column + lane
-        for j in T.unroll(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = 0
-
-
-@T.macro
 def count_keys(hist, first, bits, end, span):
     """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for j in T.unroll(KEEP):
         below = end - bits[j]
-        if warps.at_most(below, span):
-            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+        warps.count_where(hist[first + T.cast((below >> shift), "int32")], warps.at_most(below, span))
 
 
 @T.macro
@@ -369,7 +436,7 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
     from the top.
 
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin.
+    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
     """
     if warp == 0:
         count = T.alloc_var("int32", init=0)
@@ -447,26 +514,25 @@ def collect(
     as above.
     """
     words = T.alloc_local((KEEP,), "int32")
-    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
+    own = T.alloc_var("int32", init=0)
     for j in T.unroll(KEEP):
         words[j] = warps.ballot(warps.below(end, bits[j]))
-        some = some | (warps.at_most(end - bits[j], span))
+        own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
     if lane == 0:
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        if warps.any_lane(some):
+        if warps.any_lane(own > 0):
+            through = warps.scan(own)
+            slot = T.alloc_var("int32", init=0)
+            if lane == LAST_LANE:
+                slot = warps.fetch_add(counters[0], through)
+            slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in T.unroll(KEEP):
-                same = warps.ballot(warps.at_most(end - bits[j], span))
-                if same != 0:
-                    slot = T.alloc_var("int32", init=0)
-                    if lane == 0:
-                        slot = warps.fetch_add(counters[0], warps.popc(same))
-                    slot = warps.shuffle(slot, 0)
-                    if same >> lane & 1 != 0:
-                        place = owner << OFFSET_BITS | offset + WORD * j + lane
-                        slot = slot + warps.popc(same & (1 << lane) - 1)
-                        entries[first + slot] = warps.make_pair(bits[j], ~place)
+                if warps.at_most(end - bits[j], span):
+                    place = owner << OFFSET_BITS | offset + WORD * j + lane
+                    entries[first + slot] = warps.make_pair(bits[j], ~place)
+                    slot = slot + 1
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))
@@ -475,10 +541,10 @@ def collect(
                 equal[word + j] = words[j]
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     warps.sync_warp()
-    own = T.alloc_var("int32", init=0)
+    marked = T.alloc_var("int32", init=0)
     if lane < KEEP:
-        own = warps.popc(above[word + lane])
-    count = count + own
+        marked = warps.popc(above[word + lane])
+    count = count + marked
 
 
 @T.macro
@@ -501,13 +567,37 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 
 @T.macro
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = T.alloc_var("uint32", init=0)
+    under = T.alloc_var("uint32", init=0)
+    for i in T.unroll(thread, total, THREADS, unroll_factor=1):
+        key = T.cast(warps.pair_high(entries[i]), "uint32")
+        if warps.at_most(end - key, span):
+            largest = T.max(largest, key)
+            under = T.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters[5], upper)
+        warps.raise_to(counters[6], lower)
+
+
+@T.macro
+def read_bounded(end: T.Ref, span: T.Ref, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = T.max(end - span, ~T.cast(counters[6], "uint32"))
+    end = T.min(end, T.cast(counters[5], "uint32"))
+    span = end - bottom
+
+
+@T.macro
 def count_listed(hist, first, entries, total, end, span, thread):
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = T.cast(T.max(32 - warps.clz(span) - 11, 0), "uint32")
     for i in T.unroll(thread, total, THREADS, unroll_factor=1):
         below = end - T.cast(warps.pair_high(entries[i]), "uint32")
-        if warps.at_most(below, span):
-            warps.atomic_add(hist[first + T.cast((below >> shift), "int32")], 1)
+        warps.count_where(hist[first + T.cast((below >> shift), "int32")], warps.at_most(below, span))
 
 
 @T.macro
@@ -751,8 +841,9 @@ def emit_sparse(
 
 @T.macro
 def select(
-    logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-    entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread, warp, lane
+    logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+    hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread, warp,
+    lane
 ):
     """Every warp owns a run of words of 32 columns."""
     keys = T.alloc_local((KEEP,), "uint32")
@@ -766,14 +857,18 @@ def select(
     line = T.alloc_var("int32", init=0)
     page_row(inverse, line, row, next_n, page_size)
     # A launch of TileLang starts when the kernel before it has ended.
+    few = T.alloc_var("uint32", init=0)
+    load_few(few, logits, row, stride, lane)
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = T.alloc_var("int32", init=0)
     last = T.alloc_var("int32", init=0)
-    read_bounds(start, last, row_starts, row_ends, row, stride)
+    first_position = T.alloc_var("int32", init=0)
+    read_bounds(start, last, first_position, row_starts, row_ends, row, stride, absolute)
     T.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, rank, block_table, max_pages, line, page_size, inverse, worker
+            indices, row, k, last - start, first_position, rank, block_table, max_pages, line, page_size,
+            inverse, worker
         )
         T.call_extern("handle", "dk::cluster_wait")
     else:
@@ -804,19 +899,28 @@ def select(
         within = T.alloc_var("int32", init=0)
         rounds = T.alloc_var("int32", init=0)
         through = T.alloc_var("int32", init=0)
+        near_key = T.alloc_var("uint32", init=0)
+        grain = T.alloc_var("uint32", init=0)
+        if stride > HELD:
+            load_words(keys, logits, row, stride, base, limit, lane)
+        guess_digits(near_key, grain, few)
         for step in T.serial(batches):
             column = base + step * BATCH
-            if (step > 0) | (stride > HELD):
+            if step > 0:
                 load_words(keys, logits, row, stride, column, limit, lane)
-            make_keys(keys, digits, column, lo, hi, lane)
-            count_first(hist, digits, column, lo, hi)
+            if near_key == 0:
+                make_keys(keys, digits, column, lo, hi, lane)
+                count_first(hist, digits, column, lo, hi)
+            else:
+                make_keys_again(keys, column, lo, hi, lane)
+                count_near(hist, keys, near_key, grain, column, lo, hi)
         T.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         T.call_extern("handle", "dk::cluster_wait")
         send_sums(coarse, hist, rank, warp, lane)
         T.call_extern("handle", "dk::cluster_arrive")
         T.call_extern("handle", "dk::cluster_wait")
-        pick_bin_of_group(state, hist, coarse, need, lower, end, span, rank, warp, lane)
+        pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         T.sync_threads()
         read_group_state(end, span, need, inside, lower, within, state)
         rounds = rounds + 1
@@ -872,6 +976,10 @@ def select(
             ranked = T.alloc_var("int32", init=0)
             if inside > RANKED:
                 total = T.alloc_var("int32", init=inside)
+                if inside > MANY:
+                    bound_listed(entries, total, counters, end, span, worker, lane)
+                    T.sync_threads()
+                    read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
                     clear_3(hist, (rounds + 1 & 1) * BINS, worker)
@@ -881,6 +989,10 @@ def select(
                     pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                     T.sync_threads()
                     read_state(end, span, need, inside, state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        T.sync_threads()
+                        read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
@@ -898,10 +1010,11 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             T.sync_threads()
         slot = T.alloc_var("int32", init=0)
+        first_column = start - first_position
         first_slot(slot, counts, skip, warp, lane)
         if k * DENSE < last - start:
             emit_sparse(
-                slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
+                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
@@ -910,8 +1023,8 @@ def select(
                 # them. `near` as above.
                 leaf.emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP, KEEP,
-                    base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
-                    first_page, near, lane
+                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
+                    pages, first_page, near, lane
                 )
 
 
@@ -930,6 +1043,7 @@ def program():
         block_table: T.Tensor((b, max_pages), "int32"),
         next_n: T.int32,
         page_size: T.int32,
+        absolute: T.int32,
         indices: T.Tensor((rows, k), "int32"),
     ):
         with T.Kernel(rows, 8, threads=512, cluster_dims=(1, 8, 1)) as (row, rank):
@@ -951,9 +1065,9 @@ def program():
             warp = thread // 32
             owner = rank * WARPS + warp
             select(
-                logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k,
-                hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner,
-                thread, warp, lane
+                logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride,
+                max_pages, k, hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row,
+                rank, owner, thread, warp, lane
             )
 
     return topk_selector__tilelang_sm100a__g8_t512_r8_c1

@@ -39,12 +39,14 @@ BATCH = 256
 HELD = 32768
 WORD = 32
 SIGN = -2147483648
+CLOSE = 67108864
 COARSE = 32
 LAST_LANE = 31
 LISTED = 2048
 SPAN = 81920
 RANKED = 64
 OFFSET_BITS = 22
+MANY = 384
 DENSE = 8
 
 
@@ -56,6 +58,7 @@ LAUNCH = Launch(
         Operand("block_table", "tensor", "int32", ("b", "max_pages")),
         Operand("next_n", "scalar", "int32"),
         Operand("page_size", "scalar", "int32"),
+        Operand("absolute", "scalar", "int32"),
         Operand("indices", "tensor", "int32", ("rows", "k"), written=True),
     ),
     grid=("rows", "8", "1"),
@@ -116,6 +119,15 @@ def page_row(row, next_n, page_size):
 
 
 @cute.jit
+def load_few(logits, row, stride, lane):
+    """Bit pattern of one of 32 columns a lane, in four places of a row, whatever its bounds."""
+    scores = logits + Int64(row) * stride
+    column = (lane >> 3) * (stride >> 5 << 3) + (lane & 7)
+    few = leaf.load_below(scores + column, column, stride)
+    return few
+
+
+@cute.jit
 def load_ahead(bits, logits, row, stride, column, lane):
     """load_words of a row of at most `columns`; of a longer one nothing is read."""
     scores = logits + Int64(row) * stride + (column + lane)
@@ -125,24 +137,27 @@ def load_ahead(bits, logits, row, stride, column, lane):
 
 
 @cute.jit
-def read_bounds(row_starts, row_ends, row, stride):
-    """The columns of a row, [start, last)."""
+def read_bounds(row_starts, row_ends, row, stride, absolute):
+    """The columns of a row, [start, last), and the position of the first of them: 0 unless positions are
+    `absolute`.
+    """
     start = cutlass.max(row_starts[row], 0)
     last = cutlass.min(row_ends[row], stride)
-    return start, last
+    first = start * absolute
+    return start, last, first
 
 
 @cute.jit
-def take_all(indices, row, k, length, rank, block_table, max_pages, line, page_size, inverse, thread):
-    """A row of at most `k` scores: every position, then -1, without a look at the scores; the CTAs take
-    slots in turn.
+def take_all(indices, row, k, length, first, rank, block_table, max_pages, line, page_size, inverse, thread):
+    """A row of at most `k` scores: every position from `first` on, then -1, without a look at the scores;
+    the CTAs take slots in turn.
     """
     out = indices + Int64(row) * k
     table = block_table + Int64(line) * max_pages
     for slot in cutlass.range(rank * THREADS + thread, k, GROUP * THREADS, unroll=1):
         id = Int32(-1)
         if slot < length:
-            id = slot
+            id = first + slot
             if page_size > 0:
                 page_position = id
                 page_or_less = warps.mul_hi(page_position.to(cutlass.Uint32), inverse).to(Int32)
@@ -212,6 +227,31 @@ def load_words(bits, logits, row, stride, column, limit, lane):
 
 
 @cute.jit
+def guess_digits(few):
+    """Where 32 scores of a row lie close together, the key from which first digits count down, by their
+    bits from `grain` on.
+
+    Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
+    above it if they are equal. Scores of both signs are not close, which is all that most rows are
+    asked.
+    """
+    top = cutlass.Uint32(0)
+    bits = cutlass.Uint32(0)
+    negative = warps.ballot(few.to(Int32) < 0)
+    if (negative == 0) | (negative == -1):
+        same = leaf.canonical(few).to(Int32)
+        key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+        highest = warps.warp_most(key)
+        spread = highest - ~warps.warp_most(~key)
+        if spread < CLOSE:
+            top = highest + cutlass.min(cutlass.max(spread, 1), ~highest)
+            bits = cutlass.max(32 - warps.clz(2 * spread) - 11, 0).to(cutlass.Uint32)
+    near = top
+    grain = bits
+    return near, grain
+
+
+@cute.jit
 def make_keys(bits, digits, column, lo, hi, lane):
     """Turn loaded bit patterns into keys in place, and pair up their first digits.
 
@@ -246,6 +286,30 @@ def count_first(hist, digits, column, lo, hi):
 
 
 @cute.jit
+def make_keys_again(bits, column, lo, hi, lane):
+    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
+    for j in cutlass.range_constexpr(KEEP):
+        same = leaf.canonical(bits[j]).to(Int32)
+        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    if (column < lo) | (column + WORD * KEEP > hi):
+        own = column + lane
+        for j in cutlass.range_constexpr(KEEP):
+            if (own + WORD * j < lo) | (own + WORD * j >= hi):
+                bits[j] = cutlass.Uint32(0)
+
+
+@cute.jit
+def count_near(hist, bits, near, grain, column, lo, hi):
+    """Count the first digits, from `near` down, of a batch of keys that has columns of the row; the last
+    bin as in make_keys.
+    """
+    if (column < hi) & (column + WORD * KEEP > lo):
+        for j in cutlass.range_constexpr(KEEP):
+            below = near - cutlass.min(near, bits[j]) >> grain
+            warps.atomic_add(hist + cutlass.select_(bits[j] != 0, cutlass.min(below, BINS - 2), BINS - 1), 1)
+
+
+@cute.jit
 def send_sums(peers, hist, rank, warp, lane):
     """Send every CTA of the group the sums of this one's coarse bins."""
     bins = hist
@@ -258,12 +322,12 @@ def send_sums(peers, hist, rank, warp, lane):
 
 
 @cute.jit
-def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, lane):
+def pick_bin_of_group(state, peers, coarse, need, lower, end, span, near, grain, rank, warp, lane):
     """One warp finds the coarse bin and then, in all CTAs' counts of it, the bin with the `need`-th key
     from the top.
 
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin.
+    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
     """
     if warp == 0:
         count = Int32(0)
@@ -312,6 +376,15 @@ def pick_bin_of_group(state, peers, coarse, need, lower, end, span, rank, warp, 
             if digit > 0:
                 top = leaf.half_edge(BINS - digit) - 1
             width = cutlass.Uint32(top - leaf.half_edge(BINS - 1 - digit))
+            if near != 0:
+                number = cutlass.Uint32(digit.to(cutlass.Uint32))
+                bottom = cutlass.Uint32(1)
+                if digit < BINS - 2:
+                    bottom = near - cutlass.min((number << grain) + ((1 << grain) - 1), near - 1)
+                top = cutlass.Uint32(4294967295)
+                if digit > 0:
+                    top = near - (number << grain)
+                width = top - bottom
             if wanted == inside:
                 top = top - width - 1
                 width = cutlass.Uint32(0)
@@ -351,27 +424,13 @@ def keep_entry(pages, entry, thread):
 
 
 @cute.jit
-def make_keys_again(bits, column, lo, hi, lane):
-    """Turn loaded bit patterns into keys in place; columns outside [lo, hi) get key 0."""
-    for j in cutlass.range_constexpr(KEEP):
-        same = leaf.canonical(bits[j]).to(Int32)
-        bits[j] = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-    if (column < lo) | (column + WORD * KEEP > hi):
-        own = column + lane
-        for j in cutlass.range_constexpr(KEEP):
-            if (own + WORD * j < lo) | (own + WORD * j >= hi):
-                bits[j] = cutlass.Uint32(0)
-
-
-@cute.jit
 def count_keys(hist, first, bits, end, span):
     """Count the next digit of the undecided keys of a batch; the bins are those from `first` on."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for j in cutlass.range_constexpr(KEEP):
         below = end - bits[j]
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -405,7 +464,7 @@ def pick_bin_of_group_2(state, peers, bins, coarse, at, need, lower, end, span, 
     from the top.
 
     `state` also gets the keys above the range in CTAs of lower rank, and those in the range. `half` as
-    in pick_bin.
+    in pick_bin, unless `near` is not 0: the first digits are then those of count_near.
     """
     if warp == 0:
         count = Int32(0)
@@ -485,26 +544,25 @@ def collect(
     own_equal = equal + word
     listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    some = Boolean(end - bits[0] <= span)
+    own = Int32(0)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        some = some | (end - bits[j] <= span)
+        own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(some):
+        if warps.any_lane(own > 0):
+            through = warps.scan(own)
+            slot = Int32(0)
+            if lane == LAST_LANE:
+                slot = warps.fetch_add(counters, through)
+            slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in cutlass.range_constexpr(KEEP):
-                same = warps.ballot(end - bits[j] <= span)
-                if same != 0:
-                    slot = Int32(0)
-                    if lane == 0:
-                        slot = warps.fetch_add(counters, warps.popc(same))
-                    slot = warps.shuffle(slot, 0)
-                    if same >> lane & 1 != 0:
-                        place = owner << OFFSET_BITS | offset + WORD * j + lane
-                        slot = slot + warps.popc(same & (1 << lane) - 1)
-                        listed[slot] = warps.make_pair(bits[j], ~place)
+                if end - bits[j] <= span:
+                    place = owner << OFFSET_BITS | offset + WORD * j + lane
+                    listed[slot] = warps.make_pair(bits[j], ~place)
+                    slot = slot + 1
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)
@@ -513,10 +571,10 @@ def collect(
                 own_equal[j] = words[j]
     # A population count takes four times as long as an addition: one of a lane's own word, not one a word.
     warps.sync_warp()
-    own = Int32(0)
+    marked = Int32(0)
     if lane < KEEP:
-        own = warps.popc(own_above[lane])
-    count = count + own
+        marked = warps.popc(own_above[lane])
+    count = count + marked
     return count
 
 
@@ -540,14 +598,39 @@ def send_entries(peers, entries, first, counters, rank, warp, lane):
 
 
 @cute.jit
+def bound_listed(entries, total, counters, end, span, thread, lane):
+    """Note the largest and the smallest key of the undecided ones of the first `total` list entries."""
+    largest = cutlass.Uint32(0)
+    under = cutlass.Uint32(0)
+    for i in cutlass.range(thread, total, THREADS, unroll=1):
+        key = warps.pair_high(entries[i]).to(cutlass.Uint32)
+        if end - key <= span:
+            largest = cutlass.max(largest, key)
+            under = cutlass.max(under, ~key)
+    upper = warps.warp_most(largest)
+    lower = warps.warp_most(under)
+    if lane == 0:
+        warps.raise_to(counters + 5, upper)
+        warps.raise_to(counters + 6, lower)
+
+
+@cute.jit
+def read_bounded(end, span, counters):
+    """The range from the smallest to the largest undecided key, which are one where all of them are equal."""
+    bottom = cutlass.max(end - span, ~counters[6].to(cutlass.Uint32))
+    end = cutlass.min(end, counters[5].to(cutlass.Uint32))
+    span = end - bottom
+    return end, span
+
+
+@cute.jit
 def count_listed(hist, first, entries, total, end, span, thread):
     """Count the next digit of the undecided ones of the first `total` list entries."""
     shift = cutlass.max(32 - warps.clz(span) - 11, 0).to(cutlass.Uint32)
     bins = hist + first
     for i in cutlass.range(thread, total, THREADS, unroll=1):
         below = end - warps.pair_high(entries[i]).to(cutlass.Uint32)
-        if below <= span:
-            warps.atomic_add(bins + (below >> shift), 1)
+        warps.count_where(bins + (below >> shift), below <= span)
 
 
 @cute.jit
@@ -848,9 +931,9 @@ def emit(
 @cute.jit
 def select(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32, k: Int32,
-    hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer, coarse: cute.Pointer,
-    pages: cute.Pointer, sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer,
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, stride: Int32, max_pages: Int32,
+    k: Int32, hist: cute.Pointer, entries: cute.Pointer, above: cute.Pointer, equal: cute.Pointer,
+    coarse: cute.Pointer, pages: cute.Pointer, sums: cute.Pointer, counts: cute.Pointer, state: cute.Pointer,
     counters: cute.Pointer, row: Int32, rank: Int32, owner: Int32, thread: Int32, warp: Int32, lane: Int32
 ):
     """Every warp owns a run of words of 32 columns."""
@@ -865,15 +948,19 @@ def select(
     line = Int32(0)
     inverse, line = page_row(row, next_n, page_size)
     cute.arch.griddepcontrol_wait()
+    few = cutlass.Uint32(0)
+    few = load_few(logits, row, stride, lane)
     load_ahead(keys, logits, row, stride, owner * BATCH, lane)
     start = Int32(0)
     last = Int32(0)
-    start, last = read_bounds(row_starts, row_ends, row, stride)
+    first_position = Int32(0)
+    start, last, first_position = read_bounds(row_starts, row_ends, row, stride, absolute)
     cute.arch.griddepcontrol_launch_dependents()
     cute.arch.sync_threads()
     if last - start <= k:
         take_all(
-            indices, row, k, last - start, rank, block_table, max_pages, line, page_size, inverse, worker
+            indices, row, k, last - start, first_position, rank, block_table, max_pages, line, page_size,
+            inverse, worker
         )
         cute.arch.cluster_wait()
     else:
@@ -904,19 +991,28 @@ def select(
         within = Int32(0)
         rounds = Int32(0)
         through = Int32(0)
+        near_key = cutlass.Uint32(0)
+        grain = cutlass.Uint32(0)
+        if stride > HELD:
+            load_words(keys, logits, row, stride, base, limit, lane)
+        near_key, grain = guess_digits(few)
         for step in cutlass.range(batches, unroll=1):
             column = base + step * BATCH
-            if (step > 0) | (stride > HELD):
+            if step > 0:
                 load_words(keys, logits, row, stride, column, limit, lane)
-            make_keys(keys, digits, column, lo, hi, lane)
-            count_first(hist, digits, column, lo, hi)
+            if near_key == 0:
+                make_keys(keys, digits, column, lo, hi, lane)
+                count_first(hist, digits, column, lo, hi)
+            else:
+                make_keys_again(keys, column, lo, hi, lane)
+                count_near(hist, keys, near_key, grain, column, lo, hi)
         cute.arch.sync_threads()
         # A peer's shared memory may be written only once the peer runs.
         cute.arch.cluster_wait()
         send_sums(coarse, hist, rank, warp, lane)
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
-        pick_bin_of_group(state, hist, coarse, need, lower, end, span, rank, warp, lane)
+        pick_bin_of_group(state, hist, coarse, need, lower, end, span, near_key, grain, rank, warp, lane)
         cute.arch.sync_threads()
         end, span, need, inside, lower, within = read_group_state(state)
         rounds = rounds + 1
@@ -972,6 +1068,10 @@ def select(
             ranked = Int32(0)
             if inside > RANKED:
                 total = Int32(inside)
+                if inside > MANY:
+                    bound_listed(entries, total, counters, end, span, worker, lane)
+                    cute.arch.sync_threads()
+                    end, span = read_bounded(end, span, counters)
                 while (inside > RANKED) & (span != 0):
                     count_listed(hist, (rounds & 1) * BINS, entries, total, end, span, worker)
                     clear_3(hist, (rounds + 1 & 1) * BINS, worker)
@@ -981,6 +1081,10 @@ def select(
                     pick_bin(state, mine, through, sums, need, end, span, worker, warp, lane)
                     cute.arch.sync_threads()
                     end, span, need, inside = read_state(state)
+                    if inside > RANKED:
+                        bound_listed(entries, total, counters, end, span, worker, lane)
+                        cute.arch.sync_threads()
+                        end, span = read_bounded(end, span, counters)
                     rounds = rounds + 1
                 if inside > RANKED:
                     clear_run(equal, first, words, lane)
@@ -998,26 +1102,27 @@ def select(
             take_ties(above, equal, counts, sums, ties, first, words, warp, lane)
             cute.arch.sync_threads()
         slot = Int32(0)
+        first_column = start - first_position
         slot = first_slot(counts, skip, warp, lane)
         if k * DENSE < last - start:
             emit_sparse(
-                slot, indices, row, k, above, first, words, base - start, block_table, max_pages, line,
+                slot, indices, row, k, above, first, words, base - first_column, block_table, max_pages, line,
                 page_size, inverse, pages, first_page, near, lane
             )
         else:
             for batch in cutlass.range(batches, unroll=1):
                 slot = emit(
                     slot, indices, row, k, above, (warp * batches + batch) * KEEP,
-                    base + batch * BATCH - start, block_table, max_pages, line, page_size, inverse, pages,
-                    first_page, near, lane
+                    base + batch * BATCH - first_column, block_table, max_pages, line, page_size, inverse,
+                    pages, first_page, near, lane
                 )
 
 
 @cute.kernel
 def topk_selector__cutedsl_sm90a__g8_t512_r8_c1(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     shared = cutlass.memory.SmemAllocator().allocate(Shared)
     hist = shared.hist.data_ptr()
@@ -1037,20 +1142,21 @@ def topk_selector__cutedsl_sm90a__g8_t512_r8_c1(
     row = cute.arch.make_warp_uniform(row)
     owner = rank * WARPS + warp
     select(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, stride, max_pages, k, hist,
-        entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread, warp,
-        lane
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, stride, max_pages, k,
+        hist, entries, above, equal, coarse, pages, sums, counts, state, counters, row, rank, owner, thread,
+        warp, lane
     )
 
 
 @cute.jit
 def program(
     logits: cute.Pointer, row_starts: cute.Pointer, row_ends: cute.Pointer, block_table: cute.Pointer,
-    next_n: Int32, page_size: Int32, indices: cute.Pointer, rows: Int32, stride: Int32, b: Int32,
-    max_pages: Int32, k: Int32
+    next_n: Int32, page_size: Int32, absolute: Int32, indices: cute.Pointer, rows: Int32, stride: Int32,
+    b: Int32, max_pages: Int32, k: Int32
 ):
     kernel = topk_selector__cutedsl_sm90a__g8_t512_r8_c1(
-        logits, row_starts, row_ends, block_table, next_n, page_size, indices, rows, stride, b, max_pages, k
+        logits, row_starts, row_ends, block_table, next_n, page_size, absolute, indices, rows, stride, b,
+        max_pages, k
     )
     kernel.launch(
         grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 8, 1), min_blocks_per_mp=2,
