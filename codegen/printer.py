@@ -362,7 +362,7 @@ class Printer:
 
     def _line(self, s: threads.Line) -> Iterator[str]:
         yield from self._spell(
-            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row, 5), pitch=self.value(s.pitch, 6),
+            "line", name=s.name, array=s.array.name, row=None if s.row is None else self.value(s.row, 0 if s.wide else 5), pitch=self.value(s.pitch, 6),
             first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 
