@@ -545,7 +545,7 @@ def _epilogue_decode(g: int) -> Body:
                     query = product * each + j
                     if not one:
                         said_sm100.load_weights(m, weight, queries.head_weights, query * heads)
-                    said_sm100.weigh_one(m, logit, dots, j, weight)
+                    leaf.weigh_one(m, logit, dots, j, weight)
                     said_sm100.store_query(m, logit, scale, length, SHARE.seq, query, SHARE.tile * m.k.tile)
 
     return body
@@ -637,7 +637,7 @@ def _epilogue_prefill(g: int) -> Body:
             m.release(scores)
             for j in range(each):
                 said_sm100.load_weights(m, weight, queries.head_weights, (g * each + j) * heads)
-                said_sm100.weigh_one(m, logit, dots, j, weight)
+                leaf.weigh_one(m, logit, dots, j, weight)
                 key = (name("first") + it) * m.k.tile
                 said_sm100.store_row(m, logit, scale, begin, size, j, own + j, key)
 

@@ -337,13 +337,13 @@ class Place:
     index: torch.Tensor
     name: str = ""
 
-    def of(self, taken: torch.Tensor) -> torch.Tensor:
-        """The indices of the threads that touch it, 0 in the others.
+    def of(self, taken: torch.Tensor, count: int = 1) -> torch.Tensor:
+        """The indices of the threads that touch `count` elements from there on, 0 in the others.
 
         Raises:
             ScheduleError: one of them lies outside.
         """
-        size, index = self.memory.numel(), torch.where(taken, self.index, 0)
+        size, index = self.memory.numel() - (count - 1), torch.where(taken, self.index, 0)
         if bool(((index < 0) | (index >= size)).any()):
             raise ScheduleError(
                 f"memory {self.name} of a leaf",
@@ -472,13 +472,7 @@ class Threads:
                 self.run(s.body)
             self.active = before
         elif isinstance(s, Vector):
-            *rows, last = s.group
-            first = last if rows else Expr("*", (last, s.registers.size))
-            for i in range(s.registers.size):
-                at = (*rows, first + i)
-                self._put(
-                    Put(s.array, at, s.registers[i]) if s.store else Put(s.registers, (i,), s.array[at])
-                )
+            self._vector(s)
         elif isinstance(s, Line):
             whole, begin = self.scope[s.array.name], self.scope.get(_begin(s.array.name), 0)
             rows, pitches = map(self.value, s.rows), map(self.value, s.pitches)
@@ -529,6 +523,21 @@ class Threads:
             return
         place = self._place(s.array, s.index)
         place.memory[place.of(self.active)[self.active]] = _as(place.memory.dtype, value[self.active])
+
+    def _vector(self, s: Vector) -> None:
+        *rows, last = s.group
+        count, registers = s.registers.size, self.scope[s.registers.name]
+        place = self._place(s.array, (*rows, last if rows else Expr("*", (last, count))))
+        places = place.of(self.active, count)[:, None] + torch.arange(count)
+        first = self._number(s.registers, (0,))
+        held = registers[:, first : first + count]
+        if s.store:
+            values = _as(place.memory.dtype, held.to(_wide(held.dtype)))
+            place.memory[places[self.active]] = values[self.active]
+        else:
+            values = place.memory[places]
+            values = _as(registers.dtype, values.to(_wide(values.dtype)))
+            registers[:, first : first + count] = torch.where(self.active[:, None], values, held)
 
     def _loop(self, s: t.Loop) -> None:
         begin, end = self.value(s.begin), self.value(s.end)

@@ -60,7 +60,7 @@ def read_scores(p: Probe) -> None:
     p.call(dots, p.tensor("scores", (128, 64), p.normal(128, 64)), 32, 16, p.thread)
 
 
-@case(text.weigh_one)
+@case(indexer.weigh_one)
 def weigh_one(p: Probe) -> None:
     p.relative, p.absolute = 1e-5, 1e-5
     p.call(_own(p, "logit", None), _given(p, "dots", 64), 1, _given(p, "weight", 32))

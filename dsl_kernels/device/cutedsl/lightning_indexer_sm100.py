@@ -9,24 +9,18 @@ neither pipe holds the other up.
 import cutlass.cute as cute
 from cutlass import Float32
 from cutlass._mlir.dialects import math as mlir_math
-from cutlass.cute.nvgpu import tcgen05
 
-KEYS = 128
-LANE_STRIDE = 1 << 16
+from .fragment_sm100 import read_tensor
+
 ON_FMA_PIPE = 3
 """Every how many pairs of heads the relu is an addition."""
 
 
 def read_scores(dots, tmem, first, heads, thread):
     """The accumulators of this thread's key from column `first` on, `heads` at a time. Not yet waited for."""
-    layout = cute.make_layout((KEYS, heads), stride=(LANE_STRIDE, 1))
-    atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(heads)), Float32)
-    copy = tcgen05.make_tmem_copy(atom, cute.make_tensor(tmem, layout))
-    mine = copy.get_slice(thread)
-    shape = mine.partition_D(cute.make_identity_tensor((KEYS, heads))).shape
-    for query in range(cute.size(dots) // heads):
-        own = cute.make_tensor(dots.iterator + query * heads, cute.make_layout(shape))
-        cute.copy(copy, mine.partition_S(cute.make_tensor(tmem + (first + query * heads), layout)), own)
+    for column in range(0, cute.size(dots), heads):
+        own = cute.make_tensor(dots.iterator + column, cute.make_layout(heads))
+        read_tensor(own, tmem + (first + column), thread)
 
 
 def weigh_one(logit, dots, query, weight):

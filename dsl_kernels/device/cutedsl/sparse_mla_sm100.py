@@ -5,9 +5,7 @@ for S^T = K Q^T, and MN-major as 128 latent dims by 64 tokens for O^T = K^T P^T.
 are the same bytes: two panels of 64 rows by 64 columns.
 
 An M=64 accumulator sits in lanes 0-15 of each warp's 32 lanes. Read as 16x256b it gives a thread the values that it
-would have of a Hopper accumulator of that shape: what happens to them there happens to them here.
-
-Exponents are base 2: logits carry log2(e).
+would have of a Hopper accumulator of that shape.
 """
 
 import cutlass
@@ -16,9 +14,8 @@ from cutlass import Float32, Int32, Int64
 from cutlass.cute.nvgpu import tcgen05
 from cutlass.experimental.primitives import nvvm_wrapper as primitives
 
+from . import fragment_sm100
 from .sparse_mla import TILE, TOKEN_BYTES, store_weights
-
-THREADS = 128
 
 UNIT = 128
 """Latent dims of a unit: the M of the value product."""
@@ -161,26 +158,12 @@ def store_tokens(target, scores, thread):
     store_weights(target, scores, 2 * cute.size(scores), thread)
 
 
-def _columns(acc, column):
-    layout = cute.make_layout((UNIT, HELD), stride=(LANE_STRIDE, 1))
-    return cute.make_tensor(acc + cute.assume(column, divby=HELD), layout)
-
-
-@cute.jit
-def load_columns(held: cute.Tensor, acc: cute.Pointer, column: Int32, thread: Int32):
+def load_columns(held, acc, column, thread):
     """This thread's lane of columns `column` on of tensor memory, once they are here."""
-    source = _columns(acc, column)
-    atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(HELD)), Float32)
-    load = tcgen05.make_tmem_copy(atom, source).get_slice(thread)
-    cute.copy(load, load.partition_S(source), cute.make_tensor(held.iterator, load.partition_D(source).shape))
+    fragment_sm100.read_tensor(held, acc + cute.assume(column, divby=HELD), thread)
     cute.arch.fence_view_async_tmem_load()
 
 
-@cute.jit
-def store_columns(held: cute.Tensor, acc: cute.Pointer, column: Int32, thread: Int32):
+def store_columns(held, acc, column, thread):
     """The reverse of `load_columns`; not waited for."""
-    target = _columns(acc, column)
-    atom = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(HELD)), Float32)
-    store = tcgen05.make_tmem_copy(atom, target).get_slice(thread)
-    source = cute.make_tensor(held.iterator, store.partition_S(target).shape)
-    cute.copy(store, source, store.partition_D(target))
+    fragment_sm100.write_words(acc + cute.assume(column, divby=HELD), held, thread)

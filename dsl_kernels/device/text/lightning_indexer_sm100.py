@@ -42,15 +42,6 @@ def load_windows(m, begin, size, k_start, k_end, row, s, skv, skip_below):
 
 
 @by_text
-def weigh_one(m, logit, dots, query, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = m.var("total", 0.0, "float32")
-    for h in m.loop("h", weight.size, unrolled=True):
-        m.set(total, total + maximum(dots[query * weight.size + h], 0.0) * weight[h])
-    logit[0] = total
-
-
-@by_text
 def store_query(m, logits: Writes, logit, scale, length, seq, query, next_n, stride, key, thread):
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = m.let("at", key + thread)

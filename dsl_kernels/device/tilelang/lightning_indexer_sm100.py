@@ -2,16 +2,22 @@
 
 import tilelang.language as T
 
+from .lightning_indexer import weighted_relu
+from .tcgen05 import move_columns
+
 SOURCE = "#include <tl_templates/cuda/copy_sm100.h>\n"
 
 
 @T.macro
 def read_scores(dots, scores, slot, first, heads, thread):
     """Accumulators of this thread's key from column `first` on."""
-    T.call_extern(
-        "handle",
-        f"tl::tcgen05_ld_32dp32bNx<{dots.shape[0]}, false>",
-        scores[slot, 32 * (thread // 32), 0],
-        first,
-        T.address_of(dots[0]),
-    )
+    move_columns("ld", dots, scores, slot, first, thread)
+
+
+@T.macro
+def weigh_one(logit, dots, query, weight):
+    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
+    heads = weight.shape[0]
+    logit[0] = 0.0
+    for h in T.unroll(heads):
+        logit[0] = logit[0] + weighted_relu(dots[query * heads + h], weight[h])

@@ -1,13 +1,7 @@
 """Leaf maths of sparse attention for tcgen05: tokens on M, heads on N, accumulators in tensor memory.
 
-A key tile is 64 tokens, cut into units of 128 columns. An M=64 accumulator sits in lanes 0-15 of each warp's 32 lanes;
-read as 16x256b it gives thread t of warp w the tokens 16w + t/4 (+ 8) and the heads 2 * (t % 4) + {0, 1} of every group
-of eight. Threads address their own values, in that order:
-
-    value 4 * g + 2 * half + e  ->  token 16 * w + t / 4 + 8 * half,  head 8 * g + 2 * (t % 4) + e
-    column 2 * g + e            ->  that head
-
-Exponents are base 2: logits carry log2(e).
+A key tile is 64 tokens, cut into units of 128 columns. An M=64 accumulator sits in lanes 0-15 of each warp's 32 lanes,
+and is read as 16x256b: which values a thread then has is in dsl_kernels/device/text/sparse_mla_sm100.py.
 """
 
 from __future__ import annotations
@@ -15,8 +9,7 @@ from __future__ import annotations
 import tilelang.language as T
 
 from .sparse_mla import FP8_SOURCE
-
-THREADS = 128
+from .tcgen05 import move_columns
 
 PASS_CONFIGS = {
     "tl.disable_safe_memory_legalize": True,
@@ -142,23 +135,13 @@ def read_scores(scores, accumulators, slot, thread):
     )
 
 
-def _move_columns(way, held, acc, slot, column, thread):
-    return T.call_extern(
-        "handle",
-        f"tl::tcgen05_{way}_32dp32bNx<{held.shape[0]}, false>",
-        acc[slot, 32 * (thread // 32), 0],
-        column,
-        T.address_of(held[0]),
-    )
-
-
 @T.macro
 def load_columns(held, acc, slot, column, thread):
     """This thread's lane of columns `column` on of tensor memory, once they are here."""
-    _move_columns("ld", held, acc, slot, column, thread)
+    move_columns("ld", held, acc, slot, column, thread)
 
 
 @T.macro
 def store_columns(held, acc, slot, column, thread):
     """The reverse of `load_columns`, and it waits."""
-    _move_columns("st", held, acc, slot, column, thread)
+    move_columns("st", held, acc, slot, column, thread)

@@ -55,6 +55,17 @@ def multiply_m64(a, a_slot, a_column, b, b_slot, b_column, acc, acc_slot, n, k, 
         )
 
 
+def move_columns(way, held, columns, slot, first, thread):
+    """ "ld" or "st": this thread's lane of as many columns as it has registers, from `first` on; it waits."""
+    return T.call_extern(
+        "handle",
+        f"tl::tcgen05_{way}_32dp32bNx<{held.shape[0]}, false>",
+        columns[slot, 32 * (thread // 32), 0],
+        first,
+        T.address_of(held[0]),
+    )
+
+
 @T.macro
 def commit_in_cluster(empty, slot, ctas):
     """Arrive at a barrier of every CTA of the cluster when the products issued so far are done."""

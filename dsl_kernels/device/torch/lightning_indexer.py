@@ -170,3 +170,10 @@ def store_window(
 def read_scores(dots: Any, scores: Any, first: int, heads: int, thread: Any) -> None:
     """Accumulators of a product in tensor memory, from column `first` on."""
     dots.copy_(scores[:, first : first + dots.shape[1]])
+
+
+@leaf
+def weigh_one(logit: Any, dots: Any, query: int, weight: Any) -> None:
+    """logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product."""
+    heads = weight.shape[1]
+    logit[:, 0] = (torch.relu(dots[:, query * heads : (query + 1) * heads]) * weight).sum(dim=1)

@@ -278,7 +278,7 @@ def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, t
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
-        row_of_query = logits + Int64((seq * next_n + query)) * stride
+        row_of_query = logits + Int64(seq * next_n + query) * stride
         row_of_query[at] = logit[0] * scale[0]
 
 
@@ -346,7 +346,8 @@ def score_0(
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive(scores_0_empty + use % 4)
             use = use + 1
-            # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
             leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
             store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker)
         tile = tile + step

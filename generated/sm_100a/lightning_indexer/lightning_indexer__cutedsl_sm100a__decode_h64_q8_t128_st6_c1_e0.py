@@ -299,7 +299,7 @@ def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, t
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
-        row_of_query = logits + Int64((seq * next_n + query)) * stride
+        row_of_query = logits + Int64(seq * next_n + query) * stride
         row_of_query[at] = logit[0] * scale[0]
 
 
@@ -367,7 +367,8 @@ def score_0(
                 cute.arch.mbarrier_arrive(scores_0_empty + use % 2)
             use = use + 1
             load_weights(weight_0, head_weights, product * ROWS_PER_PRODUCT * HEADS)
-            # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
             leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
             store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, next_n, stride,
@@ -427,7 +428,8 @@ def score_1(
                 cute.arch.mbarrier_arrive(scores_1_empty + use % 2)
             use = use + 1
             load_weights(weight_1, head_weights, product * ROWS_PER_PRODUCT * HEADS)
-            # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
             leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
             store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, next_n, stride,

@@ -323,7 +323,7 @@ def score_0(
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
         load_weights(weight_0, head_weights)
-        # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
         store_row(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
         load_weights_2(weight_0, head_weights)
@@ -373,7 +373,7 @@ def score_1(
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(scores_empty + it % 2)
         load_weights_5(weight_1, head_weights)
-        # logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product.
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
         leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
         store_row(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, stride, (first + it) * TILE,

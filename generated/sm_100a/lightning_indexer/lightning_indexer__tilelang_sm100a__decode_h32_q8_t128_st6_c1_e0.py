@@ -129,47 +129,11 @@ def load_weights(weight, head_weights, head_weights_slot, first):
 
 
 @T.macro
-def weigh_one(logit, dots, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = T.alloc_var("float32", init=0.0)
-    for h in T.unroll(HEADS):
-        total = total + T.max(dots[h], 0.0) * weight[h]
-    logit[0] = total
-
-
-@T.macro
 def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
         logits[seq, query, at] = logit[0] * scale[0]
-
-
-@T.macro
-def weigh_one_2(logit, dots, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = T.alloc_var("float32", init=0.0)
-    for h in T.unroll(HEADS):
-        total = total + T.max(dots[HEADS + h], 0.0) * weight[h]
-    logit[0] = total
-
-
-@T.macro
-def weigh_one_3(logit, dots, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = T.alloc_var("float32", init=0.0)
-    for h in T.unroll(HEADS):
-        total = total + T.max(dots[2 * HEADS + h], 0.0) * weight[h]
-    logit[0] = total
-
-
-@T.macro
-def weigh_one_4(logit, dots, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = T.alloc_var("float32", init=0.0)
-    for h in T.unroll(HEADS):
-        total = total + T.max(dots[3 * HEADS + h], 0.0) * weight[h]
-    logit[0] = total
 
 
 @T.macro
@@ -233,25 +197,27 @@ def score_0(
                 T.mbarrier_arrive(scores_0_empty[use % 2])
             use = use + 1
             load_weights(weight_0, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS)
-            weigh_one(logit_0, dots_0, weight_0)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
             store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT, next_n, stride,
                 tile * TILE, worker
             )
             load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
-            weigh_one_2(logit_0, dots_0, weight_0)
+            leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
             store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
                 tile * TILE, worker
             )
             load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 2) * HEADS)
-            weigh_one_3(logit_0, dots_0, weight_0)
+            leaf_sm100.weigh_one(logit_0, dots_0, 2, weight_0)
             store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 2, next_n, stride,
                 tile * TILE, worker
             )
             load_weights(weight_0, head_weights, 0, (product * ROWS_PER_PRODUCT + 3) * HEADS)
-            weigh_one_4(logit_0, dots_0, weight_0)
+            leaf_sm100.weigh_one(logit_0, dots_0, 3, weight_0)
             store_query(
                 logits, logit_0, scale_0, length_0, seq, product * ROWS_PER_PRODUCT + 3, next_n, stride,
                 tile * TILE, worker
@@ -302,25 +268,27 @@ def score_1(
                 T.mbarrier_arrive(scores_1_empty[use % 2])
             use = use + 1
             load_weights(weight_1, head_weights, 0, product * ROWS_PER_PRODUCT * HEADS)
-            weigh_one(logit_1, dots_1, weight_1)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
             store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT, next_n, stride,
                 tile * TILE, worker
             )
             load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 1) * HEADS)
-            weigh_one_2(logit_1, dots_1, weight_1)
+            leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
             store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 1, next_n, stride,
                 tile * TILE, worker
             )
             load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 2) * HEADS)
-            weigh_one_3(logit_1, dots_1, weight_1)
+            leaf_sm100.weigh_one(logit_1, dots_1, 2, weight_1)
             store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 2, next_n, stride,
                 tile * TILE, worker
             )
             load_weights(weight_1, head_weights, 0, (product * ROWS_PER_PRODUCT + 3) * HEADS)
-            weigh_one_4(logit_1, dots_1, weight_1)
+            leaf_sm100.weigh_one(logit_1, dots_1, 3, weight_1)
             store_query(
                 logits, logit_1, scale_1, length_1, seq, product * ROWS_PER_PRODUCT + 3, next_n, stride,
                 tile * TILE, worker

@@ -119,15 +119,6 @@ def load_scale(scale, key_scales, key_scales_slot, thread):
 
 
 @T.macro
-def weigh_one(logit, dots, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = T.alloc_var("float32", init=0.0)
-    for h in T.unroll(HEADS):
-        total = total + T.max(dots[h], 0.0) * weight[h]
-    logit[0] = total
-
-
-@T.macro
 def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
@@ -196,7 +187,9 @@ def score_0(
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(scores_0_empty[use % 4])
             use = use + 1
-            weigh_one(logit_0, dots_0, weight_0)
+            # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a
+            # product.
+            leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
             store_query(logits, logit_0, scale_0, length_0, seq, product, next_n, stride, tile * TILE, worker)
         tile = tile + step
 

@@ -128,15 +128,6 @@ def load_weights(weight, head_weights, head_weights_slot):
 
 
 @T.macro
-def weigh_one(logit, dots, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = T.alloc_var("float32", init=0.0)
-    for h in T.unroll(HEADS):
-        total = total + T.max(dots[h], 0.0) * weight[h]
-    logit[0] = total
-
-
-@T.macro
 def store_row(logits, logit, scale, begin, size, row, stride, key, thread):
     """The logit of this thread's key and row `row`, number `j` of the group, times the key's scale, if its
     window has that key.
@@ -153,15 +144,6 @@ def load_weights_2(weight, head_weights, head_weights_slot):
     for quad in T.unroll(HEADS // 4):
         for part in T.vectorized(4):
             weight[4 * quad + part] = head_weights[head_weights_slot, (HEADS // 4 + quad) * 4 + part]
-
-
-@T.macro
-def weigh_one_2(logit, dots, weight):
-    """logit = sum_h weight[h] * max(dots[query, h], 0), for one query of a product."""
-    total = T.alloc_var("float32", init=0.0)
-    for h in T.unroll(HEADS):
-        total = total + T.max(dots[HEADS + h], 0.0) * weight[h]
-    logit[0] = total
 
 
 @T.macro
@@ -227,10 +209,11 @@ def score_0(
         if T.shuffle_elect(32):
             T.mbarrier_arrive(scores_empty[it % 2])
         load_weights(weight_0, head_weights, 0)
-        weigh_one(logit_0, dots_0, weight_0)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_0, dots_0, 0, weight_0)
         store_row(logits, logit_0, scale_0, begin_0, size_0, row, stride, (first + it) * TILE, worker)
         load_weights_2(weight_0, head_weights, 0)
-        weigh_one_2(logit_0, dots_0, weight_0)
+        leaf_sm100.weigh_one(logit_0, dots_0, 1, weight_0)
         store_row_2(logits, logit_0, scale_0, begin_0, size_0, row + 1, stride, (first + it) * TILE, worker)
 
 
@@ -266,13 +249,14 @@ def score_1(
         if T.shuffle_elect(32):
             T.mbarrier_arrive(scores_empty[it % 2])
         load_weights_3(weight_1, head_weights, 0)
-        weigh_one(logit_1, dots_1, weight_1)
+        # logit = sum_h weight[h] * max(dots[query, h], 0), of each thread's key and one query of a product.
+        leaf_sm100.weigh_one(logit_1, dots_1, 0, weight_1)
         store_row(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP, stride, (first + it) * TILE,
             worker
         )
         load_weights_4(weight_1, head_weights, 0)
-        weigh_one_2(logit_1, dots_1, weight_1)
+        leaf_sm100.weigh_one(logit_1, dots_1, 1, weight_1)
         store_row_2(
             logits, logit_1, scale_1, begin_1, size_1, row + ROWS_PER_GROUP + 1, stride, (first + it) * TILE,
             worker
