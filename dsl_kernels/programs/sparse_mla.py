@@ -113,6 +113,14 @@ KNOBS = (
         plain=0,
     ),
     Knob(
+        "exchange",
+        "ex",
+        ((1, 2),),
+        "CTAs of a query that unpack a share of its tokens each and send it to the others",
+        archs=("sm_90a",),
+        plain=1,
+    ),
+    Knob(
         "gather",
         "",
         (("cp_async", "gather4"),),
@@ -255,7 +263,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
     """Hopper, 64 heads on M, fp8: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
 
     A CTA takes `share` consecutive tiles of all there are, be they of one query or of several. Tokens are unpacked by a
-    warpgroup a half: one alone would take longer than both products.
+    warpgroup a half: one alone would take longer than both products. In a cluster, of the CTAs of a query, each unpacks its
+    share of every half and sends it to the others.
     """
     hb, tokens, half = k.block, k.tile // 2, Size(LATENT_DIM // 2, "HALF")
     shared, registers = Space.SHARED, Space.REGISTER
@@ -271,10 +280,10 @@ def _wide(k: SimpleNamespace) -> Schedule:
         words = Buffer(
             f"words_{side}",
             registers,
-            (1, tokens, 288),
+            (1, tokens, 288 // k.exchange),
             "uint32",
             role=f"gather_{side}",
-            per_thread=44,
+            per_thread=44 if k.exchange == 1 else 24,
             private=True,
             doc="tokens on their way",
         )
@@ -337,6 +346,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
                 Engine.THREADS,
                 readers,
                 k.stages,
+                fill_arrive="thread" if k.exchange == 1 else "warp",
+                multicast=k.exchange > 1,
                 doc="its halves of live tiles of the split",
             ),
             Pipeline(f"p_{side}", weights, side, Engine.THREADS, readers, fill_arrive="warp"),
@@ -360,8 +371,10 @@ def _wide(k: SimpleNamespace) -> Schedule:
             *(pipeline for side in SIDES for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for side, other in sided for product in products(side, other)),
-        grid=(f"arrival_slots - t * {k.heads // hb}",),
-        axes=("cta",),
+        grid=(f"arrival_slots - t * {k.heads // hb}",) if k.exchange == 1 else (f"arrival_slots // {k.exchange} - t", str(k.exchange)),
+        axes=("cta",) if k.exchange == 1 else ("cta", "rank"),
+        cluster=(1, k.exchange, 1),
+        group=(1,) if k.exchange > 1 else (),
         named_barriers={"attend": SIDES},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": half, "unit": 1},
     )  # fmt: skip
@@ -634,10 +647,9 @@ def _start_of_share(m: Recorder) -> None:
     own block of heads.
     """
     blocks, t, splits = m.c.head_blocks, m.dim("t"), m.dim("splits")
-    which: Value = m.block(0)
+    which, block = _which(m)
     if blocks > 1:
-        m.let("head0", m.block(0) % blocks * m.c.head_block)
-        which = m.block(0) // blocks
+        m.let("head0", block * m.c.head_block)
     m.comment("Behind the counters that are used there is one more for each CTA: so many CTAs there are.")
     m.let("ctas", m.dim("arrival_slots") // blocks - t)
     ctas, units = name("ctas"), _units(m)
@@ -662,6 +674,14 @@ def _start_of_share(m: Recorder) -> None:
     m.var("live", False, "bool")
     m.barriers_stand()
     m.depend()
+
+
+def _which(m: Recorder) -> tuple[Value, Value]:
+    """Heads on M: which of those with other units a CTA is, and its block of heads, by which the CTAs of a cluster differ."""
+    blocks = m.c.head_blocks
+    if m.schedule.cluster_ctas > 1:
+        return m.block(0), m.block(1)
+    return m.block(0) // blocks if blocks > 1 else m.block(0), m.block(0) % blocks
 
 
 def _segments(m: Recorder) -> Iterator[_Walk]:
@@ -837,7 +857,8 @@ def _copy_queries(m: Recorder, walk: _Walk) -> None:
 
 def _gather_side(m: Recorder, side: int) -> None:
     """Heads on M, fp8: the queries, by the first side, and half of each tile. As its words are written, the next one's take their place."""
-    it, words, turn, now = name("it"), m.buffer(f"words_{SIDES[side]}"), m.var("turn"), m.var("now")
+    own, shared = SIDES[side], m.k.exchange > 1
+    it, words, turn, now = name("it"), m.buffer(f"words_{own}"), m.var("turn"), m.var("now")
     ids = (name("low"), name("high"))[side]
 
     def walk_on(walk: _Walk) -> None:
@@ -851,14 +872,25 @@ def _gather_side(m: Recorder, side: int) -> None:
         walk_on(walk)
         if side == 0:
             _copy_queries(m, walk)
-        leaf.load_half(m, words, 0, 0, now, now)
+        if shared:
+            leaf.load_share(m, words, m.block(1), now)
+        else:
+            leaf.load_half(m, words, 0, 0, now, now)
         for _ in m.repeat(name("live", "bool")):
             walk_on(walk)
-            kv = m.acquire(f"kv_{SIDES[side]}", it)
-            leaf.renew_half(m, words, *_rows_of(kv, side), now)
+            if shared:
+                # Behind the loads of tokens, to wait for ids would be to wait for those as well.
+                leaf.fetch_share(m, m.block(1), ids)
+            kv = m.acquire(f"kv_{own}", it)
+            ckv, kpe = _rows_of(kv, side)
+            if shared:
+                leaf.renew_share(m, words, ckv, kpe, m.sender(ckv, kv), m.sender(kpe, kv), m.block(1), now)
+            else:
+                leaf.renew_half(m, words, ckv, kpe, now)
             m.commit(kv)
-            m.comment("By now the ids behind the next ones are here.")
-            leaf.fetch_half(m, ids)
+            if not shared:
+                m.comment("By now the ids behind the next ones are here.")
+                leaf.fetch_half(m, ids)
             m.set(it, it + 1)
 
 
@@ -1192,12 +1224,13 @@ def _end_of_segment(m: Recorder, walk: _Walk, scratch: View, side: int) -> None:
     own, share, span = SIDES[side], name("share"), name("span")
     acc, factor, sums, sinks = (m.buffer(f"{text}_{own}") for text in ("acc", "factor", "sums", "sinks"))
     last, blocks = m.var("last", True, "bool"), m.c.head_blocks
+    which, block = _which(m)
     from_cta = m.let("from_cta", walk.row * span // share)
     parts = m.let("parts", (walk.row * span + _units(m) - 1) // share - from_cta + 1)
     with m.when(parts > 1):
-        part = m.block(0) // blocks - from_cta
+        part = which - from_cta
         leaf.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
-        m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + m.block(0) % blocks, parts, "attend")
+        m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + block, parts, "attend")
     with m.when(last):
         with m.when(parts > 1):
             leaf.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
@@ -1424,14 +1457,14 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         ctas = dims["arrival_slots"] // schedule.constants["head_blocks"] - t
         of_query = -(-(dims["topk"] // k.tile) // unit)
         turns = -(-t // ctas) * of_query if dims["splits"] == 1 else -(-t * of_query // ctas)
-    tiles = turns * unit
+    tiles, shares = turns * unit, slices * getattr(k, "exchange", 1)
     row = FP8_TOKEN_BYTES if k.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
     # On Blackwell a product takes a quarter of the latent dims.
     units = schedule.constants.get("units", 1)
     flops = sum(mma.flops * (1 if mma.name == "qk_pe" else units) for mma in schedule.mmas)
     weights = k.tile * schedule.constants.get("n", hb) * 2
     return Counts(
-        loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
+        loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // shares),
         stored=tiles * weights + _written(k, schedule, dims),
         flops={"bfloat16": turns * flops},
         uses=max(1, turns * units),
@@ -1453,10 +1486,11 @@ def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) ->
 def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
     if k.slices == 1 and k.block == 0:
-        return k.stages == 2 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
+        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
     if k.block == 64:
-        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64
-    if k.slices == 1 or k.cluster != k.slices or k.block >= k.heads:
+        shared = k.kv == "fp8" and k.heads // k.block == k.exchange
+        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
+    if k.slices == 1 or k.exchange > 1 or k.cluster != k.slices or k.block >= k.heads:
         return False
     return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
 
@@ -1603,6 +1637,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
             if _sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
                 # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
                 merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
+    if getattr(k, "block", 0) == 64 and k.kv == "fp8" and k.exchange < k.heads // k.block:
+        # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
+        ctas = dims["arrival_slots"] // (k.heads // k.block) - dims["t"]
+        merge += 0.25 * dims["t"] * (dims["topk"] // k.tile) / ctas
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 
