@@ -619,6 +619,9 @@ class Printer:
                 "buffer": buffer.name, "words": self._words(pipe, s.at), "count": self.spelled(buffer.stage_elements),
                 "role_threads": self.spelled(self._schedule.role(role).threads), **self._named(pipe.meets),
             }  # fmt: skip
+        if Action.EXPECT_TX_WARP in actions and plan.full:
+            # Each arrival announces an equal part.
+            values["tx"] = self.value(plan.full.tx_bytes // plan.full.count)
         for action in actions:
             if action is Action.WAIT_WGMMA:
                 yield from self._products_done(s.pending)

@@ -116,6 +116,14 @@ KNOBS = (
         plain=0,
     ),
     Knob(
+        "exchange",
+        "ex",
+        ((1, 2),),
+        "CTAs of a query that unpack a share of its tokens each and send it to the others",
+        archs=("sm_90a",),
+        plain=1,
+    ),
+    Knob(
         "gather",
         "",
         (("cp_async", "gather4"),),
@@ -352,7 +360,8 @@ def _wide(k: SimpleNamespace) -> Schedule:
     """Hopper, 64 heads on M, fp8: two warpgroups take half of a tile's tokens each for S, and half of the dims each for O.
 
     A CTA takes `share` consecutive tiles of all there are, be they of one query or of several. Tokens are unpacked by a
-    warpgroup a half: one alone would take longer than both products.
+    warpgroup a half: one alone would take longer than both products. In a cluster, of the CTAs of a query, each unpacks its
+    share of every half and sends it to the others.
     """
     hb, tokens, sides = k.block, k.tile // 2, _sides(k)
     shared, registers = Space.SHARED, Space.REGISTER
@@ -366,7 +375,10 @@ def _wide(k: SimpleNamespace) -> Schedule:
             side.rows("p_s", hb, tokens, swizzle=64),
             side.peaks(),
             *side.registers(tokens),
-            Buffer(side.of("words"), registers, (1, tokens, 288), "uint32", role=gather, per_thread=44, private=True, doc="tokens on their way"),
+            Buffer(
+                side.of("words"), registers, (1, tokens, 288 // k.exchange), "uint32", role=gather, per_thread=44 if k.exchange == 1 else 24,
+                private=True, doc="tokens on their way",
+            ),
         )  # fmt: skip
 
     def products(side: _Side, other: _Side) -> tuple[Mma, ...]:
@@ -381,7 +393,17 @@ def _wide(k: SimpleNamespace) -> Schedule:
         rows, weights = (side.of("ckv_s"), side.of("kpe_s")), (side.of("p_s"), side.of("peak_s"))
         doc = "its halves of live tiles of the split"
         return (
-            Pipeline(side.of("kv"), rows, side.of("gather"), Engine.THREADS, readers, k.stages, doc=doc),
+            Pipeline(
+                side.of("kv"),
+                rows,
+                side.of("gather"),
+                Engine.THREADS,
+                readers,
+                k.stages,
+                fill_arrive="thread" if k.exchange == 1 else "warp",
+                multicast=k.exchange > 1,
+                doc=doc,
+            ),
             Pipeline(side.of("p"), weights, side.name, Engine.THREADS, readers, fill_arrive="warp"),
         )
 
@@ -401,8 +423,10 @@ def _wide(k: SimpleNamespace) -> Schedule:
             *(pipeline for side, _ in sides for pipeline in pipelines(side)),
         ),
         mmas=tuple(product for both in sides for product in products(*both)),
-        grid=(f"arrival_slots - t * {k.heads // hb}",),
-        axes=("cta",),
+        grid=(f"arrival_slots - t * {k.heads // hb}",) if k.exchange == 1 else (f"arrival_slots // {k.exchange} - t", str(k.exchange)),
+        axes=("cta",) if k.exchange == 1 else ("cta", "rank"),
+        cluster=(1, k.exchange, 1),
+        group=(1,) if k.exchange > 1 else (),
         named_barriers={"attend": SIDES},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 1},
     )  # fmt: skip
@@ -620,7 +644,7 @@ def _units(m: Recorder) -> Value:
 def _start_of_share(m: Recorder) -> None:
     """Heads on M: this CTA's block of heads and, while the kernel before this one ends, its share."""
     if m.c.head_blocks > 1:
-        m.let("head0", m.block(0) % m.c.head_blocks * m.c.head_block)
+        m.let("head0", _which(m)[1] * m.c.head_block)
     if not _found_late(m):
         _find_share(m)
     m.var("done")
@@ -637,8 +661,8 @@ def _start_of_share(m: Recorder) -> None:
 
 
 def _found_late(m: Recorder) -> bool:
-    """Whether each role finds its share for itself: with fp8 and one block of heads, ptxas spills what the start hands on."""
-    return m.k.kv == "fp8" and m.c.head_blocks == 1
+    """Whether each role finds its share for itself: with fp8, ptxas spills what the start hands on."""
+    return m.k.kv == "fp8"
 
 
 def _find_share(m: Recorder) -> None:
@@ -659,8 +683,16 @@ def _find_share(m: Recorder) -> None:
         m.set(share, (t * units + ctas - 1) // ctas)
         with m.when(splits.equals(1)):
             m.set(share, (t + ctas - 1) // ctas * units)
-    m.var("unit", (m.block(0) // blocks if blocks > 1 else m.block(0)) * share)
+    m.var("unit", _which(m)[0] * share)
     m.let("end", name("unit") + share)
+
+
+def _which(m: Recorder) -> tuple[Value, Value]:
+    """Heads on M: which of those with other units a CTA is, and its block of heads, by which the CTAs of a cluster differ."""
+    blocks = m.c.head_blocks
+    if m.schedule.cluster_ctas > 1:
+        return m.block(0), m.block(1)
+    return m.block(0) // blocks if blocks > 1 else m.block(0), m.block(0) % blocks
 
 
 def _segments(m: Recorder) -> Iterator[_Walk]:
@@ -841,7 +873,8 @@ def _copy_queries(m: Recorder, walk: _Walk) -> None:
 
 def _gather_side(m: Recorder, side: int) -> None:
     """Heads on M, fp8: the queries, by the first side, and half of each tile. As its words are written, the next one's take their place."""
-    it, words, turn, now = name("it"), m.buffer(f"words_{SIDES[side]}"), m.var("turn"), m.var("now")
+    own, shared = SIDES[side], m.k.exchange > 1
+    it, words, turn, now = name("it"), m.buffer(f"words_{own}"), m.var("turn"), m.var("now")
     ids = (name("low"), name("high"))[side]
 
     def walk_on(walk: _Walk) -> None:
@@ -854,14 +887,25 @@ def _gather_side(m: Recorder, side: int) -> None:
         walk_on(walk)
         if side == 0:
             _copy_queries(m, walk)
-        leaf.load_half(m, words, 0, 0, now, now)
+        if shared:
+            leaf.load_share(m, words, m.block(1), now)
+        else:
+            leaf.load_half(m, words, 0, 0, now, now)
         for _ in m.repeat(name("live", "bool")):
             walk_on(walk)
-            kv = m.acquire(f"kv_{SIDES[side]}", it)
-            leaf.renew_half(m, words, *_rows_of(kv, side), now)
+            if shared:
+                # Behind the loads of tokens, to wait for ids would be to wait for those as well.
+                leaf.fetch_share(m, m.block(1), ids)
+            kv = m.acquire(f"kv_{own}", it)
+            ckv, kpe = _rows_of(kv, side)
+            if shared:
+                leaf.renew_share(m, words, ckv, kpe, m.sender(ckv, kv), m.sender(kpe, kv), m.block(1), now)
+            else:
+                leaf.renew_half(m, words, ckv, kpe, now)
             m.commit(kv)
-            m.comment("By now the ids behind the next ones are here.")
-            leaf.fetch_half(m, ids)
+            if not shared:
+                m.comment("By now the ids behind the next ones are here.")
+                leaf.fetch_half(m, ids)
             m.set(it, it + 1)
 
 
@@ -1182,12 +1226,13 @@ def _end_of_segment(m: Recorder, walk: _Walk, scratch: View, side: int) -> None:
     own, share, span = SIDES[side], name("share"), name("span")
     acc, factor, sums, sinks = (m.buffer(f"{text}_{own}") for text in ("acc", "factor", "sums", "sinks"))
     last, blocks = m.var("last", True, "bool"), m.c.head_blocks
+    which, block = _which(m)
     from_cta = m.let("from_cta", walk.row * span // share)
     parts = m.let("parts", (walk.row * span + _units(m) - 1) // share - from_cta + 1)
     with m.when(parts > 1):
-        part = m.block(0) // blocks - from_cta
+        part = which - from_cta
         said.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
-        m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + m.block(0) % blocks, parts, "attend")
+        m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + block, parts, "attend")
     with m.when(last):
         with m.when(parts > 1):
             said.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
@@ -1389,14 +1434,14 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
         ctas = dims["arrival_slots"] // schedule.constants["head_blocks"] - t
         of_query = -(-(dims["topk"] // k.tile) // unit)
         turns = -(-t // ctas) * of_query if dims["splits"] == 1 else -(-t * of_query // ctas)
-    tiles = turns * unit
+    tiles, shares = turns * unit, slices * getattr(k, "exchange", 1)
     row = FP8_TOKEN_BYTES if k.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
     # On Blackwell a product takes a quarter of the latent dims.
     units = schedule.constants.get("units", 1)
     flops = sum(mma.flops * (1 if mma.name == "qk_pe" else units) for mma in schedule.mmas)
     weights = k.tile * schedule.constants.get("n", hb) * 2
     return Counts(
-        loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // slices),
+        loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // shares),
         stored=tiles * weights + _written(k, schedule, dims),
         flops={"bfloat16": turns * flops},
         uses=max(1, turns * units),
@@ -1418,10 +1463,11 @@ def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) ->
 def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
     """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
     if k.slices == 1 and k.block == 0:
-        return k.stages == 2 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
+        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
     if k.block == 64:
-        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64
-    if k.slices == 1 or k.cluster != k.slices or k.block >= k.heads:
+        shared = k.kv == "fp8" and k.heads // k.block == k.exchange
+        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
+    if k.slices == 1 or k.exchange > 1 or k.cluster != k.slices or k.block >= k.heads:
         return False
     return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
 
@@ -1568,6 +1614,10 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
             if _sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
                 # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
                 merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
+    if getattr(k, "block", 0) == 64 and k.kv == "fp8" and k.exchange < k.heads // k.block:
+        # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
+        ctas = dims["arrival_slots"] // (k.heads // k.block) - dims["t"]
+        merge += 0.25 * dims["t"] * (dims["topk"] // k.tile) / ctas
     # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
     return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
 

@@ -18,6 +18,7 @@ _SHORT = {
     Action.COMMIT_EMPTY: "commit -> empty",
     Action.ARRIVE_EMPTY_CLUSTER: "arrive empty in every CTA",
     Action.COMMIT_EMPTY_CLUSTER: "commit -> empty in every CTA",
+    Action.EXPECT_TX_WARP: "arrive + expect a part of the bytes of other CTAs",
     Action.EXPECT_TX_PAIR: "the first CTA arrives + expects the bytes of both",
     Action.COMMIT_FULL_PAIR: "commit -> full in both CTAs",
     Action.COMMIT_EMPTY_PAIR: "commit -> empty in both CTAs",

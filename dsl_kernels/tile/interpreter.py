@@ -558,6 +558,9 @@ class Executor:
         elif op.kind == "wait" and (pipe.fill is Engine.PEERS or pipe.multicast):
             ring.waited[self._key] += 1
             wanted = self._slot_bytes(pipe)
+            if pipe.fill is Engine.THREADS:
+                # A share is this CTA's own.
+                wanted -= wanted // self._run.schedule.cluster_ctas
             yield Wait(
                 f"use {use} of {pipe.name} from the other CTAs",
                 lambda: ring.received[use] >= wanted and (ring.committed > use or not pipe.multicast),

@@ -231,7 +231,8 @@ class Pipeline:
     `accumulates` keeps a slot's contents from use to use (an accumulator in tensor memory).
     `fill_arrive` says who arrives for THREADS and TMEM fills, as in `Reader.arrive`.
     Into the slots of a `multicast` one every CTA of the cluster copies, with a copy that all of them receive: a slot is
-    full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go.
+    full when all bytes have come, from whichever CTA, and free when the readers of every CTA have let it go. Filled by
+    threads, those of each CTA write an equal share of a slot and send it to the other CTAs.
     A `pair` one is of products by two CTAs: each fills its own slot, the first CTA waits for both and gives both back; what
     such products fill is full in both, and free when the readers of both have let it go.
     What CTAs of the grid send goes `through` an operand of 32-bit words, an image of the slot for each CTA; the threads of
@@ -690,13 +691,15 @@ def _validate(op: str, schedule: Schedule) -> None:
                     "returned_by a pipeline from its reader to its producer",
                     str(pipe.returned_by),
                 )
+        # A warp that arrives announces what the other CTAs send in its place.
+        filled = (Engine.BULK, "thread"), (Engine.THREADS, "warp")
         if pipe.multicast and (
-            pipe.fill is not Engine.BULK or schedule.cluster_ctas == 1 or not schedule.group
+            (pipe.fill, pipe.fill_arrive) not in filled or schedule.cluster_ctas == 1 or not schedule.group
         ):
             fail(
                 f"pipeline {pipe.name}",
-                "multicast with bulk copies in a cluster whose grid axes are the group",
-                f"fill {pipe.fill.value}, cluster {schedule.cluster}, group {schedule.group}",
+                "multicast with bulk copies, or by threads of which a warp arrives, in a cluster whose grid axes are the group",
+                f"fill {pipe.fill.value} by {pipe.fill_arrive}, cluster {schedule.cluster}, group {schedule.group}",
             )
         engines = {reader.engine for reader in pipe.readers}
         if pipe.fill is Engine.GRID and (

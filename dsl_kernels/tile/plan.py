@@ -14,7 +14,8 @@ on both sides decide the rest:
 | tmem     | one arrival a thread or warp, after tcgen05.wait::st and the before-fence          |
 
 Where the CTAs of a cluster fill each other's slots (multicast), the empty barrier of each CTA counts the readers of all of
-them, and every reader arrives at all of those barriers.
+them, and every reader arrives at all of those barriers. Threads that write a share of each of those slots announce, as they
+arrive, the bytes that the other CTAs send of theirs.
 
 Where two CTAs share out products (pair), the full barrier of the first announces the bytes of both, commits arrive in both,
 and readers of an accumulator arrive at the first CTA's empty barrier, which counts those of both.
@@ -48,6 +49,7 @@ class Action(str, Enum):
     COMMIT_EMPTY = "commit_empty"
     ARRIVE_EMPTY_CLUSTER = "arrive_empty_cluster"
     COMMIT_EMPTY_CLUSTER = "commit_empty_cluster"
+    EXPECT_TX_WARP = "arrive_expect_tx_warp"
     EXPECT_TX_PAIR = "arrive_expect_tx_pair"
     COMMIT_FULL_PAIR = "commit_full_pair"
     COMMIT_EMPTY_PAIR = "commit_empty_pair"
@@ -199,7 +201,8 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
     if pipe.fill is Engine.TMEM:
         actions += [Action.WAIT_TMEM_LOAD] * returns + [Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
     elif pipe.fill is Engine.THREADS:
-        if async_reader and not _tmem(schedule, pipe):
+        # What threads share they have fenced to send it.
+        if async_reader and not _tmem(schedule, pipe) and not pipe.multicast:
             actions.append(Action.FENCE_PROXY)
         if returns:
             actions += [Action.WAIT_TMEM_LOAD, Action.WAIT_TMEM_STORE, Action.FENCE_BEFORE]
@@ -212,7 +215,8 @@ def _commit(schedule: Schedule, pipe: Pipeline) -> tuple[tuple[Action, ...], int
         )
     if pipe.fill_arrive == "warp":
         actions.append(Action.ELECT)
-    return (*actions, Action.ARRIVE_FULL), _arrivals(producer, pipe.fill_arrive)
+    arrival = Action.EXPECT_TX_WARP if pipe.multicast else Action.ARRIVE_FULL
+    return (*actions, arrival), _arrivals(producer, pipe.fill_arrive)
 
 
 def _wait(pipe: Pipeline, reader: Reader) -> tuple[Action, ...]:
@@ -261,10 +265,12 @@ def barrier_plan(schedule: Schedule) -> BarrierPlan:
     for pipe in schedule.pipelines:
         commit, count = _commit(schedule, pipe)
         tx_bytes = 0
-        if pipe.fill in (Engine.BULK, Engine.PEERS):
+        if pipe.fill in (Engine.BULK, Engine.PEERS) or pipe.multicast:
             tx_bytes = sum(schedule.buffer(name).stage_bytes for name in pipe.buffers) * (
                 2 if pipe.pair else 1
             )
+        if pipe.multicast and pipe.fill is Engine.THREADS:
+            tx_bytes -= tx_bytes // schedule.cluster_ctas
         full = Barrier(f"{pipe.name}_full", pipe.stages, count, tx_bytes, (pipe.producer,)) if count else None
         empty = None
         if pipe.rounds == "loop" and pipe.returned_by is None and pipe.fill is not Engine.PEERS:

@@ -154,12 +154,57 @@ def _pair(p: Probe, first: Leaf, of_first: tuple[Any, ...], second: Leaf, of_sec
 
 
 @case(mla.fetch_half)
+@case(mla.fetch_share)
 def fetch_half(p: Probe) -> None:
     # It has no result: the emulator sees that it stays within the cache.
-    p.threads = 128
+    p.threads, p.cluster = 128, 2 if p.leaf is mla.fetch_share else 1
     p.var("kept", 7, out=True)
     ids = p.var("low", _ids(p, 40)[:32], each="lane")
-    p.call(p.operand("kv_cache", _tokens(p, 40)), ids, p.dim("n", 40), p.thread)
+    which = (p.rank,) if p.cluster > 1 else ()
+    p.call(p.operand("kv_cache", _tokens(p, 40)), *which, ids, p.dim("n", 40), p.thread)
+
+
+@case(mla.load_share)
+@case(mla.renew_share)
+def load_and_renew_share(p: Probe) -> None:
+    """Two uses of a ring that two CTAs fill: the second one, which is looked at, holds what the first one has read."""
+    p.threads, p.cluster = 128, 2
+    words = p.registers("words", (1, 32, 144), dtype="uint32", places=straight(128, 24), private=True, out=False)  # fmt: skip
+    low, high = _low_high(p, _ids(p, 40))
+    cache, n = p.operand("kv_cache", _tokens(p, 40)), p.dim("n", 40)
+    for text, width in (("ckv", 512), ("kpe", 64)):
+        p.shared(text, (32, width), dtype="bfloat16", swizzle=128, out=True, slot=True, stages=2)
+    reader = (Reader("probe", Engine.THREADS),)
+    p.pipelines = (
+        Pipeline("kv", ("ckv", "kpe"), "probe", Engine.THREADS, reader, 2, fill_arrive="warp", multicast=True),
+    )  # fmt: skip
+
+    def renewed(use: int, ids: Any) -> tuple[Any, ...]:
+        slots: list[Callable[[Any], Any]] = [
+            lambda m: m.slot("kv", use).ckv,
+            lambda m: m.slot("kv", use).kpe,
+            lambda m: m.sender(m.slot("kv", use).ckv, m.slot("kv", use)),
+            lambda m: m.sender(m.slot("kv", use).kpe, m.slot("kv", use)),
+        ]
+        return (words, *slots, cache, p.rank, ids, n, p.thread)
+
+    def behind(m: Any, use: int) -> None:
+        m.commit(m.slot("kv", use))
+        m.wait("kv", use)
+
+    def fill(m: Any, use: int, ids: Any) -> None:
+        m.acquire("kv", use)
+        _calling(mla.renew_share, renewed(use, ids))(m)
+        behind(m, use)
+
+    load = (words, cache, p.rank, low, n, p.thread)
+    if p.leaf is mla.load_share:
+        p.call(*load)
+        p.after = lambda m: (fill(m, 0, high), fill(m, 1, low))
+    else:
+        p.before = lambda m: (_calling(mla.load_share, load)(m), fill(m, 0, high), m.acquire("kv", 1))
+        p.call(*renewed(1, low))
+        p.after = lambda m: behind(m, 1)
 
 
 @case(mla.load_half, half=(0, 1))

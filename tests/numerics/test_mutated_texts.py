@@ -151,12 +151,15 @@ COUNTED = _workload(
 )
 COUNTED_ALONE = _workload("counted_alone", "counted", lens=[[9000]], heads=64, pages=160)
 
+
 # Two CTAs for the pairs of tiles of three queries, in which one tile, both or none has a valid id: regardless of queries, and
 # whole ones.
-ISLANDS = _workload(
-    "islands_bf16_h64", "bf16", t=3, heads=64, topk=448, n=700, sink=True, lse_scale=0.7, ids="islands"
-)
-DEALT = tuple((ISLANDS, {"splits": splits, "arrival_slots": 5}) for splits in (3, 1))
+def _dealt(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
+    islands = _workload(
+        f"islands_{form}_h{heads}", form, t=3, heads=heads, topk=448, n=700, sink=True, lse_scale=0.7, ids="islands"
+    )  # fmt: skip
+    return tuple((islands, {"splits": splits, "arrival_slots": 5 * (heads // 64)}) for splits in (3, 1))
+
 
 STRUCTURES = (
     Structure("scoring decode, Hopper", "lightning_indexer__cutedsl_sm90a__decode_h64_q8_t256_st4_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
@@ -170,7 +173,8 @@ STRUCTURES = (
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
-    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *DEALT)),
+    Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
+    Structure("attention exchanged, Hopper", "sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2", (*_attention("fp8", 128, 2, 1), *_dealt("fp8", 128))),
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", _attention("fp8", 16, 2, 1)),
 )  # fmt: skip
@@ -487,11 +491,17 @@ EXPLAINED = {
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
     "mma: low and high of vote": "it asks only whether there is a valid id in either half",
     "gather: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "gather_left: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "gather_right: low and high of vote": "a gather asks only whether there is a valid id in either half",
+    "rank and ids of fetch_share": "no bit depends on what the L2 holds",
+    "ids and n of fetch_share": "no bit depends on what the L2 holds",
     "gather: high and n of vote": "a gather asks only whether there is a valid id",
     "left: low and high of vote": OTHER_TILE,
     "right: low and high of vote": OTHER_TILE,
     "left: high and n of vote": OTHER_TILE,
     "right: high and n of vote": OTHER_TILE,
+    "left: release kv_right behind rescale_rows": "P, which is let go before, has waited for the product",
+    "right: release kv_left behind rescale_rows": "P, which is let go before, has waited for the product",
     "stride and start of load_sample": ANY_SAMPLE,
     "start and last of load_sample": ANY_SAMPLE,
     "last and every of load_sample": ANY_SAMPLE,

@@ -1002,6 +1002,22 @@ def test_an_empty_barrier_counts_the_readers_of_every_cta() -> None:
     assert plan.release["multiply"][-1] is Action.ARRIVE_EMPTY_CLUSTER
 
 
+def test_each_warp_that_shares_a_slot_announces_its_part_of_the_other_share() -> None:
+    program = programs.get("sparse_mla")
+    knobs = {"heads": 128, "kv": "fp8", "tile": 64, "stages": 2, "cluster": 1, "slices": 1, "block": 64}
+    arch = get_arch("sm_90a")
+    alone, shared = (
+        barrier_plan(program.schedule({**knobs, "exchange": ctas}, arch)).pipelines["kv_left"] for ctas in (1, 2)
+    )  # fmt: skip
+    assert alone.full is not None and alone.empty is not None
+    assert shared.full is not None and shared.empty is not None
+    assert (alone.full.count, alone.full.tx_bytes, alone.empty.count) == (128, 0, 8)
+    # Half of 32 rows comes from the other CTA; eight warps in either CTA read them.
+    assert (shared.full.count, shared.full.tx_bytes, shared.empty.count) == (4, 32 * 576 * 2 // 2, 16)
+    assert shared.commit == (Action.ELECT, Action.EXPECT_TX_WARP)
+    assert shared.release["left"][-1] is Action.ARRIVE_EMPTY_CLUSTER
+
+
 def test_a_pair_announces_the_bytes_of_both_ctas() -> None:
     plan = barrier_plan(pair(SimpleNamespace(), get_arch("sm_100a"))).pipelines["ab"]
     assert plan.empty is not None
@@ -1037,6 +1053,7 @@ def one_field(
 
 REFUSED = (
     ("multicast without a cluster", "multicast", altered("multicast", cluster=(1, 1, 1)), "in a cluster"),
+    ("multicast by threads that arrive each", "multicast", one_field("multicast", "pipelines", "ab", fill=Engine.THREADS), "of which a warp arrives"),
     ("a copy to others into a plain pipeline", "multicast", one_field("multicast", "pipelines", "ab", multicast=False), "declare the pipeline multicast"),
     ("a turn of one", "turns", one_field("turns", "roles", "multiply", replicas=1), "two or more members"),
     ("a turn nobody declared", "turns", altered("turns", turns=()), "turn order"),

@@ -63,6 +63,91 @@ def renew_half(words: cute.Tensor, ckv, kpe, kv_cache, ids, n, thread):
     leaf.read_where(words, leaf.HALF_SCALES, 1, base + Int64(leaf.SCALES_AT + quarter * 4), inside)
 
 
+SHARE_ROPE, SHARE_SCALES = 16, 20
+"""Where the words of rope and the scale begin among those of a thread's share of half a tile."""
+
+
+def fetch_share(kv_cache, rank, ids, n, thread):
+    """Have the L2 fetch half of the tokens of half a tile: eight threads a token, one of its lines each."""
+    token, line = cute.arch.shuffle_sync(ids, rank * 16 + thread // 8), thread % 8 * 128
+    first = kv_cache.toint() + Int64(token) * leaf.TOKEN_BYTES
+    inside = leaf.valid(token, n) & (line < leaf.TOKEN_BYTES)
+    cute.arch.inline_ptx(
+        "{ .reg .pred p; setp.ne.b32 p, {$r1}, 0; @p prefetch.global.L2 [{$r0}]; }",
+        read_only_args=[first + Int64(line), Int32(inside)],
+    )
+
+
+def load_share(words: cute.Tensor, kv_cache, rank, ids, n, thread):
+    """Read this CTA's half of the latent dims of half a tile, four threads a token, and rope of four tokens in eight, eight threads a token."""
+    _read_share(words, kv_cache, rank, ids, n, thread)
+
+
+def renew_share(
+    words: cute.Tensor, ckv, kpe, to_ckv, full, to_kpe, same_full, kv_cache, rank, ids, n, thread
+):  # fmt: skip
+    """Write this CTA's share of the half tile as bf16 rows and, as room is made, read the share of these ids; then send what was written.
+
+    Of each panel a warp has eight rows, 1 KB that lie together.
+    """
+    row, quarter, warp, lane = thread // 4, thread % 4, thread // 32, thread % 32
+    scales = [cute.arch.shuffle_sync(Int32(words[SHARE_SCALES]), lane // 4 * 4 + group) for group in range(2)]
+    own, own_rope = ckv.toint() + rank * (4 * TOKENS * 128), kpe.toint() + (warp * 8 + rank * 4) * 128
+    mine, peer = own + warp * 1024, rank ^ 1
+    bar, rope_there, there = (leaf.peer_address(at, peer) for at in (full.toint(), own_rope, mine))
+
+    def write(at):
+        four = [Int32(words[at + w]) for w in range(4)]
+        if at < SHARE_ROPE:
+            leaf.store_sixteen(own, row, TOKENS, at // 4, quarter, four, scales[at // 8])
+        else:
+            place = leaf.piece(warp * 8 + rank * 4 + lane // 8, lane % 8, 128, TOKENS)
+            leaf.write16(kpe.toint() + place, four)
+
+    def send():
+        """What the warp's threads have written, by the copy engine."""
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            _send(rope_there, own_rope, 512, bar)
+            for first in range(0, 4 * TOKENS * 128, TOKENS * 128):
+                _send(there + first, mine + first, 1024, bar)
+
+    _read_share(words, kv_cache, rank, ids, n, thread, write, send)
+
+
+def _send(to, source, size, bar):
+    """Copy shared memory to another CTA's; the bytes count towards its barrier."""
+    cute.arch.inline_ptx(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], {$r2}, [{$r3}];",
+        read_only_args=[to, source, Int32(size), bar],
+    )
+
+
+def _read_share(words, kv_cache, rank, ids, n, thread, write=lambda at: None, send=lambda: None):
+    """Read a share, 16 bytes at a time, each once `write` has made room for it; `send` once all are written."""
+
+    def where(at):
+        token = cute.arch.shuffle_sync(ids, at)
+        inside = leaf.valid(token, n)
+        return kv_cache.toint() + Int64(cutlass.select_(inside, token, Int32(0))) * leaf.TOKEN_BYTES, inside
+
+    base, inside = where(thread // 4)
+    rope, rope_inside = where(thread // 32 * 8 + rank * 4 + thread % 32 // 8)
+    mine = base + Int64(rank * HALF_DIMS + thread % 4 * 16)
+    parts = [(SHARE_ROPE, rope + Int64(leaf.ROPE_AT + thread % 8 * 16), rope_inside)]
+    parts += [(panel * 4, mine + panel * 64, inside) for panel in range(4)]
+    for at, source, wanted in parts:
+        write(at)
+        leaf.read_where(words, at, 4, source, wanted)
+        # As in `renew_half`: what lies behind it stays there.
+        cute.arch.sync_warp()
+    send()
+    # Behind all uses of the one before, so that it can take its register.
+    scale = base + Int64(leaf.SCALES_AT + rank * 8 + thread % 2 * 4)
+    leaf.read_where(words, SHARE_SCALES, 1, scale, inside)
+
+
 def pack_rows(weights, scores):
     """P in 16 bits, as the next product takes it."""
     values, words = flat(scores), cute.recast_tensor(flat(weights), Int32)

@@ -23,6 +23,7 @@ from .gqa_forward import rescale_rows as rescale_rows
 LOG2E = math.log2(math.e)
 TILE, WARP = 64, 32
 THREADS = 128
+HALF_DIMS = LATENT_DIM // 2
 
 
 def by_thread(tile: torch.Tensor) -> torch.Tensor:
@@ -281,6 +282,39 @@ def renew_half(words: Any, ckv: Any, kpe: Any, kv_cache: Any, ids: Any, n: int, 
     """Write the half tile in place 0 as bf16 rows and, as room is made, read the tokens of these ids."""
     _store_half(words[0], ckv, kpe)
     load_half.torch(words, 0, kv_cache, 0, ids, ids, n, thread)
+
+
+@leaf
+def fetch_share(kv_cache: Any, rank: int, ids: Any, n: int, thread: Any) -> None:
+    """Have the L2 fetch this CTA's share of the tokens of half a tile, if the device can."""
+
+
+@leaf
+def load_share(words: Any, kv_cache: Any, rank: int, ids: Any, n: int, thread: Any) -> None:
+    """Read this CTA's share of half a tile into the registers: half of the latent dims, and rope of four tokens in eight."""
+    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, ids, n))
+    columns = latent.bfloat16()[:, rank * HALF_DIMS : (rank + 1) * HALF_DIMS]
+    share = torch.cat([columns.reshape(-1), rope[_rope_rows(rank)].reshape(-1)])
+    words[0] = share.view(torch.int32).view(words[0].shape)
+
+
+def _rope_rows(rank: int) -> torch.Tensor:
+    """Of each eight tokens, which a warp unpacks, the first or the last four."""
+    return torch.arange(WARP).view(-1, 2, 4)[:, rank].reshape(-1)
+
+
+@leaf
+def renew_share(
+    words: Any, ckv: Any, kpe: Any, to_ckv: Any, to_kpe: Any, kv_cache: Any, rank: int, ids: Any, n: int, thread: Any
+) -> None:  # fmt: skip
+    """Write this CTA's share of the half tile, send it to the other CTA and, as room is made, read the share of these ids."""
+    held = words[0].int().contiguous().view(torch.bfloat16).view(-1)
+    latent, rope = held[: WARP * HALF_DIMS].view(WARP, -1), held[WARP * HALF_DIMS :].view(WARP // 2, -1)
+    columns, rows = slice(rank * HALF_DIMS, (rank + 1) * HALF_DIMS), _rope_rows(rank)
+    ckv[:, columns], kpe[rows] = latent, rope
+    to_ckv(1 - rank, (slice(None), columns), latent)
+    to_kpe(1 - rank, (rows,), rope)
+    load_share.torch(words, kv_cache, rank, ids, n, thread)
 
 
 @leaf

@@ -441,15 +441,14 @@ def merge_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, parts, 
 def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
-    lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer,
-    qpe_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer,
-    kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
-    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
-    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
+    ckv_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
     p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
-    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32,
+    low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the first half of each tile, and that half of the dims."""
     qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -468,6 +467,18 @@ def left(
     sinks_left = cute.make_rmem_tensor(2, Float32)
     worker = thread
     turn = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta // (HEADS // BLOCK) * share)
+    end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -663,14 +674,14 @@ def left(
 def right(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
-    n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer,
-    last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
-    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
-    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
-    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
-    head0: Int32, share: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32,
-    high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
+    peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -689,6 +700,18 @@ def right(
     sinks_right = cute.make_rmem_tensor(2, Float32)
     worker = thread % 128
     turn = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta // (HEADS // BLOCK) * share)
+    end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -814,9 +837,9 @@ def right(
 @cute.jit
 def gather_left(
     q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32,
-    n: Int32, topk: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, ckv_s_left: cute.Pointer,
-    kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, head0: Int32, span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32,
     low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
@@ -824,6 +847,18 @@ def gather_left(
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta // (HEADS // BLOCK) * share)
+    end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -873,16 +908,28 @@ def gather_left(
 
 @cute.jit
 def gather_right(
-    kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32, n: Int32, topk: Int32, ckv_s_right: cute.Pointer,
-    kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, span: Int32,
-    unit: Int32, end: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32,
-    live: Boolean, thread: Int32, lane: Int32
+    kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32, n: Int32, topk: Int32, splits: Int32,
+    arrival_slots: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
+    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
 ):
     """Selected rows into the rings."""
     words_right = cute.make_rmem_tensor(44, cutlass.Uint32)
     worker = thread % 128
     turn = Int32(0)
     now = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta // (HEADS // BLOCK) * share)
+    end = unit + share
     while unit < end:
         row = unit // span
         turn = unit - row * span
@@ -960,18 +1007,6 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
     lane = cute.arch.lane_idx()
     cta, _, _ = cute.arch.block_idx()
     head0 = cta % (HEADS // BLOCK) * BLOCK
-    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
-    ctas = arrival_slots // (HEADS // BLOCK) - t
-    share = Int32((topk // TILE + splits - 1) // splits)
-    span = Int32(share * splits)
-    # Not so many parts of each query: whole queries, or units regardless of queries.
-    if (ctas == t * splits) == False:
-        span = topk // TILE
-        share = (t * (topk // TILE) + ctas - 1) // ctas
-        if splits == 1:
-            share = (t + ctas - 1) // ctas * (topk // TILE)
-    unit = Int32(cta // (HEADS // BLOCK) * share)
-    end = unit + share
     done = Int32(0)
     it = Int32(0)
     low = Int32(0)
@@ -1009,32 +1044,32 @@ def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(176)
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
-            splits, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left, ckv_s_right,
-            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, share, span, unit, end,
-            done, it, low, high, in_low, in_high, live, thread, lane
+            splits, arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left,
+            ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
+            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it,
+            low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(176)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
-            q_s, qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right, p_s_right,
-            peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
-            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, share, span, unit, end,
-            done, it, low, high, in_low, in_high, live, thread, lane
+            arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right,
+            kpe_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
+            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it,
+            low, high, in_low, in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)
         gather_left(
-            q_nope, q_pe, kv_cache, indices, t, n, topk, q_s, qpe_s, ckv_s_left, kpe_s_left, q_full, q_empty,
-            kv_left_full, kv_left_empty, head0, span, unit, end, done, it, low, high, in_low, in_high, live,
-            thread, lane
+            q_nope, q_pe, kv_cache, indices, t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s_left,
+            kpe_s_left, q_full, q_empty, kv_left_full, kv_left_empty, cta, head0, done, it, low, high, in_low,
+            in_high, live, thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(80)
         gather_right(
-            kv_cache, indices, t, n, topk, ckv_s_right, kpe_s_right, kv_right_full, kv_right_empty, span,
-            unit, end, done, it, low, high, in_low, in_high, live, thread, lane
+            kv_cache, indices, t, n, topk, splits, arrival_slots, ckv_s_right, kpe_s_right, kv_right_full,
+            kv_right_empty, cta, done, it, low, high, in_low, in_high, live, thread, lane
         )
 
 

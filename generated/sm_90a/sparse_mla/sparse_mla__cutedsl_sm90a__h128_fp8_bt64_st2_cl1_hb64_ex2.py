@@ -1,0 +1,1107 @@
+"""sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2
+
+Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/cutedsl by `make generate`:
+edit those, not this file. Knobs: heads=128, kv=fp8, tile=64, stages=2, cluster=1, block=64, exchange=2.
+
+  gather_left      gather_right     left             right
+  warps 8..11      warps 12..15     warps 0..3       warps 4..7
+  |=============== q ==============>|                |   q_s qpe_s; cp_async -> wgmma
+  |======================= q =======================>|   q_s qpe_s; cp_async -> wgmma
+  |============ kv_left ===========>|                |   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
+  |==================== kv_left ====================>|   ckv_s_left kpe_s_left, ring of 2; threads -> wgmma
+  |                |                |                |   p_left, within the role: p_s_left peak_s_left; threads -> wgmma
+  |                |                |==== p_left ===>|   p_s_left peak_s_left; threads -> wgmma
+  |                |=== kv_right ==>|                |   ckv_s_right kpe_s_right, ring of 2; threads -> wgmma
+  |                |============ kv_right ==========>|   ckv_s_right kpe_s_right, ring of 2; threads -> wgmma
+  |                |                |<== p_right ====|   p_s_right peak_s_right; threads -> wgmma
+  |                |                |                |   p_right, within the role: p_s_right peak_s_right; threads -> wgmma
+
+roles
+  left       threads 0..127, 176 registers  scores of the first half of each tile, and that half of the dims
+  right      threads 128..255, 176 registers  scores of the second half of each tile, and that half of the dims
+  gather_left threads 256..383, 80 registers  selected rows into the rings
+  gather_right threads 384..511, 80 registers  selected rows into the rings
+buffers
+  q_s        64x512 bfloat16, shared, 128-byte swizzle
+  qpe_s      64x64 bfloat16, shared, 128-byte swizzle
+  red_s      2x64 float32, shared
+  last_s     1 int32, shared
+  ckv_s_left 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
+  kpe_s_left 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  p_s_left   64x32 bfloat16, shared, 64-byte swizzle
+  peak_s_left 64 float32, shared
+  scores_left 64x32 float32, registers of left
+  acc_left   64x256 float32, registers of left
+  sums_left  128x2 float32, registers of left
+  peak_left  64 float32, registers of left
+  factor_left 64 float32, registers of left
+  sinks_left 64 float32, registers of left
+  words_left 1x32x144 uint32, registers of gather_left
+  ckv_s_right 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
+  kpe_s_right 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
+  p_s_right  64x32 bfloat16, shared, 64-byte swizzle
+  peak_s_right 64 float32, shared
+  scores_right 64x32 float32, registers of right
+  acc_right  64x256 float32, registers of right
+  sums_right 128x2 float32, registers of right
+  peak_right 64 float32, registers of right
+  factor_right 64 float32, registers of right
+  sinks_right 64 float32, registers of right
+  words_right 1x32x144 uint32, registers of gather_right
+pipelines
+  q: gather_left (cp_async) ==[q_s qpe_s: 1-slot ring]==> left (wgmma), right (wgmma)
+    full  x128: gather_left hardware arrives per thread
+      left: wait full, fence.proxy.async
+      right: wait full, fence.proxy.async
+    empty x8: gather_left wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
+  kv_left: gather_left (threads) ==[ckv_s_left kpe_s_left: 2-slot ring]==> left (wgmma), right (wgmma)
+    full  x4, 18432 bytes: gather_left one lane a warp, arrive + expect a part of the bytes of other CTAs
+      left: wait full
+      right: wait full
+    empty x16: gather_left wait empty
+      left: wgmma wait, one lane a warp, arrive empty in every CTA
+      right: wgmma wait, one lane a warp, arrive empty in every CTA
+  p_left: left (threads) ==[p_s_left peak_s_left: 1-slot ring]==> left (wgmma), right (wgmma)
+    full  x4: left fence.proxy.async, one lane a warp, arrive full
+      left: wait full
+      right: wait full
+    empty x8: left wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
+  kv_right: gather_right (threads) ==[ckv_s_right kpe_s_right: 2-slot ring]==> left (wgmma), right (wgmma)
+    full  x4, 18432 bytes: gather_right one lane a warp, arrive + expect a part of the bytes of other CTAs
+      left: wait full
+      right: wait full
+    empty x16: gather_right wait empty
+      left: wgmma wait, one lane a warp, arrive empty in every CTA
+      right: wgmma wait, one lane a warp, arrive empty in every CTA
+  p_right: right (threads) ==[p_s_right peak_s_right: 1-slot ring]==> left (wgmma), right (wgmma)
+    full  x4: right fence.proxy.async, one lane a warp, arrive full
+      left: wait full
+      right: wait full
+    empty x8: right wait empty
+      left: wgmma wait, one lane a warp, arrive empty
+      right: wgmma wait, one lane a warp, arrive empty
+  named barrier attend: left, right
+totals: 512 threads, 230516 of 232448 bytes of shared memory, grid (arrival_slots // 2 - t, 2)
+"""
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Int32, Int64
+from cutlass.cute.nvgpu import warpgroup
+
+from dsl_kernels.device.cutedsl import boxes, grid, warps, wgmma
+from dsl_kernels.device.cutedsl import sparse_mla as leaf
+from dsl_kernels.device.cutedsl import sparse_mla_wide as leaf_wide
+from dsl_kernels.runtime.artifact import Launch, Operand
+
+HEADS = 128  # query heads
+TILE = 64  # tokens a tile
+STAGES = 2  # gathered tiles in flight
+BLOCK = 64  # heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N
+EXCHANGE = 2  # CTAs of a query that unpack a share of its tokens each and send it to the others
+HALF = 256
+LATENT_DIM = 512
+ROPE_DIM = 64
+RESCALE_LOG2 = 8
+HALF_ROWS = 8
+ATTEND_BARRIER = 1
+LEFT_THREADS = 128
+RIGHT_THREADS = 128
+HEADS_OF_SIDE = 64
+
+QK_NOPE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
+QK_PE_LEFT = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
+PV_LEFT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
+PV_OTHER_LEFT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
+QK_NOPE_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE // 2, LATENT_DIM, "k", "k")
+QK_PE_RIGHT = wgmma.Product("bfloat16", BLOCK, TILE // 2, ROPE_DIM, "k", "k")
+PV_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
+PV_OTHER_RIGHT = wgmma.Product("bfloat16", BLOCK, HALF, TILE // 2, "k", "mn", 128)
+
+LAUNCH = Launch(
+    operands=(
+        Operand("q_nope", "tensor", "bfloat16", ("t", "128", "512")),
+        Operand("q_pe", "tensor", "bfloat16", ("t", "128", "64")),
+        Operand("kv_cache", "tensor", "uint8", ("n", "656")),
+        Operand("indices", "tensor", "int32", ("t", "topk")),
+        Operand("attn_sink", "tensor", "float32", ("128",)),
+        Operand("out", "tensor", "bfloat16", ("t", "128", "512"), written=True),
+        Operand("lse", "tensor", "float32", ("t", "128"), written=True),
+        Operand("o_partial", "tensor", "float32", ("t", "splits", "128", "512"), written=True),
+        Operand("lse_partial", "tensor", "float32", ("t", "splits", "128"), written=True),
+        Operand("arrivals", "tensor", "int32", ("arrival_slots",), written=True),
+        Operand("sm_scale", "scalar", "float32"),
+        Operand("lse_scale", "scalar", "float32"),
+    ),
+    grid=("arrival_slots // 2 - t", "2", "1"),
+    block=512,
+    cluster=(1, 2, 1),
+)
+
+
+@cute.struct
+class Shared:
+    q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * LATENT_DIM], 1024]
+    qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * ROPE_DIM], 1024]
+    red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * BLOCK], 128]
+    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
+    ckv_s_left: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * LATENT_DIM], 1024
+    ]
+    kpe_s_left: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * ROPE_DIM], 1024
+    ]
+    p_s_left: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * (TILE // 2)], 1024]
+    peak_s_left: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
+    ckv_s_right: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * LATENT_DIM], 1024
+    ]
+    kpe_s_right: cute.struct.Align[
+        cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * ROPE_DIM], 1024
+    ]
+    p_s_right: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * (TILE // 2)], 1024]
+    peak_s_right: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
+    q_full: cute.struct.MemRange[Int64, 1]
+    q_empty: cute.struct.MemRange[Int64, 1]
+    kv_left_full: cute.struct.MemRange[Int64, STAGES]
+    kv_left_empty: cute.struct.MemRange[Int64, STAGES]
+    p_left_full: cute.struct.MemRange[Int64, 1]
+    p_left_empty: cute.struct.MemRange[Int64, 1]
+    kv_right_full: cute.struct.MemRange[Int64, STAGES]
+    kv_right_empty: cute.struct.MemRange[Int64, STAGES]
+    p_right_full: cute.struct.MemRange[Int64, 1]
+    p_right_empty: cute.struct.MemRange[Int64, 1]
+
+
+@cute.jit
+def read_ids(indices, topk, row, turn, turns, lane):
+    """Ids `lane` and `lane` + 32 of the tile at `turn`; none past the last turn."""
+    low = Int32(-1)
+    high = Int32(-1)
+    if turn < turns:
+        ids = indices + Int64(row) * topk
+        first = turn * 64 + lane
+        low = ids[first]
+        high = ids[first + 32]
+    return low, high
+
+
+@cute.jit
+def mask_columns(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    scale = sm_scale * 1.4426950408889634
+    for i in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128):
+        scores[i] = scores[i] * scale
+    if low & high != -1:
+        bits = low >> thread % 4 * 2
+        for i in cutlass.range_constexpr(16):
+            scores[i] = cutlass.select_(bits >> (i // 4 * 8 + i % 2) & 1 != 0, scores[i], -Float32.inf)
+
+
+@cute.jit
+def softmax_rows(scores, sums, peak, factor, thread):
+    """P = exp2(S - maximum) in place of S. A maximum rises, by `factor`, when a score of its warp's rows
+    exceeds one by `rise`.
+    """
+    most_0 = leaf_wide.row_most(scores, 0)
+    most_1 = leaf_wide.row_most(scores, 1)
+    factor[0] = Float32(1.0)
+    factor[1] = Float32(1.0)
+    if warps.any_lane((most_0 > peak[0] + RESCALE_LOG2) | (most_1 > peak[1] + RESCALE_LOG2)):
+        risen = cute.arch.fmax(peak[0], leaf_wide.quad_most(most_0))
+        factor[0] = cutlass.select_(peak[0] == risen, 1.0, warps.exp2(peak[0] - risen))
+        peak[0] = risen
+        sums[0] = sums[0] * factor[0]
+        risen = cute.arch.fmax(peak[1], leaf_wide.quad_most(most_1))
+        factor[1] = cutlass.select_(peak[1] == risen, 1.0, warps.exp2(peak[1] - risen))
+        peak[1] = risen
+        sums[1] = sums[1] * factor[1]
+    # No token of this half may be valid, nor one before it.
+    base = cutlass.select_(peak[0] == -Float32.inf, 0.0, peak[0])
+    for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
+        scores[j * 4] = warps.exp2(scores[j * 4] - base)
+        scores[j * 4 + 1] = warps.exp2(scores[j * 4 + 1] - base)
+    sums[0] = sums[0] + leaf_wide.row_sum(scores, 0)
+    # No token of this half may be valid, nor one before it.
+    base = cutlass.select_(peak[1] == -Float32.inf, 0.0, peak[1])
+    for j in cutlass.range_constexpr(BLOCK * (TILE // 2) // 128 // 4):
+        scores[j * 4 + 2] = warps.exp2(scores[j * 4 + 2] - base)
+        scores[j * 4 + 3] = warps.exp2(scores[j * 4 + 3] - base)
+    sums[1] = sums[1] + leaf_wide.row_sum(scores, 1)
+
+
+@cute.jit
+def share_peak(target, peak, thread):
+    """Leave the maxima that P is below for the other side."""
+    if thread % 4 == 0:
+        mine = target + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = peak[0]
+        mine[HALF_ROWS] = peak[1]
+
+
+@cute.jit
+def follow_peak(peak, sums, acc, other, thread):
+    """Raise the maxima to those that the other side's P is below, which are no lower."""
+    theirs = other + (thread // 32 * 16 + thread % 32 // 4)
+    if warps.any_lane((theirs[0] != peak[0]) | (theirs[HALF_ROWS] != peak[1])):
+        factor = cutlass.select_(peak[0] == theirs[0], 1.0, warps.exp2(peak[0] - theirs[0]))
+        peak[0] = theirs[0]
+        sums[0] = sums[0] * factor
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4] = acc[j * 4] * factor
+            acc[j * 4 + 1] = acc[j * 4 + 1] * factor
+        factor = cutlass.select_(peak[1] == theirs[HALF_ROWS], 1.0, warps.exp2(peak[1] - theirs[HALF_ROWS]))
+        peak[1] = theirs[HALF_ROWS]
+        sums[1] = sums[1] * factor
+        for j in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            acc[j * 4 + 2] = acc[j * 4 + 2] * factor
+            acc[j * 4 + 3] = acc[j * 4 + 3] * factor
+
+
+@cute.jit
+def load_row_sinks(sinks, attn_sink, head0, thread):
+    """The sink logits of the heads, read long before they are wanted."""
+    mine = attn_sink + (head0 + (thread // 32 * 16 + thread % 32 // 4))
+    sinks[0] = mine[0]
+    sinks[1] = mine[HALF_ROWS]
+
+
+@cute.jit
+def share_sums(sums, red, thread):
+    """Complete this side's sums and leave them for the other."""
+    sums[0] = leaf_wide.quad_sum(sums[0])
+    sums[1] = leaf_wide.quad_sum(sums[1])
+    own = red
+    if thread % 4 == 0:
+        mine = own + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = sums[0]
+        mine[HALF_ROWS] = sums[1]
+
+
+@cute.jit
+def total_rows(sums, peak, factor, red, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
+    -inf.
+    """
+    theirs = red + (thread // 32 * 16 + thread % 32 // 4 + HEADS_OF_SIDE)
+    total = sums[0] + theirs[0]
+    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[0] = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
+    total = sums[1] + theirs[HALF_ROWS]
+    factor[1] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[1] = cutlass.select_(total > 0.0, warps.log2(total) + peak[1], -Float32.inf)
+
+
+@cute.jit
+def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, head0, thread):
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    place = (row * splits + split) * HEADS + head0
+    room = o_partial + Int64(place) * LATENT_DIM + thread * 4
+    four = cute.make_rmem_tensor(4, Float32)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        four[0] = acc[u * 4] * factor[0]
+        four[1] = acc[u * 4 + 1] * factor[0]
+        four[2] = acc[u * 4 + 2] * factor[1]
+        four[3] = acc[u * 4 + 3] * factor[1]
+        cute.autovec_copy(four, warps.group(room, 4, u * 128))
+    lses_of_split = lse_partial + place
+    if thread % 4 == 0:
+        mine = lses_of_split + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = lses[0]
+        mine[HALF_ROWS] = lses[1]
+
+
+@cute.jit
+def merge_rows(acc, factor, lses, o_partial, lse_partial, row, splits, parts, head0, thread):
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
+    splits.
+    """
+    first = row * splits * HEADS + head0
+    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
+    top_0 = Float32(-Float32.inf)
+    top_1 = Float32(-Float32.inf)
+    # Several at once, so that the lses are on their way together.
+    for p in cutlass.range(parts, unroll=4):
+        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
+        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
+    total_0 = Float32(0.0)
+    total_1 = Float32(0.0)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        acc[u * 4] = Float32(0.0)
+        acc[u * 4 + 1] = Float32(0.0)
+        acc[u * 4 + 2] = Float32(0.0)
+        acc[u * 4 + 3] = Float32(0.0)
+    four = cute.make_rmem_tensor(4, Float32)
+    for p in cutlass.range(parts, unroll=1):
+        lse_0 = found[p * HEADS]
+        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
+        total_0 = total_0 + share_0
+        lse_1 = found[p * HEADS + HALF_ROWS]
+        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
+        total_1 = total_1 + share_1
+        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + thread * 4
+        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            cute.autovec_copy(warps.group(room, 4, u * 128), four)
+            acc[u * 4] = acc[u * 4] + four[0] * share_0
+            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
+            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
+            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
+    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
+    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
+    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
+    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+
+
+@cute.jit
+def share_sums_2(sums, red, thread):
+    """Complete this side's sums and leave them for the other."""
+    sums[0] = leaf_wide.quad_sum(sums[0])
+    sums[1] = leaf_wide.quad_sum(sums[1])
+    own = red + HEADS_OF_SIDE
+    if thread % 4 == 0:
+        mine = own + (thread // 32 * 16 + thread % 32 // 4)
+        mine[0] = sums[0]
+        mine[HALF_ROWS] = sums[1]
+
+
+@cute.jit
+def total_rows_2(sums, peak, factor, red, thread):
+    """`factor`: 1 / sum of both sides, and the base-2 lse in place of the sums; an empty row gives 0 and
+    -inf.
+    """
+    theirs = red + (thread // 32 * 16 + thread % 32 // 4)
+    total = sums[0] + theirs[0]
+    factor[0] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[0] = cutlass.select_(total > 0.0, warps.log2(total) + peak[0], -Float32.inf)
+    total = sums[1] + theirs[HALF_ROWS]
+    factor[1] = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0)
+    sums[1] = cutlass.select_(total > 0.0, warps.log2(total) + peak[1], -Float32.inf)
+
+
+@cute.jit
+def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, head0, thread):
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    place = (row * splits + split) * HEADS + head0
+    room = o_partial + Int64(place) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+    four = cute.make_rmem_tensor(4, Float32)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        four[0] = acc[u * 4] * factor[0]
+        four[1] = acc[u * 4 + 1] * factor[0]
+        four[2] = acc[u * 4 + 2] * factor[1]
+        four[3] = acc[u * 4 + 3] * factor[1]
+        cute.autovec_copy(four, warps.group(room, 4, u * 128))
+
+
+@cute.jit
+def merge_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, parts, head0, thread):
+    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
+    splits.
+    """
+    first = row * splits * HEADS + head0
+    found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
+    top_0 = Float32(-Float32.inf)
+    top_1 = Float32(-Float32.inf)
+    # Several at once, so that the lses are on their way together.
+    for p in cutlass.range(parts, unroll=4):
+        top_0 = cute.arch.fmax(top_0, found[p * HEADS])
+        top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
+    total_0 = Float32(0.0)
+    total_1 = Float32(0.0)
+    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+        acc[u * 4] = Float32(0.0)
+        acc[u * 4 + 1] = Float32(0.0)
+        acc[u * 4 + 2] = Float32(0.0)
+        acc[u * 4 + 3] = Float32(0.0)
+    four = cute.make_rmem_tensor(4, Float32)
+    for p in cutlass.range(parts, unroll=1):
+        lse_0 = found[p * HEADS]
+        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
+        total_0 = total_0 + share_0
+        lse_1 = found[p * HEADS + HALF_ROWS]
+        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
+        total_1 = total_1 + share_1
+        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
+            cute.autovec_copy(warps.group(room, 4, u * 128), four)
+            acc[u * 4] = acc[u * 4] + four[0] * share_0
+            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
+            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
+            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
+    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
+    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
+    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
+    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+
+
+@cute.jit
+def left(
+    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
+    lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
+    ckv_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
+    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    thread: Int32, lane: Int32
+):
+    """Scores of the first half of each tile, and that half of the dims."""
+    qk_nope_left_a = QK_NOPE_LEFT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_nope_left_b = QK_NOPE_LEFT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
+    qk_pe_left_a = QK_PE_LEFT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
+    qk_pe_left_b = QK_PE_LEFT.operand_b(kpe_s_left, TILE // 2, ROPE_DIM, STAGES, 128)
+    pv_left_a = PV_LEFT.operand_a(p_s_left, BLOCK, TILE // 2, 1, 64)
+    pv_left_b = PV_LEFT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
+    pv_other_left_a = PV_OTHER_LEFT.operand_a(p_s_right, BLOCK, TILE // 2, 1, 64)
+    pv_other_left_b = PV_OTHER_LEFT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
+    scores_left = QK_NOPE_LEFT.accumulators()
+    acc_left = PV_LEFT.accumulators()
+    sums_left = cute.make_rmem_tensor(2, Float32)
+    peak_left = cute.make_rmem_tensor(2, Float32)
+    factor_left = cute.make_rmem_tensor(2, Float32)
+    sinks_left = cute.make_rmem_tensor(2, Float32)
+    worker = thread
+    turn = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
+    while unit < end:
+        row = unit // span
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            acc_left.fill(0.0)
+            sums_left.fill(0.0)
+            peak_left.fill(-Float32.inf)
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                turn = turn + 1
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
+            cute.arch.mbarrier_wait(q_full, done & 1)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            begin = it
+            if live:
+                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                # S = Q K^T
+                warpgroup.fence()
+                QK_NOPE_LEFT.multiply(
+                    qk_nope_left_a[None, None, None, 0, 0, 0],
+                    qk_nope_left_b[None, None, None, it % STAGES, 0, 0], scores_left, False
+                )
+                QK_PE_LEFT.multiply(
+                    qk_pe_left_a[None, None, None, 0, 0, 0],
+                    qk_pe_left_b[None, None, None, it % STAGES, 0, 0], scores_left, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(0)
+                mask_columns(scores_left, in_low, in_low, sm_scale, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
+                cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
+                share_peak(peak_s_left, peak_left, worker)
+                # Write P as bf16, heads by tokens.
+                leaf_wide.store_rows(p_s_left, scores_left, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_full)
+                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
+                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                cute.arch.mbarrier_wait(p_left_full, it & 1)
+                # O += P K, of its own tokens
+                warpgroup.fence()
+                PV_LEFT.multiply(
+                    pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0],
+                    acc_left, True
+                )
+                warpgroup.commit_group()
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    turn = turn + 1
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    boxes.arrive_in_cluster(kv_left_empty + it % STAGES, 2)
+                it = it + 1
+            while live:
+                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                # S = Q K^T
+                warpgroup.fence()
+                QK_NOPE_LEFT.multiply(
+                    qk_nope_left_a[None, None, None, 0, 0, 0],
+                    qk_nope_left_b[None, None, None, it % STAGES, 0, 0], scores_left, False
+                )
+                QK_PE_LEFT.multiply(
+                    qk_pe_left_a[None, None, None, 0, 0, 0],
+                    qk_pe_left_b[None, None, None, it % STAGES, 0, 0], scores_left, True
+                )
+                warpgroup.commit_group()
+                cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
+                cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
+                follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+                # O += P K, of the other's tokens
+                warpgroup.fence()
+                PV_OTHER_LEFT.multiply(
+                    pv_other_left_a[None, None, None, 0, 0, 0],
+                    pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(1)
+                mask_columns(scores_left, in_low, in_low, sm_scale, worker)
+                softmax_rows(scores_left, sums_left, peak_left, factor_left, worker)
+                cute.arch.mbarrier_wait(p_left_empty, (it & 1) ^ 1)
+                share_peak(peak_s_left, peak_left, worker)
+                leaf_wide.store_rows(p_s_left, scores_left, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_full)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    boxes.arrive_in_cluster(kv_right_empty + (it - 1) % STAGES, 2)
+                leaf_wide.rescale_rows(acc_left, factor_left, worker)
+                cute.arch.mbarrier_wait(p_left_full, it & 1)
+                # O += P K, of its own tokens
+                warpgroup.fence()
+                PV_LEFT.multiply(
+                    pv_left_a[None, None, None, 0, 0, 0], pv_left_b[None, None, None, it % STAGES, 0, 0],
+                    acc_left, True
+                )
+                warpgroup.commit_group()
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    turn = turn + 1
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    boxes.arrive_in_cluster(kv_left_empty + it % STAGES, 2)
+                it = it + 1
+            if it > begin:
+                cute.arch.mbarrier_wait(kv_right_full + (it - 1) % STAGES, ((it - 1) // STAGES) & 1)
+                cute.arch.mbarrier_wait(p_right_full, (it - 1) & 1)
+                follow_peak(peak_left, sums_left, acc_left, peak_s_right, worker)
+                # O += P K, of the other's tokens
+                warpgroup.fence()
+                PV_OTHER_LEFT.multiply(
+                    pv_other_left_a[None, None, None, 0, 0, 0],
+                    pv_other_left_b[None, None, None, (it - 1) % STAGES, 0, 0], acc_left, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    boxes.arrive_in_cluster(kv_right_empty + (it - 1) % STAGES, 2)
+            # Not before: over the whole query they would be spilled.
+            load_row_sinks(sinks_left, attn_sink, head0, worker)
+            share_sums(sums_left, red_s, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            total_rows(sums_left, peak_left, factor_left, red_s, worker)
+            last = Boolean(True)
+            from_cta = row * span // share
+            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            if parts > 1:
+                leave_rows(
+                    acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, cta - from_cta,
+                    head0, worker
+                )
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                grid.count_in(last_s, arrivals + row * (HEADS // BLOCK) + rank, parts, worker)
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                last = last_s.load() == parts - 1
+            if last:
+                if parts > 1:
+                    merge_rows(
+                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, head0,
+                        worker
+                    )
+                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
+                # beside its sink; and the lse.
+                leaf_wide.store_result_rows(
+                    out, lse, acc_left, factor_left, sums_left, sinks_left, row, head0, HEADS, q_s, HALF,
+                    lse_scale, 0, worker
+                )
+            # What the sides have left for one another is read.
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(q_empty)
+            done = done + 1
+        unit = row * span + span
+
+
+@cute.jit
+def right(
+    indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
+    o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
+    peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer,
+    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
+    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
+    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, head0: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+):
+    """Scores of the second half of each tile, and that half of the dims."""
+    qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
+    qk_nope_right_b = QK_NOPE_RIGHT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
+    qk_pe_right_a = QK_PE_RIGHT.operand_a(qpe_s, BLOCK, ROPE_DIM, 1, 128)
+    qk_pe_right_b = QK_PE_RIGHT.operand_b(kpe_s_right, TILE // 2, ROPE_DIM, STAGES, 128)
+    pv_right_a = PV_RIGHT.operand_a(p_s_right, BLOCK, TILE // 2, 1, 64)
+    pv_right_b = PV_RIGHT.operand_b(ckv_s_right, TILE // 2, LATENT_DIM, STAGES, 128)
+    pv_other_right_a = PV_OTHER_RIGHT.operand_a(p_s_left, BLOCK, TILE // 2, 1, 64)
+    pv_other_right_b = PV_OTHER_RIGHT.operand_b(ckv_s_left, TILE // 2, LATENT_DIM, STAGES, 128)
+    scores_right = QK_NOPE_RIGHT.accumulators()
+    acc_right = PV_RIGHT.accumulators()
+    sums_right = cute.make_rmem_tensor(2, Float32)
+    peak_right = cute.make_rmem_tensor(2, Float32)
+    factor_right = cute.make_rmem_tensor(2, Float32)
+    sinks_right = cute.make_rmem_tensor(2, Float32)
+    worker = thread % 128
+    turn = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
+    while unit < end:
+        row = unit // span
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            acc_right.fill(0.0)
+            sums_right.fill(0.0)
+            peak_right.fill(-Float32.inf)
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                turn = turn + 1
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
+            cute.arch.mbarrier_wait(q_full, done & 1)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            while live:
+                cute.arch.mbarrier_wait(kv_right_full + it % STAGES, (it // STAGES) & 1)
+                # S = Q K^T
+                warpgroup.fence()
+                QK_NOPE_RIGHT.multiply(
+                    qk_nope_right_a[None, None, None, 0, 0, 0],
+                    qk_nope_right_b[None, None, None, it % STAGES, 0, 0], scores_right, False
+                )
+                QK_PE_RIGHT.multiply(
+                    qk_pe_right_a[None, None, None, 0, 0, 0],
+                    qk_pe_right_b[None, None, None, it % STAGES, 0, 0], scores_right, True
+                )
+                warpgroup.commit_group()
+                cute.arch.mbarrier_wait(kv_left_full + it % STAGES, (it // STAGES) & 1)
+                cute.arch.mbarrier_wait(p_left_full, it & 1)
+                follow_peak(peak_right, sums_right, acc_right, peak_s_left, worker)
+                # O += P K, of the other's tokens
+                warpgroup.fence()
+                PV_OTHER_RIGHT.multiply(
+                    pv_other_right_a[None, None, None, 0, 0, 0],
+                    pv_other_right_b[None, None, None, it % STAGES, 1, 0], acc_right, True
+                )
+                warpgroup.commit_group()
+                warpgroup.wait_group(1)
+                mask_columns(scores_right, in_high, in_high, sm_scale, worker)
+                softmax_rows(scores_right, sums_right, peak_right, factor_right, worker)
+                cute.arch.mbarrier_wait(p_right_empty, (it & 1) ^ 1)
+                share_peak(peak_s_right, peak_right, worker)
+                # Write P as bf16, heads by tokens.
+                leaf_wide.store_rows(p_s_right, scores_right, worker)
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_full)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_left_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    boxes.arrive_in_cluster(kv_left_empty + it % STAGES, 2)
+                # Each row times its factor, in place; left alone where the factors of a warp's rows are 1.
+                leaf_wide.rescale_rows(acc_right, factor_right, worker)
+                cute.arch.mbarrier_wait(p_right_full, it & 1)
+                # O += P K, of its own tokens
+                warpgroup.fence()
+                PV_RIGHT.multiply(
+                    pv_right_a[None, None, None, 0, 0, 0], pv_right_b[None, None, None, it % STAGES, 1, 0],
+                    acc_right, True
+                )
+                warpgroup.commit_group()
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    turn = turn + 1
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive(p_right_empty)
+                warpgroup.wait_group(0)
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    boxes.arrive_in_cluster(kv_right_empty + it % STAGES, 2)
+                it = it + 1
+            # Not before: over the whole query they would be spilled.
+            load_row_sinks(sinks_right, attn_sink, head0, worker)
+            share_sums_2(sums_right, red_s, worker)
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            total_rows_2(sums_right, peak_right, factor_right, red_s, worker)
+            last = Boolean(True)
+            from_cta = row * span // share
+            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            if parts > 1:
+                leave_rows_2(
+                    acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, cta - from_cta,
+                    head0, worker
+                )
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                last = last_s.load() == parts - 1
+            if last:
+                if parts > 1:
+                    merge_rows_2(
+                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts,
+                        head0, worker
+                    )
+                # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
+                # beside its sink; and the lse.
+                leaf_wide.store_result_rows(
+                    out, lse, acc_right, factor_right, sums_right, sinks_right, row, head0, HEADS,
+                    q_s + HALF * BLOCK, HALF, lse_scale, 1, worker
+                )
+            # What the sides have left for one another is read.
+            cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+            warpgroup.wait_group(0)
+            cute.arch.sync_warp()
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive(q_empty)
+            done = done + 1
+        unit = row * span + span
+
+
+@cute.jit
+def gather_left(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
+    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, cta: Int32, rank: Int32, head0: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    thread: Int32, lane: Int32
+):
+    """Selected rows into the rings."""
+    words_left = cute.make_rmem_tensor(24, cutlass.Uint32)
+    worker = thread % 128
+    turn = Int32(0)
+    now = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
+    while unit < end:
+        row = unit // span
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            now = low
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                now = low
+                turn = turn + 1
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
+            cute.arch.mbarrier_wait(q_empty, (done & 1) ^ 1)
+            # Start the copies of a block of 64 heads of one query.
+            leaf_wide.copy_query_rows(q_s, q_nope, row, head0, HEADS, LATENT_DIM, worker)
+            leaf_wide.copy_query_rows(qpe_s, q_pe, row, head0, HEADS, ROPE_DIM, worker)
+            cute.arch.cp_async_mbarrier_arrive_noinc(q_full)
+            # Read this CTA's share of half a tile into the registers: half of the latent dims, and rope of
+            # four tokens in eight.
+            leaf_wide.load_share(words_left, kv_cache, rank, now, n, worker)
+            while live:
+                now = low
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    now = low
+                    turn = turn + 1
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                # Have the L2 fetch this CTA's share of the tokens of half a tile, if the device can.
+                leaf_wide.fetch_share(kv_cache, rank, low, n, worker)
+                cute.arch.mbarrier_wait(kv_left_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                # Write this CTA's share of the half tile, send it to the other CTA and, as room is made, read
+                # the share of these ids.
+                leaf_wide.renew_share(
+                    words_left, ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM),
+                    kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM),
+                    ckv_s_left + it % STAGES * (TILE // 2 * LATENT_DIM), kv_left_full + it % STAGES,
+                    kpe_s_left + it % STAGES * (TILE // 2 * ROPE_DIM), kv_left_full + it % STAGES, kv_cache,
+                    rank, now, n, worker
+                )
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(
+                        kv_left_full + it % STAGES,
+                        (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2 - (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2) // EXCHANGE) // 4
+                    )
+                it = it + 1
+            done = done + 1
+        unit = row * span + span
+
+
+@cute.jit
+def gather_right(
+    kv_cache: cute.Pointer, indices: cute.Pointer, t: Int32, n: Int32, topk: Int32, splits: Int32,
+    arrival_slots: Int32, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, cta: Int32, rank: Int32, done: Int32, it: Int32, low: Int32, high: Int32,
+    in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+):
+    """Selected rows into the rings."""
+    words_right = cute.make_rmem_tensor(24, cutlass.Uint32)
+    worker = thread % 128
+    turn = Int32(0)
+    now = Int32(0)
+    # Behind the counters that are used there is one more for each CTA: so many CTAs there are.
+    ctas = arrival_slots // (HEADS // BLOCK) - t
+    share = Int32((topk // TILE + splits - 1) // splits)
+    span = Int32(share * splits)
+    # Not so many parts of each query: whole queries, or units regardless of queries.
+    if (ctas == t * splits) == False:
+        span = topk // TILE
+        share = (t * (topk // TILE) + ctas - 1) // ctas
+        if splits == 1:
+            share = (t + ctas - 1) // ctas * (topk // TILE)
+    unit = Int32(cta * share)
+    end = unit + share
+    while unit < end:
+        row = unit // span
+        turn = unit - row * span
+        turns = cutlass.min(end - row * span, topk // TILE)
+        if (row < t) & (turn < turns):
+            low, high = read_ids(indices, topk, row, turn, turns, lane)
+            now = high
+            live = Boolean(False)
+            while (live == False) & (turn < turns):
+                # The valid ids of a tile as two words of bits, and whether there is one; the same in every
+                # warp of every role.
+                in_low, in_high, live = leaf.vote(low, high, n)
+                now = high
+                turn = turn + 1
+                low, high = read_ids(indices, topk, row, turn, turns, lane)
+            # Read this CTA's share of half a tile into the registers: half of the latent dims, and rope of
+            # four tokens in eight.
+            leaf_wide.load_share(words_right, kv_cache, rank, now, n, worker)
+            while live:
+                now = high
+                live = Boolean(False)
+                while (live == False) & (turn < turns):
+                    in_low, in_high, live = leaf.vote(low, high, n)
+                    now = high
+                    turn = turn + 1
+                    low, high = read_ids(indices, topk, row, turn, turns, lane)
+                # Have the L2 fetch this CTA's share of the tokens of half a tile, if the device can.
+                leaf_wide.fetch_share(kv_cache, rank, high, n, worker)
+                cute.arch.mbarrier_wait(kv_right_empty + it % STAGES, ((it // STAGES) & 1) ^ 1)
+                # Write this CTA's share of the half tile, send it to the other CTA and, as room is made, read
+                # the share of these ids.
+                leaf_wide.renew_share(
+                    words_right, ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM),
+                    kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM),
+                    ckv_s_right + it % STAGES * (TILE // 2 * LATENT_DIM), kv_right_full + it % STAGES,
+                    kpe_s_right + it % STAGES * (TILE // 2 * ROPE_DIM), kv_right_full + it % STAGES, kv_cache,
+                    rank, now, n, worker
+                )
+                cute.arch.sync_warp()
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(
+                        kv_right_full + it % STAGES,
+                        (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2 - (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2) // EXCHANGE) // 4
+                    )
+                it = it + 1
+            done = done + 1
+        unit = row * span + span
+
+
+@cute.kernel
+def sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+):
+    shared = cutlass.memory.SmemAllocator().allocate(Shared)
+    q_s = shared.q_s.data_ptr()
+    qpe_s = shared.qpe_s.data_ptr()
+    red_s = shared.red_s.data_ptr()
+    last_s = shared.last_s.data_ptr()
+    ckv_s_left = shared.ckv_s_left.data_ptr()
+    kpe_s_left = shared.kpe_s_left.data_ptr()
+    p_s_left = shared.p_s_left.data_ptr()
+    peak_s_left = shared.peak_s_left.data_ptr()
+    ckv_s_right = shared.ckv_s_right.data_ptr()
+    kpe_s_right = shared.kpe_s_right.data_ptr()
+    p_s_right = shared.p_s_right.data_ptr()
+    peak_s_right = shared.peak_s_right.data_ptr()
+    q_full = shared.q_full.data_ptr()
+    q_empty = shared.q_empty.data_ptr()
+    kv_left_full = shared.kv_left_full.data_ptr()
+    kv_left_empty = shared.kv_left_empty.data_ptr()
+    p_left_full = shared.p_left_full.data_ptr()
+    p_left_empty = shared.p_left_empty.data_ptr()
+    kv_right_full = shared.kv_right_full.data_ptr()
+    kv_right_empty = shared.kv_right_empty.data_ptr()
+    p_right_full = shared.p_right_full.data_ptr()
+    p_right_empty = shared.p_right_empty.data_ptr()
+    thread, _, _ = cute.arch.thread_idx()
+    warp = cute.arch.make_warp_uniform(thread // 32)
+    lane = cute.arch.lane_idx()
+    cta, rank, _ = cute.arch.block_idx()
+    head0 = rank * BLOCK
+    done = Int32(0)
+    it = Int32(0)
+    low = Int32(0)
+    high = Int32(0)
+    in_low = Int32(0)
+    in_high = Int32(0)
+    live = Boolean(False)
+    if warp == 0:
+        with cute.arch.elect_one():
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_full + i, 128)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(q_empty + i, 8)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_left_full + i, 4)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_left_empty + i, 8 * EXCHANGE)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_left_full + i, 4)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_left_empty + i, 8)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_right_full + i, 4)
+            for i in cutlass.range_constexpr(STAGES):
+                cute.arch.mbarrier_init(kv_right_empty + i, 8 * EXCHANGE)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_right_full + i, 4)
+            for i in cutlass.range_constexpr(1):
+                cute.arch.mbarrier_init(p_right_empty + i, 8)
+            cute.arch.mbarrier_init_fence()
+    cute.arch.sync_threads()
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    cute.arch.griddepcontrol_launch_dependents()
+    cute.arch.griddepcontrol_wait()
+    if warp < 4:
+        cute.arch.setmaxregister_increase(176)
+        left(
+            indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
+            splits, arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left,
+            ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
+            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, rank, head0, done,
+            it, low, high, in_low, in_high, live, thread, lane
+        )
+    elif warp < 8:
+        cute.arch.setmaxregister_increase(176)
+        right(
+            indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
+            arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right,
+            kpe_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
+            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, head0, done, it,
+            low, high, in_low, in_high, live, thread, lane
+        )
+    elif warp < 12:
+        cute.arch.setmaxregister_decrease(80)
+        gather_left(
+            q_nope, q_pe, kv_cache, indices, t, n, topk, splits, arrival_slots, q_s, qpe_s, ckv_s_left,
+            kpe_s_left, q_full, q_empty, kv_left_full, kv_left_empty, cta, rank, head0, done, it, low, high,
+            in_low, in_high, live, thread, lane
+        )
+    else:
+        cute.arch.setmaxregister_decrease(80)
+        gather_right(
+            kv_cache, indices, t, n, topk, splits, arrival_slots, ckv_s_right, kpe_s_right, kv_right_full,
+            kv_right_empty, cta, rank, done, it, low, high, in_low, in_high, live, thread, lane
+        )
+    # No CTA ends while others may still send to it or arrive at its barriers.
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def program(
+    q_nope: cute.Pointer, q_pe: cute.Pointer, kv_cache: cute.Pointer, indices: cute.Pointer,
+    attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer, o_partial: cute.Pointer,
+    lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
+    n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32
+):
+    kernel = sparse_mla__cutedsl_sm90a__h128_fp8_bt64_st2_cl1_hb64_ex2(
+        q_nope, q_pe, kv_cache, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale,
+        lse_scale, t, n, topk, splits, arrival_slots
+    )
+    kernel.launch(grid=(1, 1, 1), block=(512, 1, 1), cluster=(1, 2, 1))
