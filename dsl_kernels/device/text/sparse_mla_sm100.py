@@ -35,7 +35,7 @@ def _own_head(column, thread):
 def load_block(m, target, q, row, head0, heads, head_block, padded, columns, thread):
     """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
     held, pieces = m.local("held", 8, "bfloat16"), columns // 8
-    for i in m.loop("i", padded * pieces // THREADS, unrolled=True):
+    for i in m.loop("i", padded * pieces // THREADS, at_once=8):
         item = m.let("item", i * THREADS + thread)
         head, piece = m.let("head", item // pieces), m.let("piece", item % pieces)
         for v in m.loop("v", 8, unrolled=True):
