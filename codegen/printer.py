@@ -375,7 +375,7 @@ class Printer:
         for i, index in enumerate(s.rows):
             row = _sum(row * s.pitches[i - 1], index) if i else index
         yield from self._spell(
-            "line", name=s.name, array=s.array.name, row=self.value(row, 5) if s.rows else None,
+            "line", name=s.name, array=s.array.name, row=self.value(row, 0 if s.wide else 5) if s.rows else None,
             pitch=self.value(s.pitches[-1], 6) if s.rows else "", first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 

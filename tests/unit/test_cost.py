@@ -118,7 +118,9 @@ def counted(program, knobs, arch, form, dims) -> tuple[dict[str, float], int]:
         )
         if spec.name in ("seq_lens", "k_end", "row_ends"):
             row = row + dims.get("max_len", dims.get("skv", 0))
-        operands[spec.name] = row.view(spec.torch_dtype).expand(shape)
+        operand = row.view(spec.torch_dtype).expand(shape)
+        # What the texts of leaves read, they read by the number of an element; the rest is never looked at, and may be large.
+        operands[spec.name] = operand.contiguous() if spec.dtype == "int32" else operand
     return CountingRun(program, knobs, arch, operands, dims).counts()
 
 

@@ -147,7 +147,7 @@ def merge_parts(
     rows, (head, dim) = dims * block // ROW, _share_head(thread)
     lses = received.part("lses", ROW + ((head >> 1) * 2 * sinks.size + (head & 1)))
     values = received.part("values", ((head >> 1) * 8 + (dim & 7)) * FOUR + (dim >> 3) * 2 + (head & 1))
-    place = (row * heads + head0 + head, which * dims + dim)
+    place = (m.let("place", row * heads + head0 + head), m.let("dim", which * dims + dim))
     for count in (1 << i for i in range(rows.bit_length())):
         with m.when(parts.equals(count)):
             share = (count, rows // count, part)

@@ -290,7 +290,7 @@ def store_rows(target: Any, weights: Any, thread: Any) -> None:
 
 
 def _push(threads: Threads, place: Place, values: torch.Tensor) -> None:
-    first = place.index[threads.active]
+    first = place.of(threads.active)[threads.active]
     for i in range(values.shape[1]):
         words = values[threads.active, i]
         if bool(place.memory.view(torch.int32)[first + i].any()):

@@ -278,7 +278,7 @@ def store_query(logits, logit, scale, length, seq, query, next_n, stride, key, t
     """The logit of this thread's key and one query, times the key's scale, if the query has that key."""
     at = key + thread
     if at < warps.shuffle(length[0], query):
-        row_of_query = logits + Int64((seq * next_n + query)) * stride
+        row_of_query = logits + Int64(seq * next_n + query) * stride
         row_of_query[at] = logit[0] * scale[0]
 
 

@@ -152,14 +152,14 @@ def read_ids(indices, topk, row, turns, split, splits, lane):
 def load_block(target, q, row, thread):
     """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
     held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range_constexpr(PADDED_HEADS * (LATENT_DIM // 8) // 128):
+    for i in cutlass.range(PADDED_HEADS * (LATENT_DIM // 8) // 128, unroll=8):
         item = i * 128 + thread
         head = item // (LATENT_DIM // 8)
         piece = item % (LATENT_DIM // 8)
         for v in cutlass.range_constexpr(8):
             held[v] = cutlass.BFloat16(0.0)
         if head < HEADS:
-            of_head = q + Int64((row * HEADS + head)) * LATENT_DIM
+            of_head = q + Int64(row * HEADS + head) * LATENT_DIM
             cute.autovec_copy(warps.group(of_head, 8, piece), held)
         cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (PADDED_HEADS, LATENT_DIM), 128))
 
@@ -168,14 +168,14 @@ def load_block(target, q, row, thread):
 def load_block_2(target, q, row, thread):
     """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
     held = cute.make_rmem_tensor(8, cutlass.BFloat16)
-    for i in cutlass.range_constexpr(1):
+    for i in cutlass.range(1, unroll=8):
         item = i * 128 + thread
         head = item // (ROPE_DIM // 8)
         piece = item % (ROPE_DIM // 8)
         for v in cutlass.range_constexpr(8):
             held[v] = cutlass.BFloat16(0.0)
         if head < HEADS:
-            of_head = q + Int64((row * HEADS + head)) * ROPE_DIM
+            of_head = q + Int64(row * HEADS + head) * ROPE_DIM
             cute.autovec_copy(warps.group(of_head, 8, piece), held)
         cute.autovec_copy(held, warps.piece(target, 8, head, piece * 8, (PADDED_HEADS, ROPE_DIM), 128))
 
@@ -295,7 +295,7 @@ def finish_columns(
     """
     four = cute.make_rmem_tensor(4, Float32)
     of_row = lse + Int64(row) * HEADS
-    of_split = lse_partial + Int64((row * splits + split)) * HEADS
+    of_split = lse_partial + Int64(row * splits + split) * HEADS
     if thread < 4:
         for column in cutlass.range_constexpr(PADDED_HEADS // 4):
             head = column // 2 * 8 + thread % 4 * 2 + column % 2
@@ -335,12 +335,12 @@ def write_output(acc, held, stat_s, out, o_partial, row, splits, split, alone, s
         d = step * 128 + thread
         if alone:
             for i in cutlass.range_constexpr(HEADS):
-                result = out + Int64((row * HEADS + i)) * 512
+                result = out + Int64(row * HEADS + i) * 512
                 result[d] = (held[i] * factors[i]).to(cutlass.BFloat16)
         else:
             if some:
                 for i in cutlass.range_constexpr(HEADS):
-                    partial = o_partial + Int64(((row * splits + split) * HEADS + i)) * 512
+                    partial = o_partial + Int64((row * splits + split) * HEADS + i) * 512
                     partial[d] = held[i] * factors[i]
 
 
@@ -368,9 +368,9 @@ def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_
                 split = batch * 8 + i
                 weights[i] = Float32(-Float32.inf)
                 if split < splits:
-                    of_split = lse_partial + Int64((row * splits + split)) * HEADS
+                    of_split = lse_partial + Int64(row * splits + split) * HEADS
                     weights[i] = of_split[head]
-                    partial = o_partial + Int64(((row * splits + split) * HEADS + head)) * 512
+                    partial = o_partial + Int64((row * splits + split) * HEADS + head) * 512
                     cute.autovec_copy(warps.group(partial, 4, quad), warps.few(parts, 4 * i, 4))
             risen = Float32(peak)
             for i in cutlass.range_constexpr(8):
@@ -395,7 +395,7 @@ def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_
         )
         for v in cutlass.range_constexpr(4):
             rounded[v] = (merged[v] * scale).to(cutlass.BFloat16)
-        result = out + Int64((row * HEADS + head)) * 512
+        result = out + Int64(row * HEADS + head) * 512
         cute.autovec_copy(rounded, warps.group(result, 4, quad))
         if quad == 0:
             of_row = lse + Int64(row) * HEADS

@@ -100,7 +100,7 @@ def read_ids(low: T.Ref, high: T.Ref, indices, topk, row, turns, split, splits, 
 def load_block(target, target_slot, q, row, thread):
     """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
     held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(HEADS * (LATENT_DIM // 8) // 128):
+    for i in T.unroll(0, HEADS * (LATENT_DIM // 8) // 128, 1, unroll_factor=8):
         item = i * 128 + thread
         head = T.truncdiv(item, LATENT_DIM // 8)
         piece = T.truncmod(item, LATENT_DIM // 8)
@@ -117,7 +117,7 @@ def load_block(target, target_slot, q, row, thread):
 def load_block_2(target, target_slot, q, row, thread):
     """A block of heads of one query; the rows behind them, up to `padded`, become zero."""
     held = T.alloc_local((8,), "bfloat16")
-    for i in T.unroll(1):
+    for i in T.unroll(0, 1, 1, unroll_factor=8):
         item = i * 128 + thread
         head = T.truncdiv(item, ROPE_DIM // 8)
         piece = T.truncmod(item, ROPE_DIM // 8)

@@ -168,7 +168,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + place)
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
@@ -179,7 +179,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[2] = lses[2]
             few[3] = lses[3]
             owner = row >> log2_each
-            share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
             leaf.push(share, few)
 
 
@@ -220,12 +220,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
+    place = row * HEADS + head0 + (thread >> 4)
+    dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -241,17 +243,17 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
                     value = Float32(values[at] * weights[0])
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
@@ -259,7 +261,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128 // 2) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -279,10 +281,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -293,7 +295,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
@@ -301,7 +303,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
             n = part * (DIMS * BLOCK // 128 // 4) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -321,10 +323,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -335,7 +337,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
@@ -343,7 +345,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)) * (128 + BLOCK) + column * 2
@@ -365,10 +367,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8):
                     at = (c * (DIMS * BLOCK // 128 // 8) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -379,7 +381,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
@@ -387,7 +389,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)) * (128 + BLOCK) + column * 2
@@ -409,10 +411,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -421,7 +423,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
     if parts == 32:
@@ -429,7 +431,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -449,10 +451,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -461,7 +463,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 3) * 64 + (own & 3) * 16), value, beside)
 

@@ -169,7 +169,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + place)
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(2):
@@ -180,14 +180,14 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[2] = lses[2]
             few[3] = lses[3]
             owner = row >> log2_each
-            share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
             leaf.push(share, few)
             few[0] = lses[4]
             few[1] = lses[5]
             few[2] = lses[6]
             few[3] = lses[7]
             owner = row >> log2_each
-            share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 132))
+            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 132))
             leaf.push(share, few)
 
 
@@ -234,12 +234,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
+    place = row * HEADS + (thread >> 4)
+    dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(4 * (HEADS // 8) // 4):
             n = part * (DIMS * HEADS // 128) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * HEADS // 128) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -255,17 +257,17 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // (4 * (HEADS // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
                     value = Float32(values[at] * weights[0])
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (HEADS // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
@@ -273,7 +275,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(4 * (HEADS // 8) // 4):
             n = part * (DIMS * HEADS // 128 // 2) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 2) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -293,10 +295,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 2 // (4 * (HEADS // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -307,7 +309,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (HEADS // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
@@ -315,7 +317,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(DIMS * HEADS // 128 // 4 // 4):
             n = part * (DIMS * HEADS // 128 // 4) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 4) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -335,10 +337,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -349,7 +351,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (HEADS // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
@@ -357,7 +359,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(DIMS * HEADS // 128 // 8 // 4):
             n = part * (DIMS * HEADS // 128 // 8) + c * 4
             column = n >> 2 & HEADS // 8 - 1
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 8) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -377,10 +379,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -391,7 +393,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (HEADS // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
@@ -399,7 +401,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)
             column = n >> 2 & HEADS // 8 - 1
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (p * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)) * (128 + HEADS) + column * 2
@@ -421,10 +423,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 16):
                     at = (c * (DIMS * HEADS // 128 // 16) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -433,7 +435,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         value = value + values[p * (DIMS * HEADS // 128 // 16) * (128 + HEADS) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (HEADS // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 32:
@@ -441,7 +443,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 32) + c * (DIMS * HEADS // 128 // 32)
             column = n >> 2 & HEADS // 8 - 1
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[
                     (p * (DIMS * HEADS // 128 // 32) + c * (DIMS * HEADS // 128 // 32)) * (128 + HEADS) + column * 2
@@ -463,10 +465,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 32):
                     at = (c * (DIMS * HEADS // 128 // 32) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -475,7 +477,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         value = value + values[p * (DIMS * HEADS // 128 // 32) * (128 + HEADS) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (HEADS // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 64:
@@ -483,7 +485,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & HEADS // 8 - 1
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(64):
                 weights[p] = lses[(p + c) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -503,10 +505,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (HEADS // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
@@ -515,7 +517,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         value = value + values[p * (128 + HEADS) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (HEADS // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
 

@@ -170,7 +170,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + place)
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(2):
@@ -181,14 +181,14 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[2] = lses[2]
             few[3] = lses[3]
             owner = row >> log2_each
-            share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
             leaf.push(share, few)
             few[0] = lses[4]
             few[1] = lses[5]
             few[2] = lses[6]
             few[3] = lses[7]
             owner = row >> log2_each
-            share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 132))
+            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 132))
             leaf.push(share, few)
 
 
@@ -235,12 +235,14 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
+    place = row * HEADS + head0 + (thread >> 4)
+    dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -256,17 +258,17 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
                     value = Float32(values[at] * weights[0])
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
@@ -274,7 +276,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(4 * (BLOCK // 8) // 4):
             n = part * (DIMS * BLOCK // 128 // 2) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 2) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -294,10 +296,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * BLOCK // 128 // 2 // (4 * (BLOCK // 8))):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -308,7 +310,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
@@ -316,7 +318,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4 // 4):
             n = part * (DIMS * BLOCK // 128 // 4) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 4) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -336,10 +338,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -350,7 +352,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
@@ -358,7 +360,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(DIMS * BLOCK // 128 // 8 // 4):
             n = part * (DIMS * BLOCK // 128 // 8) + c * 4
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[(p * (DIMS * BLOCK // 128 // 8) + c * 4) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -378,10 +380,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -392,7 +394,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
@@ -400,7 +402,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)) * (128 + BLOCK) + column * 2
@@ -422,10 +424,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 16):
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -434,7 +436,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 32:
@@ -442,7 +444,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * BLOCK // 128 // 32) + c * (DIMS * BLOCK // 128 // 32)
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[
                     (p * (DIMS * BLOCK // 128 // 32) + c * (DIMS * BLOCK // 128 // 32)) * (128 + BLOCK) + column * 2
@@ -464,10 +466,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * BLOCK // 128 // 32):
                     at = (c * (DIMS * BLOCK // 128 // 32) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -476,7 +478,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (DIMS * BLOCK // 128 // 32) * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
     if parts == 64:
@@ -484,7 +486,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & BLOCK // 8 - 1
-            first = row * HEADS + head0 + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(64):
                 weights[p] = lses[(p + c) * (128 + BLOCK) + column * 2]
             top = Float32(weights[0])
@@ -504,10 +506,10 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
+            if (dim == 0) & (n & 3 == 0) & (n < 4 * (BLOCK // 8)):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
@@ -516,7 +518,7 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                         value = value + values[p * (128 + BLOCK) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * (4 * (BLOCK // 8))
                         leaf.store_pair(to + ((own >> 4) * 64 + (own & 3) * 16), value, beside)
 

@@ -166,7 +166,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + place)
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
@@ -175,7 +175,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[0] = lses[0]
             few[1] = lses[1]
             owner = row >> log2_each
-            share = inbox + Int64((first + owner * SLICES)) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
             leaf.push(share, few)
 
 
@@ -214,12 +214,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
     values = received + (
         ((thread >> 4 >> 1) * 8 + (thread & 15 & 7)) * 4 + ((thread & 15) >> 3) * 2 + (thread >> 4 & 1)
     )
+    place = row * HEADS + (thread >> 4)
+    dim = which * DIMS + (thread & 15)
     if parts == 1:
         weights = cute.make_rmem_tensor(1, Float32)
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128) + c * 4
             column = n >> 2 & 0
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(1):
                 weights[p] = lses[(p * (DIMS * HEADS // 128) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -233,17 +235,17 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
+            if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * 4) * (128 + HEADS)
                     value = Float32(values[at] * weights[0])
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 2:
@@ -251,7 +253,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 2) + c * 4
             column = n >> 2 & 0
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(2):
                 weights[p] = lses[(p * (DIMS * HEADS // 128 // 2) + c * 4) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -269,10 +271,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
+            if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(DIMS * HEADS // 128 // 2 // 4):
                 for i in cutlass.range_constexpr(4):
                     at = (c * 4 + i + again * 4) * (128 + HEADS)
@@ -283,7 +285,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 4:
@@ -291,7 +293,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 4) + c * (DIMS * HEADS // 128 // 4)
             column = n >> 2 & 0
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[
                     (p * (DIMS * HEADS // 128 // 4) + c * (DIMS * HEADS // 128 // 4)) * (128 + HEADS) + column * 2
@@ -311,10 +313,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
+            if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
                     at = (c * (DIMS * HEADS // 128 // 4) + i + again * 4) * (128 + HEADS)
@@ -325,7 +327,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 8:
@@ -333,7 +335,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)
             column = n >> 2 & 0
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
                     (p * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)) * (128 + HEADS) + column * 2
@@ -353,10 +355,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
+            if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(DIMS * HEADS // 128 // 8):
                     at = (c * (DIMS * HEADS // 128 // 8) + i + again * 4) * (128 + HEADS)
@@ -367,7 +369,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         ]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
     if parts == 16:
@@ -375,7 +377,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
         for c in cutlass.range_constexpr(1):
             n = part + c
             column = n >> 2 & 0
-            first = row * HEADS + (thread >> 4) + column * 8
+            first = place + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[(p + c) * (128 + HEADS) + column * 2]
             top = Float32(weights[0])
@@ -393,10 +395,10 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
             )
-            if (which * DIMS + (thread & 15) == 0) & (n & 3 == 0) & (n < 4):
+            if (dim == 0) & (n & 3 == 0) & (n < 4):
                 of_head = lse + first
                 of_head[0] = joined * lse_scale
-            to = out + Int64(first) * LATENT_DIM + (which * DIMS + (thread & 15))
+            to = out + Int64(first) * LATENT_DIM + dim
             for again in cutlass.range_constexpr(1):
                 for i in cutlass.range_constexpr(1):
                     at = (c + i + again * 4) * (128 + HEADS)
@@ -405,7 +407,7 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                         value = value + values[p * (128 + HEADS) + at] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
-                    if which * DIMS + (thread & 15) & 1 == 0:
+                    if dim & 1 == 0:
                         own = n + i + again * 4
                         leaf.store_pair(to + ((own >> 2) * 64 + (own & 3) * 16), value, beside)
 
