@@ -620,8 +620,8 @@ class Printer:
                 "role_threads": self.spelled(self._schedule.role(role).threads), **self._named(pipe.meets),
             }  # fmt: skip
         if Action.EXPECT_TX_WARP in actions and plan.full:
-            # Each arrival announces an equal part.
-            values["tx"] = self.value(plan.full.tx_bytes // plan.full.count)
+            # Each arrival announces an equal part, as a number: spelled by its sizes it would be longer than a line.
+            values["tx"] = self.value(int(plan.full.tx_bytes) // plan.full.count)
         for action in actions:
             if action is Action.WAIT_WGMMA:
                 yield from self._products_done(s.pending)

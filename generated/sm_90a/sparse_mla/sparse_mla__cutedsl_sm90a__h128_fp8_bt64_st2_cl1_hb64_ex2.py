@@ -905,10 +905,7 @@ def gather_left(
                 )
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        kv_left_full + it % STAGES,
-                        (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2 - (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2) // EXCHANGE) // 4
-                    )
+                    cute.arch.mbarrier_arrive_and_expect_tx(kv_left_full + it % STAGES, 4608)
                 it = it + 1
             done = done + 1
         unit = row * span + span
@@ -978,10 +975,7 @@ def gather_right(
                 )
                 cute.arch.sync_warp()
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        kv_right_full + it % STAGES,
-                        (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2 - (TILE // 2 * LATENT_DIM * 2 + TILE // 2 * ROPE_DIM * 2) // EXCHANGE) // 4
-                    )
+                    cute.arch.mbarrier_arrive_and_expect_tx(kv_right_full + it % STAGES, 4608)
                 it = it + 1
             done = done + 1
         unit = row * span + span
