@@ -352,6 +352,8 @@ def _select_some(m: Recorder) -> None:
     )  # fmt: skip
     m.var("through")
     counted, guesses = k.counts == "counted", _guesses(k)
+    if guesses:
+        near, grain = m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32")
     if counted:
         settle(m, r, first=True)
         m.set(r.rounds, r.rounds + 1)
@@ -370,15 +372,13 @@ def _select_some(m: Recorder) -> None:
             with m.when(m.dim("stride") > _held(m)):
                 _load(m, share, column)
             leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
-        if guesses:
-            near, grain = m.var("near_key", 0, "uint32"), m.var("grain", 0, "uint32")
-            with m.when(m.dim("stride") > _held(m)):
-                _load(m, share, share.base)
-            leaf.guess_digits(m, near, grain, name("few", "uint32"))
         for step in () if counted else m.loop("step", share.batches):
             column = m.let("column", share.base + step * c.batch)
-            with m.when(step > 0 if guesses else (step > 0) | (m.dim("stride") > _held(m))):
+            with m.when((step > 0) | (m.dim("stride") > _held(m))):
                 _load(m, share, column)
+            if guesses:
+                with m.when(step.equals(0)):
+                    leaf.guess_digits(m, near, grain, name("few", "uint32"))
             with m.when(near.equals(0)) if guesses else nullcontext():
                 leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
                 leaf.count_first(m, column, share.lo, share.hi)
@@ -463,13 +463,16 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         list_above(ahead, place + 1)
         m.set(place, place + 2)
     m.set(r.need, m.dim("k"))
+    if k.counts == "default":
+        with m.when(tied.differs(0)):
+            leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
     m.meet()
     leaf.read_listed(m, r.inside)
     if k.counts == "counted":
         m.set(name("unlisted", "bool"), False)
     else:
         m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
-        with m.when(tied.differs(0) & (r.inside < r.need)):
+        with m.when(tied.differs(0)):
             _mark_ties(m, share, r, tied)
         with m.when(name("unlisted", "bool")):
             m.meet()
@@ -484,7 +487,7 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         if k.counts == "counted":
             leaf.read_largest(m, r.end, r.span, bottom)
             return
-        with m.when(r.inside >= r.need):
+        with m.when(tied.equals(0)):
             leaf.read_largest(m, r.end, r.span, bottom)
         with m.otherwise():
             m.set(r.end, tied)
@@ -495,22 +498,26 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
 
 
 def _mark_ties(m: Recorder, share: _Share, r: _Range, tied: Expr) -> None:
-    """Mark keys that equal `tied`, from the row's first on, until these and the listed ones are k."""
-    c, keys, equal, words = m.c, m.buffer("keys"), m.buffer("equal"), share.batches * m.k.keep
-    leaf.clear_run(m, equal, m.warp * words, words)
-    m.meet()
-    found, turn = m.var("found"), m.var("turn")
-    for _ in m.repeat((turn < share.batches) & (r.inside + found < r.need)):
-        word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
-        column = m.let("column", name("origin") + word * WORD)
-        leaf.load_words(m, keys, column, m.dim("stride"))
-        leaf.make_keys_again(m, keys, column, name("start"), name("last"))
-        leaf.mark_equal(m, keys, word, tied)
-        m.meet()
-        leaf.read_kept(m, found)
-        m.meet()
-        m.set(turn, turn + 1)
-    m.set(name("unlisted", "bool"), r.inside + found < r.need)
+    """Mark keys that equal `tied` from the row's first on until those and the listed ones are k; `tied` is 0 where they are
+    not, or where the list holds k by itself."""
+    c, keys, unlisted = m.c, m.buffer("keys"), name("unlisted", "bool")
+    with m.when(r.inside < r.need):
+        found, turn = m.var("found"), m.var("turn")
+        for _ in m.repeat((turn < share.batches) & (r.inside + found < r.need)):
+            word = m.let("word", (turn * c.warps + m.warp) * m.k.keep)
+            column = m.let("column", name("origin") + word * WORD)
+            leaf.load_words(m, keys, column, m.dim("stride"))
+            leaf.make_keys_again(m, keys, column, name("start"), name("last"))
+            leaf.mark_equal(m, keys, word, tied)
+            m.meet()
+            leaf.read_kept(m, found)
+            m.meet()
+            m.set(turn, turn + 1)
+        m.set(unlisted, r.inside + found < r.need)
+        with m.when(unlisted):
+            m.set(tied, 0)
+    with m.otherwise():
+        m.set(tied, 0)
 
 
 def _collect(m: Recorder, share: _Share, r: _Range) -> None:

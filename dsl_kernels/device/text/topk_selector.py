@@ -298,19 +298,15 @@ def guess_digits(m, near: Sets, grain: Sets, few):
     """Where 32 scores of a row lie close together, the key from which first digits count down, by their bits from `grain` on.
 
     Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and above it if they are equal.
-    Scores of both signs are not close, which is all that most rows are asked.
     """
-    top, bits = m.var("top", 0, "uint32"), m.var("bits", 0, "uint32")
-    negative = m.let("negative", ballot(few.to("int32") < 0))
-    with m.when(negative.equals(0) | negative.equals(-1)):
-        key = m.let("key", _key(m, canonical(few)))
-        highest = m.let("highest", warp_most(key))
-        spread = m.let("spread", highest - ~warp_most(~key))
-        with m.when(spread < CLOSE):
-            m.set(top, highest + minimum(maximum(spread, 1), ~highest))
-            m.set(bits, _shift_of(2 * spread))
+    key = m.let("key", _key(m, canonical(few)))
+    highest = m.let("highest", warp_most(key))
+    spread = m.let("spread", highest - ~warp_most(~key))
+    top = m.var("top", 0, "uint32")
+    with m.when(spread < CLOSE):
+        m.set(top, highest + minimum(maximum(spread, 1), ~highest))
     m.set(near, top)
-    m.set(grain, bits)
+    m.set(grain, _shift_of(2 * spread))
 
 
 @by_text
@@ -368,10 +364,12 @@ def bound_listed(m, entries, total, counters, end, span, thread, threads, lane):
         with m.when(end - key <= span):
             m.set(largest, maximum(largest, key))
             m.set(under, maximum(under, ~key))
-    upper, lower = m.let("upper", warp_most(largest)), m.let("lower", warp_most(under))
-    with m.when(lane.equals(0)):
-        m.do(raise_to(counters.at(UPPER), upper))
-        m.do(raise_to(counters.at(LOWER), lower))
+    for which, most in (
+        (UPPER, m.let("upper", warp_most(largest))),
+        (LOWER, m.let("lower", warp_most(under))),
+    ):
+        with m.when(lane.equals(0)):
+            m.do(raise_to(counters.at(which), most))
 
 
 @by_text
@@ -587,12 +585,15 @@ def collect(
         entries.part("listed", first),
     )
     words = m.local("words", bits.size)
-    own = m.var("own")
+    some = m.var("some", end - bits[0] <= span, "bool")
     for j in m.loop("j", bits.size, unrolled=True):
         words[j] = ballot(bits[j] > end)
-        m.set(own, own + select(end - bits[j] <= span, 1, 0))
+        m.set(some, some | (end - bits[j] <= span))
     _keep_words(m, above, words, lane)
-    with m.when(listing), m.when(any_lane(own > 0)):
+    with m.when(listing), m.when(any_lane(some)):
+        own = m.var("own")
+        for j in m.loop("j", bits.size, unrolled=True):
+            m.set(own, own + select(end - bits[j] <= span, 1, 0))
         through, slot = m.let("through", scan(own)), m.var("slot")
         with m.when(lane.equals(LAST_LANE)):
             m.set(slot, fetch_add(counters.at(LISTED), through))

@@ -529,15 +529,18 @@ def collect(
     own_equal = equal + word
     listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    own = Int32(0)
+    some = Boolean(end - bits[0] <= span)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
+        some = some | (end - bits[j] <= span)
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(own > 0):
+        if warps.any_lane(some):
+            own = Int32(0)
+            for j in cutlass.range_constexpr(KEEP):
+                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
             through = warps.scan(own)
             slot = Int32(0)
             if lane == LAST_LANE:
@@ -595,6 +598,7 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
     lower = warps.warp_most(under)
     if lane == 0:
         warps.raise_to(counters + 5, upper)
+    if lane == 0:
         warps.raise_to(counters + 6, lower)
 
 
@@ -886,25 +890,30 @@ def select(
                 )
                 place = place + 2
             need = k
+            if tied != 0:
+                clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)
             cute.arch.sync_threads()
             inside = read_listed(counters)
             unlisted = (inside < need) | (inside > LISTED)
-            if (tied != 0) & (inside < need):
-                clear_run(equal, warp * (batches * KEEP), batches * KEEP, lane)
-                cute.arch.sync_threads()
-                found = Int32(0)
-                turn = Int32(0)
-                while (turn < batches) & (inside + found < need):
-                    word = (turn * WARPS + warp) * KEEP
-                    column = origin + word * WORD
-                    load_words(keys, logits, row, stride, column, stride, lane)
-                    make_keys_again(keys, column, start, last, lane)
-                    mark_equal(keys, equal, word, counters, tied, lane)
-                    cute.arch.sync_threads()
-                    found = read_kept(counters)
-                    cute.arch.sync_threads()
-                    turn = turn + 1
-                unlisted = inside + found < need
+            if tied != 0:
+                if inside < need:
+                    found = Int32(0)
+                    turn = Int32(0)
+                    while (turn < batches) & (inside + found < need):
+                        word = (turn * WARPS + warp) * KEEP
+                        column = origin + word * WORD
+                        load_words(keys, logits, row, stride, column, stride, lane)
+                        make_keys_again(keys, column, start, last, lane)
+                        mark_equal(keys, equal, word, counters, tied, lane)
+                        cute.arch.sync_threads()
+                        found = read_kept(counters)
+                        cute.arch.sync_threads()
+                        turn = turn + 1
+                    unlisted = inside + found < need
+                    if unlisted:
+                        tied = cutlass.Uint32(0)
+                else:
+                    tied = cutlass.Uint32(0)
             if unlisted:
                 cute.arch.sync_threads()
                 rounds = Int32(0)
@@ -915,7 +924,7 @@ def select(
                 clear_4(counts, worker)
                 key_entries(entries, inside, counters, worker, lane)
                 cute.arch.sync_threads()
-                if inside >= need:
+                if tied == 0:
                     end, span = read_largest(counters, bottom)
                 else:
                     end = tied

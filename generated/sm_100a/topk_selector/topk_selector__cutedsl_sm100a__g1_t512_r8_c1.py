@@ -445,15 +445,18 @@ def collect(
     own_equal = equal + word
     listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    own = Int32(0)
+    some = Boolean(end - bits[0] <= span)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
+        some = some | (end - bits[j] <= span)
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(own > 0):
+        if warps.any_lane(some):
+            own = Int32(0)
+            for j in cutlass.range_constexpr(KEEP):
+                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
             through = warps.scan(own)
             slot = Int32(0)
             if lane == LAST_LANE:
@@ -501,6 +504,7 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
     lower = warps.warp_most(under)
     if lane == 0:
         warps.raise_to(counters + 5, upper)
+    if lane == 0:
         warps.raise_to(counters + 6, lower)
 
 

@@ -232,22 +232,17 @@ def guess_digits(few):
     bits from `grain` on.
 
     Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
-    above it if they are equal. Scores of both signs are not close, which is all that most rows are
-    asked.
+    above it if they are equal.
     """
+    same = leaf.canonical(few).to(Int32)
+    key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
+    highest = warps.warp_most(key)
+    spread = highest - ~warps.warp_most(~key)
     top = cutlass.Uint32(0)
-    bits = cutlass.Uint32(0)
-    negative = warps.ballot(few.to(Int32) < 0)
-    if (negative == 0) | (negative == -1):
-        same = leaf.canonical(few).to(Int32)
-        key = (same ^ (same >> 31 | SIGN)).to(cutlass.Uint32)
-        highest = warps.warp_most(key)
-        spread = highest - ~warps.warp_most(~key)
-        if spread < CLOSE:
-            top = highest + cutlass.min(cutlass.max(spread, 1), ~highest)
-            bits = cutlass.max(32 - warps.clz(2 * spread) - 11, 0).to(cutlass.Uint32)
+    if spread < CLOSE:
+        top = highest + cutlass.min(cutlass.max(spread, 1), ~highest)
     near = top
-    grain = bits
+    grain = cutlass.max(32 - warps.clz(2 * spread) - 11, 0).to(cutlass.Uint32)
     return near, grain
 
 
@@ -544,15 +539,18 @@ def collect(
     own_equal = equal + word
     listed = entries + first
     words = cute.make_rmem_tensor(KEEP, Int32)
-    own = Int32(0)
+    some = Boolean(end - bits[0] <= span)
     for j in cutlass.range_constexpr(KEEP):
         words[j] = warps.ballot(bits[j] > end)
-        own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
+        some = some | (end - bits[j] <= span)
     if lane == 0:
         for j in cutlass.range_constexpr(KEEP):
             own_above[j] = words[j]
     if listing:
-        if warps.any_lane(own > 0):
+        if warps.any_lane(some):
+            own = Int32(0)
+            for j in cutlass.range_constexpr(KEEP):
+                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
             through = warps.scan(own)
             slot = Int32(0)
             if lane == LAST_LANE:
@@ -611,6 +609,7 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
     lower = warps.warp_most(under)
     if lane == 0:
         warps.raise_to(counters + 5, upper)
+    if lane == 0:
         warps.raise_to(counters + 6, lower)
 
 
@@ -993,13 +992,12 @@ def select(
         through = Int32(0)
         near_key = cutlass.Uint32(0)
         grain = cutlass.Uint32(0)
-        if stride > HELD:
-            load_words(keys, logits, row, stride, base, limit, lane)
-        near_key, grain = guess_digits(few)
         for step in cutlass.range(batches, unroll=1):
             column = base + step * BATCH
-            if step > 0:
+            if (step > 0) | (stride > HELD):
                 load_words(keys, logits, row, stride, column, limit, lane)
+            if step == 0:
+                near_key, grain = guess_digits(few)
             if near_key == 0:
                 make_keys(keys, digits, column, lo, hi, lane)
                 count_first(hist, digits, column, lo, hi)

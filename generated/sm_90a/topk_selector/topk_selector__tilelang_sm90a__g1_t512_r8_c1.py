@@ -403,15 +403,18 @@ def collect(
     as above.
     """
     words = T.alloc_local((KEEP,), "int32")
-    own = T.alloc_var("int32", init=0)
+    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
     for j in T.unroll(KEEP):
         words[j] = warps.ballot(warps.below(end, bits[j]))
-        own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
+        some = some | (warps.at_most(end - bits[j], span))
     if lane == 0:
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        if warps.any_lane(own > 0):
+        if warps.any_lane(some):
+            own = T.alloc_var("int32", init=0)
+            for j in T.unroll(KEEP):
+                own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
             through = warps.scan(own)
             slot = T.alloc_var("int32", init=0)
             if lane == LAST_LANE:
@@ -458,6 +461,7 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
     lower = warps.warp_most(under)
     if lane == 0:
         warps.raise_to(counters[5], upper)
+    if lane == 0:
         warps.raise_to(counters[6], lower)
 
 

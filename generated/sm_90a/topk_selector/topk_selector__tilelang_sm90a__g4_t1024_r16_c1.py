@@ -193,22 +193,17 @@ def guess_digits(near: T.Ref, grain: T.Ref, few):
     bits from `grain` on.
 
     Otherwise `near` is 0. It lies as far above the largest of these as that above the smallest, and
-    above it if they are equal. Scores of both signs are not close, which is all that most rows are
-    asked.
+    above it if they are equal.
     """
+    same = T.cast(leaf.canonical(few), "int32")
+    key = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
+    highest = warps.warp_most(key)
+    spread = highest - ~warps.warp_most(~key)
     top = T.alloc_var("uint32", init=0)
-    bits = T.alloc_var("uint32", init=0)
-    negative = warps.ballot(T.cast(few, "int32") < 0)
-    if (negative == 0) | (negative == -1):
-        same = T.cast(leaf.canonical(few), "int32")
-        key = T.cast((same ^ (same >> 31 | SIGN)), "uint32")
-        highest = warps.warp_most(key)
-        spread = highest - ~warps.warp_most(~key)
-        if warps.below(spread, T.uint32(CLOSE)):
-            top = highest + T.min(T.max(spread, T.uint32(1)), ~highest)
-            bits = T.cast(T.max(32 - warps.clz(T.uint32(2) * spread) - 11, 0), "uint32")
+    if warps.below(spread, T.uint32(CLOSE)):
+        top = highest + T.min(T.max(spread, T.uint32(1)), ~highest)
     near = top
-    grain = bits
+    grain = T.cast(T.max(32 - warps.clz(T.uint32(2) * spread) - 11, 0), "uint32")
 
 
 @T.macro
@@ -530,15 +525,18 @@ def collect(
     as above.
     """
     words = T.alloc_local((KEEP,), "int32")
-    own = T.alloc_var("int32", init=0)
+    some = T.alloc_var("bool", init=warps.at_most(end - bits[0], span))
     for j in T.unroll(KEEP):
         words[j] = warps.ballot(warps.below(end, bits[j]))
-        own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
+        some = some | (warps.at_most(end - bits[j], span))
     if lane == 0:
         for j in T.unroll(KEEP):
             above[word + j] = words[j]
     if listing:
-        if warps.any_lane(own > 0):
+        if warps.any_lane(some):
+            own = T.alloc_var("int32", init=0)
+            for j in T.unroll(KEEP):
+                own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
             through = warps.scan(own)
             slot = T.alloc_var("int32", init=0)
             if lane == LAST_LANE:
@@ -596,6 +594,7 @@ def bound_listed(entries, total, counters, end, span, thread, lane):
     lower = warps.warp_most(under)
     if lane == 0:
         warps.raise_to(counters[5], upper)
+    if lane == 0:
         warps.raise_to(counters[6], lower)
 
 
@@ -905,13 +904,12 @@ def select(
         through = T.alloc_var("int32", init=0)
         near_key = T.alloc_var("uint32", init=0)
         grain = T.alloc_var("uint32", init=0)
-        if stride > HELD:
-            load_words(keys, logits, row, stride, base, limit, lane)
-        guess_digits(near_key, grain, few)
         for step in T.serial(batches):
             column = base + step * BATCH
-            if step > 0:
+            if (step > 0) | (stride > HELD):
                 load_words(keys, logits, row, stride, column, limit, lane)
+            if step == 0:
+                guess_digits(near_key, grain, few)
             if near_key == 0:
                 make_keys(keys, digits, column, lo, hi, lane)
                 count_first(hist, digits, column, lo, hi)
