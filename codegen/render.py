@@ -39,23 +39,27 @@ from .printer import INDENT, Printer, mma_facts, role_facts
 from .sweep import FUNCTIONS, PROBE_LEAVES, SHARED_LEAVES, TEMPLATES, Instance, leaf_modules
 
 WIDTH = 110
+# What may stand behind the last bracket of a line that is broken there, and how short a bracket is left whole before that one.
+CLOSED, SHORT = (")", "):", "),", "]", "],"), 24
 # Where a frame wants the module's named sizes; which they are is known when everything is printed.
 SIZES = "# sizes"
 
 
 def wrapped(line: str) -> list[str]:
-    """A line of a module in lines of at most WIDTH columns: a comment by words, a call or a slice by its parts."""
+    """A line of a module in lines of at most WIDTH columns: a comment by words, else by what stands in a bracket."""
     margin = " " * (len(line) - len(line.lstrip()))
     if len(line) <= WIDTH:
         return [line]
     if line.lstrip().startswith("# "):
         text = textwrap.wrap(line.strip()[2:], WIDTH - len(margin) - 2, break_on_hyphens=False)
         return [f"{margin}# {part}" for part in text]
-    for begin in (i for i, c in enumerate(line) if c in "(["):
-        pieces, end = _split(line, begin)
-        if end is not None and begin < WIDTH and line[end:] in (")", "):", "),", "]", "],"):
-            lines = [line[: begin + 1], *_packed(pieces, margin + INDENT), margin + line[end:]]
-            return [part for row in lines for part in wrapped(row)]
+    groups = [(i, _split(line, i)) for i, c in enumerate(line[:WIDTH]) if c in "(["]
+    closed = [(i, pieces, end) for i, (pieces, end) in groups if end is not None]
+    ending = [group for group in closed if line[group[2] :] in CLOSED]
+    long = [group for group in closed if group[2] - group[0] > SHORT]
+    for begin, pieces, end in (ending or long)[:1]:
+        lines = [line[: begin + 1], *_packed(pieces, margin + INDENT), margin + line[end:]]
+        return [part for row in lines for part in wrapped(row)]
     pieces, _ = _split(f"({line.strip().rstrip(',')})", 0)
     if len(pieces) == 1:
         return [line]

@@ -535,8 +535,20 @@ def _collect(m: Recorder, share: _Share, r: _Range) -> None:
             with m.when(step > 0):
                 _load_again(m, share, batch)
             word = (m.warp * share.batches + batch) * k.keep
+            # 40 registers a thread are too few for TileLang's scan.
+            by_word = k.group == 1 and not k.sample and k.keep == 8
             leaf.collect(
-                m, count, keys, word, r.within, r.end, r.span, listing, name("owner"), batch * c.batch
+                m,
+                count,
+                keys,
+                word,
+                r.within,
+                r.end,
+                r.span,
+                listing,
+                name("owner"),
+                batch * c.batch,
+                by_word,
             )
         leaf.keep_count(m, count)
     m.meet()

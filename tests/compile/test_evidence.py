@@ -182,7 +182,8 @@ def test_tensor_cores_are_those_declared_and_no_others(artifact, schedule) -> No
 
 def test_copies_and_commits_use_the_declared_engines(artifact, schedule) -> None:
     found = set(artifact.evidence)
-    assert (Engine.BULK in fills(schedule)) == bool(found & BULK_COPIES)
+    sent = any(pipe.multicast and pipe.fill is Engine.THREADS for pipe in schedule.pipelines)
+    assert (Engine.BULK in fills(schedule) or sent) == bool(found & BULK_COPIES)
     assert (Engine.CP_ASYNC in fills(schedule)) == ("LDGSTS" in found)
     assert (Engine.TCGEN05 in engines(schedule)) == ("UTCBAR" in found)
 

@@ -411,8 +411,8 @@ def _counters(p: Probe, value: list[int], out: bool = True) -> Any:
     return p.shared("counters", (8,), tensors if len(tensors) > 1 else tensors[0], dtype="int32", out=out)
 
 
-@case(text.collect, listing=(True, False))
-def collect(p: Probe, listing: bool) -> None:
+@case(text.collect, listing=(True, False), by_word=(True, False))
+def collect(p: Probe, listing: bool, by_word: bool) -> None:
     p.threads = THREADS
     words = 2 * KEEP
     counts = p.integers(0, 9, THREADS)
@@ -429,6 +429,7 @@ def collect(p: Probe, listing: bool) -> None:
         p.var("listing", listing, dtype="bool"),
         lambda m: m.warp + 8,
         p.dim("offset", 512),
+        by_word,
         p.lane,
     )  # fmt: skip
 

@@ -573,9 +573,12 @@ def _find(m, title: str, count, need):
 
 @by_text
 def collect(
-    m, count: Changes, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, lane,
+    m, count: Changes, bits, above, equal, word, counters, entries, first, end, span, listing, owner, offset, by_word, lane,
 ):  # fmt: skip
     """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
+
+    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has or, `by_word`, which
+    needs fewer registers, from how many there are in each word of columns.
 
     `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks as above.
     """
@@ -591,18 +594,8 @@ def collect(
         m.set(some, some | (end - bits[j] <= span))
     _keep_words(m, above, words, lane)
     with m.when(listing), m.when(any_lane(some)):
-        own = m.var("own")
-        for j in m.loop("j", bits.size, unrolled=True):
-            m.set(own, own + select(end - bits[j] <= span, 1, 0))
-        through, slot = m.let("through", scan(own)), m.var("slot")
-        with m.when(lane.equals(LAST_LANE)):
-            m.set(slot, fetch_add(counters.at(LISTED), through))
-        m.set(slot, shuffle(slot, LAST_LANE) + through - own)
-        for j in m.loop("j", bits.size, unrolled=True):
-            with m.when(end - bits[j] <= span):
-                place = m.let("place", (owner << OFFSET_BITS) | (offset + WORD * j + lane))
-                entries[slot] = make_pair(bits[j], ~place)
-                m.set(slot, slot + 1)
+        place = lambda j: ~((owner << OFFSET_BITS) | (offset + WORD * j + lane))  # noqa: E731
+        (_list_by_word if by_word else _list_by_lane)(m, bits, counters, entries, end, span, place, lane)
     with m.otherwise():
         for j in m.loop("j", bits.size, unrolled=True):
             words[j] = ballot(end - bits[j] <= span)
@@ -615,6 +608,34 @@ def collect(
     with m.when(lane < bits.size):
         m.set(marked, popc(above[lane]))
     m.set(count, count + marked)
+
+
+def _list_by_lane(m, bits, counters, entries, end, span, place, lane):
+    own = m.var("own")
+    for j in m.loop("j", bits.size, unrolled=True):
+        m.set(own, own + select(end - bits[j] <= span, 1, 0))
+    through, slot = m.let("through", scan(own)), m.var("slot")
+    with m.when(lane.equals(LAST_LANE)):
+        m.set(slot, fetch_add(counters.at(LISTED), through))
+    m.set(slot, shuffle(slot, LAST_LANE) + through - own)
+    for j in m.loop("j", bits.size, unrolled=True):
+        with m.when(end - bits[j] <= span):
+            entries[slot] = make_pair(bits[j], place(j))
+            m.set(slot, slot + 1)
+
+
+def _list_by_word(m, bits, counters, entries, end, span, place, lane):
+    total, slot = m.var("total"), m.var("slot")
+    for j in m.loop("j", bits.size, unrolled=True):
+        m.set(total, total + popc(ballot(end - bits[j] <= span)))
+    with m.when(lane.equals(0)):
+        m.set(slot, fetch_add(counters.at(LISTED), total))
+    m.set(slot, shuffle(slot, 0))
+    for j in m.loop("j", bits.size, unrolled=True):
+        same = m.let("same", ballot(end - bits[j] <= span))
+        with m.when(((same >> lane) & 1).differs(0)):
+            entries[slot + popc(same & ((1 << lane) - 1))] = make_pair(bits[j], place(j))
+        m.set(slot, slot + popc(same))
 
 
 def _keep_words(m, bitmap, words, lane):

@@ -292,7 +292,7 @@ def fetch_share(kv_cache: Any, rank: int, ids: Any, n: int, thread: Any) -> None
 @leaf
 def load_share(words: Any, kv_cache: Any, rank: int, ids: Any, n: int, thread: Any) -> None:
     """Read this CTA's share of half a tile into the registers: half of the latent dims, and rope of four tokens in eight."""
-    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, ids, n))
+    latent, rope = unpack_fp8_tokens(rows_of_cache(kv_cache, of_lanes(ids), n))
     columns = latent.bfloat16()[:, rank * HALF_DIMS : (rank + 1) * HALF_DIMS]
     share = torch.cat([columns.reshape(-1), rope[_rope_rows(rank)].reshape(-1)])
     words[0] = share.view(torch.int32).view(words[0].shape)

@@ -390,7 +390,10 @@ def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_
         lse2 = cutlass.select_(total > 0.0, warps.log2(total) + peak, -Float32.inf)
         scale = cutlass.select_(
             total > 0.0,
-            cutlass.select_(lse2 > -Float32.inf, warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0) * warps.rcp_approx(total),
+            cutlass.select_(
+                lse2 > -Float32.inf,
+                warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
+            ) * warps.rcp_approx(total),
             0.0
         )
         for v in cutlass.range_constexpr(4):

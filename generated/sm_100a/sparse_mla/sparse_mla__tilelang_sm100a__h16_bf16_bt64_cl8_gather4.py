@@ -169,7 +169,10 @@ def leave_maxima(red, red_slot, scores, thread):
         risen[column] = over_16
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(HEADS // 2 // 2):
-            red[red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), T.truncdiv(thread, 32)] = risen[column]
+            red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = risen[column]
 
 
 @T.macro
@@ -225,7 +228,9 @@ def weigh_tokens(scores, sums, peak):
     """P = exp2(S - reference) in place of S, and the running sums of this thread's own weights."""
     for i in T.unroll(HEADS // 2):
         scores[i] = warps.exp2(scores[i] - peak[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)])
-        sums[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)] = sums[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)] + scores[i]
+        sums[
+            T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)
+        ] = sums[T.truncdiv(i, 4) * 2 + T.truncmod(i, 2)] + scores[i]
 
 
 @T.macro
@@ -236,7 +241,11 @@ def store_tokens(target, target_slot, scores, thread):
         two[0] = T.cast(scores[2 * pair], "bfloat16")
         two[1] = T.cast(scores[2 * pair + 1], "bfloat16")
         for part in T.vectorized(2):
-            target[target_slot, T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8, T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part] = two[part]
+            target[
+                target_slot,
+                T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
+                T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
+            ] = two[part]
 
 
 @T.macro
@@ -251,7 +260,10 @@ def leave_sums(red, red_slot, sums, thread):
         whole[column] = over_16
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(HEADS // 4):
-            red[red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2), T.truncdiv(thread, 32)] = whole[column]
+            red[
+                red_slot, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2),
+                T.truncdiv(thread, 32)
+            ] = whole[column]
 
 
 @T.macro
@@ -355,7 +367,10 @@ def merge_columns(o_partial, lse_partial, attn_sink, out, lse, row, splits, lse_
         lse2 = T.if_then_else(total > 0.0, warps.log2(total) + peak, -T.infinity("float32"))
         scale = T.if_then_else(
             total > 0.0,
-            T.if_then_else(lse2 > -T.infinity("float32"), warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0) * warps.rcp_approx(total),
+            T.if_then_else(
+                lse2 > -T.infinity("float32"),
+                warps.rcp_approx(1.0 + warps.exp2(attn_sink[head] * 1.4426950408889634 - lse2)), 0.0
+            ) * warps.rcp_approx(total),
             0.0
         )
         for v in T.unroll(4):

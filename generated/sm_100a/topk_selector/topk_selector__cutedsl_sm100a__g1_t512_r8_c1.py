@@ -438,6 +438,9 @@ def collect(
 ):
     """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
 
+    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
+    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
+
     `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
     as above.
     """
@@ -454,19 +457,20 @@ def collect(
             own_above[j] = words[j]
     if listing:
         if warps.any_lane(some):
-            own = Int32(0)
-            for j in cutlass.range_constexpr(KEEP):
-                own = own + cutlass.select_(end - bits[j] <= span, 1, 0)
-            through = warps.scan(own)
+            total = Int32(0)
             slot = Int32(0)
-            if lane == LAST_LANE:
-                slot = warps.fetch_add(counters, through)
-            slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in cutlass.range_constexpr(KEEP):
-                if end - bits[j] <= span:
-                    place = owner << OFFSET_BITS | offset + WORD * j + lane
-                    listed[slot] = warps.make_pair(bits[j], ~place)
-                    slot = slot + 1
+                total = total + warps.popc(warps.ballot(end - bits[j] <= span))
+            if lane == 0:
+                slot = warps.fetch_add(counters, total)
+            slot = warps.shuffle(slot, 0)
+            for j in cutlass.range_constexpr(KEEP):
+                same = warps.ballot(end - bits[j] <= span)
+                if same >> lane & 1 != 0:
+                    listed[slot + warps.popc(same & (1 << lane) - 1)] = warps.make_pair(
+                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
+                    )
+                slot = slot + warps.popc(same)
     else:
         for j in cutlass.range_constexpr(KEEP):
             words[j] = warps.ballot(end - bits[j] <= span)

@@ -399,6 +399,9 @@ def collect(
 ):
     """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
 
+    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
+    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
+
     `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
     as above.
     """
@@ -412,19 +415,20 @@ def collect(
             above[word + j] = words[j]
     if listing:
         if warps.any_lane(some):
-            own = T.alloc_var("int32", init=0)
-            for j in T.unroll(KEEP):
-                own = own + T.if_then_else(warps.at_most(end - bits[j], span), 1, 0)
-            through = warps.scan(own)
+            total = T.alloc_var("int32", init=0)
             slot = T.alloc_var("int32", init=0)
-            if lane == LAST_LANE:
-                slot = warps.fetch_add(counters[0], through)
-            slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in T.unroll(KEEP):
-                if warps.at_most(end - bits[j], span):
-                    place = owner << OFFSET_BITS | offset + WORD * j + lane
-                    entries[first + slot] = warps.make_pair(bits[j], ~place)
-                    slot = slot + 1
+                total = total + warps.popc(warps.ballot(warps.at_most(end - bits[j], span)))
+            if lane == 0:
+                slot = warps.fetch_add(counters[0], total)
+            slot = warps.shuffle(slot, 0)
+            for j in T.unroll(KEEP):
+                same = warps.ballot(warps.at_most(end - bits[j], span))
+                if same >> lane & 1 != 0:
+                    entries[first + slot + warps.popc(same & (1 << lane) - 1)] = warps.make_pair(
+                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
+                    )
+                slot = slot + warps.popc(same)
     else:
         for j in T.unroll(KEEP):
             words[j] = warps.ballot(warps.at_most(end - bits[j], span))

@@ -521,6 +521,9 @@ def collect(
 ):
     """Mark a batch's keys above the range; list those in it from entry `first` on, or mark these too.
 
+    A warp takes its entries with one atomic. Where they lie follows from a scan of what each lane has
+    or, `by_word`, which needs fewer registers, from how many there are in each word of columns.
+
     `word` is the batch's place in the bitmaps. To `count` is added how many keys this lane's word marks
     as above.
     """
@@ -544,8 +547,9 @@ def collect(
             slot = warps.shuffle(slot, LAST_LANE) + through - own
             for j in T.unroll(KEEP):
                 if warps.at_most(end - bits[j], span):
-                    place = owner << OFFSET_BITS | offset + WORD * j + lane
-                    entries[first + slot] = warps.make_pair(bits[j], ~place)
+                    entries[first + slot] = warps.make_pair(
+                        bits[j], ~(owner << OFFSET_BITS | offset + WORD * j + lane)
+                    )
                     slot = slot + 1
     else:
         for j in T.unroll(KEEP):

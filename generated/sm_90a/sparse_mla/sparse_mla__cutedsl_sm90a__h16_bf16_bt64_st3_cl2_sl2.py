@@ -167,7 +167,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (
+            LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
+        ) + (
+            (
+                (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
+            ) * (128 + 4 * (HEADS // 4)) + place
+        )
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
@@ -178,7 +184,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[2] = lses[2]
             few[3] = lses[3]
             owner = row >> log2_each
-            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (
+                LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
+            ) + (
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + (
+                    (thread & 3) * (HEADS // 4) + 128
+                )
+            )
             leaf.push(share, few)
 
 
@@ -237,7 +249,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             total = Float32(weights[0])
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -275,7 +289,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -317,7 +333,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -347,7 +365,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             first = place + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
-                    (p * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)) * (128 + HEADS) + column * 2
+                    (
+                        p * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)
+                    ) * (128 + HEADS) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 8):
@@ -361,7 +381,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -391,7 +413,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             first = place + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
-                    (p * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)) * (128 + HEADS) + column * 2
+                    (
+                        p * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)
+                    ) * (128 + HEADS) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 16):
@@ -405,7 +429,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -419,7 +445,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     at = (c * (DIMS * HEADS // 128 // 16) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
                     value = Float32(values[at] * weights[0])
                     for p in cutlass.range_constexpr(1, 16):
-                        value = value + values[p * (DIMS * HEADS // 128 // 16) * (128 + HEADS) + at] * weights[p]
+                        value = value + values[
+                            p * (DIMS * HEADS // 128 // 16) * (128 + HEADS) + at
+                        ] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
@@ -445,7 +473,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0

@@ -169,7 +169,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (
+            LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
+        ) + (
+            (
+                (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
+            ) * (128 + 4 * (HEADS // 4)) + place
+        )
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(2):
@@ -180,14 +186,26 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[2] = lses[2]
             few[3] = lses[3]
             owner = row >> log2_each
-            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (
+                LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
+            ) + (
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + (
+                    (thread & 3) * (HEADS // 4) + 128
+                )
+            )
             leaf.push(share, few)
             few[0] = lses[4]
             few[1] = lses[5]
             few[2] = lses[6]
             few[3] = lses[7]
             owner = row >> log2_each
-            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 132))
+            share = inbox + Int64(first + owner * SLICES) * (
+                LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
+            ) + (
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + (
+                    (thread & 3) * (HEADS // 4) + 132
+                )
+            )
             leaf.push(share, few)
 
 
@@ -252,7 +270,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             total = Float32(weights[0])
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 3, sinks[3], cutlass.select_(column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0]))) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(
+                        column == 3, sinks[3],
+                        cutlass.select_(
+                            column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
+                        )
+                    ) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -290,7 +315,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 3, sinks[3], cutlass.select_(column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0]))) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(
+                        column == 3, sinks[3],
+                        cutlass.select_(
+                            column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
+                        )
+                    ) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -332,7 +364,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 3, sinks[3], cutlass.select_(column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0]))) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(
+                        column == 3, sinks[3],
+                        cutlass.select_(
+                            column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
+                        )
+                    ) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -374,7 +413,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 3, sinks[3], cutlass.select_(column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0]))) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(
+                        column == 3, sinks[3],
+                        cutlass.select_(
+                            column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
+                        )
+                    ) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -404,7 +450,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             first = place + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
-                    (p * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)) * (128 + HEADS) + column * 2
+                    (
+                        p * (DIMS * HEADS // 128 // 16) + c * (DIMS * HEADS // 128 // 16)
+                    ) * (128 + HEADS) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 16):
@@ -418,7 +466,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 3, sinks[3], cutlass.select_(column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0]))) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(
+                        column == 3, sinks[3],
+                        cutlass.select_(
+                            column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
+                        )
+                    ) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -432,7 +487,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     at = (c * (DIMS * HEADS // 128 // 16) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
                     value = Float32(values[at] * weights[0])
                     for p in cutlass.range_constexpr(1, 16):
-                        value = value + values[p * (DIMS * HEADS // 128 // 16) * (128 + HEADS) + at] * weights[p]
+                        value = value + values[
+                            p * (DIMS * HEADS // 128 // 16) * (128 + HEADS) + at
+                        ] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
@@ -446,7 +503,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             first = place + column * 8
             for p in cutlass.range_constexpr(32):
                 weights[p] = lses[
-                    (p * (DIMS * HEADS // 128 // 32) + c * (DIMS * HEADS // 128 // 32)) * (128 + HEADS) + column * 2
+                    (
+                        p * (DIMS * HEADS // 128 // 32) + c * (DIMS * HEADS // 128 // 32)
+                    ) * (128 + HEADS) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 32):
@@ -460,7 +519,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 3, sinks[3], cutlass.select_(column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0]))) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(
+                        column == 3, sinks[3],
+                        cutlass.select_(
+                            column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
+                        )
+                    ) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -474,7 +540,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                     at = (c * (DIMS * HEADS // 128 // 32) + i + again * (4 * (HEADS // 8))) * (128 + HEADS)
                     value = Float32(values[at] * weights[0])
                     for p in cutlass.range_constexpr(1, 32):
-                        value = value + values[p * (DIMS * HEADS // 128 // 32) * (128 + HEADS) + at] * weights[p]
+                        value = value + values[
+                            p * (DIMS * HEADS // 128 // 32) * (128 + HEADS) + at
+                        ] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
@@ -500,7 +568,14 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 3, sinks[3], cutlass.select_(column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0]))) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(
+                        column == 3, sinks[3],
+                        cutlass.select_(
+                            column == 2, sinks[2], cutlass.select_(column == 1, sinks[1], sinks[0])
+                        )
+                    ) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0

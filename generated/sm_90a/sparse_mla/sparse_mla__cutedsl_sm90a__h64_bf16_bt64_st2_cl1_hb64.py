@@ -466,7 +466,9 @@ def merge_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, parts, 
         lse_1 = found[p * HEADS + HALF_ROWS]
         share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
         total_1 = total_1 + share_1
-        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (
+            thread + BLOCK * HALF // 128 // 4 * 128
+        ) * 4
         for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
             cute.autovec_copy(warps.group(room, 4, u * 128), four)
             acc[u * 4] = acc[u * 4] + four[0] * share_0

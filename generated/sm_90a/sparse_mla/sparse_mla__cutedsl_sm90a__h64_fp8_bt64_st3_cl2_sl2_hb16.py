@@ -168,7 +168,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (
+            LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)
+        ) + (
+            (
+                (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
+            ) * (128 + 4 * (BLOCK // 4)) + place
+        )
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
@@ -179,7 +185,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[2] = lses[2]
             few[3] = lses[3]
             owner = row >> log2_each
-            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (
+                LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)
+            ) + (
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + (
+                    (thread & 3) * (BLOCK // 4) + 128
+                )
+            )
             leaf.push(share, few)
 
 
@@ -238,7 +250,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             total = Float32(weights[0])
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -276,7 +290,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -318,7 +334,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -348,7 +366,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             first = place + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
-                    (p * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)) * (128 + BLOCK) + column * 2
+                    (
+                        p * (DIMS * BLOCK // 128 // 8) + c * (DIMS * BLOCK // 128 // 8)
+                    ) * (128 + BLOCK) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 8):
@@ -362,7 +382,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -392,7 +414,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
             first = place + column * 8
             for p in cutlass.range_constexpr(16):
                 weights[p] = lses[
-                    (p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)) * (128 + BLOCK) + column * 2
+                    (
+                        p * (DIMS * BLOCK // 128 // 16) + c * (DIMS * BLOCK // 128 // 16)
+                    ) * (128 + BLOCK) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 16):
@@ -406,7 +430,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0
@@ -420,7 +446,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                     at = (c * (DIMS * BLOCK // 128 // 16) + i + again * (4 * (BLOCK // 8))) * (128 + BLOCK)
                     value = Float32(values[at] * weights[0])
                     for p in cutlass.range_constexpr(1, 16):
-                        value = value + values[p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at] * weights[p]
+                        value = value + values[
+                            p * (DIMS * BLOCK // 128 // 16) * (128 + BLOCK) + at
+                        ] * weights[p]
                     value = value * scale
                     beside = warps.exchange(value, 1)
                     if dim & 1 == 0:
@@ -446,7 +474,9 @@ def merge_parts(out, lse, received, sinks, row, head0, part, parts, which, lse_s
                 total = total + weights[p]
             joined = cutlass.select_(total > 0.0, warps.log2(total) + base, -Float32.inf)
             kept = warps.rcp_approx(
-                warps.exp2(cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined) + 1.0
+                warps.exp2(
+                    cutlass.select_(column == 1, sinks[1], sinks[0]) * 1.4426950408889634 - joined
+                ) + 1.0
             )
             scale = cutlass.select_(total > 0.0, warps.rcp_approx(total), 0.0) * cutlass.select_(
                 total > 0.0, kept, 0.0

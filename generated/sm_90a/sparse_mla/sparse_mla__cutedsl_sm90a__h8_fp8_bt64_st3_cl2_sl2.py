@@ -166,7 +166,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
         owner = u * 4 + (thread >> 5) >> log2_each
-        share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + place)
+        share = inbox + Int64(first + owner * SLICES) * (
+            LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
+        ) + (
+            (
+                (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
+            ) * (128 + 4 * (HEADS // 4)) + place
+        )
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
@@ -175,7 +181,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             few[0] = lses[0]
             few[1] = lses[1]
             owner = row >> log2_each
-            share = inbox + Int64(first + owner * SLICES) * (LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)) + (((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
+            share = inbox + Int64(first + owner * SLICES) * (
+                LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
+            ) + (
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + (
+                    (thread & 3) * (HEADS // 4) + 128
+                )
+            )
             leaf.push(share, few)
 
 
@@ -296,7 +308,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             first = place + column * 8
             for p in cutlass.range_constexpr(4):
                 weights[p] = lses[
-                    (p * (DIMS * HEADS // 128 // 4) + c * (DIMS * HEADS // 128 // 4)) * (128 + HEADS) + column * 2
+                    (
+                        p * (DIMS * HEADS // 128 // 4) + c * (DIMS * HEADS // 128 // 4)
+                    ) * (128 + HEADS) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 4):
@@ -338,7 +352,9 @@ def merge_parts(out, lse, received, sinks, row, part, parts, which, lse_scale, t
             first = place + column * 8
             for p in cutlass.range_constexpr(8):
                 weights[p] = lses[
-                    (p * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)) * (128 + HEADS) + column * 2
+                    (
+                        p * (DIMS * HEADS // 128 // 8) + c * (DIMS * HEADS // 128 // 8)
+                    ) * (128 + HEADS) + column * 2
                 ]
             top = Float32(weights[0])
             for p in cutlass.range_constexpr(1, 8):
