@@ -37,6 +37,10 @@ IN_PAIRS = {
     "load_half": "the words in registers are a DSL's own: compared once store_half has written them",
     "store_half": "what it writes lies in registers as load_half leaves it",
     "renew_half": "what it writes lies in registers as load_half leaves it",
+    "load_share": "the words in registers are a DSL's own: compared once renew_share has written them",
+    "renew_share": "what it writes lies in registers as load_share leaves it",
+    "fetch_half": "it has no result: that it stays within the cache is all there is to see",
+    "fetch_share": "as fetch_half",
 }
 
 

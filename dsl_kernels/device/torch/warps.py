@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...errors import ScheduleError
 from ...tile.threads import WARP, Function, Place, Threads, signed, unsigned
 
 
@@ -147,6 +148,13 @@ raise_to = Function(
 def _peers(threads: Threads, place: Place, rank: Any) -> Iterator[tuple[int, torch.Tensor, int]]:
     ranks = threads.spread(rank).tolist()
     for i in torch.nonzero(threads.active).flatten().tolist():
+        if not 0 <= ranks[i] < len(place.memory):
+            raise ScheduleError(
+                "a leaf",
+                expected="memory of CTAs of the cluster that have begun",
+                got=f"that of CTA {ranks[i]}, without a wait for the cluster",
+                fix="say m.cluster_arrive() and m.cluster_wait() before a CTA touches another one's memory",
+            )
         yield i, place.memory[ranks[i]].view(-1), int(place.index[i])
 
 
