@@ -292,8 +292,13 @@ def unsigned(words: Any) -> Any:
     return words & 0xFFFFFFFF
 
 
+def number(value: Any) -> torch.Tensor:
+    """A number as a tensor, fractions in float32 whatever a process has for its default."""
+    return torch.as_tensor(value, dtype=torch.float32 if isinstance(value, float) else None)
+
+
 def _rounded(value: Any) -> torch.Tensor:
-    return torch.as_tensor(value).to(torch.bfloat16).float()
+    return number(value).to(torch.bfloat16).float()
 
 
 _IN_RANGE: dict[str, Callable[[Any], Any]] = {"int32": signed, "uint32": unsigned, "bfloat16": _rounded}
@@ -305,7 +310,7 @@ def _as(dtype: torch.dtype, value: torch.Tensor) -> torch.Tensor:
 
 
 def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Any:
-    return pick(torch.as_tensor(a), torch.as_tensor(b))
+    return pick(number(a), number(b))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -367,7 +372,7 @@ class Threads:
 
     def spread(self, value: Any) -> torch.Tensor:
         """A value for each thread, of one for all or for each warp."""
-        value = torch.as_tensor(value)
+        value = number(value)
         if value.numel() == self.count // WARP and value.dim():
             value = value.reshape(-1).repeat_interleave(WARP)
         elif value.numel() == WARP and value.dim():
@@ -482,8 +487,8 @@ class Threads:
             self.scope[s.name] = whole
             self.scope[_begin(s.name)] = begin + of_row + self.value(s.first)
         elif isinstance(s, Local):
-            words = torch.full((self.count, s.array.size), 0x7F7F7F7F)
-            self.scope[s.array.name] = words * math.nan if s.array.dtype in FLOATS else words
+            poison = math.nan if s.array.dtype in FLOATS else 0x7F7F7F7F
+            self.scope[s.array.name] = number(poison).repeat(self.count, s.array.size)
         elif isinstance(s, Do):
             self.value(s.value)
         elif isinstance(s, t.Call):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...errors import ScheduleError
-from ...tile.threads import WARP, Function, Place, Threads, signed, unsigned
+from ...tile.threads import WARP, Function, Place, Threads, number, signed, unsigned
 
 
 def _bits(word: Any) -> torch.Tensor:
@@ -23,13 +23,13 @@ def _length(word: Any) -> torch.Tensor:
     return torch.frexp(torch.as_tensor(unsigned(word)).double())[1].long()
 
 
-exp2 = Function("exp2", "float32", lambda x: torch.exp2(torch.as_tensor(x)))
+exp2 = Function("exp2", "float32", lambda x: torch.exp2(number(x)))
 """2 ** x, approximately."""
 
-log2 = Function("log2", "float32", lambda x: torch.log2(torch.as_tensor(x)))
+log2 = Function("log2", "float32", lambda x: torch.log2(number(x)))
 """The logarithm of x, approximately; -inf of 0."""
 
-rcp_approx = Function("rcp_approx", "float32", lambda x: 1.0 / torch.as_tensor(x))
+rcp_approx = Function("rcp_approx", "float32", lambda x: 1.0 / number(x))
 """1 / x, approximately."""
 
 popc = Function("popc", "int32", lambda word: _bits(word).sum(dim=-1))
