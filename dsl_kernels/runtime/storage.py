@@ -82,11 +82,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     pattern = f".{path.name}.{{}}.partial"
     _remove_abandoned(path.parent.glob(pattern.format("*").replace("[", "[[]")))
-    partial = path.with_name(pattern.format(secrets.token_hex(4)))
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    descriptor = None
+    while descriptor is None:
+        partial = path.with_name(pattern.format(secrets.token_hex(4)))
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
+        descriptor = _claim(partial, os.O_WRONLY)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            _lock(descriptor)
             file.write(content)
             file.flush()
             os.fsync(descriptor)
@@ -119,14 +121,10 @@ def working_folder(parent: Path, name: str) -> Iterator[Path]:
 
     It is locked as long as the block and the process last.
     """
-    while True:
+    descriptor = None
+    while descriptor is None:
         folder = Path(tempfile.mkdtemp(prefix=f"{WORKING}{name}-", dir=parent))
-        descriptor = os.open(folder, os.O_RDONLY)
-        _lock(descriptor)
-        # A sweep may have taken it for a leftover before it was locked.
-        if folder.exists():
-            break
-        os.close(descriptor)
+        descriptor = _claim(folder, os.O_RDONLY)
     try:
         yield folder
     finally:
@@ -140,10 +138,21 @@ def sweep(parent: Path, name: str = "") -> None:
     _remove_abandoned(path for path in parent.iterdir() if path.name.startswith(prefix))
 
 
-def _lock(descriptor: int) -> None:
-    """Mark a file or folder as in use; file systems without locks go by age."""
+def _claim(path: Path, flags: int) -> int | None:
+    """Open a file or folder just made and mark it as in use; None if a sweep took it for a leftover before that.
+
+    File systems without locks go by age.
+    """
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if path.exists():
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _remove_abandoned(paths: Iterable[Path]) -> None:

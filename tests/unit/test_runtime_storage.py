@@ -91,6 +91,29 @@ def test_a_sweep_removes_what_the_dead_left_and_spares_the_living(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("moment", ["open", "flock"])
+def test_what_a_sweep_takes_before_it_is_locked_is_made_anew(moment, tmp_path, monkeypatch):
+    """Two writers side by side: what one has made and not yet locked looks left behind to the other."""
+    owner = {"open": os, "flock": storage.fcntl}[moment]
+    plain, taken = getattr(owner, moment), []
+
+    def swept(first, *rest):
+        mine = [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+        if mine and not taken:
+            taken.extend(mine)
+            for path in mine:
+                path.rmdir() if path.is_dir() else path.unlink()
+        return plain(first, *rest)
+
+    monkeypatch.setattr(owner, moment, swept)
+    with storage.working_folder(tmp_path, "x") as mine:
+        assert mine.is_dir() and mine not in taken and taken
+    taken.clear()
+    storage.write_atomically(tmp_path / "a.json", b"new")
+    assert (tmp_path / "a.json").read_bytes() == b"new" and taken
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.json"]
+
+
 def test_without_locks_age_decides(tmp_path, monkeypatch):
     def unsupported(*_):
         raise OSError(95, "Operation not supported")

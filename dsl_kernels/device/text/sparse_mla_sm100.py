@@ -174,7 +174,7 @@ def finish_columns(
                     of_split[head] = lse2
 
 
-def _part(step, parts: int) -> Value:
+def _part(step, parts: Value) -> Value:
     """Of the `parts` that an accumulator falls into, the one that a step is for."""
     return step % parts if parts > 1 else 0
 
