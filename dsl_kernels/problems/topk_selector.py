@@ -115,7 +115,8 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
     normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
     bucket (most scores in one histogram bin), steps (two values), levels (a tenth just above the others, which are
     equal), specials (NaN and infinities inside),
-    ascending, descending, blocks (a word of 32 in 16 is larger than the others), masked (-inf but for the first 3000).
+    ascending, descending, blocks (a word of 32 in 16 is larger than the others), sampled (so are those that a sample of
+    one word in 16 looks at, and no others), masked (-inf but for the first 3000).
     """
     x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
     if kind == "tight":
@@ -147,6 +148,10 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
         return x.sort(dim=1, descending=kind == "descending").values
     if kind == "blocks":
         return x + 8.0 * (torch.arange(columns, device=x.device) // 32 % 16 == 5)
+    if kind == "sampled":
+        word = torch.arange(columns, device=x.device) // 32
+        run, inside = word // 16, word % 16
+        return x + 8.0 * (inside == (run % 16 + 5 * (run // 16)) % 16)
     if kind == "masked":
         x[:, 3000:] = float("-inf")
     return x
@@ -292,6 +297,7 @@ _DISTRIBUTIONS = (
     "bucket",
     "steps",
     "specials",
+    "sampled",
 )
 
 PROBLEM = Problem(

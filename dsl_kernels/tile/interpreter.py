@@ -357,7 +357,9 @@ class Executor:
         if call.leaf.text is not None:
             schedule = self._run.schedule
             count = schedule.role(self.role).warps * threads.WARP
-            self._scope |= threads.run(call.leaf, call.arguments, schedule, count, self._scope, self._memory)
+            self._scope |= threads.run(
+                call.leaf, call.arguments, schedule, count, self._scope, self._memory, self._run.texts
+            )
             return
         results = call.leaf.torch(*(self._argument(call.arguments[i]) for i in call.leaf.inputs))
         positions = call.leaf.results
@@ -645,7 +647,7 @@ class Run:
         self.group_size = 1
         for axis in self.schedule.group:
             self.group_size *= self.grid[axis]
-        self.text = program.text(knobs, arch)
+        self.text, self.texts = program.text(knobs, arch), threads.Texts()
         self.admitted: dict[tuple[int, ...], dict[tuple[int, ...], Cta]] = defaultdict(dict)
 
     def group_of(self, block: tuple[int, ...]) -> tuple[int, ...]:
@@ -729,9 +731,10 @@ class Interpreter:
         Raises:
             ScheduleError: the roles deadlock, or a body misuses a pipeline.
         """
-        # The caller's modes are for the caller's tensors: autocast would convert a body's, and workspace that was made
-        # in inference mode could not be written outside it.
-        with torch.device(DEVICE), torch.inference_mode(), torch.autocast(DEVICE, enabled=False):
+        # The caller's modes are for the caller's tensors: autocast would convert a body's, workspace that was made in
+        # inference mode could not be written outside it, and a mode that is told of every call, as that of a default
+        # device is, may move a body's tensors and triples the time.
+        with torch._C.DisableTorchFunction(), torch.inference_mode(), torch.autocast(DEVICE, enabled=False):
             self._run(Run(program, knobs, arch, operands, dims))
 
     def _run(self, run: Run) -> None:

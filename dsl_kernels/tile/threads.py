@@ -250,8 +250,30 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
             formals.append(None)
             passed.append(argument)
     if leaf.text is not None:
-        leaf.text(m, *passed)
+        try:
+            leaf.text(m, *passed)
+        except (AttributeError, TypeError) as error:
+            raise DeclarationError(
+                f"the arguments of leaf {leaf.name}",
+                expected="numbers where its text counts with them as it is written, values where threads do",
+                got=str(error),
+                fix="compare the call with the leaf's parameters",
+            ) from error
     return LeafText(tuple(formals), tuple(m.statements))
+
+
+class Texts:
+    """The texts of leaves as they are called, each recorded once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Any, LeafText]] = {}
+
+    def of(self, leaf: t.Leaf, arguments: tuple[Any, ...], schedule: Schedule | None = None) -> LeafText:
+        """`text_of` the leaf; a call is known by its tuple of arguments."""
+        key = id(leaf), id(arguments)
+        if key not in self._known:
+            self._known[key] = (leaf, arguments), text_of(leaf, arguments, schedule)
+        return self._known[key][1]
 
 
 def _memory(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorder) -> Array:
@@ -284,6 +306,8 @@ def _memory(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorde
 
 def signed(words: Any) -> Any:
     """The number that an int32 of the same bits is."""
+    if isinstance(words, torch.Tensor):
+        return words.int().long()
     return ((words + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
 
 
@@ -316,6 +340,9 @@ def _either(a: Any, b: Any, pick: Callable[[torch.Tensor, torch.Tensor], torch.T
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """What numbers are worked out in."""
     return torch.float32 if dtype.is_floating_point else torch.int64
+
+
+_WIDE = (torch.bool, torch.float32, torch.int64)
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -364,21 +391,33 @@ class Threads:
 
     Attributes:
         active: which threads are at the statement that is carried out.
+        some, all: whether any is, and whether every one is.
     """
 
-    def __init__(self, count: int, scope: dict[str, Any]) -> None:
-        self.count, self.scope = count, scope
+    def __init__(self, count: int, scope: dict[str, Any], texts: Texts) -> None:
+        self.count, self.scope, self._texts = count, scope, texts
         self.active = torch.ones(count, dtype=torch.bool)
+
+    @property
+    def active(self) -> torch.Tensor:
+        return self._active
+
+    @active.setter
+    def active(self, active: torch.Tensor) -> None:
+        self._active, taken = active, int(active.sum())
+        self.some, self.all = taken > 0, taken == self.count
 
     def spread(self, value: Any) -> torch.Tensor:
         """A value for each thread, of one for all or for each warp."""
+        if isinstance(value, torch.Tensor) and value.shape == (self.count,) and value.dtype in _WIDE:
+            return value
         value = number(value)
         if value.numel() == self.count // WARP and value.dim():
             value = value.reshape(-1).repeat_interleave(WARP)
         elif value.numel() == WARP and value.dim():
             value = value.reshape(-1).repeat(self.count // WARP)
         value = value.reshape(-1) if value.dim() else value.expand(self.count)
-        return value if value.dtype in (torch.bool, torch.float32) else value.to(_wide(value.dtype))
+        return value if value.dtype in _WIDE else value.to(_wide(value.dtype))
 
     def by_warp(self, value: Any, inactive: int = 0) -> torch.Tensor:
         """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
@@ -445,10 +484,9 @@ class Threads:
     # Statements
 
     def run(self, statements: Iterable[t.Statement]) -> None:
-        for statement in statements:
-            if not bool(self.active.any()):
-                return
-            self._do(statement)
+        if self.some:
+            for statement in statements:
+                self._do(statement)
 
     def _masked(self, taken: torch.Tensor, statements: Iterable[t.Statement]) -> None:
         before = self.active
@@ -472,7 +510,7 @@ class Threads:
             before = self.active
             while True:
                 self.active = self.active & self.spread(self.value(s.condition))
-                if not bool(self.active.any()):
+                if not self.some:
                     break
                 self.run(s.body)
             self.active = before
@@ -495,14 +533,14 @@ class Threads:
             self._call(s)
 
     def _set(self, name: str, value: Any, masked: bool = True) -> None:
-        if masked and not bool(self.active.all()):
+        if masked and not self.all:
             value = torch.where(self.active, self.spread(value), self.spread(self.scope.get(name, 0)))
         self.scope[name] = value
 
     def _call(self, s: t.Call) -> None:
         """A leaf within a leaf, for the threads that are at the call; one that has no text is called by all of them."""
         if s.leaf.text is None:
-            if not bool(self.active.all()) or s.leaf.results:
+            if not self.all or s.leaf.results:
                 raise DeclarationError(
                     f"leaf {s.leaf.name} in the text of a leaf", expected="a call by all threads, which sets nothing",
                     got=f"{int(self.active.sum())} of {self.count} threads, results {len(s.leaf.results)}",
@@ -511,7 +549,7 @@ class Threads:
             values = ((argument, self.value(argument)) for argument in s.arguments)
             s.leaf.torch(*(v if isinstance(argument, Array) else alike(v) for argument, v in values))
             return
-        text, own = text_of(s.leaf, s.arguments), Threads(self.count, {})
+        text, own = self._texts.of(s.leaf, s.arguments), Threads(self.count, {}, self._texts)
         own.active = self.active
         for formal, argument in zip(text.parameters, s.arguments, strict=True):
             if formal is not None and not formal.fresh:
@@ -554,7 +592,7 @@ class Threads:
         before, at = self.active, self.spread(begin)
         while True:
             self.active = before & (at < end)
-            if not bool(self.active.any()):
+            if not self.some:
                 break
             self.scope[s.index] = at
             self.run(s.body)
@@ -564,16 +602,18 @@ class Threads:
 
 def run(
     leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule, count: int, scope: Mapping[str, Any],
-    memory: Callable[[Any], Any],
+    memory: Callable[[Any], Any], texts: Texts | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """What a leaf that a role of `count` threads calls sets, by the names of the variables.
 
     Args:
         scope: values of the role, alike in all threads or one a warp or a lane.
         memory: where a view, an operand or a buffer of the cluster lies.
+        texts: what is known of leaves called before, for calls that recur.
     """
+    texts = texts or Texts()
     arguments = tuple(arguments)
-    text, threads = text_of(leaf, arguments, schedule), Threads(count, {})
+    text, threads = texts.of(leaf, arguments, schedule), Threads(count, {}, texts)
     lane = torch.arange(count) % WARP
     of_thread = {k: threads.spread(v) if isinstance(v, torch.Tensor) else v for k, v in scope.items()}
     of_thread |= {"worker": torch.arange(count), "lane": lane}

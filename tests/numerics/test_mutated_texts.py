@@ -100,12 +100,15 @@ BUCKET = _workload(
 )
 # Equal keys that are listed, and more than are ranked against each other.
 TIED = _workload("tied_row", "default", lens=[2900], k=520, scores="ties")
-EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="equal")
+EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="outlier")
 # A row that the registers of a cluster do not hold.
 LONG = _workload(
     "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
 )
-SELECTION = ((TIES, {}), (BUCKET, {}), (TIED, {}), (EQUAL, {}))
+# Equal keys below zero, and a row taken whole whose positions count from column 0.
+TIED_LOW = _workload("tied_row_below_zero", "default", lens=[2900], k=2300, scores="ties")
+COLUMNS = _workload("columns_of_a_short_row", "default", lens=[40], k=70, starts=[17], absolute=1)
+SELECTION = tuple((workload, {}) for workload in (TIES, BUCKET, TIED, TIED_LOW, EQUAL, COLUMNS))
 # With few CTAs, each takes more than one share of the work.
 FEW = {"ctas": 3}
 # A row of which the list that a sample gives will do, and rows that overflow it.
@@ -122,6 +125,8 @@ OVERFLOW = _workload(
     page_size=64,
     pages=600,
 )
+# Rows whose sample is larger than all else: its list will not do.
+MISLED = _workload("misled_rows", "default", lens=[14011, 9203], k=1300, scores="sampled", starts=[5, 3])
 
 
 def _attention(
@@ -167,7 +172,7 @@ STRUCTURES = (
     Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
-    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}))),
+    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}), (MISLED, {}))),
     Structure("scoring that counts", "lightning_indexer__cutedsl_sm90a__counted_h64_q1_t64_st3_c4_e1", ((COUNTED, FEW), (COUNTED, {"ctas": 1}), (COUNTED_ALONE, {"ctas": 2}))),
     Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, SAMPLED, LONG)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),

@@ -23,7 +23,8 @@ from codegen.render import render
 from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import backends, programs
 from dsl_kernels.arch import ArchSpec, get_arch
-from dsl_kernels.device.torch import fragment, sparse_mla
+from dsl_kernels.device.text import sparse_mla
+from dsl_kernels.device.torch import fragment
 from dsl_kernels.emulator import EmulatorError, interleavings
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.executors import Emulator, Interpreter
@@ -557,7 +558,7 @@ def grid_parts(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             Buffer("parts_s", SHARED, (4, 136), "float32", doc="16 rows by 8 columns and 8 lses a part"),
             Buffer("acc", REGISTER, (64, 8), "float32", role="trade"),
             Buffer("lses", REGISTER, (8,), "float32", role="trade", per_thread=2),
-            Buffer("sinks", REGISTER, (8,), "float32", role="trade", per_thread=1),
+            Buffer("sinks", REGISTER, (128, 1), "float32", role="trade", per_thread=1, private=True),
         ),
         pipelines=(
             Pipeline(
@@ -578,13 +579,15 @@ def trade(m: Recorder) -> None:
         m.block(0),
         m.slot("parts", 0),
     )
+    ctas = m.var("ctas", CTAS)
     m.fill(lses, 1.0)
     m.fill(sinks, -math.inf)
     fragment.read_rows(m, acc, m.operand("x"), 8, cta * 64, 0, m.thread)
-    sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), 0, 1, cta, CTAS, m.thread)
+    words = m.schedule.buffer("parts_s").stage_elements
+    sparse_mla.send_parts(m, acc, lses, m.sender(parts.parts_s, parts), words, 0, 1, cta, ctas, m.thread)
     m.wait("parts", 0, at=cta)
     sparse_mla.merge_parts(
-        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, 8, cta, CTAS, 0, 64, 8, 1.0, m.thread
+        m, m.operand("out"), m.operand("lse"), m.buffer("parts_s"), sinks, 0, 0, 8, cta, ctas, 0, 64, 8, 1.0, m.thread
     )  # fmt: skip
 
 

@@ -145,30 +145,31 @@ raise_to = Function(
 """Raise a uint32 in shared memory to a value, atomically."""
 
 
-def _peers(threads: Threads, place: Place, rank: Any) -> Iterator[tuple[int, torch.Tensor, int]]:
-    ranks = threads.spread(rank).tolist()
-    for i in torch.nonzero(threads.active).flatten().tolist():
-        if not 0 <= ranks[i] < len(place.memory):
+def _peers(threads: Threads, place: Place, rank: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """For each CTA that threads name: which threads do, and its memory."""
+    ranks = threads.spread(rank)
+    for peer in ranks[threads.active].unique().tolist():
+        if not 0 <= peer < len(place.memory):
             raise ScheduleError(
                 "a leaf",
                 expected="memory of CTAs of the cluster that have begun",
-                got=f"that of CTA {ranks[i]}, without a wait for the cluster",
+                got=f"that of CTA {peer}, without a wait for the cluster",
                 fix="say m.cluster_arrive() and m.cluster_wait() before a CTA touches another one's memory",
             )
-        yield i, place.memory[ranks[i]].view(-1), int(place.index[i])
+        yield threads.active & (ranks == peer), place.memory[peer].view(-1)
 
 
 def _store_peer(threads: Threads, place: Place, rank: Any, value: Any) -> None:
-    values = threads.spread(value).tolist()
-    for i, memory, at in _peers(threads, place, rank):
-        memory[at] = values[i]
+    values = threads.spread(value)
+    for naming, memory in _peers(threads, place, rank):
+        memory[place.index[naming]] = values[naming].to(memory.dtype)
 
 
 def _load_peer_pair(threads: Threads, place: Place, rank: Any) -> torch.Tensor:
     found = torch.zeros(threads.count, dtype=torch.int64)
-    for i, memory, at in _peers(threads, place, rank):
-        low, high = memory[at : at + 2].tolist()
-        found[i] = high << 32 | unsigned(low)
+    for naming, memory in _peers(threads, place, rank):
+        at = place.index[naming]
+        found[naming] = memory[at + 1].long() << 32 | unsigned(memory[at].long())
     return found
 
 

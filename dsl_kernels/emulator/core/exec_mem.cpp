@@ -60,6 +60,7 @@ void Exec::load() {
   u64* d[8] = {};
   for (int i = 0; i < n; i++) d[i] = dst(i, ~0u);
   bool shared = false, global = false;
+  u64 found = 0;
   LANES(mask, l) {
     u64 x = addr[l];
     const u8* p;
@@ -77,6 +78,7 @@ void Exec::load() {
     for (int i = 0; i < n; i++)
       if (d[i]) {
         u64 v = read_le(p + i * bytes, bytes);
+        found = (found ^ v ^ x) * 0x9E3779B97F4A7C15ull;
         d[i][l] = sgn ? low(u64(sign_extend(v, bits1)), std::max(int(in.m[5]), bits1)) : v;
       }
   }
@@ -88,6 +90,12 @@ void Exec::load() {
   if (global) {
     M.stats.global_read += u64(total) * __builtin_popcount(mask);
     M.stats.global_sectors += sectors(addr, mask, total);
+    // A warp that looks again and finds the same polls: it need not run before somebody writes.
+    if (in.m[2]) {
+      auto [last, first] = w.looked.insert({pc, found});
+      w.polled = !first && last->second == found ? M.global_writes : 0;
+      last->second = found;
+    }
   }
 }
 

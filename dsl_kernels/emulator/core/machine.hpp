@@ -103,6 +103,8 @@ struct Warp {
   u32 icount = 0;
   int maxnreg = 0;
   std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
+  std::map<int, u64> looked;      // strong load of global memory -> hash of what it found last
+  u64 polled = 0;                 // global writes when such a load found nothing new
   u64 cluster_gen = 0;
   u32 cluster_arrived = 0;  // lanes
   u32 streak = 0;
@@ -176,6 +178,10 @@ struct Cluster {
   u64 generation = 0;
   Clock cur, last;
   bool finished = false;
+  // As of the last look, which holds until a warp or a copy of the cluster takes a step.
+  bool touched = true;
+  std::vector<Warp*> runnable;
+  std::vector<std::deque<AsyncRef>*> queues;
 };
 
 struct Page {
@@ -281,6 +287,7 @@ class Machine {
   std::vector<Finding> findings;
   u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too
   u64 last_end = 0;  // of a cluster
+  u64 global_writes = 1;
   std::mt19937_64 rng;
 
   // ---- scheduler
@@ -301,6 +308,7 @@ class Machine {
   int pick_group(Warp& w);
   bool step(Warp& w);
   void collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out, std::vector<std::pair<Cluster*, size_t>>& pool);
+  void look(Cluster& c);
   bool run_async();
   bool run_one_async(std::deque<AsyncRef>& q);
   bool run_pool(Cluster& c, size_t i);

@@ -123,6 +123,7 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
       conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other, true);
     return;
   }
+  global_writes++;
   if (!l.region) return;
   for (u64 done = 0; done < n;) {
     u64 o = l.region_offset + done, part = std::min<u64>(n - done, 4096 - (o & 4095));

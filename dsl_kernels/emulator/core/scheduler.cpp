@@ -236,6 +236,7 @@ static bool aligned_op(const Instr& in) {
 }
 
 bool Machine::step(Warp& w) {
+  w.cta->cluster->touched = true;
   int k = pick_group(w);
   if (k < 0) return false;
   Group& g = w.groups[size_t(k)];
@@ -301,6 +302,7 @@ void Machine::launch_pool(Cluster& c, AsyncRef op) {
 bool Machine::run_one_async(std::deque<AsyncRef>& q) {
   if (q.empty()) return false;
   AsyncRef op = q.front();
+  op->warp->cta->cluster->touched = true;
   if (op->step()) q.pop_front();
   progress();
   return true;
@@ -308,6 +310,7 @@ bool Machine::run_one_async(std::deque<AsyncRef>& q) {
 
 bool Machine::run_pool(Cluster& c, size_t i) {
   AsyncRef op = c.pool[i];
+  c.touched = true;
   if (op->step()) c.pool.erase(std::find(c.pool.begin(), c.pool.end(), op));
   progress();
   return true;
@@ -316,14 +319,23 @@ bool Machine::run_pool(Cluster& c, size_t i) {
 void Machine::collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>>& out, std::vector<std::pair<Cluster*, size_t>>& pool) {
   for (auto& cl : active) {
     for (size_t i = 0; i < cl->pool.size(); i++) pool.push_back({cl.get(), i});
-    for (auto& c : cl->ctas)
-      for (auto& w : c->warps) {
-        if (!w.cp_queue.empty()) out.push_back({&w.cp_queue, 0});
-        if (!w.wgmma_queue.empty()) out.push_back({&w.wgmma_queue, 0});
-        for (auto& q : w.tc_queue)
-          if (!q.empty()) out.push_back({&q, 0});
-      }
+    for (auto* q : cl->queues) out.push_back({q, 0});
   }
+}
+
+// What can run in a cluster depends on its own warps and copies alone.
+void Machine::look(Cluster& cl) {
+  if (!cl.touched) return;
+  cl.touched = false;
+  cl.runnable.clear(), cl.queues.clear();
+  for (auto& c : cl.ctas)
+    for (auto& w : c->warps) {
+      if (!w.done() && runnable(w)) cl.runnable.push_back(&w);
+      if (!w.cp_queue.empty()) cl.queues.push_back(&w.cp_queue);
+      if (!w.wgmma_queue.empty()) cl.queues.push_back(&w.wgmma_queue);
+      for (auto& q : w.tc_queue)
+        if (!q.empty()) cl.queues.push_back(&q);
+    }
 }
 
 bool Machine::run_async() {
@@ -385,22 +397,25 @@ void Machine::loop() {
     while (active.size() < size_t(cfg.resident) && next_cluster < total_clusters) start_cluster();
     if (active.empty()) return;
 
-    std::vector<Warp*> can;
-    for (auto& cl : active)
-      for (auto& c : cl->ctas)
-        for (auto& w : c->warps)
-          if (!w.done() && runnable(w)) can.push_back(&w);
+    std::vector<Warp*> can, polling;
+    for (auto& cl : active) {
+      look(*cl);
+      for (Warp* w : cl->runnable) (w->polled == global_writes ? polling : can).push_back(w);
+    }
     std::vector<std::pair<std::deque<AsyncRef>*, size_t>> qs;
     std::vector<std::pair<Cluster*, size_t>> pool;
     collect_async(qs, pool);
     size_t asyncs = qs.size() + pool.size();
 
     bool may_start = next_cluster < total_clusters && active.size() < size_t(cfg.max_resident);
-    // CTAs that look for what others will send want those others started long before they count as stuck.
-    if (may_start && executed - last_progress > u64(cfg.stall_limit) / 16) {
+    // CTAs that look for what others will send want those others started: at once if they are known to poll, else long
+    // before they count as stuck.
+    bool all_poll = can.empty() && !asyncs && !polling.empty();
+    if (may_start && (all_poll || executed - last_progress > u64(cfg.stall_limit) / 16)) {
       start_cluster();
       continue;
     }
+    if (all_poll) can.swap(polling);
     if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
     u64 ctas = active.size() * active[0]->ctas.size();
     bool endless = cfg.cta_limit && (executed - last_end) / ctas > u64(cfg.cta_limit);
@@ -415,6 +430,7 @@ void Machine::loop() {
         continue;
       }
       bool spin = false;
+      for (auto& cl : active) cl->touched = true;
       for (auto& cl : active)
         for (auto& c : cl->ctas)
           for (auto& w : c->warps)
