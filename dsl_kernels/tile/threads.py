@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -212,6 +213,11 @@ class LeafText:
     parameters: tuple[Formal | None, ...]
     statements: tuple[t.Statement, ...]
 
+    @cached_property
+    def step(self) -> Step:
+        """What threads do there."""
+        return _block(self.statements)
+
 
 def by_text(function: Callable[..., None]) -> t.Leaf:
     """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters.
@@ -390,12 +396,14 @@ class Threads:
     """All threads of a role at one leaf.
 
     Attributes:
+        scope: what names have, by name.
         active: which threads are at the statement that is carried out.
         some, all: whether any is, and whether every one is.
+        texts: what is known of leaves.
     """
 
     def __init__(self, count: int, scope: dict[str, Any], texts: Texts) -> None:
-        self.count, self.scope, self._texts = count, scope, texts
+        self.count, self.scope, self.texts = count, scope, texts
         self.active = torch.ones(count, dtype=torch.bool)
 
     @property
@@ -423,181 +431,304 @@ class Threads:
         """A value for each thread, (warps, lanes); threads that take no part have `inactive`."""
         return torch.where(self.active, self.spread(value), inactive).view(-1, WARP)
 
-    # Values
+    def set(self, name: str, value: Any, masked: bool = True) -> None:
+        """Give a name its value, if `masked` in the threads that take part only."""
+        if masked and not self.all:
+            value = torch.where(self.active, self.spread(value), self.spread(self.scope.get(name, 0)))
+        self.scope[name] = value
 
-    def value(self, value: Any) -> Any:
-        if isinstance(value, Array):
-            return self.scope[value.name]
-        if not isinstance(value, Expr):
-            return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        if value.op == "name":
-            return self.scope[value.args[0]]
-        if value.op == "element":
-            array, *index = value.args
-            return self._place(array, index) if value.dtype == ADDRESS else self._element(array, index)
-        arguments = [self.value(arg) for arg in value.args if not isinstance(arg, Function)]
-        if value.op == "apply":
-            function = value.args[0]
-            return function.torch(*([self] if function.joint else []), *arguments)
-        if value.op == "select":
-            condition, a, b = (self.spread(x) for x in arguments)
-            return torch.where(condition, a, b)
-        if value.op == "~":
-            result: Any = ~torch.as_tensor(arguments[0])
-        elif value.op == "to":
-            result = arguments[0]
-            result = unsigned(result) if value.args[0].dtype == "uint32" else result
-        else:
-            evaluate = _OPERATORS.get(value.op) or t._EVALUATE[value.op]
-            result = evaluate(*arguments)
-        fit = _IN_RANGE.get(value.dtype)
-        return fit(result) if fit and getattr(result, "dtype", None) is not torch.bool else result
+    def masked(self, taken: Any, step: Step) -> None:
+        """Take a step in those of the threads for which a condition holds."""
+        if taken is True or taken is False:
+            if taken:
+                step(self)
+            return
+        before = self.active
+        self.active = before & self.spread(taken)
+        step(self)
+        self.active = before
 
-    def _element(self, array: Array, index: Iterable[Value]) -> Any:
-        if array.space == Space.REGISTER.value:
-            registers = self.scope[array.name]
-            return registers[:, self._number(array, index)].to(_wide(registers.dtype), copy=True)
-        place = self._place(array, index)
-        found = place.memory[place.of(self.active)]
+
+# A text is read once, into functions of the threads: what they work out, and what they do.
+Meaning = Callable[[Threads], Any]
+Step = Callable[[Threads], None]
+
+
+def _meaning(value: Any) -> Meaning:
+    """How threads work out a value."""
+    if isinstance(value, Array):
+        return lambda at: at.scope[value.name]
+    if not isinstance(value, Expr):
+        constant = int(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        return lambda at: constant
+    if value.op == "name":
+        title = value.args[0]
+        return lambda at: at.scope[title]
+    if value.op == "element":
+        array, *index = value.args
+        return _place(array, index) if value.dtype == ADDRESS else _element(array, index)
+    of = [_meaning(arg) for arg in value.args if not isinstance(arg, Function)]
+    if value.op == "apply":
+        function = value.args[0]
+        if function.joint:
+            return lambda at: function.torch(at, *[argument(at) for argument in of])
+        return lambda at: function.torch(*[argument(at) for argument in of])
+    if value.op == "select":
+        return lambda at: torch.where(*[at.spread(argument(at)) for argument in of])
+    return _fitted(value.dtype, _operator(value, *of))
+
+
+def _operator(value: Expr, first: Meaning, second: Meaning | None = None) -> Meaning:
+    if value.op == "~":
+        return lambda at: ~torch.as_tensor(first(at))
+    if value.op == "to":
+        return (lambda at: unsigned(first(at))) if value.args[0].dtype == "uint32" else first
+    assert second is not None
+    evaluate = _OPERATORS.get(value.op) or t._EVALUATE[value.op]
+    return lambda at: evaluate(first(at), second(at))
+
+
+def _fitted(dtype: str, meaning: Meaning) -> Meaning:
+    """The same in the range of its dtype."""
+    fit = _IN_RANGE.get(dtype)
+    if fit is None:
+        return meaning
+
+    def fitted(at: Threads) -> Any:
+        result = meaning(at)
+        return result if getattr(result, "dtype", None) is torch.bool else fit(result)
+
+    return fitted
+
+
+def _element(array: Array, index: Iterable[Value]) -> Meaning:
+    if array.space == Space.REGISTER.value:
+        register = _register(array, index)
+
+        def read(at: Threads) -> torch.Tensor:
+            registers = at.scope[array.name]
+            return registers[:, register(at)].to(_wide(registers.dtype), copy=True)
+
+        return read
+    place_of = _place(array, index)
+
+    def load(at: Threads) -> torch.Tensor:
+        place = place_of(at)
+        found = place.memory[place.of(at.active)]
         return found.to(_wide(found.dtype))
 
-    def _number(self, array: Array, at: Iterable[Value]) -> int:
-        index = self.value(array.first) + sum(map(self.value, at))
-        if isinstance(index, torch.Tensor):
+    return load
+
+
+def _register(array: Array, index: Iterable[Value]) -> Callable[[Threads], int]:
+    """The number of a register."""
+    values = (array.first, *index)
+    numbers = [value for value in values if not isinstance(value, Expr)]
+    if len(numbers) == len(values):
+        known = int(sum(numbers))
+        return lambda at: known
+    parts = [_meaning(value) for value in values]
+
+    def number_of(at: Threads) -> int:
+        found = sum(part(at) for part in parts)
+        if isinstance(found, torch.Tensor):
             raise DeclarationError(
                 f"registers {array.name} of a leaf",
                 expected="an index that is known when the kernel is written",
                 got="one that threads work out",
                 fix="loop over the registers unrolled, or use shared memory",
             )
-        return int(index)
+        return int(found)
 
-    def _place(self, array: Array, at: Iterable[Value]) -> Place:
-        memory, index = self.scope[array.name], 0
-        for extent, value in zip((1, *array.shape[1:]), map(self.value, at), strict=False):
-            index = index * extent + value
-        if array.line is not None:
-            index = index + self.scope[_begin(array.name)]
+    return number_of
+
+
+def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
+    parts = [(extent, _meaning(part)) for extent, part in zip((1, *array.shape[1:]), index, strict=False)]
+    begin = _begin(array.name) if array.line is not None else None
+
+    def place(at: Threads) -> Place:
+        memory, found = at.scope[array.name], 0 if begin is None else at.scope[begin]
+        within: Any = 0
+        for extent, part in parts:
+            within = within * extent + part(at)
         flat = memory if isinstance(memory, list) else memory.view(-1)
-        return Place(flat, self.spread(index), array.name)
+        return Place(flat, at.spread(found + within), array.name)
 
-    # Statements
+    return place
 
-    def run(self, statements: Iterable[t.Statement]) -> None:
-        if self.some:
-            for statement in statements:
-                self._do(statement)
 
-    def _masked(self, taken: torch.Tensor, statements: Iterable[t.Statement]) -> None:
-        before = self.active
-        self.active = before & taken
-        self.run(statements)
-        self.active = before
+def _block(statements: Iterable[t.Statement]) -> Step:
+    steps = [_STEPS[type(s)](s) for s in statements if type(s) in _STEPS]
 
-    def _do(self, s: Any) -> None:
-        if isinstance(s, (t.Let, t.Variable, t.Assign)):
-            value = self.value(s.initial if isinstance(s, t.Variable) else s.value)
-            self._set(s.name, value, masked=isinstance(s, t.Assign))
-        elif isinstance(s, Put):
-            self._put(s)
-        elif isinstance(s, t.If):
-            taken = self.spread(self.value(s.condition))
-            self._masked(taken, s.body)
-            self._masked(~taken, s.orelse)
-        elif isinstance(s, t.Loop):
-            self._loop(s)
-        elif isinstance(s, t.Repeat):
-            before = self.active
-            while True:
-                self.active = self.active & self.spread(self.value(s.condition))
-                if not self.some:
-                    break
-                self.run(s.body)
-            self.active = before
-        elif isinstance(s, Vector):
-            self._vector(s)
-        elif isinstance(s, Line):
-            whole, begin = self.scope[s.array.name], self.scope.get(_begin(s.array.name), 0)
-            rows, pitches = map(self.value, s.rows), map(self.value, s.pitches)
-            of_row, known = 0, s.rows and whole.dim() == len(s.rows) + 1
-            for row, pitch in zip(rows, whole.shape[1:] if known else pitches, strict=True):
-                of_row = (of_row + row) * pitch
-            self.scope[s.name] = whole
-            self.scope[_begin(s.name)] = begin + of_row + self.value(s.first)
-        elif isinstance(s, Local):
-            poison = math.nan if s.array.dtype in FLOATS else 0x7F7F7F7F
-            self.scope[s.array.name] = number(poison).repeat(self.count, s.array.size)
-        elif isinstance(s, Do):
-            self.value(s.value)
-        elif isinstance(s, t.Call):
-            self._call(s)
+    def run(at: Threads) -> None:
+        if at.some:
+            for step in steps:
+                step(at)
 
-    def _set(self, name: str, value: Any, masked: bool = True) -> None:
-        if masked and not self.all:
-            value = torch.where(self.active, self.spread(value), self.spread(self.scope.get(name, 0)))
-        self.scope[name] = value
+    return run
 
-    def _call(self, s: t.Call) -> None:
-        """A leaf within a leaf, for the threads that are at the call; one that has no text is called by all of them."""
-        if s.leaf.text is None:
-            if not self.all or s.leaf.results:
-                raise DeclarationError(
-                    f"leaf {s.leaf.name} in the text of a leaf", expected="a call by all threads, which sets nothing",
-                    got=f"{int(self.active.sum())} of {self.count} threads, results {len(s.leaf.results)}",
-                    fix="branch on what all threads have alike, or declare the leaf by its text",
-                )  # fmt: skip
-            values = ((argument, self.value(argument)) for argument in s.arguments)
-            s.leaf.torch(*(v if isinstance(argument, Array) else alike(v) for argument, v in values))
+
+def _named(s: t.Let | t.Variable | t.Assign) -> Step:
+    value = _meaning(s.initial if isinstance(s, t.Variable) else s.value)
+    masked = isinstance(s, t.Assign)
+    return lambda at: at.set(s.name, value(at), masked)
+
+
+def _put(s: Put) -> Step:
+    value_of = _meaning(s.value)
+    if s.array.space == Space.REGISTER.value:
+        register = _register(s.array, s.index)
+
+        def write(at: Threads) -> None:
+            registers, value = at.scope[s.array.name], at.spread(value_of(at))
+            taken = slice(None) if at.all else at.active
+            registers[taken, register(at)] = _as(registers.dtype, value[taken])
+
+        return write
+    place_of = _place(s.array, s.index)
+
+    def store(at: Threads) -> None:
+        place, value = place_of(at), at.spread(value_of(at))
+        place.memory[place.of(at.active)[at.active]] = _as(place.memory.dtype, value[at.active])
+
+    return store
+
+
+def _if(s: t.If) -> Step:
+    condition, body, orelse = _meaning(s.condition), _block(s.body), _block(s.orelse)
+
+    def branch(at: Threads) -> None:
+        taken = condition(at)
+        at.masked(taken, body)
+        if s.orelse:
+            at.masked(not taken if isinstance(taken, bool) else ~at.spread(taken), orelse)
+
+    return branch
+
+
+def _loop(s: t.Loop) -> Step:
+    begin_of, end_of, body = _meaning(s.begin), _meaning(s.end), _block(s.body)
+
+    def loop(at: Threads) -> None:
+        begin, end = begin_of(at), end_of(at)
+        if not isinstance(begin, torch.Tensor) and not isinstance(end, torch.Tensor):
+            for index in range(begin, end, s.step):
+                at.scope[s.index] = index
+                body(at)
             return
-        text, own = self._texts.of(s.leaf, s.arguments), Threads(self.count, {}, self._texts)
-        own.active = self.active
-        for formal, argument in zip(text.parameters, s.arguments, strict=True):
-            if formal is not None and not formal.fresh:
-                own.scope[formal.name] = self.value(argument)
-        own.run(text.statements)
-        for i in s.leaf.results:
-            self._set(s.arguments[i].args[0], own.scope.get(s.leaf.parameters[i][0], 0))
+        before, each = at.active, at.spread(begin)
+        while True:
+            at.active = before & (each < end)
+            if not at.some:
+                break
+            at.scope[s.index] = each
+            body(at)
+            each = each + s.step
+        at.active = before
 
-    def _put(self, s: Put) -> None:
-        value = self.spread(self.value(s.value))
-        if s.array.space == Space.REGISTER.value:
-            registers = self.scope[s.array.name]
-            registers[self.active, self._number(s.array, s.index)] = _as(registers.dtype, value[self.active])
-            return
-        place = self._place(s.array, s.index)
-        place.memory[place.of(self.active)[self.active]] = _as(place.memory.dtype, value[self.active])
+    return loop
 
-    def _vector(self, s: Vector) -> None:
-        *rows, last = s.group
-        count, registers = s.registers.size, self.scope[s.registers.name]
-        place = self._place(s.array, (*rows, last if rows else Expr("*", (last, count))))
-        places = place.of(self.active, count)[:, None] + torch.arange(count)
-        first = self._number(s.registers, (0,))
+
+def _repeat(s: t.Repeat) -> Step:
+    condition, body = _meaning(s.condition), _block(s.body)
+
+    def repeat(at: Threads) -> None:
+        before = at.active
+        while True:
+            at.active = at.active & at.spread(condition(at))
+            if not at.some:
+                break
+            body(at)
+        at.active = before
+
+    return repeat
+
+
+def _vector(s: Vector) -> Step:
+    (*rows, last), count = s.group, s.registers.size
+    place_of = _place(s.array, (*rows, last if rows else Expr("*", (last, count))))
+    register = _register(s.registers, (0,))
+
+    def move(at: Threads) -> None:
+        registers, place, first = at.scope[s.registers.name], place_of(at), register(at)
+        places = place.of(at.active, count)[:, None] + torch.arange(count)
         held = registers[:, first : first + count]
         if s.store:
             values = _as(place.memory.dtype, held.to(_wide(held.dtype)))
-            place.memory[places[self.active]] = values[self.active]
+            place.memory[places[at.active]] = values[at.active]
         else:
             values = place.memory[places]
             values = _as(registers.dtype, values.to(_wide(values.dtype)))
-            registers[:, first : first + count] = torch.where(self.active[:, None], values, held)
+            registers[:, first : first + count] = torch.where(at.active[:, None], values, held)
 
-    def _loop(self, s: t.Loop) -> None:
-        begin, end = self.value(s.begin), self.value(s.end)
-        if not isinstance(begin, torch.Tensor) and not isinstance(end, torch.Tensor):
-            for index in range(begin, end, s.step):
-                self.scope[s.index] = index
-                self.run(s.body)
+    return move
+
+
+def _line(s: Line) -> Step:
+    rows, pitches, first = [*map(_meaning, s.rows)], [*map(_meaning, s.pitches)], _meaning(s.first)
+
+    def name(at: Threads) -> None:
+        whole, begin = at.scope[s.array.name], at.scope.get(_begin(s.array.name), 0)
+        known = whole.shape[1:] if rows and whole.dim() == len(rows) + 1 else [pitch(at) for pitch in pitches]
+        of_row = 0
+        for row, pitch in zip(rows, known, strict=True):
+            of_row = (of_row + row(at)) * pitch
+        at.scope[s.name] = whole
+        at.scope[_begin(s.name)] = begin + of_row + first(at)
+
+    return name
+
+
+def _local(s: Local) -> Step:
+    poison = number(math.nan if s.array.dtype in FLOATS else 0x7F7F7F7F)
+
+    def declare(at: Threads) -> None:
+        at.scope[s.array.name] = poison.repeat(at.count, s.array.size)
+
+    return declare
+
+
+def _call(s: t.Call) -> Step:
+    """A leaf within a leaf, for the threads that are at the call; one that has no text is called by all of them."""
+    arguments = [_meaning(argument) for argument in s.arguments]
+
+    def call(at: Threads) -> None:
+        if s.leaf.text is None:
+            if not at.all or s.leaf.results:
+                raise DeclarationError(
+                    f"leaf {s.leaf.name} in the text of a leaf", expected="a call by all threads, which sets nothing",
+                    got=f"{int(at.active.sum())} of {at.count} threads, results {len(s.leaf.results)}",
+                    fix="branch on what all threads have alike, or declare the leaf by its text",
+                )  # fmt: skip
+            values = zip(s.arguments, (argument(at) for argument in arguments), strict=True)
+            s.leaf.torch(*(value if isinstance(given, Array) else alike(value) for given, value in values))
             return
-        before, at = self.active, self.spread(begin)
-        while True:
-            self.active = before & (at < end)
-            if not self.some:
-                break
-            self.scope[s.index] = at
-            self.run(s.body)
-            at = at + s.step
-        self.active = before
+        text, own = at.texts.of(s.leaf, s.arguments), Threads(at.count, {}, at.texts)
+        own.active = at.active
+        for formal, argument in zip(text.parameters, arguments, strict=True):
+            if formal is not None and not formal.fresh:
+                own.scope[formal.name] = argument(at)
+        text.step(own)
+        for i in s.leaf.results:
+            at.set(s.arguments[i].args[0], own.scope.get(s.leaf.parameters[i][0], 0))
+
+    return call
+
+
+def _do(s: Do) -> Step:
+    value = _meaning(s.value)
+
+    def do(at: Threads) -> None:
+        value(at)
+
+    return do
+
+
+_STEPS: dict[type, Callable[[Any], Step]] = {
+    t.Let: _named, t.Variable: _named, t.Assign: _named, t.If: _if, t.Loop: _loop, t.Repeat: _repeat, t.Call: _call,
+    Put: _put, Vector: _vector, Line: _line, Local: _local, Do: _do,
+}  # fmt: skip
 
 
 def run(
@@ -631,7 +762,7 @@ def run(
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
             tiles.append((formal.name, tile.view(-1), places))
-    threads.run(text.statements)
+    text.step(threads)
     for title, tile, places in tiles:
         _join(leaf.name, title, tile, places, threads.scope[title])
     values = {arguments[i].args[0]: threads.scope.get(leaf.parameters[i][0], 0) for i in leaf.results}
