@@ -147,11 +147,11 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
     if kind in ("ascending", "descending"):
         return x.sort(dim=1, descending=kind == "descending").values
     if kind == "blocks":
-        return x + 8.0 * (torch.arange(columns, device=x.device) // 32 % 16 == 5)
+        return torch.where(torch.arange(columns, device=x.device) // 32 % 16 == 5, x + 8.0, x)
     if kind == "sampled":
         word = torch.arange(columns, device=x.device) // 32
         run, inside = word // 16, word % 16
-        return x + 8.0 * (inside == (run % 16 + 5 * (run // 16)) % 16)
+        return torch.where(inside == (run % 16 + 5 * (run // 16)) % 16, x + 8.0, x)
     if kind == "masked":
         x[:, 3000:] = float("-inf")
     return x
