@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from dsl_kernels import programs
 from dsl_kernels.arch import ArchSpec
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
@@ -467,9 +468,10 @@ def needed_imports(body: str) -> str:
 def header(instance: Instance, schedule: Schedule) -> str:
     """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
     knobs = ", ".join(f"{name}={value}" for name, value in instance.program.spelled(instance.knobs).items())
-    op = instance.program.op
+    files = programs.files(instance.program.op)
+    source = f"{instance.program.op}.py" if len(files) == 1 else instance.program.op
     drawing = describe(schedule, instance.arch).replace("\\", "\\\\")
     return (
-        f'"""{instance.id}\n\nGenerated from dsl_kernels/programs/{op}.py and the leaves in dsl_kernels/device/{instance.backend} by `make generate`:\n'
+        f'"""{instance.id}\n\nGenerated from dsl_kernels/programs/{source} and the leaves in dsl_kernels/device/{instance.backend} by `make generate`:\n'
         f'edit those, not this file. Knobs: {knobs}.\n\n{drawing}\n"""\n'
     )

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from .arguments import require_known
@@ -14,6 +15,20 @@ from .arguments import require_known
 def module_names(path: Iterable[str]) -> list[str]:
     """Sorted names of the public modules in a package."""
     return sorted(info.name for info in pkgutil.iter_modules(path) if not info.name.startswith("_"))
+
+
+def module_files(path: Iterable[str], name: str) -> list[Path]:
+    """The source files of a public module of a package: its own, or where it is a package itself all of that, sorted.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    for folder in map(Path, path):
+        if (file := folder / f"{name}.py").exists():
+            return [file]
+        if (inner := folder / name).is_dir():
+            return sorted(inner.glob("*.py"))
+    raise FileNotFoundError(f"{name}.py")
 
 
 def discover(package: str, name: str, names: Callable[[], list[str]], kind: str, attribute: str) -> Any:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from . import env, variants
+from ._discover import module_files
 from .arguments import checked, is_path
 from .errors import DslKernelError
 from .variants import Variant
@@ -51,7 +52,8 @@ def declaration(op: str) -> str:
     root = Path(__file__).resolve().parent
     digest = hashlib.sha256()
     for kind in ("problems", "programs"):
-        digest.update((root / kind / f"{op}.py").read_bytes())
+        for path in module_files([str(root / kind)], op):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -46,11 +46,11 @@ def rows() -> list[tuple[str | int, ...]]:
     found: list[tuple[str | int, ...]] = []
     ops = programs.names()
     for op in ops:
-        source = (ROOT / "dsl_kernels" / "programs" / f"{op}.py").read_text()
-        body = bodies(source)
+        sources = [path.read_text() for path in programs.files(op)]
+        body = sum(map(bodies, sources))
         leaves = [length((DEVICE / name).glob(f"{op}*.py")) for name in SPELLINGS]
         templates = length(TEMPLATES.glob(f"*/{op}*"))
-        parts = (len(source.splitlines()) - body, body, *leaves, templates)
+        parts = (sum(len(source.splitlines()) for source in sources) - body, body, *leaves, templates)
         found.append((op, *parts, sum(parts)))
     common = [
         length(p for p in (DEVICE / name).glob("*.py") if not p.stem.startswith(tuple(ops)))

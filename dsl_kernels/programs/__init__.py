@@ -1,8 +1,10 @@
-"""Tile programs, one module an operation, found by their file name."""
+"""Tile programs, one module or package an operation, found by its name."""
 
 from __future__ import annotations
 
-from .._discover import discover, module_names
+from pathlib import Path
+
+from .._discover import discover, module_files, module_names
 from ..tile.lang import TileProgram
 
 
@@ -11,10 +13,15 @@ def names() -> list[str]:
     return module_names(__path__)
 
 
+def files(op: str) -> list[Path]:
+    """The source files of an operation's tile program."""
+    return module_files(__path__, op)
+
+
 def get(op: str) -> TileProgram:
     """The tile program of an operation.
 
     Raises:
-        UnknownNameError: no module `programs/<op>.py`.
+        UnknownNameError: no module `programs/<op>`.
     """
     return discover(__name__, op, names, "tile program", "PROGRAM")

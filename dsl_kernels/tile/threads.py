@@ -478,12 +478,12 @@ def _meaning(value: Any) -> Meaning:
     return _fitted(value.dtype, _operator(value, *of))
 
 
-def _operator(value: Expr, first: Meaning, second: Meaning | None = None) -> Meaning:
+def _operator(value: Expr, first: Meaning, *rest: Meaning) -> Meaning:
     if value.op == "~":
         return lambda at: ~torch.as_tensor(first(at))
     if value.op == "to":
         return (lambda at: unsigned(first(at))) if value.args[0].dtype == "uint32" else first
-    assert second is not None
+    (second,) = rest
     evaluate = _OPERATORS.get(value.op) or t._EVALUATE[value.op]
     return lambda at: evaluate(first(at), second(at))
 

@@ -14,7 +14,7 @@ from ...dsa.steps import StepInputs, StepSize, draw, part_of
 from ...problems.layouts import FP8_TOKEN_BYTES, LATENT_DIM, ROPE_DIM
 from ...problems.lightning_indexer import PAGE
 from ...problems.sparse_mla import DATASET_SM_SCALE, FORMS, draw_indices
-from ...programs.sparse_mla import MAX_HEAD_BLOCK
+from ...programs.sparse_mla.common import MAX_HEAD_BLOCK
 from .. import bench, measure
 from . import Fixture, Grid, Point, Sample, facts
 

@@ -1,6 +1,6 @@
 """sparse_mla__tilelang_sm90a__h128_fp8_bt64_st2_cl1
 
-Generated from dsl_kernels/programs/sparse_mla.py and the leaves in dsl_kernels/device/tilelang by `make generate`:
+Generated from dsl_kernels/programs/sparse_mla and the leaves in dsl_kernels/device/tilelang by `make generate`:
 edit those, not this file. Knobs: heads=128, kv=fp8, tile=64, stages=2, cluster=1.
 
   gather        attend

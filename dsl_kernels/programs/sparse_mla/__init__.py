@@ -1,0 +1,342 @@
+"""Sparse MLA as a tile program: tokens on M, heads on N, the gathered latent tile read as key and as value.
+
+    S[tokens, heads] = K Q^T,   P = online softmax over tokens,   O[512, heads] += K^T P
+
+A CTA owns one query, one block of at most 64 heads and one split of the id row (tiles split, split + splits, ...).
+Tiles without a valid id are skipped by every role on its own reading of the ids. Splits meet in global memory: the
+last to arrive merges them, or where CTAs share out the dims of a row each merges a share, so the operation is one
+launch. With 64 heads on M (Hopper) the products are the other way round, and a CTA takes consecutive tiles, of one query
+or of several.
+
+Each structure has a module with its schedules and the bodies of its roles; here are the knobs, which of them are worth
+having, and what a call launches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from ... import problems
+from ...arch import ArchSpec, GpuSpec
+from ...problems.layouts import FP8_TOKEN_BYTES
+from ...runtime.toolkit import RESERVED_SMEM
+from ...tile.lang import Body, Counts, Guard, Knob, Schedule, TileProgram
+from . import blackwell, on_m, on_n
+from .common import LATENT_DIM, ROPE_DIM, head_block, merged_rows, sliced_ctas_per_sm
+
+# Cluster sizes of the committed Hopper variants, by cache format and heads.
+CLUSTERS: dict[str, dict[int, tuple[int, ...]]] = {
+    "bf16": {8: (1, 2, 16), 16: (1, 2, 8, 16), 32: (1, 2, 16), 64: (1, 2, 16), 128: (1, 2, 8)},
+    "fp8": {8: (2, 16), 16: (1, 2, 16), 32: (2, 16), 64: (2, 16), 128: (1, 2, 8)},
+}
+# (block, stages) of the committed Hopper variants whose CTAs share out the dims: two stages let an SM hold two CTAs.
+SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
+    "bf16": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((16, 2), (16, 3)), 64: ((16, 2), (16, 3)), 128: ((16, 2), (16, 3))},
+    "fp8": {8: ((0, 2), (0, 3)), 16: ((0, 2), (0, 3)), 32: ((0, 3), (16, 3)), 64: ((16, 3), (32, 3)), 128: ((16, 3), (32, 3))},
+}  # fmt: skip
+# Share of the SMs that CTAs in clusters of a size can hold at once on an H200: a cluster lies within one GPC, and at
+# one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
+RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
+# What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
+# then, and what merging a part costs at least, in units (docs/performance.md).
+SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 0.5
+# Without a cluster one CTA merges a row alone: more splits cost more than they save.
+LONE_SPLITS = 8
+SLICES = (1, 2, 4)
+KNOBS = (
+    Knob("heads", "h", ((8, 16, 32, 64, 128),), "query heads"),
+    Knob(
+        "kv",
+        "",
+        (("bf16", "fp8"),),
+        "cache format: bf16 rows, or 656-byte fp8 tokens dequantised on the way in",
+    ),
+    Knob("tile", "bt", ((64,),), "tokens a tile"),
+    Knob("stages", "st", ((2, 3, 4),), "gathered tiles in flight", archs=("sm_90a",)),
+    Knob(
+        "cluster",
+        "cl",
+        ((1, 2, 4, 8, 16),),
+        "splits of a row that meet as a cluster and share out the merge",
+    ),
+    Knob(
+        "slices",
+        "sl",
+        (SLICES,),
+        "CTAs of a cluster that share out the dims of the row and add their partial scores",
+        archs=("sm_90a",),
+        plain=1,
+    ),
+    Knob(
+        "block",
+        "hb",
+        ((0, 16, 32, 64),),
+        "heads of a CTA; 0: all, at most 64; 64: so many, on M instead of N",
+        archs=("sm_90a",),
+        plain=0,
+    ),
+    Knob(
+        "exchange",
+        "ex",
+        ((1, 2),),
+        "CTAs of a query that unpack a share of its tokens each and send it to the others",
+        archs=("sm_90a",),
+        plain=1,
+    ),
+    Knob(
+        "gather",
+        "",
+        (("cp_async", "gather4"),),
+        "row gather: 16-byte copies by a warpgroup, or TMA gather4",
+        archs=("sm_100a",),
+    ),
+)
+
+
+def _structure(k: SimpleNamespace, arch: ArchSpec) -> Any:
+    """The module of a kernel's structure."""
+    if arch.tmem_columns:
+        return blackwell
+    return on_m if k.block == 64 else on_n
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    schedule: Schedule = _structure(k, arch).declare(k, arch)
+    if getattr(k, "slices", 1) == 1:
+        return schedule
+    # Registers for as many CTAs as shared memory lets in: left to itself, CuTe DSL's compiler saves them for more, and a
+    # merge then has few loads in flight.
+    resident = arch.smem_per_sm // (schedule.smem_bytes() + RESERVED_SMEM)
+    # With a lone CTA's registers, though, it would unpack all of an fp8 tile before it stored any.
+    return schedule if k.kv == "fp8" and resident == 1 else replace(schedule, min_ctas_per_sm=resident)
+
+
+def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
+    found: dict[str, Body] = _structure(k, arch).bodies(k)
+    return found
+
+
+def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
+    """Queries once, then rows, products and weights a tile of the split, and what its end writes."""
+    hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
+    turns, unit = -(-(dims["topk"] // k.tile) // (dims["splits"] // slices)), 1
+    if "unit" in schedule.constants:
+        t, unit = dims["t"], schedule.constants["unit"]
+        ctas = dims["arrival_slots"] // schedule.constants["head_blocks"] - t
+        of_query = -(-(dims["topk"] // k.tile) // unit)
+        turns = -(-t // ctas) * of_query if dims["splits"] == 1 else -(-t * of_query // ctas)
+    tiles, shares = turns * unit, slices * getattr(k, "exchange", 1)
+    row = FP8_TOKEN_BYTES if k.kv == "fp8" else 2 * (LATENT_DIM + ROPE_DIM)
+    # On Blackwell a product takes a quarter of the latent dims.
+    units = schedule.constants.get("units", 1)
+    flops = sum(mma.flops * (1 if mma.name == "qk_pe" else units) for mma in schedule.mmas)
+    weights = k.tile * schedule.constants.get("n", hb) * 2
+    return Counts(
+        loaded=hb * 2 * (LATENT_DIM + ROPE_DIM) // slices + tiles * k.tile * (row // shares),
+        stored=tiles * weights + _written(k, schedule, dims),
+        flops={"bfloat16": turns * flops},
+        uses=max(1, turns * units),
+        group_syncs=int(k.cluster > 1 and slices == 1),
+    )
+
+
+def _written(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> int:
+    """Bytes that the end of a CTA writes: partials in float32 with their lse where splits meet, then its share of the row."""
+    hb, slices = schedule.constants["head_block"], getattr(k, "slices", 1)
+    if slices > 1:
+        rows, parts = merged_rows(k), dims["splits"] // slices
+        sent = rows * (128 + hb) * 4 if parts > 1 else 0
+        return sent + rows // parts * 128 * 2 + hb * 4
+    partial = hb * (LATENT_DIM + 1) * 4 if dims["splits"] > 1 else 0
+    return partial + hb * (LATENT_DIM // k.cluster) * 2 + hb * 4
+
+
+def _useful_hopper(k: SimpleNamespace, level: int) -> bool:
+    """Whole rows of two stages, heads on M, or slices, which send to one another asynchronously."""
+    if k.slices == 1 and k.block == 0:
+        return k.stages == 2 and k.exchange == 1 and (level > 0 or k.cluster in CLUSTERS[k.kv][k.heads])
+    if k.block == 64:
+        shared = k.kv == "fp8" and k.heads // k.block == k.exchange
+        return (k.stages, k.slices, k.cluster) == (2, 1, 1) and k.heads >= 64 and (k.exchange == 1 or shared)
+    if k.slices == 1 or k.exchange > 1 or k.cluster != k.slices or k.block >= k.heads:
+        return False
+    return level > 0 or (k.slices == 2 and (k.block, k.stages) in SLICED[k.kv][k.heads])
+
+
+def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
+    """fp8 tokens are dequantised by threads, so TMA gather4 serves bf16 only; at level 0 for 16 and 128 heads.
+
+    On Blackwell level 0 has clusters of 8 beside none, at 16 heads.
+    """
+    if not arch.tmem_columns:
+        return _useful_hopper(k, level)
+    if k.gather == "gather4" and (k.kv != "bf16" or (level == 0 and k.heads not in (16, 128))):
+        return False
+    return level > 0 or k.cluster == 1 or (k.cluster == 8 and k.heads == 16)
+
+
+def _same(name: str, dim: str) -> Guard:
+    def refuse(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+        return None if knobs[name] == call[dim] else f"{dim} = {call[dim]}, built for {knobs[name]}"
+
+    return Guard(dim, refuse)
+
+
+def _whole_tiles(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if knobs.get("block") == 64 and call["topk"] == 0:
+        return "topk = 0 leaves no tile to deal out"
+    return (
+        None
+        if call["topk"] % knobs["tile"] == 0
+        else f"topk = {call['topk']} is no multiple of the tile of {knobs['tile']}"
+    )
+
+
+def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    """Splits that the caller fixed: whole clusters, at most one a tile and slice."""
+    splits, cluster = call.get("splits"), knobs.get("cluster", 1)
+    if splits is None:
+        return None
+    if splits % cluster:
+        return f"splits = {splits} is no multiple of the cluster of {cluster}"
+    most = max(cluster, call["topk"] // knobs["tile"] * knobs.get("slices", 1))
+    if splits > most:
+        return f"splits = {splits} exceeds {most}, one a tile and slice"
+    k = SimpleNamespace(**knobs)
+    if getattr(k, "slices", 1) > 1 and splits > cluster:
+        if merged_rows(k) % (splits // cluster):
+            return f"splits = {splits} in clusters of {cluster} share out no {merged_rows(k)} rows evenly"
+        ctas, slots = _blocks(k, call) * splits, call["sms"] * sliced_ctas_per_sm(k)
+        if ctas > slots:
+            return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
+    return None
+
+
+def _blocks(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
+    """Pairs of a query and a block of heads."""
+    return dims["t"] * (k.heads // (getattr(k, "block", 0) or head_block(k.heads)))
+
+
+def launch(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> dict[str, int]:
+    """Enough splits of the id row to give every SM a CTA: whole clusters, at most one split a tile."""
+    cluster, slices = getattr(k, "cluster", 1), getattr(k, "slices", 1)
+    blocks = max(1, _blocks(k, dims))
+    tiles = max(1, dims["topk"] // k.tile) * slices
+    if getattr(k, "block", 0) == 64:
+        pairs = k.kv == "bf16"
+        units = -(-tiles // 2) if pairs else tiles
+        return _shares(max(1, dims["t"]), k.heads // k.block, units, dims.get("splits"), gpu, walk=pairs)
+    slots = gpu.sms * (sliced_ctas_per_sm(k) if slices > 1 else 1)
+    if slices > 1:
+        # Parts of a query meet at once: all CTAs must run at once, or each query has one.
+        parts = max(1, min(tiles // slices, slots // (blocks * slices), merged_rows(k)))
+        splits = dims.get("splits") or slices << (parts.bit_length() - 1)
+        words = merged_rows(k) * (128 + (k.block or head_block(k.heads)))
+        return {"splits": splits, "arrival_slots": blocks * splits * words if splits > slices else 1}
+    clusters = max(1, min(tiles // cluster, slots // (blocks * cluster)))
+    if not gpu.arch.tmem_columns:
+        clusters = max(1, min(clusters, int(slots * RESIDENT[cluster]) // (blocks * cluster)))
+        clusters = min(clusters, LONE_SPLITS) if cluster == 1 else clusters
+        # Halving keeps the splits equal where the number of tiles is a power of two.
+        clusters = 1 << (clusters.bit_length() - 1)
+    return {"splits": cluster * clusters, "arrival_slots": blocks * cluster}
+
+
+def _shares(
+    t: int, blocks: int, units: int, splits: int | None, gpu: GpuSpec, *, walk: bool
+) -> dict[str, int]:
+    """How many CTAs there are: for equal parts of each query, or one for each SM, whose units go on into the next query.
+
+    Those that `walk` take whole queries one after the other: the rows of the next one are on their way before one ends.
+    """
+    sms = max(1, gpu.sms // blocks)
+
+    def merging(parts: int, ctas: int) -> float:
+        """The more partials are on their way, the longer each takes."""
+        return MERGE_UNITS * parts * (1 + blocks * ctas / gpu.sms) if parts > 1 else 0.0
+
+    def even(parts: int) -> tuple[float, int, int]:
+        rounds = -(-t * parts // sms)
+        ctas = -(-t // rounds) if walk and parts == 1 else t * parts
+        return rounds * (-(-units // parts) + SEGMENT_UNITS) + merging(parts, t * parts), ctas, parts
+
+    def on_and_on(share: int) -> tuple[float, int, int]:
+        ctas = -(-t * units // share)
+        share = -(-t * units // ctas)
+        parts = 1 if share % units == 0 else (units - 2) // share + 2
+        more = -(-share // units) + (parts > 1) - 1
+        each = NEXT_UNITS if walk and share < units else SEGMENT_UNITS
+        return share + SEGMENT_UNITS + more * each + merging(parts, 2 * ctas), ctas, parts
+
+    if splits is not None:
+        found = [even(splits)]
+    else:
+        found = [even(parts) for parts in range(1, min(units, LONE_SPLITS) + 1)]
+        # Where every SM has many queries, the last round weighs little.
+        found += [on_and_on(-(-t * units // sms))] if t <= 4 * sms else []
+    _, ctas, parts = min(found)
+    return {"splits": parts, "arrival_slots": blocks * (t + ctas)}
+
+
+def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
+    """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster.
+
+    Where slices send one another their parts, every CTA merges a share: a store and a load, however many parts there are.
+    """
+    cluster = getattr(k, "cluster", 1)
+    partials = dims["splits"] // cluster
+    bytes_each = head_block(k.heads) * LATENT_DIM * 4 / cluster
+    merge = 1.0 if partials > 1 else 0.0
+    if partials > 1 and getattr(k, "slices", 1) == 1:
+        merge += partials * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
+    merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
+    if not gpu.arch.tmem_columns:
+        ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
+        waves = max(1, math.ceil(ctas / gpu.sms))
+        late = math.ceil(ctas / (gpu.sms * RESIDENT[cluster])) - waves
+        # Of each wave, as all else here.
+        merge += 8.0 * late / waves
+        if getattr(k, "slices", 1) > 1:
+            # Measured: two stages and two CTAs an SM win where blocks of heads fill the SMs with CTAs that want the same
+            # rows, three stages and one elsewhere.
+            all_ctas = _blocks(k, dims) * dims["splits"]
+            shared = _blocks(k, dims) > dims["t"] and all_ctas > gpu.sms
+            merge += 0.5 if shared != (k.stages == 2) else 0.0
+            if sliced_ctas_per_sm(k) == 1 and all_ctas > gpu.sms:
+                # An SM begins its second CTA when it is done with the first: 1.1 us a tile at each of 8 to 64 queries.
+                merge += 1.1 * (dims["topk"] // k.tile) / partials / 2
+    if getattr(k, "block", 0) == 64 and k.kv == "fp8" and k.exchange < k.heads // k.block:
+        # Measured: 0.25 us a tile are saved where each CTA of a query unpacks half of it.
+        ctas = dims["arrival_slots"] // (k.heads // k.block) - dims["t"]
+        merge += 0.25 * dims["t"] * (dims["topk"] // k.tile) / ctas
+    # The counts cannot tell the gathers apart: until a B200 has measured them, the plain copies go first.
+    return merge + (0.1 if gpu.arch.tmem_columns and k.gather == "gather4" else 0.0)
+
+
+def bucket(form: str, dims: Mapping[str, int]) -> dict[str, int]:
+    """Queries, heads and selected tokens."""
+    return {"t": dims["t"], "heads": dims["heads"], "topk": dims["topk"]}
+
+
+PROGRAM = TileProgram(
+    op="sparse_mla",
+    problem=problems.get("sparse_mla"),
+    knobs=KNOBS,
+    declare=declare,
+    bodies=bodies,
+    bucket=bucket,
+    counts=counts,
+    guards=(
+        _same("heads", "heads"),
+        _same("kv", "form"),
+        Guard("topk", _whole_tiles),
+        Guard("splits", _splits),
+    ),
+    launch=launch,
+    overhead=overhead,
+    useful=useful,
+)

@@ -1,0 +1,286 @@
+"""Sparse MLA on Blackwell: tcgen05 with the accumulators in tensor memory, rows gathered by threads or by TMA."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+from ...arch import ArchSpec
+from ...device.text import sparse_mla_sm100 as said_sm100
+from ...device.torch import sparse_mla_sm100 as leaf_sm100
+from ...problems.layouts import FP8_TOKEN_BYTES
+from ...runtime.artifact import TensorMap
+from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
+from ...tile.text import Recorder, Rows, Value, name
+from .common import LATENT_DIM, RESCALE_LOG2, ROPE_DIM, Walk, head_block, live_tiles, queries, start
+
+# tcgen05 with M = 128 takes N in steps of 16: eight heads are padded.
+BLACKWELL_MIN_N = Size(16, "PADDED_HEADS")
+# The ring on Blackwell holds quarter tiles: 64 tokens x 128 of the 512 latent dims.
+UNIT = Size(128, "UNIT")
+UNITS = Size(LATENT_DIM // UNIT, "UNITS")
+
+
+def _row_map(operand: str, columns: int) -> TensorMap:
+    """Gathers rows: gather4 takes boxes of one row by one 128-byte panel."""
+    return TensorMap(
+        f"{operand}_map",
+        operand,
+        "BFLOAT16",
+        global_dims=(str(columns), "n"),
+        global_strides=(f"{operand}_stride * 2",),
+        box=(64, 1),
+        element_strides=(1, 1),
+        swizzle="128B",
+        l2_promotion="L2_128B",
+    )
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    hb = head_block(k.heads)
+    n = max(hb, BLACKWELL_MIN_N)
+    shared, tensor, registers = Space.SHARED, Space.TENSOR, Space.REGISTER
+    small = Size(2 if n <= 32 else 1, "TILE_STAGES")
+    unit_bytes = k.tile * UNIT * 2
+    others = (
+        n * 2 * (LATENT_DIM + ROPE_DIM) + small * (k.tile * ROPE_DIM * 2 + k.tile * n * 2) + 40 * n + 4096
+    )
+    units = Size(min(11, (arch.smem_per_cta - others) // unit_bytes), "UNIT_STAGES")
+    bulk = k.gather == "gather4"
+    # A lane that issues copies has all ids of a tile, a thread that copies those of its own tokens.
+    rows = k.tile if bulk else 8 if k.kv == "bf16" else 2
+
+    def own(
+        text: str, each: int, dtype: str, role: str, doc: str = "", whole: tuple[int, ...] = ()
+    ) -> Buffer:
+        """Registers that a thread has for itself; of what is `whole` to the interpreter each has a part."""
+        return Buffer(
+            text, registers, whole or (128, each), dtype, role=role, per_thread=each, private=True, doc=doc
+        )
+
+    words = own("words", 88, "uint32", "producer", "tokens on their way", (k.tile, FP8_TOKEN_BYTES // 4))
+    fill = Engine.BULK if bulk else Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+    return Schedule(
+        roles=(
+            Role("softmax", 4, doc="queries, online softmax, lazy rescale, epilogue, merge"),
+            Role("producer", 1 if bulk else 4, doc="selected rows into the rings"),
+            Role("mma", 1, doc="issues every tcgen05.mma and commit"),
+        ),
+        buffers=(
+            *queries(n, LATENT_DIM, ROPE_DIM),
+            Buffer("kv_s", shared, (k.tile, UNIT), "bfloat16", units, swizzle=128, doc="read K-major for scores, MN-major for values"),
+            Buffer("pe_s", shared, (k.tile, ROPE_DIM), "bfloat16", small, swizzle=128),
+            Buffer("p_s", shared, (k.tile, n), "bfloat16", small, swizzle=min(128, 2 * n)),
+            Buffer("red_s", shared, (n, 4), "float32", 2, doc="maxima, then sums, across warps, by tile parity"),
+            Buffer("stat_s", shared, (n,), "float32", doc="rescale factors, then 1 / sum"),
+            Buffer("last_s", shared, (1,), "int32"),
+            Buffer("o_t", tensor, (UNIT, UNITS * n), "float32", doc="four 128-row accumulators side by side"),
+            Buffer("s_t", tensor, (k.tile, n), "float32", 2),
+            own("scores", n // 2, "float32", "softmax"),
+            own("sums", n // 4, "float32", "softmax", "of its tokens"),
+            *(own(text, n // 4, "float32", "softmax") for text in ("top", "peak")),
+            own("held", 16, "float32", "softmax", "columns of O^T on their way through"),
+            own("rows", rows, "int32", "producer", "ids of the rows to copy", (rows,) if bulk else ()),
+            *((words,) if k.kv == "fp8" else ()),
+        ),
+        pipelines=(
+            Pipeline("q", ("q_s", "qpe_s"), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), rounds="once"),
+            Pipeline("kv", ("kv_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), units, doc="four units a tile; each is read twice"),
+            Pipeline("pe", ("pe_s",), "producer", fill, (Reader("mma", Engine.TCGEN05),), small),
+            Pipeline("s", ("s_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), 2),
+            Pipeline("p", ("p_s",), "softmax", Engine.THREADS, (Reader("mma", Engine.TCGEN05),), small, doc="also returns o"),
+            Pipeline("o", ("o_t",), "mma", Engine.TCGEN05, (Reader("softmax", Engine.TMEM),), returned_by="p", accumulates=True),
+        ),
+        mmas=(
+            Mma("qk_nope", "tcgen05", "mma", k.tile, n, UNIT, "bfloat16", a="kv_s", b="q_s", acc="s_t", doc="S^T += K Q^T, a unit of the dims"),
+            Mma("qk_pe", "tcgen05", "mma", k.tile, n, ROPE_DIM, "bfloat16", a="pe_s", b="qpe_s", acc="s_t", doc="the rope dims"),
+            Mma(
+                "pv", "tcgen05", "mma", UNIT, n, k.tile, "bfloat16", a_major="mn", b_major="mn", a="kv_s", b="p_s", acc="o_t",
+                doc="O^T += K^T P^T, a unit of the dims",
+            ),
+        ),
+        grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
+        named_barriers={"softmax": ("softmax",)},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "n": n, "units": UNITS},
+        maps=(_row_map("ckv", LATENT_DIM), _row_map("kpe", ROPE_DIM)) if bulk else (),
+        min_ctas_per_sm=1,
+    )  # fmt: skip
+
+
+def _gather_units(m: Recorder) -> None:
+    """Blackwell, 16-byte copies: a tile is four units of 128 latent dims and one of rope."""
+    it, rows = name("it"), m.buffer("rows")
+    for _ in live_tiles(m):
+        with m.when(name("live", "bool")):
+            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
+            for c in m.loop("c", UNITS):
+                kv = m.acquire("kv", it * UNITS + c)
+                leaf_sm100.gather_columns(m, kv.kv_s, m.operand("ckv", "ckv_stride"), c * UNIT, UNIT, rows)
+                m.commit(kv)
+            pe = m.acquire("pe", it)
+            leaf_sm100.gather_columns(m, pe.pe_s, m.operand("kpe", "kpe_stride"), 0, ROPE_DIM, rows)
+            m.commit(pe)
+            m.set(it, it + 1)
+    _end_of_cluster(m)
+
+
+def _gather_rows(m: Recorder) -> None:
+    """Blackwell, gather4: the copy engine takes rows by their number; an id that names none gives zeros."""
+    it, rows, walk = name("it"), m.buffer("rows"), Walk.named(m)
+
+    def read(turn: Value) -> None:
+        leaf_sm100.read_rows(m, rows, walk.row, turn, walk.turns, walk.split, splits=walk.splits)
+
+    read(0)
+    for turn in live_tiles(m):
+        with m.when(name("live", "bool")):
+            for c in m.loop("c", UNITS):
+                kv = m.acquire("kv", it * UNITS + c)
+                m.bulk(kv.kv_s, Rows("ckv_map", rows, c * UNIT), kv)
+                m.commit(kv)
+            pe = m.acquire("pe", it)
+            m.bulk(pe.pe_s, Rows("kpe_map", rows, 0), pe)
+            m.commit(pe)
+            m.set(it, it + 1)
+        read(turn + 1)
+    _end_of_cluster(m)
+
+
+def _gather_tokens(m: Recorder) -> None:
+    """Blackwell, fp8 tokens: a tile waits in registers, and each unit makes room for the next tile's once the unit behind it is written."""
+    it, rows, words, cache, thread = (
+        name("it"),
+        m.buffer("rows"),
+        m.buffer("words"),
+        m.operand("kv_cache"),
+        m.thread,
+    )
+    for turn in live_tiles(m, more=1):
+        with m.when(name("live", "bool") | turn.equals(name("turns"))):
+            said_sm100.spread_ids(m, name("now_low"), name("now_high"), name("in_low"), name("in_high"))
+            for c in range(UNITS):
+                with m.when(it > 0):
+                    kv = m.acquire("kv", (it - 1) * UNITS + c)
+                    leaf_sm100.dequantise_unit(m, kv.kv_s, words, c)
+                    m.commit(kv)
+                if c:
+                    leaf_sm100.load_unit(m, words, c - 1, cache, rows, thread)
+            leaf_sm100.load_unit(m, words, UNITS - 1, cache, rows, thread)
+            with m.when(it > 0):
+                pe = m.acquire("pe", it - 1)
+                leaf_sm100.store_rope(m, pe.pe_s, words)
+                m.commit(pe)
+            leaf_sm100.load_rest(m, words, cache, rows, thread)
+            m.set(it, it + 1)
+    _end_of_cluster(m)
+
+
+def _end_of_cluster(m: Recorder) -> None:
+    """The roles that do not merge come to the cluster's meeting all the same."""
+    if m.k.cluster > 1:
+        m.cluster_arrive()
+        m.cluster_wait()
+
+
+def _issue(m: Recorder) -> None:
+    """The MMA warp: scores of tile i + 1 are issued before the values of tile i, so that softmax never idles."""
+    it, live, n = name("it"), name("live", "bool"), m.c.n
+    q = m.wait("q", 0)
+    for turn in live_tiles(m, more=1):
+        m.let("late", it > 0)
+        done = m.let("done", it - 1)
+        with m.when(live):
+            s = m.acquire("s", it)
+            for c in m.loop("c", UNITS):
+                kv = m.wait("kv", it * UNITS + c)
+                m.multiply("qk_nope", s.view(), kv.kv_s, q.q_s.columns(c * UNIT, UNIT), accumulate=c > 0)
+            pe = m.wait("pe", it)
+            m.multiply("qk_pe", s.view(), pe.pe_s, q.qpe_s, accumulate=True)
+            m.release(pe)
+            m.commit(s)
+            m.set(it, it + 1)
+        m.comment("The values of a tile follow the scores of the next one, so that softmax never idles.")
+        with m.when(name("late", "bool") & (live | turn.equals(name("turns")))):
+            p = m.wait("p", done)
+            o = m.acquire("o", done)
+            for c in m.loop("c", UNITS):
+                kv = m.slot("kv", done * UNITS + c)
+                m.multiply("pv", o.o_t.columns(c * n, n), kv.kv_s, p.p_s, accumulate=done > 0)
+                m.release(kv)
+            m.release(p)
+            m.commit(o)
+    _end_of_cluster(m)
+
+
+def _softmax(m: Recorder) -> None:
+    """Blackwell: queries, then tile by tile P in place of S; O stays in tensor memory and is rescaled only when a maximum has grown."""
+    k, c, walk, it = m.k, m.c, Walk.named(m), name("it")
+    splits, place = m.dim("splits"), (walk.row, walk.head0)
+    scores, sums, peak = (m.buffer(text) for text in ("scores", "sums", "peak"))
+    q = m.acquire("q", 0)
+    for target, operand, width in ((q.q_s, "q_nope", LATENT_DIM), (q.qpe_s, "q_pe", ROPE_DIM)):
+        said_sm100.load_block(m, target, m.operand(operand), *place, c.n, width)
+    m.commit(q)
+    m.fill(sums, 0.0)
+    m.fill(peak, -math.inf)
+    grown = m.var("grown", False, "bool")
+    for _ in live_tiles(m):
+        with m.when(name("live", "bool")):
+            red = m.buffer("red_s", it)
+            s = m.wait("s", it)
+            leaf_sm100.read_scores(m, scores, s.view())
+            m.release(s)
+            said_sm100.mask_tokens(m, name("in_low"), name("in_high"))
+            said_sm100.leave_maxima(m, red)
+            m.meet("softmax")
+            said_sm100.take_maxima(m, grown, red, RESCALE_LOG2)
+            with m.when(grown):
+                said_sm100.raise_reference(m)
+                m.meet("softmax")
+                with m.when(it > 0):
+                    o = m.wait("o", it - 1)
+                    said_sm100.rescale_output(m, o.o_t, c.n)
+                    m.release(o)
+            p = m.acquire("p", it)
+            said_sm100.weigh_tokens(m)
+            said_sm100.store_tokens(m, p.p_s)
+            m.comment(
+                "Where O was not rescaled it is waited for here: a parity can only tell one phase from the next."
+            )
+            with m.when((it > 0) & grown.equals(False)):
+                m.release(m.wait("o", it - 1))
+            m.commit(p)
+            m.set(it, it + 1)
+    red = m.buffer("red_s", it)
+    said_sm100.leave_sums(m, red)
+    m.meet("softmax")
+    alone: Value = m.let("alone", splits.equals(1)) if k.cluster == 1 else m.var("alone", False, "bool")
+    said_sm100.finish_columns(m, red, *place, alone, split=walk.split)
+    m.meet("softmax")
+    o = m.slot("o", it - 1)
+    with m.when(it > 0):
+        m.wait("o", it - 1)
+    said_sm100.write_output(m, o.o_t, *place, alone, it > 0, split=walk.split)
+    last = m.var("last", k.cluster > 1, "bool")
+    if k.cluster > 1:
+        m.comment(
+            "The cluster meets once its partials are written; each CTA then merges its share of the latent dims."
+        )
+        _end_of_cluster(m)
+    rank: Value = m.block(1) if k.cluster > 1 else 0
+    with m.when(splits > k.cluster):
+        m.take_ticket(
+            last, "last_s", "arrivals", m.block(0) * k.cluster + rank, splits // k.cluster, "softmax"
+        )
+    with m.when(last):
+        columns = LATENT_DIM // k.cluster
+        threads = m.schedule.role("softmax").threads
+        said_sm100.merge_columns(m, *place, rank * columns, columns, threads=threads)
+
+
+def bodies(k: SimpleNamespace) -> dict[str, Body]:
+    producer = _gather_rows if k.gather == "gather4" else _gather_units if k.kv == "bf16" else _gather_tokens
+    return {START: start, "softmax": _softmax, "producer": producer, "mma": _issue}

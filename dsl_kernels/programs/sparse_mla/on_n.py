@@ -1,0 +1,367 @@
+"""Sparse MLA on Hopper with heads on N: whole rows, or CTAs that share out the dims and add their partial scores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+from ...arch import ArchSpec
+from ...device.text import sparse_mla as said
+from ...device.torch import sparse_mla as leaf
+from ...tile.lang import START, Body, Buffer, Engine, Mma, Pipeline, Reader, Role, Schedule, Size, Space
+from ...tile.text import Recorder, Slot, Value, name
+from .common import (
+    LATENT_DIM,
+    ROPE_DIM,
+    Walk,
+    head_block,
+    live_tiles,
+    merged_rows,
+    queries,
+    sliced_ctas_per_sm,
+    slices_of,
+    start,
+)
+
+
+def _one_group() -> tuple[Role, ...]:
+    """A warpgroup that attends and one that gathers."""
+    return (
+        Role("attend", 4, doc="queries, both products, softmax, merge, output"),
+        Role("gather", 4, doc="selected rows into the ring"),
+    )
+
+
+def _two_groups(k: SimpleNamespace) -> tuple[Role, ...]:
+    """Two warpgroups that attend. setmaxnreg deals out what the launch took: 384 threads get 168 registers each."""
+    attend, gather = (216, 72) if k.kv == "bf16" else (208, 88)
+    return (
+        Role("attend", 8, attend, "queries, both products, softmax, merge, output"),
+        Role("gather", 4, gather, "selected rows into the ring"),
+    )
+
+
+def _half_tiles(k: SimpleNamespace, batch: int) -> tuple[Buffer, ...]:
+    """Registers for `batch` halves of a tile of fp8 tokens, where a thread unpacks them."""
+    if k.kv == "bf16":
+        return ()
+    shape, doc = (batch, 32, 288), "tokens on their way"
+    return (
+        Buffer("words", Space.REGISTER, shape, "uint32", role="gather", per_thread=44 * batch, private=True, doc=doc),
+    )  # fmt: skip
+
+
+def _filled(k: SimpleNamespace) -> Engine:
+    """Rows are copied asynchronously as they are, or written by the threads that unpack them."""
+    return Engine.CP_ASYNC if k.kv == "bf16" else Engine.THREADS
+
+
+def _ring(k: SimpleNamespace) -> Pipeline:
+    """Tiles of rows."""
+    reader = Reader("attend", Engine.WGMMA)
+    return Pipeline(
+        "kv", ("ckv_s", "kpe_s"), "gather", _filled(k), (reader,), k.stages, doc="live tiles of the split"
+    )
+
+
+def _products(tile: int, hb: int, dims: int, rope: int, shared_out: str = "m") -> tuple[Mma, ...]:
+    """S^T = K Q^T in two parts, and O^T += K^T P^T; eight heads lie along the rows of P."""
+    return (
+        Mma("qk_nope", "wgmma", "attend", tile, hb, dims, "bfloat16", a="ckv_s", b="q_s", acc="scores", shared_out=shared_out, doc="S^T = K Q^T"),
+        Mma("qk_pe", "wgmma", "attend", tile, hb, rope, "bfloat16", a="kpe_s", b="qpe_s", acc="scores", shared_out=shared_out),
+        Mma(
+            "pv", "wgmma", "attend", dims, hb, tile, "bfloat16", a_major="mn", b_major="mn" if hb > 8 else "k",
+            a="ckv_s", b="p_s", acc="acc", shared_out=shared_out, doc="O^T += K^T P^T",
+        ),
+    )  # fmt: skip
+
+
+def _on_n(
+    k: SimpleNamespace, hb: int, dims: int, rope: int, sums: int
+) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
+    """Heads on N: the tiles in shared memory that products read, and what threads have of the scores, of O and of each head.
+
+    The running sums of a head are so many: one a warp, or one a token.
+    """
+    shared, weights = Space.SHARED, (k.tile, hb) if hb > 8 else (hb, k.tile)
+    tiles = (
+        *queries(hb, dims, rope),
+        Buffer(
+            "ckv_s",
+            shared,
+            (k.tile, dims),
+            "bfloat16",
+            k.stages,
+            swizzle=128,
+            doc="read K-major for scores, MN-major for values",
+        ),
+        Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
+        Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
+    )
+    of_tiles = (
+        ("scores", (k.tile, hb), ""),
+        ("acc", (dims, hb), ""),
+        ("sums", (sums, hb), "of each warp's tokens" if sums == 4 else ""),
+    )
+    of_heads = (("risen", (4, hb), ""), ("top", (hb,), ""), ("peak", (hb,), ""))
+    return tiles, tuple(
+        Buffer(text, Space.REGISTER, shape, "float32", role="attend", per_thread=hb // 4 if shape in ((4, hb), (hb,)) else None, doc=doc)
+        for text, shape, doc in (*of_tiles, *of_heads)
+    )  # fmt: skip
+
+
+def _sliced(k: SimpleNamespace) -> Schedule:
+    """Hopper, each CTA of a slice group with its part of the dims: no accumulator crosses between them."""
+    hb, slices = k.block or head_block(k.heads), k.slices
+    dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
+    shared, registers = Space.SHARED, Space.REGISTER
+    tiles, held = _on_n(k, hb, dims, rope, 4)
+    # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
+    fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
+    words = Buffer("words", registers, (k.tile, (dims + rope) // 2), "int32", role="gather", per_thread=8 + dims * 9 // 64, doc="tokens on their way")  # fmt: skip
+    return Schedule(
+        roles=_one_group(),
+        buffers=(
+            *tiles,
+            Buffer("x_s", shared, (slices - 1, hb // 8, 128, 4), "float32", 2, doc="partial scores of the other slices"),
+            Buffer("o_s", shared, (merged_rows(k), 128 + hb), "float32", alias="ckv_s" if fits else None, doc="normalised parts of a share of O, 16 dims by 8 heads a row, and their lses"),
+            Buffer("red_s", shared, (4, hb), "float32", doc="maxima, then sums, across warps"),
+            *held,
+            Buffer("sinks", registers, (128, hb // 8), "float32", role="attend", per_thread=hb // 8, private=True),
+            *((words,) if k.kv == "fp8" else ()),
+        ),
+        pipelines=(
+            _ring(k),
+            Pipeline("x", ("x_s",), "attend", Engine.PEERS, (Reader("attend", Engine.THREADS),), 2, doc="partial scores"),
+            Pipeline(
+                "o", ("o_s",), "attend", Engine.GRID, (Reader("attend", Engine.THREADS),), rounds="once", through="arrivals", meets="attend",
+                doc="parts of O",
+            ),
+        ),
+        mmas=_products(k.tile, hb, dims, rope),
+        grid=(f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        axes=("bx", "rank", "part"),
+        cluster=(1, k.cluster, 1),
+        group=(1,),
+        named_barriers={"attend": ("attend",)},
+        constants={"head_block": hb, "head_blocks": k.heads // hb, "dims": dims, "rope": rope},
+        ctas_per_sm=sliced_ctas_per_sm(k),
+        resident=f"splits // {k.cluster} - 1",
+    )  # fmt: skip
+
+
+def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    if k.slices > 1:
+        return _sliced(k)
+    hb = head_block(k.heads)
+    groups = 1 if hb <= 32 else 2
+    batch = 2 if groups == 1 else 1
+    tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM, k.tile)
+    return Schedule(
+        roles=_one_group() if groups == 1 else _two_groups(k),
+        buffers=(
+            *tiles,
+            Buffer("red_s", Space.SHARED, (4, hb), "float32", doc="maxima, then sums, across warps"),
+            Buffer("last_s", Space.SHARED, (1,), "int32"),
+            *held,
+            *_half_tiles(k, batch),
+        ),
+        pipelines=(_ring(k),),
+        mmas=_products(k.tile, hb, LATENT_DIM, ROPE_DIM, "m" if groups == 1 else "n"),
+        grid=(f"t * {k.heads // hb}", "splits") if k.cluster == 1 else (f"t * {k.heads // hb}", str(k.cluster), f"splits // {k.cluster}"),
+        axes=("bx", "split") if k.cluster == 1 else ("bx", "rank", "part"),
+        cluster=(1, k.cluster, 1),
+        group=(1,) if k.cluster > 1 else (),
+        named_barriers={"attend": ("attend",)},
+        constants={
+            "head_block": hb, "head_blocks": k.heads // hb, "dims": LATENT_DIM, "rope": ROPE_DIM, "groups": groups,
+            "batch": batch,
+        },
+    )  # fmt: skip
+
+
+def _gather(m: Recorder) -> None:
+    slices, it, live = slices_of(m), name("it"), name("live", "bool")
+    dims, rope = m.c.dims, m.c.rope
+    which: Value = name("which") if slices > 1 else 0
+    low, high = name("now_low"), name("now_high")
+    if m.k.kv == "fp8" and slices == 1:
+        _gather_halves(m)
+    elif m.k.kv == "bf16":
+        for _ in live_tiles(m):
+            with m.when(live):
+                kv = m.acquire("kv", it)
+                for target, cache, columns in ((kv.ckv_s, "ckv", dims), (kv.kpe_s, "kpe", rope)):
+                    leaf.copy_rows(
+                        m, target, m.operand(cache, f"{cache}_stride"), which * columns, columns, low, high
+                    )
+                m.commit(kv)
+                m.set(it, it + 1)
+    else:
+        m.comment("As the words of a tile are written, those of the next one take their place.")
+        words, holds = m.buffer("words"), m.var("holds", False, "bool")
+        for turn in live_tiles(m, more=1):
+            with m.when(live | turn.equals(name("turns"))):
+                with m.when(holds):
+                    kv = m.acquire("kv", it)
+                    leaf.renew_tokens(m, words, kv.ckv_s, kv.kpe_s, which, dims, low, high)
+                    m.commit(kv)
+                    m.set(it, it + 1)
+                with m.otherwise():
+                    leaf.load_tokens(m, words, which, dims, low, high)
+                m.set(holds, live)
+    if m.k.cluster > 1:
+        if slices == 1:
+            m.cluster_arrive()
+        m.cluster_wait()
+
+
+def _gather_halves(m: Recorder) -> None:
+    """fp8 tokens of whole rows, half a tile at a time: with room for two, the next tile's replaces what was just written."""
+    it, live, low, high = name("it"), name("live", "bool"), name("now_low"), name("now_high")
+    words, cache, n = m.buffer("words"), m.operand("kv_cache"), m.dim("n")
+    if m.c.batch == 1:
+        for _ in live_tiles(m):
+            with m.when(live):
+                kv = m.acquire("kv", it)
+                m.comment("A loop: unrolled, both halves' tokens would be in registers at once.")
+                for which in m.loop("half", 2):
+                    leaf.load_half(m, words, 0, cache, which, low, high, n, m.thread)
+                    leaf.store_half(m, words, 0, kv.ckv_s, kv.kpe_s, which, m.thread)
+                m.commit(kv)
+                m.set(it, it + 1)
+        return
+    holds = m.var("holds", False, "bool")
+    for turn in live_tiles(m, more=1):
+        with m.when(live | turn.equals(name("turns"))):
+            with m.when(holds):
+                kv = m.acquire("kv", it)
+            for half in range(2):
+                with m.when(holds):
+                    leaf.store_half(m, words, half, kv.ckv_s, kv.kpe_s, half, m.thread)
+                with m.when(live):
+                    leaf.load_half(m, words, half, cache, half, low, high, n, m.thread)
+            with m.when(holds):
+                m.commit(kv)
+                m.set(it, it + 1)
+            m.set(holds, live)
+
+
+def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
+    """Heads on N: O and its lse. What is yielded in between is each live tile's scores, not yet scaled."""
+    c, walk, it = m.c, Walk.named(m), name("it")
+    scores, acc, sums, peak = (m.buffer(text) for text in ("scores", "acc", "sums", "peak"))
+    parts = (("q_s", "q_nope", LATENT_DIM, c.dims), ("qpe_s", "q_pe", ROPE_DIM, c.rope))
+    for target, q, width, columns in parts:
+        place = (walk.row, walk.head0, c.head_block, width, which * columns, columns)
+        leaf.load_queries(m, m.buffer(target), m.operand(q), *place)
+    m.publish("attend", "q_s", "qpe_s")
+    m.fill(acc, 0.0)
+    m.fill(sums, 0.0)
+    m.fill(peak, -math.inf)
+    if m.k.slices > 1:
+        m.cluster_wait()
+    for _ in live_tiles(m):
+        with m.when(name("live", "bool")):
+            kv = m.wait("kv", it)
+            nope = m.multiply("qk_nope", scores, kv.ckv_s, m.buffer("q_s"))
+            m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
+            m.await_products()
+            yield kv
+            leaf.mask_scores(m, scores, name("in_low"), name("in_high"))
+            _softmax_of_tile(m, c.head_block)
+            m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
+            m.release(kv)
+            m.set(it, it + 1)
+    _total(m)
+
+
+def _softmax_of_tile(m: Recorder, hb: int) -> None:
+    """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
+    scores, acc, sums, risen, top, peak, red = (
+        m.buffer(text) for text in ("scores", "acc", "sums", "risen", "top", "peak", "red_s")
+    )
+    leaf.column_maxima(m, risen, scores)
+    leaf.share_columns(m, red, risen)
+    m.meet("attend")
+    leaf.join_maxima(m, top, red)
+    leaf.online_softmax(m, scores, sums, acc, peak, top)
+    leaf.store_weights(m, m.buffer("p_s"), scores, hb, m.thread)
+    m.publish("attend", "p_s")
+
+
+def _total(m: Recorder) -> None:
+    """O normalised, and its lse in `top`."""
+    acc, sums, risen, top, peak, red = (
+        m.buffer(text) for text in ("acc", "sums", "risen", "top", "peak", "red_s")
+    )
+    leaf.column_sums(m, risen, sums)
+    leaf.share_columns(m, red, risen)
+    m.meet("attend")
+    leaf.join_sums(m, top, red)
+    leaf.normalise(m, acc, top, peak)
+
+
+def _attend_whole(m: Recorder) -> None:
+    """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
+    k, walk, splits = m.k, Walk.named(m), m.dim("splits")
+    hb, threads = m.c.head_block, m.schedule.role("attend").threads
+    acc, top = m.buffer("acc"), m.buffer("top")
+    for _ in _attend_tiles(m):
+        pass
+
+    def merge(rank: Value, count: int) -> None:
+        leaf.merge_splits(m, walk.row, walk.head0, hb, rank * count, count, threads)
+
+    last = m.var("last", True, "bool")
+    if k.cluster > 1:
+        m.comment(
+            "The cluster meets once its partials are written; each CTA then merges its share of the row."
+        )
+        leaf.write_partial(m, acc, top, walk.row, walk.split, walk.head0)
+        m.cluster_arrive()
+        m.cluster_wait()
+        with m.when(splits > k.cluster):
+            m.take_ticket(
+                last, "last_s", "arrivals", m.block(0) * k.cluster + m.block(1), splits // k.cluster, "attend"
+            )
+        with m.when(last):
+            merge(m.block(1), hb * 128 // k.cluster)
+        return
+    with m.when(splits.equals(1)):
+        leaf.write_outputs(m, acc, top, walk.row, walk.head0)
+    with m.otherwise():
+        leaf.write_partial(m, acc, top, walk.row, walk.split, walk.head0)
+        m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
+        with m.when(last):
+            merge(0, hb * 128)
+
+
+def _attend(m: Recorder) -> None:
+    """Heads on N: one warpgroup multiplies, keeps the softmax and merges; slices add their partial scores."""
+    walk, it, slices = Walk.named(m), name("it"), m.k.slices
+    scores, top = m.buffer("scores"), m.buffer("top")
+    which, part, parts = name("which"), walk.split, walk.splits
+    said.load_sinks(m, walk.head0)
+    for _ in _attend_tiles(m, which):
+        x = m.slot("x", it)
+        m.commit(x)
+        leaf.send_scores(m, scores, m.sender(x.x_s, x), m.block(1), slices)
+        m.wait("x", it)
+        said.add_scores(m, x.x_s)
+    rows, first = m.slot("o", 0), m.let("first", m.block(0) * parts * slices + which)
+    with m.when(parts > 1):
+        m.comment("The CTAs that hold this slice trade rows of O, so that each merges its share of them.")
+        words = m.schedule.buffer("o_s").stage_elements
+        said.send_parts(m, top, m.sender(rows.o_s, rows), words, first, parts, part=part)
+        m.wait("o", 0, at=first + part * slices)
+    with m.otherwise():
+        said.keep_parts(m, m.buffer("o_s"), top)
+        m.meet("attend")
+    share = {"part": part, "block": m.c.head_block}
+    said.merge_parts(m, m.buffer("o_s"), walk.row, walk.head0, parts, which, **share)
+
+
+def bodies(k: SimpleNamespace) -> dict[str, Body]:
+    return {START: start, "gather": _gather, "attend": _attend if k.slices > 1 else _attend_whole}
