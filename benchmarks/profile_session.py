@@ -3,12 +3,14 @@
     python benchmarks/profile_session.py --out FOLDER [--bundle build/aot/sm_90a]
     python benchmarks/profile_session.py --out FOLDER --tuned      # the winners of the tuned table instead
     python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX        # those whose label matches
+    python benchmarks/profile_session.py --out FOLDER --tuned --apart  # without attributes that regard other kernels
     python benchmarks/profile_session.py --extract ARCHIVE         # what may be kept of it; no GPU
 
 Writes session.log and profile_session.tar.gz: what the profiler and the driver say (doctor.json), the ceilings of the
-card (<gpu>_ceilings.json), the planted causes (planted_*), raw counters of a list of kernels (kernels_<part>.csv with
-kernels_<part>.json beside it), and kernels against the ceiling of the same minute (ratios.json). A stage that fails
-leaves the others. No JIT: kernels come from a bundle.
+card (<gpu>_ceilings.json), the planted causes (planted_*), raw counters of a list of kernels (kernels_<part>_<first>.csv
+with a .json beside it), and kernels against the ceiling of the same minute (ratios.json). A stage that fails
+leaves the others, and a kernel at which the profiler fails is left out: a new run begins behind it. No JIT: kernels come
+from a bundle.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import tarfile
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +86,7 @@ def implementation(wanted: str | None, op: str, form: str, bucket: dict[str, int
     return None
 
 
-def targets(seen: dict[str, Any], part: int, only: str) -> Iterator[Any]:
+def targets(seen: dict[str, Any], part: int, first: int, only: str) -> Iterator[Any]:
     """The targets one by one, so that each one's inputs are gone before the next's are drawn."""
     import torch
 
@@ -91,7 +94,7 @@ def targets(seen: dict[str, Any], part: int, only: str) -> Iterator[Any]:
     from dsl_kernels.profile import targets as made
     from dsl_kernels.timing import grids
 
-    for op, dims, form, wanted in listed(part, only):
+    for op, dims, form, wanted in listed(part, only)[first:]:
         try:
             impl = None
             if wanted and "__" in wanted:
@@ -107,6 +110,7 @@ def targets(seen: dict[str, Any], part: int, only: str) -> Iterator[Any]:
             yield held
             del held
         except Exception as error:
+            seen["tried"] += 1
             seen["failed"].append(f"{op} {dims} {wanted}: {error!r}")
         torch.cuda.empty_cache()
 
@@ -157,17 +161,29 @@ def dims_of(point: Any) -> dict[str, int]:
     return {"t": p["t"], "heads": p["heads"], "n": p["pages"] * 64, "topk": p["topk"]}
 
 
-def stage_kernels(out: Path, part: int, only: str) -> None:
-    """Launch the kernels of one part of the list for the profiler that runs this."""
+def stage_kernels(out: Path, part: int, first: int, only: str) -> None:
+    """Launch the kernels of one part of the list, from number `first` on, for the profiler that runs this.
+
+    What is done is on disk before each kernel, since a profiler may end the process: `tried` counts the one begun.
+    """
     from dsl_kernels.profile.targets import look
 
-    seen: dict[str, Any] = {"failed": [], "implementations": {}, "launches": []}
-    for held in targets(seen, part, only):
+    seen: dict[str, Any] = {"failed": [], "implementations": {}, "launches": [], "tried": first}
+
+    def note() -> None:
+        (out / f"kernels_{part}_{first}.json").write_text(json.dumps(seen, indent=1, default=str) + "\n")
+
+    for held in targets(seen, part, first, only):
+        seen["tried"] += 1
+        note()
         try:
             seen["launches"] += look([held])
         except Exception as error:
+            # What CUDA reports once it reports for every later call of the process.
             seen["failed"].append(f"{held.label}: {error!r}")
-        (out / f"kernels_{part}.json").write_text(json.dumps(seen, indent=1, default=str) + "\n")
+            break
+        note()
+    note()
     print(seen["failed"])
 
 
@@ -238,6 +254,10 @@ def main() -> None:
     )
     parser.add_argument("--extract", type=Path, help="an archive that a session wrote")
     parser.add_argument("--part", type=int, default=0, help="of the list of kernels")
+    parser.add_argument("--first", type=int, default=0, help="kernel of the part to begin with")
+    parser.add_argument(
+        "--apart", action="store_true", help="launch without attributes that regard other kernels"
+    )
     parser.add_argument(
         "--seconds", type=float, default=100.0, help="of the stage that compares with ceilings"
     )
@@ -250,11 +270,14 @@ def main() -> None:
     if options.stage == "ceilings":
         stage_ceilings(out)
     elif options.stage == "kernels":
-        stage_kernels(out, options.part, options.only)
+        from dsl_kernels.runtime.launch import loaded_apart
+
+        with loaded_apart() if options.apart else nullcontext():
+            stage_kernels(out, options.part, options.first, options.only)
     elif options.stage == "ratios":
         stage_ratios(out, options.seconds)
     else:
-        session(out, options.bundle, options.only if options.tuned else None)
+        session(out, options.bundle, options.only if options.tuned else None, options.apart)
 
 
 class Session:
@@ -302,7 +325,7 @@ class Session:
         self.pack()
 
 
-def session(out: Path, bundle: Path, only: str | None) -> None:
+def session(out: Path, bundle: Path, only: str | None, apart: bool = False) -> None:
     """Every stage, the most wanted first; with `only` (a regular expression) tuned winners instead of the lists."""
     from dsl_kernels.profile import collect
 
@@ -323,16 +346,21 @@ def session(out: Path, bundle: Path, only: str | None) -> None:
         run.stage("planted", 160.0, planted)
     parts = (0, 1) if only is None else range(10, 10 + -(-len(tuned_winners(only)) // TUNED_PART))
     for part in parts:
-        try:
-            ncu, report = str(collect.find_ncu()), Path("/tmp") / f"kernels_{part}.ncu-rep"
-            looked = [*me, "kernels", "--part", str(part), "--only", only or ""]
-            argv = collect.command(looked, report, ncu=ncu)
-            run.stage(f"kernels {part}", 140.0, argv)
-            if report.exists():
-                (WORK / f"kernels_{part}.csv").write_text(collect.raw_csv(report, ncu))
-                run.pack()
-        except Exception:
-            run.say(traceback.format_exc())
+        first, count = 0, len(listed(part, only or ""))
+        while first < count and run.left() > 15.0:
+            name = f"kernels_{part}_{first}"
+            try:
+                ncu, report = str(collect.find_ncu()), Path("/tmp") / f"{name}.ncu-rep"
+                looked = [*me, "kernels", "--part", str(part), "--first", str(first), "--only", only or ""]
+                argv = collect.command([*looked, *(["--apart"] if apart else [])], report, ncu=ncu)
+                run.stage(name, 140.0, argv)
+                if report.exists():
+                    (WORK / f"{name}.csv").write_text(collect.raw_csv(report, ncu))
+                    run.pack()
+            except Exception:
+                run.say(traceback.format_exc())
+            about = WORK / f"{name}.json"
+            first = max(first + 1, json.loads(about.read_text())["tried"] if about.exists() else 0)
     if run.left() > 30.0 and only is None:
         run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
     run.say("end")
@@ -381,6 +409,9 @@ def extract(archive: Path) -> None:
             for label, work in works.items():
                 # Of a call's kernels the longest is the one that its work belongs to.
                 mine = [report for report in reports if report.label == label]
+                if not mine:
+                    print(f"{label}: launched, and nothing was read")
+                    continue
                 longest = max(mine, key=lambda report: report.metrics[metrics.DURATION])
                 # From the sizes again, so that what a kernel has to read is as this version counts it.
                 variant = work.variant or about["implementations"].get(label) or ""

@@ -51,8 +51,17 @@ def target(
     form: Form = None,
     launches: Annotated[int, typer.Option(min=1, help="Launches that the profiler sees.")] = 1,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.")] = 0,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Launch without attributes that regard other kernels.")
+    ] = False,
 ) -> None:
-    """Run one kernel for a profiler to look at: inputs, warm-up, then its launches between profiler start and stop."""
+    """Run one kernel for a profiler to look at: inputs, warm-up, then its launches between profiler start and stop.
+
+    With --apart a profiler can repeat kernels whose CTAs wait for one another, on a GPU that does nothing else.
+    """
+    from contextlib import nullcontext
+
+    from ..runtime.launch import loaded_apart
     from ..timing.bench import require_gpu
 
     require_gpu()
@@ -60,7 +69,7 @@ def target(
 
     from ..profile import targets
 
-    with torch.inference_mode():
+    with torch.inference_mode(), loaded_apart() if apart else nullcontext():
         made = targets.target(op, out.dims_of(dim or []), variant, form=form, seed=seed)
         targets.look([made], launches)
     out.error_console().print(f"launched {made.label}", markup=False)

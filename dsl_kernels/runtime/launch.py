@@ -12,7 +12,9 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,25 @@ def load(folder: str | Path, *, verify: bool = True) -> LoadedKernel:
     return LoadedKernel(artifact, (folder / "kernel.cubin").read_bytes())
 
 
+_apart = False
+
+
+@contextmanager
+def loaded_apart() -> Iterator[None]:
+    """What is loaded within launches without regard to other kernels: neither beside the one before it, nor refused where
+    not all of its CTAs fit at once.
+
+    For profilers, which run one kernel at a time and may not be able to repeat a launch with such attributes. Not for
+    anything else: a kernel whose CTAs wait for one another hangs where not all of them fit.
+    """
+    global _apart
+    before, _apart = _apart, True
+    try:
+        yield
+    finally:
+        _apart = before
+
+
 class LoadedKernel:
     """One compiled variant, ready to launch on any device of its architecture.
 
@@ -60,6 +81,8 @@ class LoadedKernel:
     """
 
     def __init__(self, artifact: Artifact, cubin: bytes) -> None:
+        if _apart:
+            artifact = replace(artifact, cooperative=False, programmatic_launch=False, resident="")
         self.artifact = artifact
         self.name = artifact.variant
         self._cubin = cubin

@@ -219,6 +219,16 @@ def test_a_launch_is_cooperative_only_where_its_ctas_wait_for_each_other(driver,
     assert kinds == [alone, together, alone, together]
 
 
+def test_what_is_loaded_apart_regards_no_other_kernel(driver):
+    told = example(cluster=(2, 1, 1), cooperative=True, resident="n // 128 - 1", programmatic_launch=True)
+    with launch.loaded_apart():
+        apart = launch.LoadedKernel(told, b"cubin")
+    for kernel in (apart, launch.LoadedKernel(told, b"cubin")):
+        kernel.launch(operands(256))
+    first, second = ([name for name, _ in each.attributes] for each in driver.launches)
+    assert first == ["CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"] and len(second) == 3
+
+
 def test_an_empty_grid_launches_nothing(driver):
     launch.LoadedKernel(example(), b"cubin").launch(operands(0))
     assert driver.launches == []
