@@ -9,6 +9,7 @@ A part stands between `<!-- begin NAME -->` and `<!-- end NAME -->`, with a func
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import json
 import re
@@ -133,13 +134,14 @@ def _default(value: object) -> str:
     return "-" if value in (None, "", {}) else str(value)
 
 
-def _source(op: str, name: str) -> str:
-    module = inspect.getmodule(programs.get(op).declare)
-    return code("python", inspect.getsource(getattr(module, name)))
+def _source(module: str, name: str) -> str:
+    """A function of a module of tile programs."""
+    found = importlib.import_module(f"dsl_kernels.programs.{module}")
+    return code("python", inspect.getsource(getattr(found, name)))
 
 
 def declaration() -> str:
-    return _source("sparse_mla", "_blackwell")
+    return _source("sparse_mla.blackwell", "declare")
 
 
 # The kernel that docs/extending.md writes, which a test takes through every stage.
@@ -158,7 +160,7 @@ def newcomer(file: str, *names: str) -> str:
 
 
 def body() -> str:
-    return _source("sparse_mla", "_gather_units")
+    return _source("sparse_mla.blackwell", "_gather_units")
 
 
 def leaf_by_text() -> str:
