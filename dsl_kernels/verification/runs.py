@@ -1,14 +1,17 @@
 """Where each variant has run and matched the reference, so that listings stay honest.
 
 `runs.json` is written by `python -m dsl_kernels verify --record`. A record names the source it was made from: the
-generated module and the device helpers that it imports. When either has changed since, it no longer counts.
+generated module and the device helpers that it imports. When what one of them does has changed since, it no longer
+counts; comments, docstrings and line breaks may.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-from collections.abc import Mapping
+import tokenize
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -55,10 +58,48 @@ def _read(path: Path, stamp: int) -> Mapping[str, Any]:
 
 def source_of(variant: Variant) -> str:
     """SHA-256 of a variant's program text: its generated module, and the device helpers with their names."""
-    digest = hashlib.sha256(variant.sha256.encode())
+    return _digest(variant, variant.sha256, lambda content: content)
+
+
+def program_of(variant: Variant) -> str:
+    """SHA-256 of what a variant's program text does: of the same files without comments, docstrings and line breaks."""
+    return _digest(variant, hashlib.sha256(program(variant.path.read_bytes())).hexdigest(), program)
+
+
+def _digest(variant: Variant, module: str, read: Callable[[bytes], bytes]) -> str:
+    digest = hashlib.sha256(module.encode())
     for path in imported_helpers(variant.path, variant.backend):
-        digest.update(f"{path.name}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(f"{path.name}\0".encode() + hashlib.sha256(read(path.read_bytes())).digest())
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=256)
+def program(source: bytes) -> bytes:
+    """The tokens of Python source that make a difference when it runs; of other files, all of it."""
+    try:
+        tokens = [
+            (token.type, "" if token.type in _LAYOUT else token.string)
+            for token in tokenize.tokenize(io.BytesIO(source).readline)
+            if token.type not in _SILENT
+        ]
+    except (tokenize.TokenError, SyntaxError):
+        return source
+    said: list[str] = []
+    for i, (kind, string) in enumerate(tokens):
+        # A string that is a statement of its own: what is before it ends a line or begins a block.
+        if (
+            kind == tokenize.STRING
+            and (i == 0 or tokens[i - 1][0] in _LAYOUT)
+            and tokens[i + 1][0] == tokenize.NEWLINE
+        ):
+            tokens[i + 1] = (tokenize.NL, "")
+        elif kind != tokenize.NL:
+            said.append(f"{tokenize.tok_name[kind]} {string}")
+    return "\n".join(said).encode()
+
+
+_LAYOUT = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+_SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING)
 
 
 @checked
@@ -69,13 +110,16 @@ def of(variant: Variant, path: Path | None = None) -> list[Run]:
         return []
     held = _read(path, path.stat().st_mtime_ns).get(variant.id, {})
     source = source_of(variant) if held else ""
+    # Read word by word only where a character differs.
+    same = all(item["source"] == source for item in held.values())
+    said = "" if same else program_of(variant)
     return [
         Run(
             name,
             item["where"],
             item["date"],
             int(item["workloads"]),
-            item["source"] == source,
+            item["source"] == source or item.get("program") == (said or None),
             item.get("counted", {}),
         )
         for name in EXECUTORS
@@ -110,7 +154,8 @@ def record(
     """
     path = path or PATH
     held = dict(_read(path, path.stat().st_mtime_ns)) if path.exists() else {}
-    entry = {"where": where, "date": date, "workloads": workloads, "source": source_of(variant)}
+    entry = {"where": where, "date": date, "workloads": workloads}
+    entry |= {"source": source_of(variant), "program": program_of(variant)}
     if counted:
         entry["counted"] = dict(counted)
     mine = {**held.get(variant.id, {}), executor: entry}

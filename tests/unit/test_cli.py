@@ -170,10 +170,35 @@ def test_list_shows_what_was_compiled_and_where_it_ran():
     assert "117" in line and " 12 " in line and "HGMMA:12" in line and "66560" in line
 
 
-def test_a_record_of_another_source_does_not_count():
-    variant = some_variant("sparse_mla")
-    runs.record(replace(variant, sha256="0" * 64), "cuda", "NVIDIA H200", "2026-01-02", 9)
-    assert data("show", variant.id)["ran"] == "changed since it ran"
+@pytest.mark.parametrize(
+    ("recorded", "ran"),
+    [
+        ("value = 3\n", "changed since it ran"),
+        ('"""What it is."""\n\n# Why.\n' + TEXT, "H200"),
+    ],
+)
+def test_a_record_of_another_source_does_not_count(recorded, ran, tmp_path):
+    variant, path = some_variant("sparse_mla"), tmp_path / "module.py"
+    path.write_text(recorded)
+    runs.record(replace(variant, sha256="0" * 64, path=path), "cuda", "NVIDIA H200", "2026-01-02", 9)
+    assert data("show", variant.id)["ran"] == ran
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ('"""Module."""\n\n\ndef f(a, b):\n    """Function."""\n    return g(a, "b")  # why\n', True),
+        ('def f(\n    a, b\n):\n    return g(\n        a,\n        "b"\n    )\n', True),
+        ('def f(a, b):\n        return g(a, "b")\n', True),
+        ('def f(a, b):\n    return g(a, "c")\n', False),
+        ('def f(a, b):\n    return g(a, # "b")\n        b)\n', False),
+        ('def f(a, b):\n    pass\nreturn g(a, "b")\n', False),
+        ('def f(a, b):\n    x = (\n        "b"\n    )\n    return g(a, "b")\n', False),
+    ],
+)
+def test_a_program_is_what_it_does_not_how_it_is_laid_out(other, same):
+    plain = b'def f(a, b):\n    return g(a, "b")\n'
+    assert (runs.program(other.encode()) == runs.program(plain)) is same
 
 
 def test_a_record_does_not_count_once_a_device_helper_has_changed(tmp_path, monkeypatch):
