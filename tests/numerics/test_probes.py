@@ -246,7 +246,7 @@ def test_the_interpreter_runs_a_probed_text() -> None:
 
 
 @emulated
-def test_the_command_prints_regions_by_role() -> None:
+def test_the_command_prints_regions_by_role(tmp_path: Path) -> None:
     variant = cheap("resample_trajectories", "cutedsl", "sm_90a")
     assert variant is not None
     argv = ["profile", "regions", variant.id, "--executor", "emulator", "--dim", "b=3", "--json"]
@@ -260,6 +260,14 @@ def test_the_command_prints_regions_by_role() -> None:
     assert role["lost"] == pytest.approx(0, abs=0.01)
     assert 0 < role["ticks"]["most"] <= found["cta"]["most"]
     assert {region["region"] for region in role["regions"]} >= {"start"}
+    kept, other = tmp_path / "regions.json", tmp_path / "other.json"
+    kept.write_text(done.stdout)
+    beside = CliRunner().invoke(app, ["profile", "diff", str(kept), str(kept)])
+    assert beside.exit_code == 0 and "sample: start" in beside.stdout
+    for got in ("no file", "something else"):
+        refused = CliRunner().invoke(app, ["profile", "diff", str(other), str(kept)])
+        assert refused.exit_code == 2 and str(other) in refused.stderr and got in refused.stderr
+        other.write_text("[]")
 
 
 @emulated
