@@ -3,7 +3,8 @@
     python benchmarks/profile_session.py --out FOLDER [--bundle build/aot/sm_90a]
     python benchmarks/profile_session.py --out FOLDER --tuned      # the winners of the tuned table instead
     python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX        # those whose label matches
-    python benchmarks/profile_session.py --out FOLDER --tuned --apart  # without attributes that regard other kernels
+    python benchmarks/profile_session.py --out FOLDER --tuned --missing   # those of which nothing is recorded
+    python benchmarks/profile_session.py --out FOLDER --tuned --apart     # without attributes that regard other kernels
     python benchmarks/profile_session.py --extract ARCHIVE         # what may be kept of it; no GPU
 
 Writes session.log and profile_session.tar.gz: what the profiler and the driver say (doctor.json), the ceilings of the
@@ -86,7 +87,7 @@ def implementation(wanted: str | None, op: str, form: str, bucket: dict[str, int
     return None
 
 
-def targets(seen: dict[str, Any], part: int, first: int, only: str) -> Iterator[Any]:
+def targets(seen: dict[str, Any], wanted_kernels: list[Wanted]) -> Iterator[Any]:
     """The targets one by one, so that each one's inputs are gone before the next's are drawn."""
     import torch
 
@@ -94,7 +95,7 @@ def targets(seen: dict[str, Any], part: int, first: int, only: str) -> Iterator[
     from dsl_kernels.profile import targets as made
     from dsl_kernels.timing import grids
 
-    for op, dims, form, wanted in listed(part, only)[first:]:
+    for op, dims, form, wanted in wanted_kernels:
         try:
             impl = None
             if wanted and "__" in wanted:
@@ -124,21 +125,27 @@ def label_of(op: str, dims: dict[str, int], form: str | None, wanted: str | None
     return " ".join(part for part in (op, form, *sizes, wanted) if part)
 
 
-def listed(part: int, only: str) -> list[Wanted]:
+def listed(part: int, only: str, missing: bool) -> list[Wanted]:
     """What one run of the profiler looks at: parts 0 and 1 of the list, parts from 10 on of the tuned winners."""
     if part < 10:
         return list(KERNELS[:PART] if part == 0 else KERNELS[PART:])
-    winners = tuned_winners(only)
+    winners = tuned_winners(only, missing)
     return winners[(part - 10) * TUNED_PART : (part - 9) * TUNED_PART]
 
 
-def tuned_winners(only: str) -> list[Wanted]:
-    """The op, sizes, form and variant of the entries of the tuned table whose label matches a regular expression."""
+def tuned_winners(only: str, missing: bool) -> list[Wanted]:
+    """The op, sizes, form and variant of the entries of the tuned table whose label matches a regular expression.
+
+    With `missing` those of which nothing is recorded.
+    """
     from dsl_kernels import registry
+    from dsl_kernels.profile import recorded
 
     found: list[Wanted] = []
     for entry in registry.tuned_table(GPU):
         b = entry["bucket"]
+        if missing and recorded.of(GPU, entry["op"], entry["form"], b, entry["variant"]) is not None:
+            continue
         if entry["op"] == "topk_selector":
             dims = {"rows": b["rows"], "len": b["max_len"], "k": b["k"]}
         elif entry["form"] == "prefill":
@@ -161,8 +168,8 @@ def dims_of(point: Any) -> dict[str, int]:
     return {"t": p["t"], "heads": p["heads"], "n": p["pages"] * 64, "topk": p["topk"]}
 
 
-def stage_kernels(out: Path, part: int, first: int, only: str) -> None:
-    """Launch the kernels of one part of the list, from number `first` on, for the profiler that runs this.
+def stage_kernels(out: Path, part: int, first: int, kernels: list[Wanted]) -> None:
+    """Launch the kernels of one part, which `kernels` are from number `first` on, for the profiler that runs this.
 
     What is done is on disk before each kernel, since a profiler may end the process: `tried` counts the one begun.
     """
@@ -173,7 +180,7 @@ def stage_kernels(out: Path, part: int, first: int, only: str) -> None:
     def note() -> None:
         (out / f"kernels_{part}_{first}.json").write_text(json.dumps(seen, indent=1, default=str) + "\n")
 
-    for held in targets(seen, part, first, only):
+    for held in targets(seen, kernels):
         seen["tried"] += 1
         note()
         try:
@@ -252,6 +259,9 @@ def main() -> None:
         default="",
         help="with --tuned, a regular expression searched in op, form, sizes and variant",
     )
+    parser.add_argument(
+        "--missing", action="store_true", help="with --tuned, those of which nothing is recorded"
+    )
     parser.add_argument("--extract", type=Path, help="an archive that a session wrote")
     parser.add_argument("--part", type=int, default=0, help="of the list of kernels")
     parser.add_argument("--first", type=int, default=0, help="kernel of the part to begin with")
@@ -273,11 +283,12 @@ def main() -> None:
         from dsl_kernels.runtime.launch import loaded_apart
 
         with loaded_apart() if options.apart else nullcontext():
-            stage_kernels(out, options.part, options.first, options.only)
+            kernels = listed(options.part, options.only, options.missing)[options.first :]
+            stage_kernels(out, options.part, options.first, kernels)
     elif options.stage == "ratios":
         stage_ratios(out, options.seconds)
     else:
-        session(out, options.bundle, options.only if options.tuned else None, options.apart)
+        session(out, options)
 
 
 class Session:
@@ -325,14 +336,14 @@ class Session:
         self.pack()
 
 
-def session(out: Path, bundle: Path, only: str | None, apart: bool = False) -> None:
-    """Every stage, the most wanted first; with `only` (a regular expression) tuned winners instead of the lists."""
+def session(out: Path, options: argparse.Namespace) -> None:
+    """Every stage, the most wanted first; of tuned winners, if these are looked at, the ceilings and counters alone."""
     from dsl_kernels.profile import collect
 
     os.environ.setdefault("DSL_KERNELS_DISABLE_JIT", "1")
     os.environ.setdefault("DSL_KERNELS_CACHE_DIR", "/tmp/dsl_kernels_cache")
-    if bundle.is_dir():
-        os.environ.setdefault("DSL_KERNELS_BUNDLE_DIR", str(bundle))
+    if options.bundle.is_dir():
+        os.environ.setdefault("DSL_KERNELS_BUNDLE_DIR", str(options.bundle))
     run = Session(out)
     me = [sys.executable, str(Path(__file__).resolve()), "--out", str(WORK), "--stage"]
     try:
@@ -341,18 +352,20 @@ def session(out: Path, bundle: Path, only: str | None, apart: bool = False) -> N
     except Exception:
         run.say(traceback.format_exc())
     run.stage("ceilings", 100.0, [*me, "ceilings"])
-    if only is None:
+    if not options.tuned:
         planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
         run.stage("planted", 160.0, planted)
-    parts = (0, 1) if only is None else range(10, 10 + -(-len(tuned_winners(only)) // TUNED_PART))
-    for part in parts:
-        first, count = 0, len(listed(part, only or ""))
+    chosen = ["--only", options.only, *(["--missing"] if options.missing else [])]
+    chosen += ["--apart"] if options.apart else []
+    winners = len(tuned_winners(options.only, options.missing)) if options.tuned else 0
+    for part in range(10, 10 + -(-winners // TUNED_PART)) if options.tuned else (0, 1):
+        first, count = 0, len(listed(part, options.only, options.missing))
         while first < count and run.left() > 15.0:
             name = f"kernels_{part}_{first}"
             try:
                 ncu, report = str(collect.find_ncu()), Path("/tmp") / f"{name}.ncu-rep"
-                looked = [*me, "kernels", "--part", str(part), "--first", str(first), "--only", only or ""]
-                argv = collect.command([*looked, *(["--apart"] if apart else [])], report, ncu=ncu)
+                looked = [*me, "kernels", "--part", str(part), "--first", str(first), *chosen]
+                argv = collect.command(looked, report, ncu=ncu)
                 run.stage(name, 140.0, argv)
                 if report.exists():
                     (WORK / f"{name}.csv").write_text(collect.raw_csv(report, ncu))
@@ -361,7 +374,7 @@ def session(out: Path, bundle: Path, only: str | None, apart: bool = False) -> N
                 run.say(traceback.format_exc())
             about = WORK / f"{name}.json"
             first = max(first + 1, json.loads(about.read_text())["tried"] if about.exists() else 0)
-    if run.left() > 30.0 and only is None:
+    if run.left() > 30.0 and not options.tuned:
         run.stage("ratios", run.left() - 5.0, [*me, "ratios", "--seconds", str(run.left() - 20.0)])
     run.say("end")
 
