@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -468,8 +469,8 @@ def needed_imports(body: str) -> str:
 def header(instance: Instance, schedule: Schedule) -> str:
     """The module docstring: where it comes from, its knobs, and the declared pipeline drawn as text."""
     knobs = ", ".join(f"{name}={value}" for name, value in instance.program.spelled(instance.knobs).items())
-    files = programs.files(instance.program.op)
-    source = f"{instance.program.op}.py" if len(files) == 1 else instance.program.op
+    op = instance.program.op
+    source = op if (Path(programs.__file__).parent / op).is_dir() else f"{op}.py"
     drawing = describe(schedule, instance.arch).replace("\\", "\\\\")
     return (
         f'"""{instance.id}\n\nGenerated from dsl_kernels/programs/{source} and the leaves in dsl_kernels/device/{instance.backend} by `make generate`:\n'

@@ -203,11 +203,11 @@ def diff(
     if held[0] is not None and held[1] is not None:
         found = profile.diff_regions(held[0], held[1])
     elif held != [None, None]:
-        alone, other = (a, b) if held[1] is None else (b, a)
+        by_region, left = (a, b) if held[1] is None else (b, a)
         raise InvalidArgumentError(
-            str(other),
-            expected=f"what `profile regions --json` prints, as {alone} is",
-            got="something else" if other.exists() else "no file",
+            str(left),
+            expected=f"what `profile regions --json` prints, as {by_region} is",
+            got="something else" if left.exists() else "no file",
             fix="compare two files by `regions --json`, or two reports",
         )
     else:

@@ -105,6 +105,44 @@ def test_grid_barrier_starts_the_ctas_it_needs():
         assert (out == np.roll(np.arange(8) + 5, -1)).all()
 
 
+# CTA 0 counts to a thousand and then sets a flag for which every other CTA looks.
+FLAG = simple(
+    """
+mov.u32 %r1, %ctaid.x;
+ld.param.u64 %d1, [p0];
+ld.param.u64 %d2, [p1];
+setp.ne.u32 %p1, %r1, 0;
+@%p1 bra SPIN;
+mov.u32 %r2, 0;
+COUNT:
+add.u32 %r2, %r2, 1;
+setp.lt.u32 %p2, %r2, 1000;
+@%p2 bra COUNT;
+st.release.gpu.global.u32 [%d1], %r2;
+bra DONE;
+SPIN:
+ld.acquire.gpu.global.u32 %r3, [%d1];
+setp.eq.u32 %p3, %r3, 0;
+@%p3 bra SPIN;
+mul.wide.u32 %d3, %r1, 4;
+add.u64 %d4, %d2, %d3;
+st.global.u32 [%d4], %r3;
+DONE:
+""",
+    ".param .u64 p0, .param .u64 p1",
+)
+
+
+@pytest.mark.parametrize("interleaving", [*interleavings(12), Interleaving.random(5, resident=8)], ids=str)
+def test_who_polls_rests_until_somebody_writes(interleaving):
+    """Else the CTAs that look would run as often as the one that works: with many of them nothing gets done."""
+    flag, out = np.zeros(1, np.uint32), np.zeros(8, np.uint32)
+    report = launch(FLAG, 8, 1, [flag, out], interleaving=interleaving)
+    assert (out[1:] == 1000).all()
+    # The count itself takes 3000; a turn of a scheduler may last a few hundred before it comes to rest.
+    assert report.instructions < 3100 + 7 * 600
+
+
 def test_grid_barrier_beyond_the_resident_limit_is_reported():
     x, count, out = np.zeros(8, np.uint32), np.zeros(1, np.uint32), np.zeros(8, np.uint32)
     with pytest.raises(EmulatorError, match="deadlock"):

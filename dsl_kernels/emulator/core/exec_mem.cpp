@@ -90,10 +90,10 @@ void Exec::load() {
   if (global) {
     M.stats.global_read += u64(total) * __builtin_popcount(mask);
     M.stats.global_sectors += sectors(addr, mask, total);
-    // A warp that looks again and finds the same polls: it need not run before somebody writes.
     if (in.m[2]) {
       auto [last, first] = w.looked.insert({pc, found});
-      w.polled = !first && last->second == found ? M.global_writes : 0;
+      if (first || last->second != found) w.polled = false;
+      else LANES(mask, l) M.poll(w, addr[l]);
       last->second = found;
     }
   }

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <unordered_map>
 
 #include "clocks.hpp"
 #include "numeric.hpp"
@@ -104,7 +105,7 @@ struct Warp {
   int maxnreg = 0;
   std::map<u64, s64> seen_phase;  // mbarrier -> last phase that this warp saw complete
   std::map<int, u64> looked;      // strong load of global memory -> hash of what it found last
-  u64 polled = 0;                 // global writes when such a load found nothing new
+  bool polled = false;            // found nothing new, and nobody has written there since
   u64 cluster_gen = 0;
   u32 cluster_arrived = 0;  // lanes
   u32 streak = 0;
@@ -180,7 +181,7 @@ struct Cluster {
   bool finished = false;
   // As of the last look, which holds until a warp or a copy of the cluster takes a step.
   bool touched = true;
-  std::vector<Warp*> runnable;
+  std::vector<Warp*> runnable, polling;
   std::vector<std::deque<AsyncRef>*> queues;
 };
 
@@ -260,6 +261,8 @@ class Machine {
   Loc shared_at(Warp& w, int pc, u64 addr, u64 size, u32 align, const char* what);
   Loc global_at(Warp& w, int pc, u64 addr, u64 size, const char* what, bool write);
   void note_read(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what);
+  void poll(Warp& w, u64 address);
+  void wake(u64 address, u64 n);
   void note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, const char* what);
   GlobalRegion* region_of(u64 addr);
 
@@ -287,7 +290,7 @@ class Machine {
   std::vector<Finding> findings;
   u64 executed = 0, retries = 0, last_progress = 0;  // executed counts the retries of waiting instructions too
   u64 last_end = 0;  // of a cluster
-  u64 global_writes = 1;
+  std::unordered_map<u64, std::vector<Warp*>> watched;  // so many bytes of global memory -> warps that have polled them
   std::mt19937_64 rng;
 
   // ---- scheduler

@@ -1,4 +1,6 @@
 // Address resolution and the checks made on every access.
+#include <algorithm>
+
 #include "machine.hpp"
 
 namespace emu {
@@ -123,8 +125,8 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
       conflict(k, w, pc, std::string(what) + " of shared byte " + std::to_string(l.offset + at), other, true);
     return;
   }
-  global_writes++;
   if (!l.region) return;
+  wake(u64(l.region->r.base) + l.region_offset, n);
   for (u64 done = 0; done < n;) {
     u64 o = l.region_offset + done, part = std::min<u64>(n - done, 4096 - (o & 4095));
     if (auto* readers = l.region->readers_of(o >> 12, false)) {
@@ -144,6 +146,25 @@ void Machine::note_write(const Loc& l, u64 n, const Access& a, Warp& w, int pc, 
     if (k == Conflict::race || k == Conflict::proxy)
       conflict(k, w, pc, std::string(what) + " of global '" + l.region->name + "' byte " + std::to_string(o + at), other, true);
     done += part;
+  }
+}
+
+// A warp that looks at global memory again and finds the same polls: it need not run before somebody writes near there.
+static const int WATCHED_BITS = 9;
+
+void Machine::poll(Warp& w, u64 address) {
+  auto& warps = watched[address >> WATCHED_BITS];
+  if (std::find(warps.begin(), warps.end(), &w) == warps.end()) warps.push_back(&w);
+  w.polled = true;
+}
+
+void Machine::wake(u64 address, u64 n) {
+  if (watched.empty()) return;
+  for (u64 k = address >> WATCHED_BITS; k <= (address + n - 1) >> WATCHED_BITS; k++) {
+    auto it = watched.find(k);
+    if (it == watched.end()) continue;
+    for (Warp* w : it->second) w->polled = false, w->cta->cluster->touched = true;
+    watched.erase(it);
   }
 }
 

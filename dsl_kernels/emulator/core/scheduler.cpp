@@ -120,6 +120,13 @@ void Machine::start_cluster() {
 }
 
 void Machine::finish_cluster(Cluster& cl) {
+  // Whoever polls looks again: warps of this cluster must not be found among those who have.
+  for (auto& each : active) {
+    each->touched = true;
+    for (auto& c : each->ctas)
+      for (auto& w : c->warps) w.polled = false;
+  }
+  watched.clear();
   for (auto& c : cl.ctas) {
     for (auto& w : c->warps) {
       Counters& t = warp_totals[size_t(w.index)];
@@ -327,10 +334,10 @@ void Machine::collect_async(std::vector<std::pair<std::deque<AsyncRef>*, size_t>
 void Machine::look(Cluster& cl) {
   if (!cl.touched) return;
   cl.touched = false;
-  cl.runnable.clear(), cl.queues.clear();
+  cl.runnable.clear(), cl.polling.clear(), cl.queues.clear();
   for (auto& c : cl.ctas)
     for (auto& w : c->warps) {
-      if (!w.done() && runnable(w)) cl.runnable.push_back(&w);
+      if (!w.done() && runnable(w)) (w.polled ? cl.polling : cl.runnable).push_back(&w);
       if (!w.cp_queue.empty()) cl.queues.push_back(&w.cp_queue);
       if (!w.wgmma_queue.empty()) cl.queues.push_back(&w.wgmma_queue);
       for (auto& q : w.tc_queue)
@@ -400,7 +407,8 @@ void Machine::loop() {
     std::vector<Warp*> can, polling;
     for (auto& cl : active) {
       look(*cl);
-      for (Warp* w : cl->runnable) (w->polled == global_writes ? polling : can).push_back(w);
+      can.insert(can.end(), cl->runnable.begin(), cl->runnable.end());
+      polling.insert(polling.end(), cl->polling.begin(), cl->polling.end());
     }
     std::vector<std::pair<std::deque<AsyncRef>*, size_t>> qs;
     std::vector<std::pair<Cluster*, size_t>> pool;
