@@ -15,8 +15,8 @@ from typing import Any
 
 from dsl_kernels.dtypes import DTYPES
 from dsl_kernels.errors import DeclarationError, TemplateError
+from dsl_kernels.tile import leaf_text
 from dsl_kernels.tile import text as t
-from dsl_kernels.tile import threads
 from dsl_kernels.tile.lang import Buffer, Engine, Mma, Pipeline, Role, Schedule, Size, Space, spell
 from dsl_kernels.tile.plan import Action, BarrierPlan, named_plans, turn_plans, words_of
 
@@ -184,10 +184,10 @@ class Printer:
             listed = ", ".join(map(self._argument, arguments))
             return f"{self._leaf_module(function.name)}.{function.name}({listed})"
         array, *at = value.args
-        place = value.dtype == threads.ADDRESS
+        place = value.dtype == leaf_text.ADDRESS
         return self._phrase("place" if place else "element", **self._place_in(array, at, 5 if place else 0))
 
-    def _place_in(self, array: threads.Array, at: Iterable[t.Value], outer: float = 0) -> dict[str, Any]:
+    def _place_in(self, array: leaf_text.Array, at: Iterable[t.Value], outer: float = 0) -> dict[str, Any]:
         """What macros see of an element: its index in what is named, and by row and column in what that is a part of."""
         matrix, rows, first = array.line or (array, (), 0)
         *own, last = at
@@ -213,7 +213,7 @@ class Printer:
             return self._phrase("operand", name=argument.name, pitch=argument.pitch)
         if isinstance(argument, t.Cluster):
             return argument.buffer
-        if isinstance(argument, threads.Array):
+        if isinstance(argument, leaf_text.Array):
             return self._phrase("array", name=argument.name, staged=argument.staged)
         if isinstance(argument, t.Sender) and argument.slot.pipeline.fill is Engine.GRID:
             pipe = argument.slot.pipeline
@@ -323,7 +323,7 @@ class Printer:
         )
 
     def _call_text(self, s: t.Call) -> Iterator[str]:
-        text = threads.text_of(s.leaf, s.arguments, self._schedule)
+        text = leaf_text.text_of(s.leaf, s.arguments, self._schedule)
         passed = [
             (f, self._words(a.slot.pipeline, 0) if isinstance(a, t.Sender) else self._argument(a))
             for f, a in zip(text.parameters, s.arguments, strict=True)
@@ -334,7 +334,7 @@ class Printer:
             results=[self._argument(s.arguments[i]) for i in s.leaf.results],
         )  # fmt: skip
 
-    def _function(self, leaf: t.Leaf, text: threads.LeafText) -> str:
+    def _function(self, leaf: t.Leaf, text: leaf_text.LeafText) -> str:
         """The name of the function that is this text, which is printed when it comes up first."""
         before, self._in_leaf, self._explained = (self._in_leaf, self._explained), True, set()
         body = list(self._block(text.statements))
@@ -353,14 +353,14 @@ class Printer:
             self.functions.append(str(self._spelling.function(facts)).strip())
         return self._functions[key]
 
-    def _put(self, s: threads.Put) -> Iterator[str]:
+    def _put(self, s: leaf_text.Put) -> Iterator[str]:
         place = self._phrase("element", **self._place_in(s.array, s.index))
         constant = not isinstance(s.value, t.Expr)
         yield from self._spell(
             "put", place=place, value=self.value(s.value), constant=constant, dtype=s.array.dtype
         )
 
-    def _vector(self, s: threads.Vector) -> Iterator[str]:
+    def _vector(self, s: leaf_text.Vector) -> Iterator[str]:
         array, registers, whole = s.array, s.registers, (s.array.line or (s.array, (), 0))[0]
         *own, last = s.group
         yield from self._spell(
@@ -370,7 +370,7 @@ class Printer:
             shape=[self.spelled(extent) for extent in array.shape], swizzle=array.swizzle,
         )  # fmt: skip
 
-    def _line(self, s: threads.Line) -> Iterator[str]:
+    def _line(self, s: leaf_text.Line) -> Iterator[str]:
         row: t.Value = 0
         for i, index in enumerate(s.rows):
             row = _sum(row * s.pitches[i - 1], index) if i else index
@@ -379,12 +379,12 @@ class Printer:
             pitch=self.value(s.pitches[-1], 6) if s.rows else "", first=self.value(s.first, 5), wide=s.wide,
         )  # fmt: skip
 
-    def _local(self, s: threads.Local) -> Iterator[str]:
+    def _local(self, s: leaf_text.Local) -> Iterator[str]:
         yield from self._spell(
             "local", name=s.array.name, size=self.spelled(s.array.size), dtype=s.array.dtype
         )
 
-    def _do(self, s: threads.Do) -> Iterator[str]:
+    def _do(self, s: leaf_text.Do) -> Iterator[str]:
         yield self.value(s.value)
 
     def _bulk(self, s: t.Bulk) -> Iterator[str]:
@@ -647,7 +647,7 @@ def _dtypes(*values: t.Value) -> set[str]:
     return {value.dtype for value in values if isinstance(value, t.Expr)}
 
 
-def _where(parameters: tuple[threads.Formal | None, ...], positions: tuple[int, ...]) -> Iterator[int]:
+def _where(parameters: tuple[leaf_text.Formal | None, ...], positions: tuple[int, ...]) -> Iterator[int]:
     """Where the parameters at these positions are among those that are passed."""
     return (sum(f is not None for f in parameters[:i]) for i in positions)
 

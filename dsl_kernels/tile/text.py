@@ -356,7 +356,7 @@ class Leaf:
 
     The torch function takes every parameter that is not `Out` and returns the new values of its `Out` and `InOut`
     parameters in order. Registers and shared stages come to it as tensors, which it writes in place, and so do operands;
-    those that it writes are marked `Writes`. A leaf that is declared by its `text` (`tile.threads.by_text`) has neither a
+    those that it writes are marked `Writes`. A leaf that is declared by its `text` (`tile.leaf_text.by_text`) has neither a
     meaning in torch nor a spelling: the interpreter runs the text, and the printer prints it.
     """
 

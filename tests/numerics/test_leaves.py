@@ -21,8 +21,8 @@ from codegen.sweep import Filter, leaf_modules, sweep
 from dsl_kernels import programs
 from dsl_kernels.errors import DslKernelError
 from dsl_kernels.tile.lang import Schedule
+from dsl_kernels.tile.leaf_text import text_of
 from dsl_kernels.tile.text import Call, Leaf, walk
-from dsl_kernels.tile.threads import text_of
 
 pytestmark = [pytest.mark.emulator, pytest.mark.compile]
 FULL = os.environ.get("LEAVES_FULL") == "1"

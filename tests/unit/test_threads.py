@@ -22,8 +22,8 @@ from dsl_kernels.errors import DeclarationError, ScheduleError
 from dsl_kernels.tile import text as t
 from dsl_kernels.tile import threads
 from dsl_kernels.tile.lang import Buffer, Role, Schedule, Space
+from dsl_kernels.tile.leaf_text import by_text
 from dsl_kernels.tile.text import select
-from dsl_kernels.tile.threads import by_text
 
 COUNT = 64
 SCHEDULE = Schedule(

@@ -5,8 +5,8 @@ Every warp works out for itself which tiles it has, of 32 sequences at a time, s
 
 from __future__ import annotations
 
+from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Changes, Sets, ceildiv, maximum, minimum, select
-from ...tile.threads import WARP, by_text
 from ..torch.lightning_indexer import quotient, share_begin, share_size, shuffle_length
 from ..torch.warps import ballot, clz, scan, shuffle, warp_max, warp_sum
 

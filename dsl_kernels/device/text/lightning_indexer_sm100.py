@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Writes, maximum
-from ...tile.threads import WARP, by_text
 from ..torch.warps import shuffle
 from .lightning_indexer import window_of
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 from ...tile.lang import Size
+from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Writes, ceildiv, maximum, select
-from ...tile.threads import WARP, by_text
 from ..torch.sparse_mla import (
     HALF_ROWS,
     HEADS,

@@ -16,8 +16,8 @@ from __future__ import annotations
 import math
 
 from ...problems.layouts import LATENT_DIM
+from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
-from ...tile.threads import WARP, by_text
 from ..torch.sparse_mla import LOG2E, THREADS, TILE
 from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
 from ..torch.warps import any_lane, exchange, exp2, log2, rcp_approx, shuffle

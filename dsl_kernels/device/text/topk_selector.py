@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...tile.lang import Size
+from ...tile.leaf_text import by_text
 from ...tile.text import Changes, Sets, Writes, ceildiv, maximum, minimum, select
-from ...tile.threads import by_text
 from ..torch.topk_selector import (
     BINS,
     COARSE,

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from ...problems.topk_selector import first_digits
+from ...tile.leaf_text import Function
 from ...tile.text import Writes, leaf
-from ...tile.threads import Function
 
 WARP = 32
 

@@ -16,8 +16,9 @@ import torch
 from ...errors import ScheduleError
 from ...problems.layouts import LATENT_DIM, unpack_fp8_tokens
 from ...tile.lang import Size
+from ...tile.leaf_text import Function
 from ...tile.text import Sets, Writes, leaf
-from ...tile.threads import Function, Place, Threads, signed
+from ...tile.threads import Place, Threads, signed
 from .gqa_forward import rescale_rows as rescale_rows
 
 LOG2E = math.log2(math.e)

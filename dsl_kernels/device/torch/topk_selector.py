@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from ...tile.lang import Size
+from ...tile.leaf_text import Function
 from ...tile.text import Changes, Sets, Writes, leaf
-from ...tile.threads import Function, Place, Threads
+from ...tile.threads import Place, Threads
 
 WORD = Size(32, "WORD")
 """Columns of a bitmap word: one a lane."""

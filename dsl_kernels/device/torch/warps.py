@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ...errors import ScheduleError
-from ...tile.threads import WARP, Function, Place, Threads, number, signed, unsigned
+from ...tile.leaf_text import WARP, Function
+from ...tile.threads import Place, Threads, number, signed, unsigned
 
 
 def _bits(word: Any) -> torch.Tensor:

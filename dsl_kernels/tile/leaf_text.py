@@ -1,0 +1,282 @@
+"""Leaves by their text: what one thread does, said against a recorder once, and run for all threads of a role at once.
+
+Such a leaf loops and branches for each thread by itself, and reads and writes registers, shared and global memory by
+index. What a warp works out together, and what a DSL has an instruction for, is a `Function`: every DSL spells it under
+its name, as it does a leaf. The interpreter runs such texts by `tile.threads`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..errors import DeclarationError
+from . import text as t
+from .lang import Schedule, Space
+from .text import Expr, Value
+
+WARP = 32
+ADDRESS = "address"
+"""The dtype of a place in memory, for a Function."""
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """What a DSL spells of the arithmetic of a leaf's text; `torch` means it for all threads.
+
+    A `joint` one is worked out by the threads of a warp together, or touches memory: its meaning gets `Threads` first.
+    """
+
+    name: str
+    dtype: str
+    torch: Callable[..., Any]
+    joint: bool = False
+
+    def __call__(self, *arguments: Any) -> Expr:
+        return Expr("apply", (self, *arguments), self.dtype)
+
+
+@dataclass(eq=False)
+class Array:
+    """Memory as the text of a leaf names it: registers of the thread, shared or global memory, a line of a matrix.
+
+    An index is a number, or in a matrix in shared memory a pair of row and column.
+
+    `size` elements it has in a thread's registers, from `first` on of those that it is a group of. `shape` is that of a
+    buffer outside of registers, whose rows `swizzle` exchanges within so many bytes; `staged` tells whether it is one of
+    several stages. `line` says what this is the part of: which array, which row of it if that is a matrix, and from which
+    element on.
+    """
+
+    name: str
+    dtype: str
+    space: str
+    size: int
+    recorder: LeafRecorder = field(repr=False)
+    line: tuple[Array, tuple[Value, ...], Value] | None = None
+    wide: bool = True
+    shape: tuple[int, ...] = ()
+    swizzle: int = 0
+    staged: bool = False
+    first: Value = 0
+
+    def __getitem__(self, index: Index) -> Expr:
+        return Expr("element", (self, *_places(index)), self.dtype)
+
+    def __setitem__(self, index: Index, value: Value) -> None:
+        self.recorder.say(Put(self, _places(index), value))
+
+    def at(self, index: Index) -> Expr:
+        """The place of an element, for a Function."""
+        return Expr("element", (self, *_places(index)), ADDRESS)
+
+    def group(self, first: Value, size: int) -> Array:
+        """`size` registers from number `first` on, for `read` and `write`."""
+        return replace(self, size=size, first=self.first + first)
+
+    def read(self, registers: Array, group: Index) -> None:
+        """Load the group of that number into registers: of consecutive elements as many as these have, aligned to their size.
+
+        In a matrix a pair says at which row and column a group begins.
+        """
+        self.recorder.say(Vector(registers, self, _places(group), False))
+
+    def write(self, registers: Array, group: Index) -> None:
+        """Store registers as the group of that number."""
+        self.recorder.say(Vector(registers, self, _places(group), True))
+
+    def row(
+        self, title: str, row: Index, pitch: Value | tuple[Value, ...], first: Value = 0, *, wide: bool = True
+    ) -> Array:
+        """A row of a matrix in global memory from column `first` on; its rows are `pitch` elements long.
+
+        Of an operand with more dimensions `row` has an index for each but the last one, and `pitch` all extents but the
+        first one. One that is not `wide` has less than 2**31 elements.
+        """
+        rows, pitches = _places(row), _places(pitch)
+        self.recorder.say(Line(title, self, rows, pitches, first, wide))
+        return replace(self, name=title, line=(self, rows, first), wide=wide)
+
+    def part(self, title: str, first: Value) -> Array:
+        """What lies from element `first` on."""
+        self.recorder.say(Line(title, self, (), (), first))
+        whole, rows, before = self.line or (self, (), 0)
+        return replace(self, name=title, line=(whole, rows, t.fold(before + first, {})))
+
+
+Index = Value | tuple[Value, ...]
+
+
+def _places(index: Index) -> tuple[Value, ...]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+@dataclass(frozen=True, eq=False)
+class Put:
+    """array[index] = value"""
+
+    array: Array
+    index: tuple[Value, ...]
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """The group of that number, or at that row and column, of consecutive elements: into registers, or out of them to `store`."""
+
+    registers: Array
+    array: Array
+    group: tuple[Value, ...]
+    store: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A name for a row of a matrix or a part of an array, for DSLs that pass addresses."""
+
+    name: str
+    array: Array
+    rows: tuple[Value, ...]
+    pitches: tuple[Value, ...]
+    first: Value
+    wide: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """Registers of the leaf itself."""
+
+    array: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Do:
+    """A function for what it does."""
+
+    value: Expr
+
+
+class LeafRecorder(t.Recorder):
+    """What the text of a leaf is said against; of a recorder it has loops, branches and variables."""
+
+    def __init__(self) -> None:
+        self.statements: list[t.Statement] = []
+        self._blocks = [self.statements]
+        self.given, self.known, self.role = {}, {}, None
+
+    def say(self, statement: Any) -> None:
+        """Write down a statement that only the text of a leaf has."""
+        self._blocks[-1].append(statement)
+
+    def var(self, text: str, initial: Value = 0, dtype: str = "int32") -> Expr:
+        """A scalar that `set` assigns, for each thread by itself."""
+        self._say(t.Variable(text, dtype, initial))
+        return t.name(text, dtype)
+
+    def let(self, text: str, value: Value) -> Any:
+        """Name a value."""
+        return super().let(text, value)
+
+    def local(self, text: str, size: int, dtype: str = "int32") -> Array:
+        """Registers of the leaf itself."""
+        array = Array(text, dtype, Space.REGISTER.value, size, self)
+        self.say(Local(array))
+        return array
+
+    def do(self, value: Expr) -> None:
+        """Call a function for what it does."""
+        self.say(Do(value))
+
+
+@dataclass(frozen=True)
+class Formal:
+    """A parameter that the text of a leaf is passed: `memory`, or a `value`, which is a `variable` where it is set."""
+
+    name: str
+    kind: str
+    dtype: str
+    fresh: bool = False
+    staged: bool = False
+
+
+@dataclass(frozen=True)
+class LeafText:
+    """What a leaf does where it is called with such arguments; numbers among these stand in the text."""
+
+    parameters: tuple[Formal | None, ...]
+    statements: tuple[t.Statement, ...]
+
+
+def by_text(function: Callable[..., None]) -> t.Leaf:
+    """Declare a leaf by its text: a function over a LeafRecorder, then the leaf's parameters.
+
+    Memory comes as an Array, a number as itself, everything else as an expression by its name; `Sets` and `Changes` are
+    assigned by `m.set`.
+    """
+    declared = t.leaf(function)
+    return replace(declared, parameters=declared.parameters[1:], torch=_by_threads, text=function)
+
+
+def _by_threads(*_: Any) -> Any:
+    raise DeclarationError(
+        "a leaf by its text",
+        expected="a call within a kernel's text",
+        got="a call of its meaning in torch",
+        fix="run it by tile.threads.run",
+    )
+
+
+def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = None) -> LeafText:
+    """The text of a leaf that is called with these arguments; views are of the schedule's buffers."""
+    m = LeafRecorder()
+    formals: list[Formal | None] = []
+    passed: list[Any] = []
+    for (title, mark), argument in zip(leaf.parameters, arguments, strict=True):
+        if isinstance(argument, Expr):
+            kind = "variable" if mark in (t.Out, t.InOut) else "value"
+            formals.append(Formal(title, kind, argument.dtype, mark is t.Out))
+            passed.append(t.name(title, argument.dtype))
+        elif isinstance(argument, (t.View, t.Global, t.Cluster, t.Sender, Array)):
+            array = memory_of(title, argument, schedule, m)
+            formals.append(Formal(title, "memory", array.dtype, staged=array.staged))
+            passed.append(array)
+        else:
+            formals.append(None)
+            passed.append(argument)
+    if leaf.text is not None:
+        try:
+            leaf.text(m, *passed)
+        except (AttributeError, TypeError) as error:
+            raise DeclarationError(
+                f"the arguments of leaf {leaf.name}",
+                expected="numbers where its text counts with them as it is written, values where threads do",
+                got=str(error),
+                fix="compare the call with the leaf's parameters",
+            ) from error
+    return LeafText(tuple(formals), tuple(m.statements))
+
+
+def memory_of(title: str, argument: Any, schedule: Schedule | None, m: LeafRecorder) -> Array:
+    """What is passed as memory, as the text of the leaf names it."""
+    if isinstance(argument, Array):
+        return replace(argument, name=title, recorder=m, line=None, wide=True)
+    if isinstance(argument, t.Global):
+        return Array(title, argument.dtype, "global", 0, m)
+    if isinstance(argument, t.Sender):
+        return Array(title, "float32", "global", 0, m)
+    if schedule is None:
+        raise DeclarationError(
+            f"buffer {argument.buffer} in the text of a leaf", expected="what the leaf is passed", got="a buffer of the kernel",
+            fix="make it a parameter",
+        )  # fmt: skip
+    buffer = schedule.buffer(argument.buffer)
+    if buffer.space is Space.REGISTER:
+        share = 1 if buffer.private or buffer.role is None else schedule.role(buffer.role).warps * WARP
+        each = buffer.per_thread or buffer.stage_elements // share
+        return Array(title, buffer.dtype, buffer.space.value, each, m)
+    cluster = isinstance(argument, t.Cluster)
+    return Array(
+        title, buffer.dtype, "cluster" if cluster else buffer.space.value, buffer.stage_elements, m, shape=buffer.shape,
+        swizzle=buffer.swizzle, staged=not cluster and argument.use is not None,
+    )  # fmt: skip
