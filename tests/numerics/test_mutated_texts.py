@@ -491,7 +491,7 @@ EXPLAINED = {
     "select: not (< (* k 8) (- last start))": "both sides write the same ids, each faster for rows of its length",
     "mma: one more of i": "each product of a round is guarded",
     "one more of turn": "a turn behind the last one finds no valid id, and a tile without one is skipped",
-    "release scores behind read_weights": "the weights do not come from what the release waits for",
+    "release scores behind load_weights": "the weights do not come from what the release waits for",
     "first_page and near of emit": "a row of one CTA begins at page 0, and the table itself says the same",
     "first_page and near of emit_sparse": "a row of one CTA begins at page 0, and the table itself says the same",
     "select: meet before clear": "what is cleared is used a round later, behind further barriers",
