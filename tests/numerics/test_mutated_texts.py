@@ -105,10 +105,11 @@ EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="outlier")
 LONG = _workload(
     "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
 )
-# Equal keys below zero, and a row taken whole whose positions count from column 0.
+# Equal keys below zero, few and many, and a row taken whole whose positions count from column 0.
+TIED_MANY = _workload("many_ties_below_zero", "default", lens=[1500], k=1000, scores="outlier")
 TIED_LOW = _workload("tied_row_below_zero", "default", lens=[2900], k=2300, scores="ties")
 COLUMNS = _workload("columns_of_a_short_row", "default", lens=[40], k=70, starts=[17], absolute=1)
-SELECTION = tuple((workload, {}) for workload in (TIES, BUCKET, TIED, TIED_LOW, EQUAL, COLUMNS))
+SELECTION = tuple((workload, {}) for workload in (TIES, BUCKET, TIED, TIED_LOW, TIED_MANY, EQUAL, COLUMNS))
 # With few CTAs, each takes more than one share of the work.
 FEW = {"ctas": 3}
 # A row of which the list that a sample gives will do, and rows that overflow it.
@@ -125,6 +126,8 @@ OVERFLOW = _workload(
     page_size=64,
     pages=600,
 )
+# More equal scores than are listed, in a row that the registers hold beside one that they do not.
+BESIDE = _workload("equal_row_beside_a_longer_one", "default", lens=[20001, 12003], k=700, scores="outlier")
 # Rows whose sample is larger than all else: its list will not do.
 MISLED = _workload("misled_rows", "default", lens=[14011, 9203], k=1300, scores="sampled", starts=[5, 3])
 
@@ -174,7 +177,7 @@ STRUCTURES = (
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}), (MISLED, {}))),
     Structure("scoring that counts", "lightning_indexer__cutedsl_sm90a__counted_h64_q1_t64_st3_c4_e1", ((COUNTED, FEW), (COUNTED, {"ctas": 1}), (COUNTED_ALONE, {"ctas": 2}))),
-    Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, COLUMNS, SAMPLED, LONG)),
+    Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, COLUMNS, SAMPLED, BESIDE, LONG)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
@@ -479,6 +482,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
 
 FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
+NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # What may survive, and why the kernel is still the same one.
 EXPLAINED = {
@@ -524,6 +528,8 @@ EXPLAINED = {
     "split and splits of read_ids": "the second tile of a pair lies at their sum",
     "release q behind share_sums": "the queries' memory goes back a little later",
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
+    "select: not (> inside 384)": NARROWER,
+    "select: not (> inside 64)": NARROWER,
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }
