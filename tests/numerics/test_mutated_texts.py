@@ -482,6 +482,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
 
 FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
+PART = "a part lies at row * splits + part, a product of the two"
 NARROWER = "the range of what the list holds saves rounds, and no result depends on it"
 OTHER_TILE = "of the other side's tile it asks only whether there is a valid id"
 # What may survive, and why the kernel is still the same one.
@@ -530,6 +531,11 @@ EXPLAINED = {
     "right: release far_left behind rescale_rows": "O lies in registers: the slot goes back a little later",
     "select: not (> inside 384)": NARROWER,
     "select: not (> inside 64)": NARROWER,
+    "left: row and splits of leave_rows": PART,
+    "right: row and splits of leave_rows": PART,
+    "left: row and splits of merge_rows": PART,
+    "right: row and splits of merge_rows": PART,
+    "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }
