@@ -536,6 +536,7 @@ EXPLAINED = {
     "left: row and splits of merge_rows": PART,
     "right: row and splits of merge_rows": PART,
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
+    "select: end and span of bound_listed": "no key in the range: it costs a round, and the state of the one before holds",
     "drop depend": "without it a launch waits for the whole kernel before it",
     "max_pages and row of table_entries": "an entry lies at row * max_pages + page, a product of the two",
 }
