@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,8 +60,6 @@ def target(
 
     With --apart a profiler can repeat kernels whose CTAs wait for one another, on a GPU that does nothing else.
     """
-    from contextlib import nullcontext
-
     from ..runtime.launch import loaded_apart
     from ..timing.bench import require_gpu
 

@@ -300,7 +300,7 @@ def _place(array: Array, index: Iterable[Value]) -> Callable[[Threads], Place]:
 
 
 def _block(statements: Iterable[t.Statement]) -> Step:
-    steps = [_STEPS[type(s)](s) for s in statements if type(s) in _STEPS]
+    steps = [_step(s) for s in statements if not isinstance(s, t.Comment)]
 
     def run(at: Threads) -> None:
         if at.some:
@@ -308,6 +308,17 @@ def _block(statements: Iterable[t.Statement]) -> Step:
                 step(at)
 
     return run
+
+
+def _step(s: Any) -> Step:
+    if (read := _STEPS.get(type(s))) is None:
+        raise DeclarationError(
+            f"{type(s).__name__} in the text of a leaf",
+            expected=f"one of {', '.join(kind.__name__ for kind in _STEPS)}",
+            got="what a body says",
+            fix="say it in the body, around the call of the leaf",
+        )
+    return read(s)
 
 
 def _named(s: t.Let | t.Variable | t.Assign) -> Step:

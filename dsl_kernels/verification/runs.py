@@ -73,6 +73,10 @@ def _digest(variant: Variant, module: str, read: Callable[[bytes], bytes]) -> st
     return digest.hexdigest()
 
 
+_LAYOUT = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+_SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING)
+
+
 @lru_cache(maxsize=256)
 def program(source: bytes) -> bytes:
     """The tokens of Python source that make a difference when it runs; of other files, all of it."""
@@ -98,10 +102,6 @@ def program(source: bytes) -> bytes:
     return "\n".join(said).encode()
 
 
-_LAYOUT = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
-_SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING)
-
-
 @checked
 def of(variant: Variant, path: Path | None = None) -> list[Run]:
     """The records of a variant, hardware first."""
@@ -119,7 +119,7 @@ def of(variant: Variant, path: Path | None = None) -> list[Run]:
             item["where"],
             item["date"],
             int(item["workloads"]),
-            item["source"] == source or item.get("program") == (said or None),
+            item["source"] == source or (not same and item.get("program") == said),
             item.get("counted", {}),
         )
         for name in EXECUTORS

@@ -143,6 +143,50 @@ def test_who_polls_rests_until_somebody_writes(interleaving):
     assert report.instructions < 3100 + 7 * 600
 
 
+# Lane 0 of CTA 0 looks for a flag of CTA 1, which looks by an atomic for one that lane 1 sets after a count.
+BESIDE_A_POLLER = simple(
+    """
+mov.u32 %r1, %ctaid.x;
+mov.u32 %r2, %tid.x;
+ld.param.u64 %d1, [p0];
+setp.ne.u32 %p1, %r1, 0;
+@%p1 bra OTHER;
+setp.ne.u32 %p2, %r2, 0;
+@%p2 bra COUNT;
+SPIN:
+ld.acquire.gpu.global.u32 %r3, [%d1];
+setp.eq.u32 %p3, %r3, 0;
+@%p3 bra SPIN;
+bra DONE;
+COUNT:
+mov.u32 %r4, 0;
+MORE:
+add.u32 %r4, %r4, 1;
+setp.lt.u32 %p4, %r4, 20;
+@%p4 bra MORE;
+st.release.gpu.global.u32 [%d1+1024], %r4;
+bra DONE;
+OTHER:
+setp.ne.u32 %p5, %r2, 0;
+@%p5 bra DONE;
+LOOK:
+atom.acquire.gpu.global.or.b32 %r5, [%d1+1024], 0;
+setp.eq.u32 %p6, %r5, 0;
+@%p6 bra LOOK;
+st.release.gpu.global.u32 [%d1], %r5;
+DONE:
+""",
+    ".param .u64 p0",
+)
+
+
+def test_a_lane_beside_one_that_polls_is_not_starved():
+    for each in (Interleaving.lockstep(), *(Interleaving.random(seed, resident=2) for seed in range(4))):
+        flags = np.zeros(512, np.uint32)
+        launch(BESIDE_A_POLLER, 2, 2, [flags], interleaving=each)
+        assert flags[0] == flags[256] == 20
+
+
 def test_grid_barrier_beyond_the_resident_limit_is_reported():
     x, count, out = np.zeros(8, np.uint32), np.zeros(1, np.uint32), np.zeros(8, np.uint32)
     with pytest.raises(EmulatorError, match="deadlock"):

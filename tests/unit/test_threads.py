@@ -112,6 +112,18 @@ def test_registers_have_no_address() -> None:
         run(by_thread, HELD, THREAD, held=torch.zeros(COUNT, 4, dtype=torch.int64))
 
 
+@by_text
+def waits(m, words, thread):
+    m.cluster_arrive()
+    words[thread] = 1
+
+
+def test_what_a_body_says_is_refused_in_the_text_of_a_leaf() -> None:
+    """It would be printed, and the interpreter would pass over it."""
+    with pytest.raises(DeclarationError, match="ClusterArrive in the text of a leaf"):
+        run(waits, WORDS, THREAD, words=torch.zeros(COUNT, dtype=torch.int32))
+
+
 def test_the_text_is_the_only_meaning() -> None:
     with pytest.raises(DeclarationError, match="tile.threads.run"):
         outside.torch(None, 1, 2)

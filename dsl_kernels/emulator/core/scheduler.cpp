@@ -360,6 +360,8 @@ static bool visible(s64 op) {
   return op >= OP_ld || op == OP_exit || (op >= OP_shfl && op <= OP_elect);
 }
 
+static const u64 STALLED = 4096;  // instructions without progress, after which everything that can run may
+
 void Machine::loop() {
   size_t turn = 0, next_warp = 0;
   while (true) {
@@ -423,7 +425,8 @@ void Machine::loop() {
       start_cluster();
       continue;
     }
-    if (all_poll) can.swap(polling);
+    // Others may spin in ways that are not known to poll, and wait for another lane of a warp that does.
+    if (all_poll || executed - last_progress > STALLED) can.insert(can.end(), polling.begin(), polling.end());
     if (executed - last_progress > u64(cfg.stall_limit) * 16) deadlock();
     u64 ctas = active.size() * active[0]->ctas.size();
     bool endless = cfg.cta_limit && (executed - last_end) / ctas > u64(cfg.cta_limit);
@@ -476,7 +479,7 @@ void Machine::loop() {
         break;
       }
       case SCHED_ADVERSARIAL: {
-        bool stalled = executed - last_progress > 4096;
+        bool stalled = executed - last_progress > STALLED;
         if (asyncs && (can.empty() || stalled || (cfg.async_policy == ASYNC_RANDOM && rng() % 10 < 3))) break;
         std::vector<Warp*> fast;
         for (Warp* x : can)
