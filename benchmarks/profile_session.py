@@ -4,7 +4,6 @@
     python benchmarks/profile_session.py --out FOLDER --tuned      # the winners of the tuned table instead
     python benchmarks/profile_session.py --out FOLDER --tuned --only REGEX        # those whose label matches
     python benchmarks/profile_session.py --out FOLDER --tuned --missing   # those of which nothing is recorded
-    python benchmarks/profile_session.py --out FOLDER --tuned --apart     # without attributes that regard other kernels
     python benchmarks/profile_session.py --extract ARCHIVE         # what may be kept of it; no GPU
 
 Writes session.log and profile_session.tar.gz: what the profiler and the driver say (doctor.json), the ceilings of the
@@ -27,7 +26,6 @@ import tarfile
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -266,9 +264,6 @@ def main() -> None:
     parser.add_argument("--part", type=int, default=0, help="of the list of kernels")
     parser.add_argument("--first", type=int, default=0, help="kernel of the part to begin with")
     parser.add_argument(
-        "--apart", action="store_true", help="launch without attributes that regard other kernels"
-    )
-    parser.add_argument(
         "--seconds", type=float, default=100.0, help="of the stage that compares with ceilings"
     )
     options = parser.parse_args()
@@ -282,7 +277,7 @@ def main() -> None:
     elif options.stage == "kernels":
         from dsl_kernels.runtime.launch import loaded_apart
 
-        with loaded_apart() if options.apart else nullcontext():
+        with loaded_apart():
             kernels = listed(options.part, options.only, options.missing)[options.first :]
             stage_kernels(out, options.part, options.first, kernels)
     elif options.stage == "ratios":
@@ -356,7 +351,6 @@ def session(out: Path, options: argparse.Namespace) -> None:
         planted = [sys.executable, str(ROOT / "benchmarks" / "planted_causes.py"), "--out", str(WORK)]
         run.stage("planted", 160.0, planted)
     chosen = ["--only", options.only, *(["--missing"] if options.missing else [])]
-    chosen += ["--apart"] if options.apart else []
     winners = len(tuned_winners(options.only, options.missing)) if options.tuned else 0
     for part in range(10, 10 + -(-winners // TUNED_PART)) if options.tuned else (0, 1):
         first, count = 0, len(listed(part, options.only, options.missing))

@@ -1,8 +1,8 @@
 """The ladder of resample_trajectories on this GPU: every variant checked, then timed beside torch and a plain copy.
 
-    python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--no-compile]
+    python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--rows 4096] [--targets 1024] [--no-compile]
 
-4096 rows of 32 bf16 values sampled at 1024 sorted times. Every variant of this GPU's architecture runs on the problem's
+4096 rows of 32 bf16 values sampled at 1024 sorted times, if no other numbers are given. Every variant of this GPU's architecture runs on the problem's
 small workloads and at the sizes that are timed, into poisoned outputs, and once more: the two outputs must agree bit for
 bit. Times are those of one call under a CUDA graph whose turns rotate past the L2. "of copy" is the time of a plain copy
 that reads half of the bytes that must move and writes the other half, over the variant's.
@@ -29,7 +29,7 @@ from dsl_kernels.timing import bench
 from dsl_kernels.variants import Variant
 from dsl_kernels.verification import trial
 
-RUNGS = ("global_n128_v1", "staged_n128_v1", "staged_n128_v8", "staged_n512_v8", "warp_n128_v8", "window_n128_v8", "window_n512_v8")  # fmt: skip
+RUNGS = ("global_n128_v1", "staged_n128_v1", "staged_n128_v8", "staged_n512_v8", "warp_n128_v8", "window_n128_v8", "window_n512_v8", "merge_n128_v8")  # fmt: skip
 COLUMNS = ("version", "DSL", "b", "us", "10 to 90 %", "GB/s", "of copy", "million trajectories/s")
 
 Set = dict[str, Any]
@@ -45,7 +45,7 @@ def launch(inputs: Set, variant: str) -> torch.Tensor:
     )
 
 
-def failures(variant: Variant, batches: list[int]) -> list[str]:
+def failures(variant: Variant, batches: list[int], sizes: dict[str, int]) -> list[str]:
     """What is wrong with a variant: against the reference, and in a repeat."""
     problem, found = problems.get(OP), []
     for workload in trial.workloads(variant, "tiny", "edge"):
@@ -59,7 +59,7 @@ def failures(variant: Variant, batches: list[int]) -> list[str]:
         if not torch.equal(first.view(torch.int16), again.view(torch.int16)):
             found.append(f"{workload.name}: a repeat differs")
     for b in batches:
-        inputs = draw(b, seed=1000 + b)
+        inputs = draw(b, 1000 + b, sizes)
         first = launch(inputs, variant.id).clone()
         again = launch({**inputs, "out": inputs["out"].fill_(float("nan"))}, variant.id)
         if not torch.equal(first.view(torch.int16), again.view(torch.int16)):
@@ -87,10 +87,12 @@ def row(version: str, dsl: str, b: int, timing: bench.Timing, size: float, copy_
     }  # fmt: skip
 
 
-def ladder(b: int, found: list[Variant], compile_torch: bool, notes: list[str]) -> list[dict[str, Any]]:
-    dims = {**SIZES, "b": b}
+def ladder(
+    b: int, sizes: dict[str, int], found: list[Variant], compile_torch: bool, notes: list[str]
+) -> list[dict[str, Any]]:
+    dims = {**sizes, "b": b}
     size = problems.get(OP).bytes("default", dims)
-    sets = [draw(b, seed) for seed in range(bench.turns(size))]
+    sets = [draw(b, seed, sizes) for seed in range(bench.turns(size))]
     copy = time_copy(size, len(sets))
     rows = [row("copy", "torch", b, copy, size, copy.us)]
     contenders: dict[str, Callable[[], bench.Timing]] = {"eager": partial(time_torch, by_torch, sets)}
@@ -125,20 +127,23 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, help="write the rows as JSON")
     parser.add_argument("--batches", type=numbers, default=[64, 512])
+    parser.add_argument("--rows", type=int, default=SIZES["n"], help="of a trajectory")
+    parser.add_argument("--targets", type=int, default=SIZES["m"], help="of a trajectory")
     parser.add_argument("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     options = parser.parse_args()
     try:
         bench.require_gpu()
         gpu = executors.gpu_at_hand(torch.cuda.current_device())
         found = variants.variants(OP, arch=gpu.arch.name)
-        wrong = {v.id: texts for v in found if (texts := failures(v, options.batches))}
+        sizes = {**SIZES, "n": options.rows, "m": options.targets}
+        wrong = {v.id: texts for v in found if (texts := failures(v, options.batches, sizes))}
         for variant, texts in wrong.items():
             print(f"WRONG {variant}: {'; '.join(texts)}", file=sys.stderr)
         print(
             f"{len(found) - len(wrong)} of {len(found)} variants match the reference and repeat bit for bit\n"
         )
         notes: list[str] = []
-        rows = [r for b in options.batches for r in ladder(b, found, options.compile, notes)]
+        rows = [r for b in options.batches for r in ladder(b, sizes, found, options.compile, notes)]
     except DslKernelError as error:
         print(error, file=sys.stderr)
         return 1
@@ -146,7 +151,13 @@ def main() -> int:
     for note in notes:
         print(f"\n{note}")
     if options.out:
-        record = {"environment": bench.environment(), "wrong": wrong, "rows": rows, "notes": notes}
+        record = {
+            "environment": bench.environment(),
+            "sizes": sizes,
+            "wrong": wrong,
+            "rows": rows,
+            "notes": notes,
+        }
         options.out.write_text(json.dumps(record, indent=1) + "\n")
     return 1 if wrong else 0
 

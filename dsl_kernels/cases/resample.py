@@ -34,11 +34,11 @@ def _variant(phase: str) -> str:
     return f"{OP}__cutedsl_sm90a__{RUNGS[phase]}"
 
 
-def draw(b: int, seed: int) -> dict[str, Any]:
+def draw(b: int, seed: int, sizes: dict[str, int] = SIZES) -> dict[str, Any]:
     """One set of operands of `b` trajectories on the GPU, its output poisoned."""
-    workload = Workload("case", "real", "default", {**SIZES, "b": b, "targets": "sorted"})
+    workload = Workload("case", "real", "default", {**sizes, "b": b, "targets": "sorted"})
     drawn = problems.get(OP).make(workload, torch.Generator(DEVICE).manual_seed(seed))
-    out = torch.full((b, SIZES["m"], SIZES["d"]), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    out = torch.full((b, sizes["m"], sizes["d"]), float("nan"), dtype=torch.bfloat16, device=DEVICE)
     return {**drawn, "out": out}
 
 

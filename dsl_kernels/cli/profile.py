@@ -58,7 +58,8 @@ def target(
 ) -> None:
     """Run one kernel for a profiler to look at: inputs, warm-up, then its launches between profiler start and stop.
 
-    With --apart a profiler can repeat kernels whose CTAs wait for one another, on a GPU that does nothing else.
+    With --apart, as `profile collect` asks for, a profiler can repeat kernels whose CTAs wait for one another, on a GPU
+    that does nothing else.
     """
     from ..runtime.launch import loaded_apart
     from ..timing.bench import require_gpu
@@ -430,7 +431,8 @@ def _looked_at(
             ) from None
         return argv, re.sub(r"\W+", "_", Path(argv[0]).stem if argv else "program")
     dims = out.dims_of(dim or [])
-    argv = [sys.executable, "-m", "dsl_kernels", "profile", "target", op]
+    # ncu 2025.3 fails (LaunchFailed) at the second pass over a kernel whose CTAs have to be resident together.
+    argv = [sys.executable, "-m", "dsl_kernels", "profile", "target", op, "--apart"]
     argv += [part for name, value in dims.items() for part in ("--dim", f"{name}={value}")]
     argv += ["--variant", variant] if variant else []
     argv += ["--form", form] if form else []

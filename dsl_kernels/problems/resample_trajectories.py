@@ -184,6 +184,7 @@ PROBLEM = Problem(
         _case("large_times", "edge", 1, 500, 200, 8, times="large"),
         _case("small_times", "edge", 1, 500, 200, 8, times="small"),
         _case("long", "edge", 1, 20000, 70, 8, targets="mixed"),
+        _case("sorted", "edge", 2, 1100, 150, 64),
         _case("real_b64", "real", 64, 4096, 1024, 32),
         _case("real_b512", "real", 512, 4096, 1024, 32),
         _case("real_unsorted", "real", 64, 4096, 1024, 32, targets="hostile"),

@@ -2,7 +2,8 @@
 
 Each thread finds its target among the times, then all threads together blend the rows, neighbouring threads
 neighbouring pieces. How a target is found is a knob, from the plain search to the one that serves trajectories of any
-length: the tile's least and largest target bound a window of times, which is staged if it fits.
+length: the tile's least and largest target bound a window of times, which is staged if it fits. A tile whose targets
+ascend can be merged with its window instead: stretches of the trajectory come by, times and rows, each row once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from .. import problems
 from ..arch import ArchSpec, GpuSpec
 from ..device.torch import resample_trajectories as leaf
 from ..tile.lang import START, Body, Buffer, Counts, Guard, Knob, Role, Schedule, Size, Space, TileProgram
-from ..tile.text import Recorder, Value, name
+from ..tile.text import Recorder, Value, minimum, name
 
 STAGED = Size(8192, "STAGED")
 """Times that a CTA stages: 32 KiB, so that several CTAs share an SM."""
+
+STRETCH = Size(1024, "STRETCH")
+STRETCH_ELEMENTS = Size(16384, "STRETCH_ELEMENTS")
+"""A stretch that is merged: rows whose times are staged, and elements of rows, 32 KiB."""
 
 TILES = 65535
 """CTAs along the second axis of a grid."""
@@ -27,8 +32,9 @@ KNOBS = (
     Knob(
         "search",
         "",
-        (("staged", "global", "warp", "window"),),
-        "where targets are found: staged times, times in global memory, staged times by whole warps, a staged window",
+        (("staged", "global", "warp", "window", "merge"),),
+        "where targets are found: staged times, times in global memory, staged times by whole warps, a staged window, "
+        "stretches of staged times and rows that are merged with ascending targets",
     ),
     Knob("targets", "n", ((128, 512), (64, 256)), "targets a CTA, one a thread"),
     Knob("vector", "v", ((8, 1),), "elements of a row that a thread moves at once"),
@@ -43,11 +49,14 @@ COMMITTED = (
     ("window", 128, 8),
     ("window", 512, 8),
     ("window", 128, 1),
+    ("merge", 128, 8),
 )
 
 
 def _resident(k: SimpleNamespace, arch: ArchSpec) -> int:
-    """CTAs of an SM: 64 registers a thread or more, and room for the times of each."""
+    """CTAs of an SM: 64 registers a thread or more, 128 to merge, and room for the times of each."""
+    if k.search == "merge":
+        return int(512 // k.targets)
     return int(min(1024 // k.targets, arch.smem_per_sm // (4 * STAGED + 4096)))
 
 
@@ -56,11 +65,17 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
 
     warps = k.targets // 32
+    times = {"global": 0, "merge": STRETCH}.get(k.search, STAGED)
+    merged = (
+        shared("marks", k.targets, "float32", "the targets"),
+        shared("rows", STRETCH_ELEMENTS, "bfloat16", "of a stretch of the trajectory"),
+    )
     return Schedule(
         roles=(Role("sample", warps, doc="a target a thread, then pieces of rows"),),
         buffers=(
-            *((shared("times", STAGED, "float32", "of the rows that may enclose a target"),) if k.search != "global" else ()),
-            *((shared("bounds", 2 * warps, "float32", "least and largest target of each warp"),) if k.search == "window" else ()),
+            *((shared("times", times, "float32", "of the rows that may enclose a target"),) if times else ()),
+            *((shared("bounds", 2 * warps, "float32", "least and largest target of each warp"),) if k.search in ("window", "merge") else ()),
+            *(merged if k.search == "merge" else ()),
             shared("place", k.targets, "int32", "the upper row of each target"),
             shared("weight", k.targets, "float32", "and its share"),
         ),
@@ -96,35 +111,100 @@ def _place_in_global(m: Recorder) -> None:
     )  # fmt: skip
 
 
+def _find_window(m: Recorder) -> tuple[Value, Value]:
+    """The first of the rows whose times decide the tile's targets, and their count."""
+    first, count = m.var("window"), m.var("count")
+    leaf.find_window(
+        m, first, count, m.buffer("bounds"), m.c.warps, m.operand("src_times"), m.block(0), m.dim("n"), m.lane,
+    )  # fmt: skip
+    return first, count
+
+
 def _place_in_window(m: Recorder) -> None:
     """Only the times between the tile's least and largest target decide; a window that is too long stays where it is."""
-    bounds, t, n = m.buffer("bounds"), name("t", "float32"), m.dim("n")
-    leaf.bound_warps(m, bounds, t, m.warp, m.c.warps, m.lane)
+    leaf.bound_warps(m, m.buffer("bounds"), name("t", "float32"), m.warp, m.c.warps, m.lane)
     m.meet()
-    first, count = m.var("window"), m.var("count")
-    leaf.find_window(m, first, count, bounds, m.c.warps, m.operand("src_times"), m.block(0), n, m.lane)
+    first, count = _find_window(m)
     with m.when(count <= STAGED):
         _place(m, first, count)
     with m.otherwise():
         _place_in_global(m)
 
 
+def _blend(m: Recorder) -> None:
+    m.meet()
+    leaf.blend(
+        m, m.operand("out"), m.operand("data"), m.block(0), m.dim("n"), m.dim("m"), m.dim("d"), name("first"), m.buffer("place"),
+        m.buffer("weight"), m.k.targets, m.k.vector, m.thread, m.k.targets,
+    )  # fmt: skip
+
+
+def _merge(m: Recorder) -> None:
+    """Ascending targets and the rows of their window go by together; targets in another order are searched for one by one."""
+    t, marks, left = name("t", "float32"), m.buffer("marks"), m.let("left", m.dim("m") - name("first"))
+    leaf.bound_warps(m, m.buffer("bounds"), t, m.warp, m.c.warps, m.lane)
+    leaf.keep_targets(m, marks, t, m.thread)
+    m.meet()
+    ascend = m.var("ascend", False, "bool")
+    leaf.see_order(m, ascend, marks, left, m.lane, m.k.targets)
+    with m.when(ascend):
+        first, count = _find_window(m)
+        # The last row of a stretch is the first of the next.
+        steps = m.let("steps", minimum(STRETCH, STRETCH_ELEMENTS // m.dim("d")) - 1)
+        done, upto = m.var("done"), m.var("upto")
+        for stretch in m.loop("stretch", (count - 2 + steps) // steps):
+            _merge_stretch(
+                m, first + stretch * steps, minimum(steps + 1, count - stretch * steps), left, done, upto
+            )
+            m.set(done, upto)
+    with m.otherwise():
+        _place_in_global(m)
+        _blend(m)
+
+
+def _merge_stretch(m: Recorder, begin: Value, rows: Value, left: Value, done: Value, upto: Value) -> None:
+    """Stage `rows` rows from `begin` on and give the targets before the last one's time."""
+    row, n, d, times, staged = m.block(0), m.dim("n"), m.dim("d"), m.buffer("times"), m.buffer("rows")
+    m.let("begin", begin)
+    m.let("held", rows)
+    begin, rows = name("begin"), name("held")
+    found, threads = (m.buffer("place"), m.buffer("weight")), m.k.targets
+    m.meet()
+    leaf.stage_times(m, times, m.operand("src_times"), row, n, begin, rows, m.thread, threads)
+    leaf.stage_rows(m, staged, m.operand("data"), row, n, d, begin, rows, m.k.vector, m.thread, threads)
+    m.meet()
+    leaf.pass_targets(
+        m,
+        upto,
+        m.buffer("marks"),
+        left,
+        times,
+        rows,
+        (begin + rows).equals(name("window") + name("count")),
+        m.lane,
+        threads,
+    )
+    leaf.place_staged(m, *found, times, 0, rows, name("t", "float32"), m.thread)
+    m.meet()
+    leaf.blend_staged(
+        m, m.operand("out"), staged, row, m.dim("m"), d, name("first"), done, upto, *found, m.k.vector, m.thread, threads,
+    )  # fmt: skip
+
+
 def _sample(m: Recorder) -> None:
-    row, sizes = m.block(0), (m.dim("n"), m.dim("m"), m.dim("d"))
     first = m.let("first", m.block(1) * m.k.targets)
     t = m.var("t", 0.0, "float32")
-    leaf.read_target(m, t, m.operand("tgt_times"), row, m.dim("m"), first, m.thread, m.k.targets)
+    leaf.read_target(m, t, m.operand("tgt_times"), m.block(0), m.dim("m"), first, m.thread, m.k.targets)
+    if m.k.search == "merge":
+        _merge(m)
+        return
     if m.k.search == "global":
         _place_in_global(m)
     elif m.k.search == "window":
         _place_in_window(m)
     else:
         _place(m, 0, m.dim("n"))
-    m.meet()
-    leaf.blend(
-        m, m.operand("out"), m.operand("data"), row, *sizes, first, m.buffer("place"), m.buffer("weight"), m.k.targets, m.k.vector,
-        m.thread, m.k.targets,
-    )  # fmt: skip
+    _blend(m)
 
 
 def bodies(k: SimpleNamespace, arch: ArchSpec) -> dict[str, Body]:
@@ -141,20 +221,29 @@ def _times(k: SimpleNamespace, dims: Mapping[str, int]) -> int:
     if k.search == "global":
         return min(k.targets, dims["m"]) * dims["n"].bit_length()
     return (
-        dims["n"] if k.search != "window" else min(dims["n"], dims["n"] * k.targets // max(dims["m"], 1) + 2)
+        min(dims["n"], dims["n"] * k.targets // max(dims["m"], 1) + 2)
+        if k.search in ("window", "merge")
+        else dims["n"]
     )
 
 
 def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> Counts:
-    """A target's time, the times that its search reads, two rows in and one out."""
+    """A target's time, the times that its search reads, two rows in, or all rows of those times, and one out."""
     targets, row = min(k.targets, dims["m"]), 2 * dims["d"]
-    return Counts(loaded=4 * targets + 4 * _times(k, dims) + 2 * row * targets, stored=row * targets)
+    rows = _times(k, dims) if k.search == "merge" else 2 * targets
+    return Counts(loaded=4 * targets + 4 * _times(k, dims) + row * rows, stored=row * targets)
 
 
 def _staged(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if knobs["search"] not in ("staged", "warp") or call["n"] <= STAGED:
         return None
     return f"n = {call['n']} exceeds the {STAGED} times that are staged"
+
+
+def _stretch(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
+    if knobs["search"] != "merge" or 2 * call["d"] <= STRETCH_ELEMENTS:
+        return None
+    return f"two rows of d = {call['d']} exceed the {STRETCH_ELEMENTS} elements that are staged"
 
 
 def _vector(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
@@ -179,6 +268,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
         "staged": staging + 0.4,
         "warp": staging + 4.0,
         "window": staging + 1.8,
+        "merge": staging + 2.4,
     }[k.search]
     turns = -(-dims["d"] // (leaf.PIECES * k.vector))
     return found + 0.6 * turns + 0.0004 * k.targets
@@ -196,7 +286,7 @@ PROGRAM = TileProgram(
     bodies=bodies,
     bucket=bucket,
     counts=counts,
-    guards=(Guard("n", _staged), Guard("d", _vector), Guard("m", _tiles)),
+    guards=(Guard("n", _staged), Guard("d", _vector), Guard("d", _stretch), Guard("m", _tiles)),
     overhead=overhead,
     useful=useful,
 )

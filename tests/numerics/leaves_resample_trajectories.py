@@ -111,6 +111,84 @@ def find_window(p: Probe, n: int, targets: str) -> None:
     )
 
 
+@case(leaf.keep_targets)
+def keep_targets(p: Probe) -> None:
+    t = _t(p, p.normal(TARGETS))
+    p.call(p.shared("marks", (TARGETS,), out=True), t, p.thread)
+
+
+@case(leaf.see_order, order=("ascending", "equal", "one back", "nan", "nan alone", "wrong past the last"))
+def see_order(p: Probe, order: str) -> None:
+    p.threads, left = TARGETS, 1 if order == "nan alone" else 100
+    marks = p.normal(TARGETS).sort().values
+    if order == "equal":
+        marks[10:80] = marks[10]
+    if order == "one back":
+        marks[64] = marks[20]
+    if order == "nan":
+        marks[97:] = NAN
+    if order == "nan alone":
+        marks[0] = NAN
+    if order == "wrong past the last":
+        marks[100:] = torch.tensor([NAN, -5.0] * 14)
+    ascend = p.var("ascend", None, dtype="bool", out=True)
+    p.call(ascend, p.shared("marks", (TARGETS,), marks), p.dim("left", left), p.lane, TARGETS)
+
+
+@case(leaf.stage_rows, vector=(8, 1), count=(2, 200))
+def stage_rows(p: Probe, vector: int, count: int) -> None:
+    p.threads, d = TARGETS, 40 if vector == 8 else 5
+    rows = p.shared("rows", (8192,), torch.zeros(8192, dtype=torch.bfloat16), dtype="bfloat16", out=True)
+    data = p.operand("data", p.normal(2, 260, d).bfloat16())
+    sizes = (p.dim("row", 1), p.dim("n", 260), p.dim("d", d), p.dim("first", 33), p.dim("count", count))
+    p.call(rows, data, *sizes, vector, p.thread, TARGETS)
+
+
+@case(leaf.pass_targets, left=(100, 300), last=(True, False))
+def pass_targets(p: Probe, left: int, last: bool) -> None:
+    p.threads = TARGETS
+    marks, times = p.normal(TARGETS).sort().values, p.normal(64).sort().values
+    times[49] = marks[70]
+    upto, held = p.var("upto", None, out=True), p.shared("marks", (TARGETS,), marks)
+    p.call(
+        upto,
+        held,
+        p.dim("left", left),
+        p.shared("times", (64,), times),
+        p.dim("rows", 50),
+        last,
+        p.lane,
+        TARGETS,
+    )
+
+
+@case(leaf.blend_staged, vector=(8, 1), done=(0, 37))
+def blend_staged(p: Probe, vector: int, done: int) -> None:
+    p.threads, p.relative = TARGETS, 2.0**-8
+    n, m, d = 50, 200, 40 if vector == 8 else 5
+    rows = torch.zeros(4096, dtype=torch.bfloat16)
+    data = p.normal(n, d).bfloat16()
+    data[7], data[20] = INF, NAN
+    rows[: n * d] = data.flatten()
+    weight = torch.rand(TARGETS, generator=p.generator)
+    weight[::4], weight[1::4], weight[2] = 0.0, 1.0, NAN
+    p.call(
+        p.operand("out", torch.zeros(2, m, d, dtype=torch.bfloat16), out=True),
+        p.shared("rows", (4096,), rows, dtype="bfloat16"),
+        p.dim("row", 1),
+        p.dim("m", m),
+        p.dim("d", d),
+        p.dim("first", 64),
+        p.var("done", done),
+        p.var("upto", 101),
+        p.shared("place", (TARGETS,), p.integers(1, n, TARGETS), dtype="int32"),
+        p.shared("weight", (TARGETS,), weight),
+        vector,
+        p.thread,
+        TARGETS,
+    )
+
+
 @case(leaf.blend, vector=(8, 1))
 def blend(p: Probe, vector: int) -> None:
     p.threads, p.relative = TARGETS, 2.0**-8

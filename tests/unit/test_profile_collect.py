@@ -34,7 +34,7 @@ def test_a_dry_run_prints_the_command_that_would_run() -> None:
     assert words[words.index("--export") + 1] == "kept/sparse_mla_t64_heads16_triton.ncu-rep"
     assert words[words.index("--metrics") + 1].split(",") == list(metrics.counters("GH100"))
     assert words[words.index(sys.executable) :] == [
-        sys.executable, "-m", "dsl_kernels", "profile", "target", "sparse_mla",
+        sys.executable, "-m", "dsl_kernels", "profile", "target", "sparse_mla", "--apart",
         "--dim", "t=64", "--dim", "heads=16", "--variant", "triton",
     ]  # fmt: skip
 

@@ -5,10 +5,12 @@ Operands and buffers come as pointers. What each leaf means is in dsl_kernels/de
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64, Uint16, Uint32
 
 PIECES = 4
 """Pieces of rows, or last times, that a thread has on their way at once."""
+STAGED_PIECES = 8
+"""Pieces of rows on their way into shared memory at once, of a thread."""
 AHEAD = 4096
 """Times that a CTA has on their way at once, no more than 32 a thread."""
 
@@ -160,35 +162,117 @@ def find_window(bounds, warps: cutlass.Constexpr, src_times, row, n, lane):
 
 
 @cute.jit
-def blend(
-    out, data, row, n, m, d, first, place, weight, targets: cutlass.Constexpr, vector: cutlass.Constexpr, thread,
-    threads: cutlass.Constexpr,
-):  # fmt: skip
+def keep_targets(marks, t, thread):
+    """Every thread's target where all threads see it."""
+    marks[thread] = t
+
+
+@cute.jit
+def see_order(marks, left, lane, targets: cutlass.Constexpr):
+    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    wrong = Boolean(False)
+    for i in cutlass.range_constexpr(0, targets, 32):
+        if i + lane < left and not (marks[i + lane] >= marks[cutlass.max(i + lane - 1, 0)]):
+            wrong = Boolean(True)
+    return not cute.arch.vote_any_sync(wrong)
+
+
+@cute.jit
+def stage_rows(
+    rows, data, row, n, d, first, count, vector: cutlass.Constexpr, thread, threads: cutlass.Constexpr
+):
+    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    source, pieces = data + (Int64(row) * n + first) * d, count * d // vector
+    held = [cute.make_rmem_tensor(vector, data.dtype) for _ in range(STAGED_PIECES)]
+    for base in cutlass.range(thread, pieces, STAGED_PIECES * threads, unroll=1):
+        for i in cutlass.range_constexpr(STAGED_PIECES):
+            if base + i * threads < pieces:
+                cute.autovec_copy(_piece(source + (base + i * threads) * vector, vector), held[i])
+        for i in cutlass.range_constexpr(STAGED_PIECES):
+            if base + i * threads < pieces:
+                cute.autovec_copy(held[i], _piece(rows + (base + i * threads) * vector, vector))
+
+
+@cute.jit
+def pass_targets(marks, left, times, rows, last, lane, targets: cutlass.Constexpr):
+    """How many of the ascending targets the staged rows and those before them decide: all, at the last rows."""
+    upto, end = Int32(0), times[rows - 1]
+    for i in cutlass.range_constexpr(0, targets, 32):
+        decided = Boolean(False)
+        if i + lane < left:
+            decided = last or marks[i + lane] < end
+        upto += Int32(cute.arch.popc(cute.arch.vote_ballot_sync(decided)))
+    return upto
+
+
+def blend_staged(out, rows, row, m, d, first, done, upto, place, weight, vector, thread, threads):
+    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    _blend(out + (Int64(row) * m + first) * d, rows, d, done, upto, place, weight, vector, thread, threads)
+
+
+def blend(out, data, row, n, m, d, first, place, weight, targets, vector, thread, threads):
     """The targets' rows: the weighted mean of two rows, or one of them as it is."""
     source, target = data + Int64(row) * n * d, out + (Int64(row) * m + first) * d
+    _blend(target, source, d, 0, cutlass.min(targets, m - first), place, weight, vector, thread, threads)
+
+
+@cute.jit
+def _blend(
+    target,
+    source,
+    d,
+    begin,
+    end,
+    place,
+    weight,
+    vector: cutlass.Constexpr,
+    thread,
+    threads: cutlass.Constexpr,
+):
+    """The targets from `begin` to `end`, of rows that lie one behind the other."""
     width = d // vector
-    pieces = cutlass.min(targets, m - first) * width
-    low = [cute.make_rmem_tensor(vector, data.dtype) for _ in range(PIECES)]
-    high = [cute.make_rmem_tensor(vector, data.dtype) for _ in range(PIECES)]
-    mixed = cute.make_rmem_tensor(vector, data.dtype)
-    for base in cutlass.range(thread, pieces, PIECES * threads, unroll=1):
+    step, rest = threads // width, threads % width
+    low = [cute.make_rmem_tensor(vector, source.dtype) for _ in range(PIECES)]
+    high = [cute.make_rmem_tensor(vector, source.dtype) for _ in range(PIECES)]
+    own, column = begin + thread // width, thread % width
+    while own < end:
+        ahead, ahead_column = own, column
         for i in cutlass.range_constexpr(PIECES):
-            piece = base + i * threads
-            if piece < pieces:
-                own = piece // width
-                at = source + (Int64(place[own] - 1) * d + (piece - own * width) * vector)
+            if ahead < end:
+                at = source + (Int64(place[ahead] - 1) * d + ahead_column * vector)
                 cute.autovec_copy(_piece(at, vector), low[i])
                 cute.autovec_copy(_piece(at + d, vector), high[i])
+            ahead, ahead_column = _onwards(ahead, ahead_column, step, rest, width)
         for i in cutlass.range_constexpr(PIECES):
-            piece = base + i * threads
-            if piece < pieces:
-                share = weight[piece // width]
-                for j in cutlass.range_constexpr(vector):
-                    a, b = low[i][j].to(Float32), high[i][j].to(Float32)
-                    value = a * (1.0 - share) + b * share
-                    value = Float32(cutlass.select_(share <= 0.0, a, value))
-                    mixed[j] = Float32(cutlass.select_(share >= 1.0, b, value)).to(data.dtype)
-                cute.autovec_copy(mixed, _piece(target + piece * vector, vector))
+            if own < end:
+                _mix(low[i], high[i], weight[own])
+                cute.autovec_copy(high[i], _piece(target + own * d + column * vector, vector))
+            own, column = _onwards(own, column, step, rest, width)
+
+
+@cute.jit
+def _onwards(row, column, step, rest, width):
+    """The row and column of the piece that lies `step * width + rest` pieces behind this one."""
+    row, column = row + step, column + rest
+    if column >= width:
+        row, column = row + 1, column - width
+    return row, column
+
+
+@cute.jit
+def _mix(low, high, share):
+    """The weighted mean of two pieces in place of the upper one, or one of them as it is."""
+    mixed, size = cute.make_rmem_tensor(low.layout, low.element_type), cute.size(low)
+    for i in cutlass.range_constexpr(size):
+        a, b = low[i].to(Float32), high[i].to(Float32)
+        mixed[i] = (a * (1.0 - share) + b * share).to(low.element_type)
+    kind = Uint32 if size > 1 else Uint16
+    below, above, between = (cute.recast_tensor(each, kind) for each in (low, high, mixed))
+    for i in cutlass.range_constexpr(cute.size(above)):
+        if share <= 0.0:
+            above[i] = below[i]
+        elif not share >= 1.0:
+            above[i] = between[i]
 
 
 def _piece(at, vector):

@@ -13,6 +13,8 @@ PASS_CONFIGS = {
 
 PIECES = 4
 """Pieces of rows that a thread has on their way at once."""
+STAGED_PIECES = 8
+"""Pieces of rows on their way into shared memory at once, of a thread."""
 AHEAD = 4096
 """Times that a CTA has on their way at once, no more than 32 a thread."""
 
@@ -65,13 +67,23 @@ def stage_times(times, src_times, row, n, first, count, thread, threads):
 
 
 class Row:
-    """The times of one trajectory in global memory, to be indexed like staged ones."""
+    """The times or rows of one trajectory in global memory, to be indexed like staged times."""
 
-    def __init__(self, src_times, row):
-        self.times, self.row = src_times, row
+    def __init__(self, held, row):
+        self.held, self.row = held, row
 
     def __getitem__(self, at):
-        return self.times[self.row, at]
+        return self.held[(self.row, *at) if isinstance(at, tuple) else (self.row, at)]
+
+
+class Staged:
+    """Staged rows of `d` elements, to be indexed by row and column."""
+
+    def __init__(self, rows, d):
+        self.rows, self.d = rows, d
+
+    def __getitem__(self, at):
+        return self.rows[at[0] * self.d + at[1]]
 
 
 def clz(word):
@@ -206,34 +218,129 @@ def store_piece(vector, to, source):
 
 
 @T.macro
+def keep_targets(marks, t, thread):
+    """Every thread's target where all threads see it."""
+    marks[thread] = t
+
+
+@T.macro
+def see_order(ascend: T.Ref, marks, left, lane, targets):
+    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    wrong = T.alloc_var("bool", init=False)
+    wrong = False
+    for i in T.unroll(targets // 32):
+        # Not "unless at least the one before it": TVM takes what is NaN to be at least itself.
+        if i * 32 + lane < left:  # noqa: SIM102 (read only then)
+            if T.isnan(marks[i * 32 + lane]) or marks[i * 32 + lane] < marks[T.max(i * 32 + lane - 1, 0)]:
+                wrong = True
+    ascend = T.any_sync(wrong) == 0
+
+
+@T.macro
+def stage_rows(rows, data, row, n, d, first, count, vector, thread, threads):
+    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    # Whole words: the elements of an array in registers would be stored one by one.
+    held = T.alloc_local((STAGED_PIECES,), "uint16" if vector == 1 else "uint32x4")
+    pieces = T.alloc_var("int32", init=0)
+    pieces = T.truncdiv(count * d, vector)
+    for turn in T.unroll(T.ceildiv(pieces, STAGED_PIECES * threads), unroll_factor=1):
+        for i in T.unroll(STAGED_PIECES):
+            piece = (turn * STAGED_PIECES + i) * threads + thread
+            if piece < pieces:
+                copy_piece(vector, held[i], data[row, first, piece * vector])
+        for i in T.unroll(STAGED_PIECES):
+            piece = (turn * STAGED_PIECES + i) * threads + thread
+            if piece < pieces:
+                copy_piece(vector, rows[piece * vector], held[i])
+
+
+@T.macro
+def pass_targets(upto: T.Ref, marks, left, times, rows, last, lane, targets):
+    """How many of the ascending targets the staged rows and those before them decide: all, at the last rows."""
+    passed = T.alloc_var("int32", init=0)
+    decided = T.alloc_var("bool", init=False)
+    passed = 0
+    for i in T.unroll(targets // 32):
+        decided = False
+        if i * 32 + lane < left:
+            decided = last or marks[i * 32 + lane] < times[rows - 1]
+        passed = passed + popc(T.ballot(decided))
+    upto = passed
+
+
+@T.macro
+def blend_staged(out, rows, row, m, d, first, done, upto, place, weight, vector, thread, threads):
+    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    mix(out, Staged(rows, d), row, d, first, done, upto, place, weight, vector, thread, threads)
+
+
+@T.macro
 def blend(out, data, row, n, m, d, first, place, weight, targets, vector, thread, threads):
     """The targets' rows: the weighted mean of two rows, or one of them as it is."""
+    mix(
+        out,
+        Row(data, row),
+        row,
+        d,
+        first,
+        0,
+        T.min(targets, m - first),
+        place,
+        weight,
+        vector,
+        thread,
+        threads,
+    )
+
+
+@T.macro
+def mix(out, rows, row, d, first, begin, end, place, weight, vector, thread, threads):
+    """The targets from `begin` to `end`."""
     low = T.alloc_local((PIECES * vector,), "bfloat16")
     high = T.alloc_local((PIECES * vector,), "bfloat16")
     mixed = T.alloc_local((vector,), "bfloat16")
-    # Variables: TileLang would make an argument of the kernel out of the quotient, and divide anew at each use.
+    # Variables: TileLang would make an argument of the kernel out of a quotient, and divide anew at each use.
     width = T.alloc_var("int32", init=0)
+    step = T.alloc_var("int32", init=0)
+    rest = T.alloc_var("int32", init=0)
     own = T.alloc_var("int32", init=0)
+    column = T.alloc_var("int32", init=0)
+    ahead = T.alloc_var("int32", init=0)
+    ahead_column = T.alloc_var("int32", init=0)
     at = T.alloc_var("int32", init=0)
     share = T.alloc_var("float32", init=0.0)
     width = T.truncdiv(d, vector)
-    pieces = T.min(targets, m - first) * width
-    for turn in T.unroll(T.ceildiv(pieces, PIECES * threads), unroll_factor=1):
+    step = T.truncdiv(threads, width)
+    rest = threads - step * width
+    own = T.truncdiv(thread, width)
+    column = thread - own * width
+    own = begin + own
+    while own < end:
+        ahead = own
+        ahead_column = column
         for i in T.unroll(PIECES):
-            piece = (turn * PIECES + i) * threads + thread
-            if piece < pieces:
-                own = T.truncdiv(piece, width)
-                at = place[own]
-                copy_piece(vector, low[i * vector], data[row, at - 1, (piece - own * width) * vector])
-                copy_piece(vector, high[i * vector], data[row, at, (piece - own * width) * vector])
+            if ahead < end:
+                at = place[ahead]
+                copy_piece(vector, low[i * vector], rows[at - 1, ahead_column * vector])
+                copy_piece(vector, high[i * vector], rows[at, ahead_column * vector])
+            onwards(ahead, ahead_column, step, rest, width)
         for i in T.unroll(PIECES):
-            piece = (turn * PIECES + i) * threads + thread
-            if piece < pieces:
-                own = T.truncdiv(piece, width)
+            if own < end:
                 share = weight[own]
                 for j in T.unroll(vector):
                     a = T.cast(low[i * vector + j], "float32")
                     b = T.cast(high[i * vector + j], "float32")
                     mean = a * (1.0 - share) + b * share
                     mixed[j] = T.cast(T.Select(share <= 0.0, a, T.Select(share >= 1.0, b, mean)), "bfloat16")
-                store_piece(vector, out[row, first + own, (piece - own * width) * vector], mixed[0])
+                store_piece(vector, out[row, first + own, column * vector], mixed[0])
+            onwards(own, column, step, rest, width)
+
+
+@T.macro
+def onwards(row: T.Ref, column: T.Ref, step, rest, width):
+    """The row and column of the piece that lies `step * width + rest` pieces behind this one."""
+    row = row + step
+    column = column + rest
+    if column >= width:
+        row = row + 1
+        column = column - width

@@ -84,14 +84,68 @@ def find_window(
 
 
 @leaf
+def keep_targets(marks: Any, t: Any, thread: Any) -> None:
+    """Every thread's target where all threads see it."""
+    marks[:] = t
+
+
+@leaf
+def see_order(ascend: Sets, marks: Any, left: int, lane: Any, targets: int) -> Any:
+    """Whether the tile's targets, those before the last, ascend; NaN does not."""
+    own = marks[: min(left, targets)]
+    return bool((own[1:] >= own[:-1]).all() & ~own.isnan().any())
+
+
+@leaf
+def stage_rows(
+    rows: Any,
+    data: Any,
+    row: int,
+    n: int,
+    d: int,
+    first: int,
+    count: int,
+    vector: int,
+    thread: Any,
+    threads: int,
+) -> None:
+    """`count` rows of a trajectory from row `first` on into shared memory, one behind the other."""
+    rows[: count * d] = data[row, first : first + count].flatten()
+
+
+@leaf
+def pass_targets(
+    upto: Sets, marks: Any, left: int, times: Any, rows: int, last: Any, lane: Any, targets: int
+) -> Any:
+    """How many of the ascending targets the staged rows and those before them decide: all, at the last rows."""
+    own = marks[: min(left, targets)]
+    return len(own) if last else int((own < times[rows - 1]).sum())
+
+
+def _mix(low: torch.Tensor, high: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """The weighted mean of two rows, or one of them as it is."""
+    low, high = low.float(), high.float()
+    mixed = low * (1.0 - share) + high * share
+    return torch.where(share <= 0.0, low, torch.where(share >= 1.0, high, mixed)).bfloat16()
+
+
+@leaf
+def blend_staged(
+    out: Writes, rows: Any, row: int, m: int, d: int, first: int, done: int, upto: int, place: Any, weight: Any, vector: int,
+    thread: Any, threads: int,
+) -> None:  # fmt: skip
+    """blend of the targets from `done` to `upto`, whose rows are staged."""
+    held = rows[: len(rows) // d * d].view(-1, d)
+    upper = place[done:upto].long()
+    out[row, first + done : first + upto] = _mix(held[upper - 1], held[upper], weight[done:upto, None])
+
+
+@leaf
 def blend(
     out: Writes, data: Any, row: int, n: int, m: int, d: int, first: int, place: Any, weight: Any, targets: int, vector: int,
     thread: Any, threads: int,
 ) -> None:  # fmt: skip
     """The targets' rows: the weighted mean of two rows, or one of them as it is."""
     count = min(targets, m - first)
-    upper, share = place[:count].long(), weight[:count, None]
-    low, high = data[row, upper - 1].float(), data[row, upper].float()
-    mixed = low * (1.0 - share) + high * share
-    rows = torch.where(share <= 0.0, low, torch.where(share >= 1.0, high, mixed))
-    out[row, first : first + count] = rows.bfloat16()
+    upper = place[:count].long()
+    out[row, first : first + count] = _mix(data[row, upper - 1], data[row, upper], weight[:count, None])
