@@ -538,9 +538,28 @@ class Printer:
 
     def _taketicket(self, s: t.TakeTicket) -> Iterator[str]:
         yield from self._spell(
-            "take_ticket", last=s.last, buffer=s.buffer, counter=s.counter, index=self.value(s.index, 4), total=self.value(s.total),
-            counts=self._role is not None and self._role.name == self._schedule.named_barriers[s.name][0], **self._named(s.name),
-        )  # fmt: skip
+            "take_ticket", last=s.last, buffer=s.buffer, total=self.value(s.total), **self._counted(s)
+        )
+
+    def _countin(self, s: t.CountIn) -> Iterator[str]:
+        yield from self._spell("count_in", **self._counted(s))
+
+    def _awaitcount(self, s: t.AwaitCount) -> Iterator[str]:
+        yield from self._spell("await_count", total=self.value(s.total), **self._counted(s))
+
+    def _countout(self, s: t.CountOut) -> Iterator[str]:
+        yield from self._spell("count_out", total=self.value(s.total), **self._counted(s))
+
+    def _counted(self, s: t.TakeTicket | t.CountIn | t.AwaitCount | t.CountOut) -> dict[str, Any]:
+        """The counter, and whether this role's first thread counts."""
+        first = self._schedule.named_barriers[s.name][0]
+        counts = self._role is not None and self._role.name == first
+        return {
+            "counter": s.counter,
+            "index": self.value(s.index, 4),
+            "counts": counts,
+            **self._named(s.name),
+        }
 
     def _taketurn(self, s: t.TakeTurn) -> Iterator[str]:
         yield from self._turn("take_turn", s, 0)

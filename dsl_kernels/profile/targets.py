@@ -68,8 +68,7 @@ def target(
         return _torch(label, point, fixture, work)
     if impl == "triton":
         return _triton(label, point, fixture, work)
-    chosen = registry.select(grids.call_of(point, fixture), impl)
-    calls = fixture.calls(chosen.variant.id, chosen.launch)
+    chosen, calls = registry.select(grids.call_of(point, fixture), impl), fixture.calls(impl, None)
     return Target(label, calls[-1], workload(op, dims, form=form, variant=chosen.variant.id), calls[0])
 
 

@@ -174,6 +174,15 @@ class Executor:
                 yield from self._meet(statement.name)
                 count = self.cta.storage[statement.buffer].view(-1)[0]
                 self._scope[statement.last] = int(count) == self._value(statement.total) - 1
+            elif isinstance(statement, t.CountIn):
+                yield from self._meet(statement.name)
+                self._count(statement)
+            elif isinstance(statement, t.CountOut):
+                if self._count(statement) == 2 * self._value(statement.total):
+                    self._run.operands[statement.counter][self._value(statement.index)] = 0
+            elif isinstance(statement, t.AwaitCount):
+                yield from self._await_count(statement)
+                yield from self._meet(statement.name)
             elif isinstance(statement, t.TakeTurn):
                 yield from self._take_turn(statement)
             elif isinstance(statement, t.ClusterWait):
@@ -225,6 +234,19 @@ class Executor:
         before = int(counter[index])
         counter[index] = 0 if before == self._value(statement.total) - 1 else before + 1
         self.cta.storage[statement.buffer].fill_(before)
+
+    def _count(self, statement: t.CountIn | t.CountOut) -> int:
+        """Count this CTA by its first role; how many have been counted, so far as this role knows."""
+        if self.role != self._run.schedule.named_barriers[statement.name][0]:
+            return 0
+        counter, index = self._run.operands[statement.counter], self._value(statement.index)
+        counter[index] += 1
+        return int(counter[index])
+
+    def _await_count(self, statement: t.AwaitCount) -> Generator[Any, None, None]:
+        counter, index = self._run.operands[statement.counter], self._value(statement.index)
+        total = self._value(statement.total)
+        yield Wait(f"{total} CTAs at {statement.counter}[{index}]", lambda: int(counter[index]) >= total)
 
     def _value(self, value: Any) -> Any:
         return t.evaluate(value, self._scope)

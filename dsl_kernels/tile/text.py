@@ -621,6 +621,38 @@ class TakeTicket:
 
 
 @dataclass(frozen=True, eq=False)
+class CountIn:
+    """Count this CTA in at `counter[index]`, behind what it has written. The roles of barrier `name` meet before the first counts."""
+
+    counter: str
+    index: Value
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class AwaitCount:
+    """Until `total` CTAs have counted in at `counter[index]`, this one among them; what they wrote can be read then.
+
+    Threads of the roles of barrier `name` meet there. All CTAs must run at once.
+    """
+
+    counter: str
+    index: Value
+    total: Value
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class CountOut:
+    """Count this CTA out at `counter[index]`, of which it awaits nothing more: the last of `total` resets the counter."""
+
+    counter: str
+    index: Value
+    total: Value
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
 class Depend:
     """From here on what the kernel before this one wrote is needed; with `launch` the one behind this may start."""
 
@@ -651,7 +683,7 @@ class PassTurn:
 
 Statement = (
     Let | Variable | Assign | Loop | Repeat | If | Region | Call | PipelineOp | Bulk | Multiply | AwaitProducts | Fill | Meet | Publish
-    | ClusterArrive | ClusterWait | TakeTicket | Depend | LaunchDependents | Comment | BarriersStand | TearDown
+    | ClusterArrive | ClusterWait | TakeTicket | CountIn | AwaitCount | CountOut | Depend | LaunchDependents | Comment | BarriersStand | TearDown
     | TakeTurn | PassTurn | Store | AwaitStores
 )  # fmt: skip
 
@@ -963,6 +995,18 @@ class Recorder:
     ) -> None:
         """Set `last`: whether this CTA is the last of `total` to come by `counter[index]`."""
         self._say(TakeTicket(self._variable(last), buffer, counter, index, total, self._barrier(barrier)))
+
+    def count_in(self, counter: str, index: Value, barrier: str) -> None:
+        """Tell the CTAs that await `counter[index]` that what this one has written is there."""
+        self._say(CountIn(counter, index, self._barrier(barrier)))
+
+    def await_count(self, counter: str, index: Value, total: Value, barrier: str) -> None:
+        """Wait until `total` CTAs have counted in at `counter[index]`, as this one has."""
+        self._say(AwaitCount(counter, index, total, self._barrier(barrier)))
+
+    def count_out(self, counter: str, index: Value, total: Value, barrier: str) -> None:
+        """Say that this CTA has seen all `total` at `counter[index]`, behind `await_count`: the counter is zero again behind the last."""
+        self._say(CountOut(counter, index, total, self._barrier(barrier)))
 
     def take_turn(self, turn: str) -> None:
         """Wait until the member before this one has passed the turn on."""

@@ -63,6 +63,7 @@ class _Uses:
         for pipe in self._schedule.pipelines:
             self._pipeline_ops(pipe)
         self._operands(operands)
+        self._counts()
         self._start()
         for buffer in self._schedule.buffers:
             if buffer.alias is not None:
@@ -107,7 +108,10 @@ class _Uses:
             comes = {
                 role
                 for role, s in self._statements
-                if (isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.Store)) and s.name == name)
+                if (
+                    isinstance(s, (t.Meet, t.Publish, t.TakeTicket, t.CountIn, t.AwaitCount, t.Store))
+                    and s.name == name
+                )
                 or (isinstance(s, t.PipelineOp) and s.kind == "wait" and s.slot.pipeline.meets == name)
             }
             for role in (*(m for m in members if m not in comes), *(r for r in comes if r not in members)):
@@ -162,6 +166,25 @@ class _Uses:
                 "say the operation in that role's body, or correct the declaration",
             )  # fmt: skip
 
+    def _counts(self) -> None:
+        """Where CTAs await others, all run at once; what is awaited is counted in before and out behind it."""
+        kinds = (t.CountIn, t.AwaitCount, t.CountOut)
+        by_role: dict[str | None, list[t.Statement]] = {}
+        for role, s in self._statements:
+            if isinstance(s, kinds):
+                by_role.setdefault(role, []).append(s)
+        if by_role and not self._schedule.resident:
+            self._fail(
+                "CTAs that await others' counts", "a grid that runs at once", "no `resident` in the schedule",
+                "say in `resident` when CTAs wait for others: the launch then takes all of them, or none",
+            )  # fmt: skip
+        for role, found in by_role.items():
+            if missing := [kind.__name__ for kind in kinds if not any(isinstance(s, kind) for s in found)]:
+                self._fail(
+                    f"counts of {role}", "a CTA counted in, the others awaited, and it counted out", f"no {', '.join(missing)}",
+                    "say count_in, await_count and count_out in the body",
+                )  # fmt: skip
+
     def _operands(self, operands: tuple[OperandSpec, ...]) -> None:
         """Every tensor map is copied from, every input read and every output written."""
         sources = [s.source for _, s in self._statements if isinstance(s, t.Bulk)]
@@ -175,7 +198,7 @@ class _Uses:
         }
         written = {m.operand for m in self._schedule.maps if m.name in stored}
         for _, s in self._statements:
-            if isinstance(s, t.TakeTicket):
+            if isinstance(s, (t.TakeTicket, t.CountIn, t.AwaitCount, t.CountOut)):
                 read.add(s.counter)
                 written.add(s.counter)
             elif isinstance(s, t.PipelineOp) and s.slot.pipeline.through:

@@ -639,20 +639,23 @@ def leave_rows(p: Probe, side: int) -> None:
     )
 
 
-@case(said.merge_rows, side=(0, 1))
-def merge_rows(p: Probe, side: int) -> None:
-    p.threads, p.relative, p.absolute = 128, 1e-5, 2e-6
+@case(said.merge_share, side=(0, 1), parts=(2, 7, 40))
+def merge_share(p: Probe, side: int, parts: int) -> None:
+    """Shares of half of the dims, of an odd number of eights, and of one eight; the first stores the lse."""
+    p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     p.call(
-        _wide(p, "acc", None, 256),
-        _of_heads(p, "factor", None),
-        _of_heads(p, "lses", None),
-        *_scratch(p, False, splits=3, heads=128),
+        p.operand("out", torch.full((2, 128, 512), -77.0).bfloat16(), out=True),
+        p.operand("lse", torch.full((2, 128), -77.0), out=True),
+        *_scratch(p, False, splits=parts + 1, heads=128),
+        _of_heads(p, "sinks", p.normal(64), out=False),
         p.dim("row", 1),
-        p.dim("splits", 3),
-        p.dim("parts", 2),
+        p.dim("splits", parts + 1),
+        p.dim("part", 0 if side == 0 and parts == 2 else 1),
+        p.dim("parts", parts),
         p.dim("head0", 64),
         128,
         side,
+        p.scalar("lse_scale", 0.7),
         p.thread,
     )
 

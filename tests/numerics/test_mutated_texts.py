@@ -258,10 +258,16 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
     placed = isinstance(s, t.PipelineOp) and not (s.kind == "commit" and s.slot.pipeline.fill is Engine.BULK)
     barrier = isinstance(s, BARRIERS)
     if (
-        isinstance(s, (t.PipelineOp, t.AwaitProducts, t.TakeTicket, t.BarriersStand, t.Depend, t.TearDown))
+        isinstance(
+            s, (t.PipelineOp, t.AwaitProducts, t.TakeTicket, *COUNTS, t.BarriersStand, t.Depend, t.TearDown)
+        )
         or barrier
     ):
         yield f"drop {label(s)}", before + after
+    if isinstance(s, t.CountIn):
+        yield f"{label(s)} before {label(before[-1])}", [*before[:-1], s, before[-1], *after]
+    if isinstance(s, t.AwaitCount):
+        yield f"{label(s)} behind {label(after[0])}", [*before, after[0], s, *after[1:]]
     if placed or isinstance(s, (t.ClusterArrive, t.ClusterWait, t.BarriersStand)):
         yield f"twice {label(s)}", [*before, s, s, *after]
     if after and (late(s, after[0]) if placed else barrier and ordered(before[::-1], after[:1], shared)):
@@ -297,6 +303,7 @@ def changes(block: list[t.Statement], i: int, shared: set[str]) -> Iterator[tupl
 
 
 BARRIERS = (t.Meet, t.Publish, t.ClusterArrive, t.ClusterWait)
+COUNTS = (t.CountIn, t.AwaitCount, t.CountOut)
 
 
 def ordered(before: list[t.Statement], after: list[t.Statement], shared: set[str]) -> bool:
@@ -533,8 +540,8 @@ EXPLAINED = {
     "select: not (> inside 64)": NARROWER,
     "left: row and splits of leave_rows": PART,
     "right: row and splits of leave_rows": PART,
-    "left: row and splits of merge_rows": PART,
-    "right: row and splits of merge_rows": PART,
+    "left: row and splits of merge_share": PART,
+    "right: row and splits of merge_share": PART,
     "start: not (== splits 1)": "whole queries or shares of them: either way each unit is dealt once",
     "select: end and span of bound_listed": "no key in the range: it costs a round, and the state of the one before holds",
     "drop depend": "without it a launch waits for the whole kernel before it",

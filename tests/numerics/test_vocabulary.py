@@ -573,6 +573,31 @@ def grid_parts(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     )  # fmt: skip
 
 
+def counted(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
+    """CTAs that count in when they have written, and read what the next one wrote."""
+    return Schedule(
+        roles=(Role("pass_on", 4, doc="leaves its rows and takes the next CTA's"),),
+        buffers=(Buffer("x_r", REGISTER, (128, 32), "float32", role="pass_on"),),
+        pipelines=(),
+        mmas=(),
+        grid=(str(CTAS),),
+        axes=("cta",),
+        named_barriers={"all": ("pass_on",)},
+        resident="1",
+    )
+
+
+def pass_on(m: Recorder) -> None:
+    x, cta, left = m.buffer("x_r"), m.block(0), m.operand("left")
+    fragment.read_rows(m, x, m.operand("x"), 32, cta * 128, 0, m.thread)
+    fragment.write_rows(m, left, 32, cta * 128, 0, x, m.thread)
+    m.count_in("counter", 1, "all")
+    m.await_count("counter", 1, CTAS, "all")
+    fragment.read_rows(m, x, left, 32, (cta + 1) % CTAS * 128, 0, m.thread)
+    m.count_out("counter", 1, CTAS, "all")
+    fragment.write_rows(m, m.operand("c"), 32, cta * 128, 0, x, m.thread)
+
+
 def trade(m: Recorder) -> None:
     acc, lses, sinks, cta, parts = (
         *(m.buffer(text) for text in ("acc", "lses", "sinks")),
@@ -793,6 +818,22 @@ CASES = (
         lambda inputs: {"c": inputs["x"] / 2},
         "add",
         without(of(t.Fill)),
+        "interpreter: c is off",
+        arch="sm_100a",
+    ),
+    Case(
+        "counted",
+        counted,
+        {"pass_on": pass_on},
+        (
+            OperandSpec("x", (CTAS * 128, 32), "float32"),
+            OperandSpec("left", (CTAS * 128, 32), "float32", "workspace"),
+            OperandSpec("counter", (2,), "int32", "workspace", zeroed=True),
+            OperandSpec("c", (CTAS * 128, 32), "float32", "out"),
+        ),
+        lambda inputs: {"c": inputs["x"].roll(-128, 0)},
+        "pass_on",
+        without(of(t.AwaitCount)),
         "interpreter: c is off",
         arch="sm_100a",
     ),

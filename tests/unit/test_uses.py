@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -161,6 +162,26 @@ def test_a_buffer_of_a_ticket_is_touched_by_it() -> None:
         m.take_ticket(m.var("last", False, "bool"), "last_s", "arrivals", 0, 1, "work")
 
     assert text(schedule=changed(buffers=(*SCHEDULE.buffers, flag)), work=takes)
+
+
+def test_counts_are_awaited_by_a_grid_that_runs_at_once() -> None:
+    steps = {
+        "CountIn": lambda m: m.count_in("arrivals", 0, "work"),
+        "AwaitCount": lambda m: m.await_count("arrivals", 0, 2, "work"),
+        "CountOut": lambda m: m.count_out("arrivals", 0, 2, "work"),
+    }
+
+    def counts(left_out: str, m: Recorder) -> None:
+        work(m)
+        for name, step in steps.items():
+            if name != left_out:
+                step(m)
+
+    together = changed(resident="1")
+    assert text(schedule=together, work=partial(counts, ""))
+    refused("CTAs that await", "no `resident`", work=partial(counts, ""))
+    for name in steps:
+        refused("counts of work", f"no {name}", schedule=together, work=partial(counts, name))
 
 
 def test_registers_of_another_role() -> None:

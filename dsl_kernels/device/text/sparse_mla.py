@@ -11,7 +11,7 @@ import math
 
 from ...tile.lang import Size
 from ...tile.leaf_text import WARP, by_text
-from ...tile.text import Sets, Writes, ceildiv, maximum, select
+from ...tile.text import Sets, Writes, ceildiv, maximum, minimum, select
 from ..torch.sparse_mla import (
     HALF_ROWS,
     HEADS,
@@ -33,6 +33,10 @@ FOUR = 4
 """Floats of one access to memory."""
 WORD_REGISTERS = 16
 """A thread's registers of its two heads and 32 tokens."""
+FOURS = 32
+"""Of half of O a thread has so many fours: two heads by two dims of eight."""
+FEW, AT_ONCE = 4, 2
+"""Fours that are joined at a time, and parts that are on their way together."""
 
 
 def _lse(total, top):
@@ -310,9 +314,9 @@ def total_rows(m, sums, peak, factor, red, side, thread):
         sums[r] = _lse(total, peak[r])
 
 
-def _half(o_partial, place, acc, side, thread):
+def _half(o_partial, place, side, thread):
     """Where a thread leaves its fours of half of a split's O, THREADS of them apart."""
-    return o_partial.row("room", place, LATENT_DIM, (thread + side * (acc.size // FOUR * THREADS)) * FOUR)
+    return o_partial.row("room", place, LATENT_DIM, (thread + side * (FOURS * THREADS)) * FOUR)
 
 
 @by_text
@@ -331,9 +335,9 @@ def leave_rows(
     side,
     thread,
 ):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
     place = m.let("place", (row * splits + split) * heads + head0)
-    room, four = _half(o_partial, place, acc, side, thread), m.local("four", FOUR, "float32")
+    room, four = _half(o_partial, place, side, thread), m.local("four", FOUR, "float32")
     for u in m.loop("u", acc.size // FOUR, unrolled=True):
         for e in range(FOUR):
             four[e] = acc[u * FOUR + e] * factor[e // 2]
@@ -343,31 +347,62 @@ def leave_rows(
 
 
 @by_text
-def merge_rows(m, acc, factor, lses, o_partial, lse_partial, row, splits, parts, head0, heads, side, thread):
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts` splits."""
+def merge_share(
+    m, out: Writes, lse: Writes, o_partial, lse_partial, sinks, row, splits, part, parts, head0, heads, side, lse_scale, thread
+):  # fmt: skip
+    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its sink, and store it; and the lse.
+
+    The shares are the fours of a thread, eight dims each, dealt out in their order.
+    """
     first = m.let("first", row * splits * heads + head0)
     found = lse_partial.part("found", first + _row(thread))
-    top = [m.var(f"top_{r}", -INF, "float32") for r in range(2)]
-    m.comment("Several at once, so that the lses are on their way together.")
-    for p in m.loop("p", parts, at_once=4):
+    tops = [m.var(f"top_{r}", -INF, "float32") for r in range(2)]
+    m.comment("Each lane of a quad looks at every fourth part.")
+    for p in m.loop("p", parts, begin=thread % 4, step=4, at_once=AT_ONCE):
         for r in range(2):
-            m.set(top[r], maximum(top[r], found[p * heads + HALF_ROWS * r]))
-    total = [m.var(f"total_{r}", 0.0, "float32") for r in range(2)]
-    for u in m.loop("u", acc.size // FOUR, unrolled=True):
-        for e in range(FOUR):
-            acc[u * FOUR + e] = 0.0
-    four = m.local("four", FOUR, "float32")
-    for p in m.loop("p", parts):
-        share = []
+            m.set(tops[r], maximum(tops[r], found[p * heads + HALF_ROWS * r]))
+    top = [m.let(f"top_of_all_{r}", quad_most(tops[r])) for r in range(2)]
+    base = [m.let(f"base_{r}", select(top[r] > -INF, top[r], 0.0)) for r in range(2)]
+    sums = [m.var(f"sum_{r}", 0.0, "float32") for r in range(2)]
+    for p in m.loop("p", parts, begin=thread % 4, step=4, at_once=AT_ONCE):
         for r in range(2):
-            lse = m.let(f"lse_{r}", found[p * heads + HALF_ROWS * r])
-            share.append(m.let(f"share_{r}", select(lse > -INF, exp2(lse - top[r]), 0.0)))
-            m.set(total[r], total[r] + share[r])
-        room = _half(o_partial, first + p * heads, acc, side, thread)
-        for u in m.loop("u", acc.size // FOUR, unrolled=True):
-            room.read(four, u * THREADS)
-            for e in range(FOUR):
-                acc[u * FOUR + e] = acc[u * FOUR + e] + four[e] * share[e // 2]
+            m.set(sums[r], sums[r] + exp2(found[p * heads + HALF_ROWS * r] - base[r]))
+    total = [m.let(f"total_{r}", quad_sum(sums[r])) for r in range(2)]
+    scale, joined = [], m.local("joined", 2, "float32")
     for r in range(2):
-        factor[r] = _inverse(total[r])
-        lses[r] = _lse(total[r], top[r])
+        of_all = m.let(f"of_all_{r}", _lse(total[r], base[r]))
+        kept = m.let(f"kept_{r}", rcp_approx(exp2(sinks[r] * LOG2E - of_all) + 1.0))
+        scale.append(m.let(f"scale_{r}", _inverse(total[r]) * select(total[r] > 0.0, kept, 0.0)))
+        joined[r] = of_all * lse_scale
+    line = m.let("line", row * heads + head0)
+    if side == 0:
+        with m.when(part.equals(0)):
+            _leave(m, lse.part("of_heads", line), joined, thread)
+    end, fours = m.let("end", (part + 1) * FOURS // parts), m.local("fours", FEW * FOUR, "float32")
+    four = m.local("four", FOUR, "float32")
+    for u in m.loop("u", end, begin=part * FOURS // parts, step=FEW):
+        for i in m.loop("i", FEW * FOUR, unrolled=True):
+            fours[i] = 0.0
+        for p in m.loop("p", parts, at_once=AT_ONCE):
+            share = [m.let(f"share_{r}", exp2(found[p * heads + HALF_ROWS * r] - base[r])) for r in range(2)]
+            room = _half(o_partial, first + p * heads, side, thread)
+            for v in m.loop("v", FEW, unrolled=True):
+                room.read(four, minimum(u + v, end - 1) * THREADS)
+                for e in range(FOUR):
+                    fours[v * FOUR + e] = fours[v * FOUR + e] + four[e] * share[e // 2]
+        for v in m.loop("v", FEW, unrolled=True):
+            with m.when(u + v < end):
+                for r in range(2):
+                    to = out.row(
+                        "to",
+                        line + _row(thread) + HALF_ROWS * r,
+                        LATENT_DIM,
+                        side * (FOURS * 8) + (u + v) * 8 + thread % 4 * 2,
+                    )
+                    m.do(
+                        store_pair(
+                            to.at(0),
+                            fours[v * FOUR + 2 * r] * scale[r],
+                            fours[v * FOUR + 2 * r + 1] * scale[r],
+                        )
+                    )

@@ -13,7 +13,35 @@ __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.w
 
 
 @T.macro
-def count_in(flag, counter, index, total, thread):
+def count_in(counter, index, thread):
+    """Count this CTA, behind what its threads wrote before they met."""
+    # Whose result is not asked for, an addition of TileLang's loses its order.
+    before = T.alloc_var("int32", init=0)
+    if thread == 0:
+        before = T.atomic_add(counter[index], 1, memory_order="release", return_prev=True)  # noqa: F841
+
+
+@T.macro
+def await_count(counter, index, total, thread):
+    """Until `total` CTAs are counted, whose writes are then seen."""
+    seen = T.alloc_var("int32", init=0)
+    if thread == 0:
+        while seen < total:
+            seen = T.atomic_load(counter[index], memory_order="acquire")
+
+
+@T.macro
+def count_out(counter, index, total, thread):
+    """Count this CTA once more; behind the last of `total` the counter is zero again."""
+    before = T.alloc_var("int32", init=0)
+    if thread == 0:
+        before = T.atomic_add(counter[index], 1, memory_order="relaxed", return_prev=True)
+        if before == total * 2 - 1:
+            counter[index] = 0
+
+
+@T.macro
+def take_ticket(flag, counter, index, total, thread):
     """Leave in `flag` how many came before; the last of `total` sees what all of them wrote and resets the counter."""
     if thread == 0:
         flag[0] = T.atomic_add(counter[index], 1, memory_order="acq_rel", return_prev=True)

@@ -42,8 +42,8 @@ SLICED: dict[str, dict[int, tuple[tuple[int, int], ...]]] = {
 # one CTA an SM some SMs of each are left over (128 CTAs in clusters of 4, 8 or 16 measured as two waves).
 RESIDENT = {1: 1.0, 2: 1.0, 4: 0.9, 8: 0.84, 16: 0.72}
 # What a query costs a CTA beside its units, what a second one of which it has a part does where its rows are on their way by
-# then, and what merging a part costs at least, in units (docs/performance.md).
-SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 0.5
+# then, and what joining parts costs at least, in units (docs/performance.md).
+SEGMENT_UNITS, NEXT_UNITS, MERGE_UNITS = 3.5, 2.0, 2.1
 # Without a cluster one CTA merges a row alone: more splits cost more than they save.
 LONE_SPLITS = 8
 SLICES = (1, 2, 4)
@@ -207,12 +207,14 @@ def _splits(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     if splits > most:
         return f"splits = {splits} exceeds {most}, one a tile and slice"
     k = SimpleNamespace(**knobs)
-    if getattr(k, "slices", 1) > 1 and splits > cluster:
-        if merged_rows(k) % (splits // cluster):
-            return f"splits = {splits} in clusters of {cluster} share out no {merged_rows(k)} rows evenly"
-        ctas, slots = _blocks(k, call) * splits, call["sms"] * sliced_ctas_per_sm(k)
-        if ctas > slots:
-            return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
+    sliced = getattr(k, "slices", 1) > 1
+    if splits == cluster or not (sliced or getattr(k, "block", 0) == 64):
+        return None
+    if sliced and merged_rows(k) % (splits // cluster):
+        return f"splits = {splits} in clusters of {cluster} share out no {merged_rows(k)} rows evenly"
+    ctas, slots = _blocks(k, call) * splits, call["sms"] * (sliced_ctas_per_sm(k) if sliced else 1)
+    if ctas > slots:
+        return f"splits = {splits} of {call['t']} queries are {ctas} CTAs that wait for one another, where {slots} run at once"
     return None
 
 
@@ -256,8 +258,8 @@ def _shares(
     sms = max(1, gpu.sms // blocks)
 
     def merging(parts: int, ctas: int) -> float:
-        """The more partials are on their way, the longer each takes."""
-        return MERGE_UNITS * parts * (1 + blocks * ctas / gpu.sms) if parts > 1 else 0.0
+        """Each CTA reads as much as it left, however many parts there are; the more CTAs do, the longer it takes."""
+        return MERGE_UNITS * (1 + blocks * ctas / gpu.sms) if parts > 1 else 0.0
 
     def even(parts: int) -> tuple[float, int, int]:
         rounds = -(-t * parts // sms)
@@ -270,12 +272,12 @@ def _shares(
         parts = 1 if share % units == 0 else (units - 2) // share + 2
         more = -(-share // units) + (parts > 1) - 1
         each = NEXT_UNITS if walk and share < units else SEGMENT_UNITS
-        return share + SEGMENT_UNITS + more * each + merging(parts, 2 * ctas), ctas, parts
+        return share + SEGMENT_UNITS + more * each + merging(parts, ctas if walk else 2 * ctas), ctas, parts
 
     if splits is not None:
         found = [even(splits)]
     else:
-        found = [even(parts) for parts in range(1, min(units, LONE_SPLITS) + 1)]
+        found = [even(parts) for parts in range(1, max(1, min(units, sms // t)) + 1)]
         # Where every SM has many queries, the last round weighs little.
         found += [on_and_on(-(-t * units // sms))] if t <= 4 * sms else []
     _, ctas, parts = min(found)

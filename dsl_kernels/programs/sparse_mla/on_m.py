@@ -140,7 +140,6 @@ def _wide(k: SimpleNamespace) -> Schedule:
         buffers=(
             *queries(hb, LATENT_DIM, ROPE_DIM),
             Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
-            Buffer("last_s", shared, (1,), "int32"),
             *(buffer for side, _ in sides for buffer in of_side(side)),
         ),
         pipelines=(
@@ -154,6 +153,7 @@ def _wide(k: SimpleNamespace) -> Schedule:
         group=(1,) if k.exchange > 1 else (),
         named_barriers={"attend": SIDES},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 1},
+        resident="splits - 1",
     )  # fmt: skip
 
 
@@ -205,7 +205,6 @@ def _paired(k: SimpleNamespace) -> Schedule:
             *(buffer for side, _ in sides for buffer in of_side(side)),
             *(side.peaks() for side, _ in sides),
             Buffer("red_s", shared, (2, hb), "float32", doc="sums of each side"),
-            Buffer("last_s", shared, (1,), "int32"),
         ),
         pipelines=(
             Pipeline("q", ("q_s", "qpe_s"), "gather", Engine.CP_ASYNC, readers),
@@ -216,6 +215,7 @@ def _paired(k: SimpleNamespace) -> Schedule:
         axes=("cta",),
         named_barriers={"attend": SIDES, **{side: (side,) for side in SIDES}},
         constants={"head_block": hb, "head_blocks": k.heads // hb, "half": HALF, "unit": 2},
+        resident="splits - 1",
     )  # fmt: skip
 
 
@@ -449,6 +449,7 @@ def _attend_queries(
         m.meet("attend")
         if scratch is None:
             m.release(q)
+    _merge(m, side)
 
 
 def _attend_half(m: Recorder, side: int) -> None:
@@ -566,23 +567,43 @@ def _attend_pair(m: Recorder, side: int) -> None:
             attend(walk, q)
 
 
-def _end_of_segment(m: Recorder, walk: Walk, scratch: View, side: int) -> None:
-    """Heads on M: the result, or a part of it, which the last CTA to come merges with the others'. It passes through `scratch`."""
-    own, share, span = SIDES[side], name("share"), name("span")
-    acc, factor, sums, sinks = (m.buffer(f"{text}_{own}") for text in ("acc", "factor", "sums", "sinks"))
-    last, blocks = m.var("last", True, "bool"), m.c.head_blocks
+def _parts_of(m: Recorder, row: Value) -> tuple[Value, Value, Value]:
+    """Which part of a query this CTA has, how many there are, and the number of its counter."""
+    share, span = name("share"), name("span")
     which, block = _which(m)
-    from_cta = m.let("from_cta", walk.row * span // share)
-    parts = m.let("parts", (walk.row * span + _units(m) - 1) // share - from_cta + 1)
+    from_cta = m.let("from_cta", row * span // share)
+    parts = m.let("parts", (row * span + _units(m) - 1) // share - from_cta + 1)
+    return which - from_cta, parts, row * m.c.head_blocks + block
+
+
+def _end_of_segment(m: Recorder, walk: Walk, scratch: View, side: int) -> None:
+    """Heads on M: the result, which passes through `scratch`, or a part of it, left for the CTAs that have the others."""
+    acc, sums, factor, sinks = _of_side(m, side, "acc", "sums", "factor", "sinks")
+    part, parts, counter = _parts_of(m, walk.row)
     with m.when(parts > 1):
-        part = which - from_cta
         said.leave_rows(m, acc, factor, sums, walk.row, part, walk.head0, side)
-        m.take_ticket(last, "last_s", "arrivals", walk.row * blocks + block, parts, "attend")
-    with m.when(last):
-        with m.when(parts > 1):
-            said.merge_rows(m, acc, factor, sums, walk.row, parts, walk.head0, side)
+        m.count_in("arrivals", counter, "attend")
+    with m.otherwise():
         width = scratch.width or m.schedule.buffer(scratch.buffer).shape[1]
         leaf.store_result_rows(m, acc, factor, sums, sinks, walk.row, walk.head0, scratch, width, side)
+
+
+def _merge(m: Recorder, side: int) -> None:
+    """Heads on M: of each query that this CTA has a part of, its share of the result. By now all of its own parts are left."""
+    (sinks,) = _of_side(m, side, "sinks")
+    unit, span = name("unit"), name("span")
+    head0: Value = name("head0") if m.c.head_blocks > 1 else 0
+    with m.when(m.dim("splits") > 1):
+        said.load_row_sinks(m, sinks, head0)
+        m.set(unit, _which(m)[0] * name("share"))
+        for _ in m.repeat(unit < name("end")):
+            row = m.let("row", unit // span)
+            part, parts, counter = _parts_of(m, row)
+            with m.when((row < m.dim("t")) & (unit - row * span < _units(m)) & (parts > 1)):
+                m.await_count("arrivals", counter, parts, "attend")
+                said.merge_share(m, sinks, row, part, parts, head0, side)
+                m.count_out("arrivals", counter, parts, "attend")
+            m.set(unit, row * span + span)
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:

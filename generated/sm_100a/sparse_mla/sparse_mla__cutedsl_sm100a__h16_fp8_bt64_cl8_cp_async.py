@@ -503,7 +503,7 @@ def softmax(
     cute.arch.cluster_wait()
     if splits > CLUSTER:
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        grid.count_in(last_s, arrivals + bx * CLUSTER + rank, splits // CLUSTER, worker)
+        grid.take_ticket(last_s, arrivals + bx * CLUSTER + rank, splits // CLUSTER, worker)
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
         last = last_s.load() == splits // CLUSTER - 1
     if last:

@@ -501,7 +501,7 @@ def softmax(
     last = Boolean(False)
     if splits > CLUSTER:
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
-        grid.count_in(last_s, arrivals + bx, splits, worker)
+        grid.take_ticket(last_s, arrivals + bx, splits, worker)
         cute.arch.barrier(barrier_id=SOFTMAX_BARRIER, number_of_threads=SOFTMAX_THREADS)
         last = last_s.load() == splits - 1
     if last:

@@ -473,7 +473,7 @@ def softmax(
     T.call_extern("handle", "dk::cluster_wait")
     if splits > CLUSTER:
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        grid.count_in(last_s, arrivals, bx * CLUSTER + rank, T.truncdiv(splits, CLUSTER), worker)
+        grid.take_ticket(last_s, arrivals, bx * CLUSTER + rank, T.truncdiv(splits, CLUSTER), worker)
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
         last = last_s[0] == T.truncdiv(splits, CLUSTER) - 1
     if last:

@@ -488,7 +488,7 @@ def softmax(
     last = T.alloc_var("bool", init=False)
     if splits > CLUSTER:
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
-        grid.count_in(last_s, arrivals, bx, splits, worker)
+        grid.take_ticket(last_s, arrivals, bx, splits, worker)
         T.sync_threads(SOFTMAX_BARRIER, SOFTMAX_THREADS)
         last = last_s[0] == splits - 1
     if last:

@@ -48,7 +48,6 @@ buffers
   peak_s_left 64 float32, shared
   peak_s_right 64 float32, shared
   red_s      2x64 float32, shared
-  last_s     1 int32, shared
 pipelines
   q: gather (cp_async) ==[q_s qpe_s: 1-slot ring]==> left (wgmma), right (wgmma)
     full  x128: gather hardware arrives per thread
@@ -94,7 +93,7 @@ pipelines
   named barrier attend: left, right
   named barrier left: left
   named barrier right: right
-totals: 384 threads, 230516 of 232448 bytes of shared memory, grid (arrival_slots - t * 2)
+totals: 384 threads, 230512 of 232448 bytes of shared memory, grid (arrival_slots - t * 2)
 """
 import cutlass
 import cutlass.cute as cute
@@ -151,6 +150,7 @@ LAUNCH = Launch(
     grid=("arrival_slots - t * 2", "1", "1"),
     block=384,
     cluster=(1, 1, 1),
+    resident="splits - 1",
 )
 
 
@@ -169,7 +169,6 @@ class Shared:
     peak_s_left: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
     peak_s_right: cute.struct.Align[cute.struct.MemRange[Float32, BLOCK], 128]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * BLOCK], 128]
-    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     q_full: cute.struct.MemRange[Int64, 1]
     q_empty: cute.struct.MemRange[Int64, 1]
     near_left_full: cute.struct.MemRange[Int64, 1]
@@ -340,7 +339,7 @@ def total_rows(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, head0, thread):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
     place = (row * splits + split) * HEADS + head0
     room = o_partial + Int64(place) * LATENT_DIM + thread * 4
     four = cute.make_rmem_tensor(4, Float32)
@@ -358,44 +357,77 @@ def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, he
 
 
 @cute.jit
-def merge_rows(acc, factor, lses, o_partial, lse_partial, row, splits, parts, head0, thread):
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
-    splits.
+def merge_share(out, lse, o_partial, lse_partial, sinks, row, splits, part, parts, head0, lse_scale, thread):
+    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its
+    sink, and store it; and the lse.
+
+    The shares are the fours of a thread, eight dims each, dealt out in their order.
     """
     first = row * splits * HEADS + head0
     found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
     top_0 = Float32(-Float32.inf)
     top_1 = Float32(-Float32.inf)
-    # Several at once, so that the lses are on their way together.
-    for p in cutlass.range(parts, unroll=4):
+    # Each lane of a quad looks at every fourth part.
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         top_0 = cute.arch.fmax(top_0, found[p * HEADS])
         top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
-    total_0 = Float32(0.0)
-    total_1 = Float32(0.0)
-    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-        acc[u * 4] = Float32(0.0)
-        acc[u * 4 + 1] = Float32(0.0)
-        acc[u * 4 + 2] = Float32(0.0)
-        acc[u * 4 + 3] = Float32(0.0)
+    top_of_all_0 = leaf_wide.quad_most(top_0)
+    top_of_all_1 = leaf_wide.quad_most(top_1)
+    base_0 = cutlass.select_(top_of_all_0 > -Float32.inf, top_of_all_0, 0.0)
+    base_1 = cutlass.select_(top_of_all_1 > -Float32.inf, top_of_all_1, 0.0)
+    sum_0 = Float32(0.0)
+    sum_1 = Float32(0.0)
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        sum_0 = sum_0 + warps.exp2(found[p * HEADS] - base_0)
+        sum_1 = sum_1 + warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+    total_0 = leaf_wide.quad_sum(sum_0)
+    total_1 = leaf_wide.quad_sum(sum_1)
+    joined = cute.make_rmem_tensor(2, Float32)
+    of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
+    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
+    scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
+        total_0 > 0.0, kept_0, 0.0
+    )
+    joined[0] = of_all_0 * lse_scale
+    of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
+    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
+    scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
+        total_1 > 0.0, kept_1, 0.0
+    )
+    joined[1] = of_all_1 * lse_scale
+    line = row * HEADS + head0
+    if part == 0:
+        of_heads = lse + line
+        if thread % 4 == 0:
+            mine = of_heads + (thread // 32 * 16 + thread % 32 // 4)
+            mine[0] = joined[0]
+            mine[HALF_ROWS] = joined[1]
+    end = (part + 1) * 32 // parts
+    fours = cute.make_rmem_tensor(16, Float32)
     four = cute.make_rmem_tensor(4, Float32)
-    for p in cutlass.range(parts, unroll=1):
-        lse_0 = found[p * HEADS]
-        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
-        total_0 = total_0 + share_0
-        lse_1 = found[p * HEADS + HALF_ROWS]
-        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
-        total_1 = total_1 + share_1
-        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + thread * 4
-        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-            cute.autovec_copy(warps.group(room, 4, u * 128), four)
-            acc[u * 4] = acc[u * 4] + four[0] * share_0
-            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
-            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
-            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
-    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
-    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
-    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
-    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+    for u in cutlass.range(part * 32 // parts, end, 4, unroll=1):
+        for i in cutlass.range_constexpr(16):
+            fours[i] = Float32(0.0)
+        for p in cutlass.range(parts, unroll=2):
+            share_0 = warps.exp2(found[p * HEADS] - base_0)
+            share_1 = warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+            room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + thread * 4
+            for v in cutlass.range_constexpr(4):
+                cute.autovec_copy(warps.group(room, 4, cutlass.min(u + v, end - 1) * 128), four)
+                fours[v * 4] = fours[v * 4] + four[0] * share_0
+                fours[v * 4 + 1] = fours[v * 4 + 1] + four[1] * share_0
+                fours[v * 4 + 2] = fours[v * 4 + 2] + four[2] * share_1
+                fours[v * 4 + 3] = fours[v * 4 + 3] + four[3] * share_1
+        for v in cutlass.range_constexpr(4):
+            if u + v < end:
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
+                    (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
+                    (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit
@@ -426,9 +458,9 @@ def total_rows_2(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, head0, thread):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
     place = (row * splits + split) * HEADS + head0
-    room = o_partial + Int64(place) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+    room = o_partial + Int64(place) * LATENT_DIM + (thread + 4096) * 4
     four = cute.make_rmem_tensor(4, Float32)
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
         four[0] = acc[u * 4] * factor[0]
@@ -439,46 +471,73 @@ def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, 
 
 
 @cute.jit
-def merge_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, parts, head0, thread):
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
-    splits.
+def merge_share_2(
+    out, lse, o_partial, lse_partial, sinks, row, splits, part, parts, head0, lse_scale, thread
+):
+    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its
+    sink, and store it; and the lse.
+
+    The shares are the fours of a thread, eight dims each, dealt out in their order.
     """
     first = row * splits * HEADS + head0
     found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
     top_0 = Float32(-Float32.inf)
     top_1 = Float32(-Float32.inf)
-    # Several at once, so that the lses are on their way together.
-    for p in cutlass.range(parts, unroll=4):
+    # Each lane of a quad looks at every fourth part.
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         top_0 = cute.arch.fmax(top_0, found[p * HEADS])
         top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
-    total_0 = Float32(0.0)
-    total_1 = Float32(0.0)
-    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-        acc[u * 4] = Float32(0.0)
-        acc[u * 4 + 1] = Float32(0.0)
-        acc[u * 4 + 2] = Float32(0.0)
-        acc[u * 4 + 3] = Float32(0.0)
+    top_of_all_0 = leaf_wide.quad_most(top_0)
+    top_of_all_1 = leaf_wide.quad_most(top_1)
+    base_0 = cutlass.select_(top_of_all_0 > -Float32.inf, top_of_all_0, 0.0)
+    base_1 = cutlass.select_(top_of_all_1 > -Float32.inf, top_of_all_1, 0.0)
+    sum_0 = Float32(0.0)
+    sum_1 = Float32(0.0)
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        sum_0 = sum_0 + warps.exp2(found[p * HEADS] - base_0)
+        sum_1 = sum_1 + warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+    total_0 = leaf_wide.quad_sum(sum_0)
+    total_1 = leaf_wide.quad_sum(sum_1)
+    joined = cute.make_rmem_tensor(2, Float32)
+    of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
+    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
+    scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
+        total_0 > 0.0, kept_0, 0.0
+    )
+    joined[0] = of_all_0 * lse_scale
+    of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
+    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
+    scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
+        total_1 > 0.0, kept_1, 0.0
+    )
+    joined[1] = of_all_1 * lse_scale
+    line = row * HEADS + head0
+    end = (part + 1) * 32 // parts
+    fours = cute.make_rmem_tensor(16, Float32)
     four = cute.make_rmem_tensor(4, Float32)
-    for p in cutlass.range(parts, unroll=1):
-        lse_0 = found[p * HEADS]
-        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
-        total_0 = total_0 + share_0
-        lse_1 = found[p * HEADS + HALF_ROWS]
-        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
-        total_1 = total_1 + share_1
-        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (
-            thread + BLOCK * HALF // 128 // 4 * 128
-        ) * 4
-        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-            cute.autovec_copy(warps.group(room, 4, u * 128), four)
-            acc[u * 4] = acc[u * 4] + four[0] * share_0
-            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
-            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
-            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
-    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
-    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
-    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
-    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+    for u in cutlass.range(part * 32 // parts, end, 4, unroll=1):
+        for i in cutlass.range_constexpr(16):
+            fours[i] = Float32(0.0)
+        for p in cutlass.range(parts, unroll=2):
+            share_0 = warps.exp2(found[p * HEADS] - base_0)
+            share_1 = warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+            room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (thread + 4096) * 4
+            for v in cutlass.range_constexpr(4):
+                cute.autovec_copy(warps.group(room, 4, cutlass.min(u + v, end - 1) * 128), four)
+                fours[v * 4] = fours[v * 4] + four[0] * share_0
+                fours[v * 4 + 1] = fours[v * 4 + 1] + four[1] * share_0
+                fours[v * 4 + 2] = fours[v * 4 + 2] + four[2] * share_1
+                fours[v * 4 + 3] = fours[v * 4 + 3] + four[3] * share_1
+        for v in cutlass.range_constexpr(4):
+            if u + v < end:
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
+                    256 + (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
+                    256 + (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit
@@ -488,8 +547,8 @@ def left(
     lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer,
     qpe_s: cute.Pointer, near_s_left: cute.Pointer, far_s_left: cute.Pointer, rope_s_left: cute.Pointer,
     out_s_left: cute.Pointer, far_s_right: cute.Pointer, rope_s_right: cute.Pointer,
-    peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer,
-    q_full: cute.Pointer, q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
+    peak_s_left: cute.Pointer, peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer,
+    q_empty: cute.Pointer, near_left_full: cute.Pointer, near_left_empty: cute.Pointer,
     far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
     p_left_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
     p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
@@ -630,7 +689,6 @@ def left(
             share_sums(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows(sums_left, peak_left, factor_left, red_s, worker)
-            last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
@@ -639,17 +697,8 @@ def left(
                     cta // (HEADS // BLOCK) - from_cta, head0, worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                grid.count_in(
-                    last_s, arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), parts, worker
-                )
-                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                last = last_s.load() == parts - 1
-            if last:
-                if parts > 1:
-                    merge_rows(
-                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, head0,
-                        worker
-                    )
+                grid.count_in(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), worker)
+            else:
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
@@ -660,6 +709,22 @@ def left(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
+    if splits > 1:
+        load_row_sinks(sinks_left, attn_sink, head0, worker)
+        unit = cta // (HEADS // BLOCK) * share
+        while unit < end:
+            row = unit // span
+            from_cta = row * span // share
+            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
+                grid.await_count(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), parts, worker)
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                merge_share(
+                    out, lse, o_partial, lse_partial, sinks_left, row, splits,
+                    cta // (HEADS // BLOCK) - from_cta, parts, head0, lse_scale, worker
+                )
+                grid.count_out(arrivals + row * (HEADS // BLOCK) + cta % (HEADS // BLOCK), parts, worker)
+            unit = row * span + span
 
 
 @cute.jit
@@ -669,14 +734,14 @@ def right(
     n: Int32, topk: Int32, splits: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer, far_s_left: cute.Pointer,
     rope_s_left: cute.Pointer, near_s_right: cute.Pointer, far_s_right: cute.Pointer,
     rope_s_right: cute.Pointer, out_s_right: cute.Pointer, peak_s_left: cute.Pointer,
-    peak_s_right: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, far_left_full: cute.Pointer, far_left_empty: cute.Pointer,
-    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, near_right_full: cute.Pointer,
-    near_right_empty: cute.Pointer, far_right_full: cute.Pointer, far_right_empty: cute.Pointer,
-    p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32,
-    span: Int32, unit: Int32, end: Int32, done: Int32, it: Int32, low_left: Int32, high_left: Int32,
-    in_low_left: Int32, in_high_left: Int32, live_left: Boolean, low_right: Int32, high_right: Int32,
-    in_low_right: Int32, in_high_right: Int32, live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
+    peak_s_right: cute.Pointer, red_s: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    far_left_full: cute.Pointer, far_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    p_left_empty: cute.Pointer, near_right_full: cute.Pointer, near_right_empty: cute.Pointer,
+    far_right_full: cute.Pointer, far_right_empty: cute.Pointer, p_right_full: cute.Pointer,
+    p_right_empty: cute.Pointer, cta: Int32, head0: Int32, share: Int32, span: Int32, unit: Int32, end: Int32,
+    done: Int32, it: Int32, low_left: Int32, high_left: Int32, in_low_left: Int32, in_high_left: Int32,
+    live_left: Boolean, low_right: Int32, high_right: Int32, in_low_right: Int32, in_high_right: Int32,
+    live_right: Boolean, live: Boolean, thread: Int32, lane: Int32
 ):
     """Scores of the second tile of each pair, and that half of the dims."""
     qk_near_right_a = QK_NEAR_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -811,7 +876,6 @@ def right(
             share_sums_2(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows_2(sums_right, peak_right, factor_right, red_s, worker)
-            last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
             if parts > 1:
@@ -820,14 +884,7 @@ def right(
                     cta // (HEADS // BLOCK) - from_cta, head0, worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                last = last_s.load() == parts - 1
-            if last:
-                if parts > 1:
-                    merge_rows_2(
-                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts,
-                        head0, worker
-                    )
+            else:
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
@@ -838,6 +895,20 @@ def right(
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             done = done + 1
         unit = row * span + span
+    if splits > 1:
+        load_row_sinks(sinks_right, attn_sink, head0, worker)
+        unit = cta // (HEADS // BLOCK) * share
+        while unit < end:
+            row = unit // span
+            from_cta = row * span // share
+            parts = (row * span + (topk // TILE + 1) // 2 - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < (topk // TILE + 1) // 2) & (parts > 1):
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                merge_share_2(
+                    out, lse, o_partial, lse_partial, sinks_right, row, splits,
+                    cta // (HEADS // BLOCK) - from_cta, parts, head0, lse_scale, worker
+                )
+            unit = row * span + span
 
 
 @cute.jit
@@ -942,7 +1013,6 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
     peak_s_left = shared.peak_s_left.data_ptr()
     peak_s_right = shared.peak_s_right.data_ptr()
     red_s = shared.red_s.data_ptr()
-    last_s = shared.last_s.data_ptr()
     q_full = shared.q_full.data_ptr()
     q_empty = shared.q_empty.data_ptr()
     near_left_full = shared.near_left_full.data_ptr()
@@ -1026,22 +1096,22 @@ def sparse_mla__cutedsl_sm90a__h128_bf16_bt64_st2_cl1_hb64(
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
             splits, q_s, qpe_s, near_s_left, far_s_left, rope_s_left, out_s_left, far_s_right, rope_s_right,
-            peak_s_left, peak_s_right, red_s, last_s, q_full, q_empty, near_left_full, near_left_empty,
-            far_left_full, far_left_empty, p_left_full, p_left_empty, far_right_full, far_right_empty,
-            p_right_full, p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left,
-            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
-            live_right, live, thread, lane
+            peak_s_left, peak_s_right, red_s, q_full, q_empty, near_left_full, near_left_empty, far_left_full,
+            far_left_empty, p_left_full, p_left_empty, far_right_full, far_right_empty, p_right_full,
+            p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left, in_low_left,
+            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
+            thread, lane
         )
     elif warp < 8:
         cute.arch.setmaxregister_increase(208)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
             q_s, qpe_s, far_s_left, rope_s_left, near_s_right, far_s_right, rope_s_right, out_s_right,
-            peak_s_left, peak_s_right, red_s, last_s, q_full, q_empty, far_left_full, far_left_empty,
-            p_left_full, p_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty,
-            p_right_full, p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left,
-            in_low_left, in_high_left, live_left, low_right, high_right, in_low_right, in_high_right,
-            live_right, live, thread, lane
+            peak_s_left, peak_s_right, red_s, q_full, q_empty, far_left_full, far_left_empty, p_left_full,
+            p_left_empty, near_right_full, near_right_empty, far_right_full, far_right_empty, p_right_full,
+            p_right_empty, cta, head0, share, span, unit, end, done, it, low_left, high_left, in_low_left,
+            in_high_left, live_left, low_right, high_right, in_low_right, in_high_right, live_right, live,
+            thread, lane
         )
     else:
         cute.arch.setmaxregister_decrease(88)

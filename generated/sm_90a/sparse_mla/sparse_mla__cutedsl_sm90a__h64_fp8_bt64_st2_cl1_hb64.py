@@ -25,7 +25,6 @@ buffers
   q_s        64x512 bfloat16, shared, 128-byte swizzle
   qpe_s      64x64 bfloat16, shared, 128-byte swizzle
   red_s      2x64 float32, shared
-  last_s     1 int32, shared
   ckv_s_left 2 stages of 32x512 bfloat16, shared, 128-byte swizzle
   kpe_s_left 2 stages of 32x64 bfloat16, shared, 128-byte swizzle
   p_s_left   64x32 bfloat16, shared, 64-byte swizzle
@@ -85,7 +84,7 @@ pipelines
       left: wgmma wait, one lane a warp, arrive empty
       right: wgmma wait, one lane a warp, arrive empty
   named barrier attend: left, right
-totals: 512 threads, 230516 of 232448 bytes of shared memory, grid (arrival_slots - t * 1)
+totals: 512 threads, 230512 of 232448 bytes of shared memory, grid (arrival_slots - t * 1)
 """
 import cutlass
 import cutlass.cute as cute
@@ -138,6 +137,7 @@ LAUNCH = Launch(
     grid=("arrival_slots - t * 1", "1", "1"),
     block=512,
     cluster=(1, 1, 1),
+    resident="splits - 1",
 )
 
 
@@ -146,7 +146,6 @@ class Shared:
     q_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * LATENT_DIM], 1024]
     qpe_s: cute.struct.Align[cute.struct.MemRange[cutlass.BFloat16, BLOCK * ROPE_DIM], 1024]
     red_s: cute.struct.Align[cute.struct.MemRange[Float32, 2 * BLOCK], 128]
-    last_s: cute.struct.Align[cute.struct.MemRange[Int32, 1], 128]
     ckv_s_left: cute.struct.Align[
         cute.struct.MemRange[cutlass.BFloat16, STAGES * (TILE // 2) * LATENT_DIM], 1024
     ]
@@ -298,7 +297,7 @@ def total_rows(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, thread):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
     place = (row * splits + split) * HEADS
     room = o_partial + Int64(place) * LATENT_DIM + thread * 4
     four = cute.make_rmem_tensor(4, Float32)
@@ -316,44 +315,77 @@ def leave_rows(acc, factor, lses, o_partial, lse_partial, row, splits, split, th
 
 
 @cute.jit
-def merge_rows(acc, factor, lses, o_partial, lse_partial, row, splits, parts, thread):
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
-    splits.
+def merge_share(out, lse, o_partial, lse_partial, sinks, row, splits, part, parts, lse_scale, thread):
+    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its
+    sink, and store it; and the lse.
+
+    The shares are the fours of a thread, eight dims each, dealt out in their order.
     """
     first = row * splits * HEADS
     found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
     top_0 = Float32(-Float32.inf)
     top_1 = Float32(-Float32.inf)
-    # Several at once, so that the lses are on their way together.
-    for p in cutlass.range(parts, unroll=4):
+    # Each lane of a quad looks at every fourth part.
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         top_0 = cute.arch.fmax(top_0, found[p * HEADS])
         top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
-    total_0 = Float32(0.0)
-    total_1 = Float32(0.0)
-    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-        acc[u * 4] = Float32(0.0)
-        acc[u * 4 + 1] = Float32(0.0)
-        acc[u * 4 + 2] = Float32(0.0)
-        acc[u * 4 + 3] = Float32(0.0)
+    top_of_all_0 = leaf_wide.quad_most(top_0)
+    top_of_all_1 = leaf_wide.quad_most(top_1)
+    base_0 = cutlass.select_(top_of_all_0 > -Float32.inf, top_of_all_0, 0.0)
+    base_1 = cutlass.select_(top_of_all_1 > -Float32.inf, top_of_all_1, 0.0)
+    sum_0 = Float32(0.0)
+    sum_1 = Float32(0.0)
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        sum_0 = sum_0 + warps.exp2(found[p * HEADS] - base_0)
+        sum_1 = sum_1 + warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+    total_0 = leaf_wide.quad_sum(sum_0)
+    total_1 = leaf_wide.quad_sum(sum_1)
+    joined = cute.make_rmem_tensor(2, Float32)
+    of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
+    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
+    scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
+        total_0 > 0.0, kept_0, 0.0
+    )
+    joined[0] = of_all_0 * lse_scale
+    of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
+    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
+    scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
+        total_1 > 0.0, kept_1, 0.0
+    )
+    joined[1] = of_all_1 * lse_scale
+    line = row * HEADS
+    if part == 0:
+        of_heads = lse + line
+        if thread % 4 == 0:
+            mine = of_heads + (thread // 32 * 16 + thread % 32 // 4)
+            mine[0] = joined[0]
+            mine[HALF_ROWS] = joined[1]
+    end = (part + 1) * 32 // parts
+    fours = cute.make_rmem_tensor(16, Float32)
     four = cute.make_rmem_tensor(4, Float32)
-    for p in cutlass.range(parts, unroll=1):
-        lse_0 = found[p * HEADS]
-        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
-        total_0 = total_0 + share_0
-        lse_1 = found[p * HEADS + HALF_ROWS]
-        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
-        total_1 = total_1 + share_1
-        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + thread * 4
-        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-            cute.autovec_copy(warps.group(room, 4, u * 128), four)
-            acc[u * 4] = acc[u * 4] + four[0] * share_0
-            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
-            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
-            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
-    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
-    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
-    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
-    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+    for u in cutlass.range(part * 32 // parts, end, 4, unroll=1):
+        for i in cutlass.range_constexpr(16):
+            fours[i] = Float32(0.0)
+        for p in cutlass.range(parts, unroll=2):
+            share_0 = warps.exp2(found[p * HEADS] - base_0)
+            share_1 = warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+            room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + thread * 4
+            for v in cutlass.range_constexpr(4):
+                cute.autovec_copy(warps.group(room, 4, cutlass.min(u + v, end - 1) * 128), four)
+                fours[v * 4] = fours[v * 4] + four[0] * share_0
+                fours[v * 4 + 1] = fours[v * 4 + 1] + four[1] * share_0
+                fours[v * 4 + 2] = fours[v * 4 + 2] + four[2] * share_1
+                fours[v * 4 + 3] = fours[v * 4 + 3] + four[3] * share_1
+        for v in cutlass.range_constexpr(4):
+            if u + v < end:
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
+                    (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
+                    (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit
@@ -384,9 +416,9 @@ def total_rows_2(sums, peak, factor, red, thread):
 
 @cute.jit
 def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, thread):
-    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_rows`."""
+    """Write half of O times `factor`, in the order of the threads, and its lses, for `merge_share`."""
     place = (row * splits + split) * HEADS
-    room = o_partial + Int64(place) * LATENT_DIM + (thread + BLOCK * HALF // 128 // 4 * 128) * 4
+    room = o_partial + Int64(place) * LATENT_DIM + (thread + 4096) * 4
     four = cute.make_rmem_tensor(4, Float32)
     for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
         four[0] = acc[u * 4] * factor[0]
@@ -397,46 +429,71 @@ def leave_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, split, 
 
 
 @cute.jit
-def merge_rows_2(acc, factor, lses, o_partial, lse_partial, row, splits, parts, thread):
-    """Replace half of O, as a sum that `factor` normalises, and its lses by those of the first `parts`
-    splits.
+def merge_share_2(out, lse, o_partial, lse_partial, sinks, row, splits, part, parts, lse_scale, thread):
+    """Join this CTA's share of half of O from all parts, scale each head by what tokens keep beside its
+    sink, and store it; and the lse.
+
+    The shares are the fours of a thread, eight dims each, dealt out in their order.
     """
     first = row * splits * HEADS
     found = lse_partial + (first + (thread // 32 * 16 + thread % 32 // 4))
     top_0 = Float32(-Float32.inf)
     top_1 = Float32(-Float32.inf)
-    # Several at once, so that the lses are on their way together.
-    for p in cutlass.range(parts, unroll=4):
+    # Each lane of a quad looks at every fourth part.
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
         top_0 = cute.arch.fmax(top_0, found[p * HEADS])
         top_1 = cute.arch.fmax(top_1, found[p * HEADS + HALF_ROWS])
-    total_0 = Float32(0.0)
-    total_1 = Float32(0.0)
-    for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-        acc[u * 4] = Float32(0.0)
-        acc[u * 4 + 1] = Float32(0.0)
-        acc[u * 4 + 2] = Float32(0.0)
-        acc[u * 4 + 3] = Float32(0.0)
+    top_of_all_0 = leaf_wide.quad_most(top_0)
+    top_of_all_1 = leaf_wide.quad_most(top_1)
+    base_0 = cutlass.select_(top_of_all_0 > -Float32.inf, top_of_all_0, 0.0)
+    base_1 = cutlass.select_(top_of_all_1 > -Float32.inf, top_of_all_1, 0.0)
+    sum_0 = Float32(0.0)
+    sum_1 = Float32(0.0)
+    for p in cutlass.range(thread % 4, parts, 4, unroll=2):
+        sum_0 = sum_0 + warps.exp2(found[p * HEADS] - base_0)
+        sum_1 = sum_1 + warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+    total_0 = leaf_wide.quad_sum(sum_0)
+    total_1 = leaf_wide.quad_sum(sum_1)
+    joined = cute.make_rmem_tensor(2, Float32)
+    of_all_0 = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + base_0, -Float32.inf)
+    kept_0 = warps.rcp_approx(warps.exp2(sinks[0] * 1.4426950408889634 - of_all_0) + 1.0)
+    scale_0 = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0) * cutlass.select_(
+        total_0 > 0.0, kept_0, 0.0
+    )
+    joined[0] = of_all_0 * lse_scale
+    of_all_1 = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + base_1, -Float32.inf)
+    kept_1 = warps.rcp_approx(warps.exp2(sinks[1] * 1.4426950408889634 - of_all_1) + 1.0)
+    scale_1 = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0) * cutlass.select_(
+        total_1 > 0.0, kept_1, 0.0
+    )
+    joined[1] = of_all_1 * lse_scale
+    line = row * HEADS
+    end = (part + 1) * 32 // parts
+    fours = cute.make_rmem_tensor(16, Float32)
     four = cute.make_rmem_tensor(4, Float32)
-    for p in cutlass.range(parts, unroll=1):
-        lse_0 = found[p * HEADS]
-        share_0 = cutlass.select_(lse_0 > -Float32.inf, warps.exp2(lse_0 - top_0), 0.0)
-        total_0 = total_0 + share_0
-        lse_1 = found[p * HEADS + HALF_ROWS]
-        share_1 = cutlass.select_(lse_1 > -Float32.inf, warps.exp2(lse_1 - top_1), 0.0)
-        total_1 = total_1 + share_1
-        room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (
-            thread + BLOCK * HALF // 128 // 4 * 128
-        ) * 4
-        for u in cutlass.range_constexpr(BLOCK * HALF // 128 // 4):
-            cute.autovec_copy(warps.group(room, 4, u * 128), four)
-            acc[u * 4] = acc[u * 4] + four[0] * share_0
-            acc[u * 4 + 1] = acc[u * 4 + 1] + four[1] * share_0
-            acc[u * 4 + 2] = acc[u * 4 + 2] + four[2] * share_1
-            acc[u * 4 + 3] = acc[u * 4 + 3] + four[3] * share_1
-    factor[0] = cutlass.select_(total_0 > 0.0, warps.rcp_approx(total_0), 0.0)
-    lses[0] = cutlass.select_(total_0 > 0.0, warps.log2(total_0) + top_0, -Float32.inf)
-    factor[1] = cutlass.select_(total_1 > 0.0, warps.rcp_approx(total_1), 0.0)
-    lses[1] = cutlass.select_(total_1 > 0.0, warps.log2(total_1) + top_1, -Float32.inf)
+    for u in cutlass.range(part * 32 // parts, end, 4, unroll=1):
+        for i in cutlass.range_constexpr(16):
+            fours[i] = Float32(0.0)
+        for p in cutlass.range(parts, unroll=2):
+            share_0 = warps.exp2(found[p * HEADS] - base_0)
+            share_1 = warps.exp2(found[p * HEADS + HALF_ROWS] - base_1)
+            room = o_partial + Int64(first + p * HEADS) * LATENT_DIM + (thread + 4096) * 4
+            for v in cutlass.range_constexpr(4):
+                cute.autovec_copy(warps.group(room, 4, cutlass.min(u + v, end - 1) * 128), four)
+                fours[v * 4] = fours[v * 4] + four[0] * share_0
+                fours[v * 4 + 1] = fours[v * 4 + 1] + four[1] * share_0
+                fours[v * 4 + 2] = fours[v * 4 + 2] + four[2] * share_1
+                fours[v * 4 + 3] = fours[v * 4 + 3] + four[3] * share_1
+        for v in cutlass.range_constexpr(4):
+            if u + v < end:
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4)) * LATENT_DIM + (
+                    256 + (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4] * scale_0, fours[v * 4 + 1] * scale_0)
+                to = out + Int64(line + (thread // 32 * 16 + thread % 32 // 4) + HALF_ROWS) * LATENT_DIM + (
+                    256 + (u + v) * 8 + thread % 4 * 2
+                )
+                leaf.store_pair(to, fours[v * 4 + 2] * scale_1, fours[v * 4 + 2 + 1] * scale_1)
 
 
 @cute.jit
@@ -444,10 +501,10 @@ def left(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, arrivals: cute.Pointer, sm_scale: Float32,
     lse_scale: Float32, t: Int32, n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32,
-    q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, last_s: cute.Pointer,
-    ckv_s_left: cute.Pointer, kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
-    ckv_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer,
-    q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
+    q_s: cute.Pointer, qpe_s: cute.Pointer, red_s: cute.Pointer, ckv_s_left: cute.Pointer,
+    kpe_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer,
+    p_s_right: cute.Pointer, peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer,
+    kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer, p_left_full: cute.Pointer,
     p_left_empty: cute.Pointer, kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer,
     p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32,
     high: Int32, in_low: Int32, in_high: Int32, live: Boolean, thread: Int32, lane: Int32
@@ -636,7 +693,6 @@ def left(
             share_sums(sums_left, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows(sums_left, peak_left, factor_left, red_s, worker)
-            last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
@@ -645,14 +701,8 @@ def left(
                     worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                grid.count_in(last_s, arrivals + row + cta % 1, parts, worker)
-                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                last = last_s.load() == parts - 1
-            if last:
-                if parts > 1:
-                    merge_rows(
-                        acc_left, factor_left, sums_left, o_partial, lse_partial, row, splits, parts, worker
-                    )
+                grid.count_in(arrivals + row + cta % 1, worker)
+            else:
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
@@ -667,6 +717,22 @@ def left(
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
         unit = row * span + span
+    if splits > 1:
+        load_row_sinks(sinks_left, attn_sink, worker)
+        unit = cta * share
+        while unit < end:
+            row = unit // span
+            from_cta = row * span // share
+            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < topk // TILE) & (parts > 1):
+                grid.await_count(arrivals + row + cta % 1, parts, worker)
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                merge_share(
+                    out, lse, o_partial, lse_partial, sinks_left, row, splits, cta - from_cta, parts,
+                    lse_scale, worker
+                )
+                grid.count_out(arrivals + row + cta % 1, parts, worker)
+            unit = row * span + span
 
 
 @cute.jit
@@ -674,13 +740,13 @@ def right(
     indices: cute.Pointer, attn_sink: cute.Pointer, out: cute.Pointer, lse: cute.Pointer,
     o_partial: cute.Pointer, lse_partial: cute.Pointer, sm_scale: Float32, lse_scale: Float32, t: Int32,
     n: Int32, topk: Int32, splits: Int32, arrival_slots: Int32, q_s: cute.Pointer, qpe_s: cute.Pointer,
-    red_s: cute.Pointer, last_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer,
-    peak_s_left: cute.Pointer, ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer,
-    peak_s_right: cute.Pointer, q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer,
-    kv_left_empty: cute.Pointer, p_left_full: cute.Pointer, p_left_empty: cute.Pointer,
-    kv_right_full: cute.Pointer, kv_right_empty: cute.Pointer, p_right_full: cute.Pointer,
-    p_right_empty: cute.Pointer, cta: Int32, done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32,
-    in_high: Int32, live: Boolean, thread: Int32, lane: Int32
+    red_s: cute.Pointer, ckv_s_left: cute.Pointer, p_s_left: cute.Pointer, peak_s_left: cute.Pointer,
+    ckv_s_right: cute.Pointer, kpe_s_right: cute.Pointer, p_s_right: cute.Pointer, peak_s_right: cute.Pointer,
+    q_full: cute.Pointer, q_empty: cute.Pointer, kv_left_full: cute.Pointer, kv_left_empty: cute.Pointer,
+    p_left_full: cute.Pointer, p_left_empty: cute.Pointer, kv_right_full: cute.Pointer,
+    kv_right_empty: cute.Pointer, p_right_full: cute.Pointer, p_right_empty: cute.Pointer, cta: Int32,
+    done: Int32, it: Int32, low: Int32, high: Int32, in_low: Int32, in_high: Int32, live: Boolean,
+    thread: Int32, lane: Int32
 ):
     """Scores of the second half of each tile, and that half of the dims."""
     qk_nope_right_a = QK_NOPE_RIGHT.operand_a(q_s, BLOCK, LATENT_DIM, 1, 128)
@@ -800,7 +866,6 @@ def right(
             share_sums_2(sums_right, red_s, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
             total_rows_2(sums_right, peak_right, factor_right, red_s, worker)
-            last = Boolean(True)
             from_cta = row * span // share
             parts = (row * span + topk // TILE - 1) // share - from_cta + 1
             if parts > 1:
@@ -809,14 +874,7 @@ def right(
                     worker
                 )
                 cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
-                last = last_s.load() == parts - 1
-            if last:
-                if parts > 1:
-                    merge_rows_2(
-                        acc_right, factor_right, sums_right, o_partial, lse_partial, row, splits, parts,
-                        worker
-                    )
+            else:
                 # Store half of O times `factor` as bf16, each head scaled by the share that tokens keep
                 # beside its sink; and the lse.
                 leaf_wide.store_result_rows(
@@ -831,6 +889,20 @@ def right(
                 cute.arch.mbarrier_arrive(q_empty)
             done = done + 1
         unit = row * span + span
+    if splits > 1:
+        load_row_sinks(sinks_right, attn_sink, worker)
+        unit = cta * share
+        while unit < end:
+            row = unit // span
+            from_cta = row * span // share
+            parts = (row * span + topk // TILE - 1) // share - from_cta + 1
+            if (row < t) & (unit - row * span < topk // TILE) & (parts > 1):
+                cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=LEFT_THREADS + RIGHT_THREADS)
+                merge_share_2(
+                    out, lse, o_partial, lse_partial, sinks_right, row, splits, cta - from_cta, parts,
+                    lse_scale, worker
+                )
+            unit = row * span + span
 
 
 @cute.jit
@@ -982,7 +1054,6 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
     q_s = shared.q_s.data_ptr()
     qpe_s = shared.qpe_s.data_ptr()
     red_s = shared.red_s.data_ptr()
-    last_s = shared.last_s.data_ptr()
     ckv_s_left = shared.ckv_s_left.data_ptr()
     kpe_s_left = shared.kpe_s_left.data_ptr()
     p_s_left = shared.p_s_left.data_ptr()
@@ -1042,7 +1113,7 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(176)
         left(
             indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, t, n, topk,
-            splits, arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left,
+            splits, arrival_slots, q_s, qpe_s, red_s, ckv_s_left, kpe_s_left, p_s_left, peak_s_left,
             ckv_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
             p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low,
             high, in_low, in_high, live, thread, lane
@@ -1051,10 +1122,10 @@ def sparse_mla__cutedsl_sm90a__h64_fp8_bt64_st2_cl1_hb64(
         cute.arch.setmaxregister_increase(176)
         right(
             indices, attn_sink, out, lse, o_partial, lse_partial, sm_scale, lse_scale, t, n, topk, splits,
-            arrival_slots, q_s, qpe_s, red_s, last_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right,
-            kpe_s_right, p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full,
-            p_left_empty, kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low,
-            high, in_low, in_high, live, thread, lane
+            arrival_slots, q_s, qpe_s, red_s, ckv_s_left, p_s_left, peak_s_left, ckv_s_right, kpe_s_right,
+            p_s_right, peak_s_right, q_full, q_empty, kv_left_full, kv_left_empty, p_left_full, p_left_empty,
+            kv_right_full, kv_right_empty, p_right_full, p_right_empty, cta, done, it, low, high, in_low,
+            in_high, live, thread, lane
         )
     elif warp < 12:
         cute.arch.setmaxregister_decrease(80)

@@ -153,7 +153,7 @@ def attend(
         # The normalised output and the lse of one split, for `merge_splits`.
         leaf.write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, HEADS, worker)
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
-        grid.count_in(last_s, arrivals, bx, splits, worker)
+        grid.take_ticket(last_s, arrivals, bx, splits, worker)
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         last = last_s[0] == splits - 1
         if last:

@@ -154,7 +154,7 @@ def attend(
     T.call_extern("handle", "dk::cluster_wait")
     if splits > CLUSTER:
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
-        grid.count_in(last_s, arrivals, bx * CLUSTER + rank, T.truncdiv(splits, CLUSTER), worker)
+        grid.take_ticket(last_s, arrivals, bx * CLUSTER + rank, T.truncdiv(splits, CLUSTER), worker)
         T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
         last = last_s[0] == T.truncdiv(splits, CLUSTER) - 1
     if last:
