@@ -105,6 +105,8 @@ EQUAL = _workload("equal_row", "default", lens=[4500], k=300, scores="outlier")
 LONG = _workload(
     "long_row", "default", lens=[33001], k=260, scores="bucket", starts=[5], page_size=64, pages=600
 )
+# Scores close together in it: no column before the row's first, whose garbage would say otherwise.
+LONG_NEAR = _workload("long_row_of_close_scores", "default", lens=[50003], k=300, scores="tight")
 # Equal keys below zero, few and many, and a row taken whole whose positions count from column 0.
 TIED_MANY = _workload("many_ties_below_zero", "default", lens=[1500], k=1000, scores="outlier")
 TIED_LOW = _workload("tied_row_below_zero", "default", lens=[2900], k=2300, scores="ties")
@@ -178,7 +180,7 @@ STRUCTURES = (
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}), (MISLED, {}))),
     Structure("scoring that counts", "lightning_indexer__cutedsl_sm90a__counted_h64_q1_t64_st3_c4_e1", ((COUNTED, FEW), (COUNTED, {"ctas": 1}), (COUNTED_ALONE, {"ctas": 2}))),
     Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, COLUMNS, SAMPLED, BESIDE, LONG)),
-    Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}))),
+    Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
     Structure("attention wide, Hopper", "sparse_mla__cutedsl_sm90a__h64_bf16_bt64_st2_cl1_hb64", (*_attention("bf16", 64, 2, 1), *_dealt("bf16", 64))),
@@ -499,6 +501,7 @@ EXPLAINED = {
     "last and stride of bound_warp": "the smaller of both bounds what counts; behind it only what is read ahead changes",
     "end and span of pick_bin": "the first round reads neither",
     "end and span of pick_bin_of_group": "the first round reads neither",
+    "half and near of pick_bin_of_group": "both are nought in every round but the first",
     "lower and end of pick_bin_of_group": "the first round reads neither",
     "select: not (< (* k 8) (- last start))": "both sides write the same ids, each faster for rows of its length",
     "mma: one more of i": "each product of a round is guarded",
@@ -514,6 +517,8 @@ EXPLAINED = {
     "rank and ids of fetch_share": "no bit depends on what the L2 holds",
     "ids and n of fetch_share": "no bit depends on what the L2 holds",
     "gather: high and n of vote": "a gather asks only whether there is a valid id",
+    "gather_left: high and n of vote": "a gather asks only whether there is a valid id",
+    "gather_right: high and n of vote": "a gather asks only whether there is a valid id",
     "left: low and high of vote": OTHER_TILE,
     "right: low and high of vote": OTHER_TILE,
     "left: high and n of vote": OTHER_TILE,

@@ -287,14 +287,16 @@ def _shares(
 def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float:
     """Merging: a barrier of the cluster, then the last arriver's reading of every partial, shared by its cluster.
 
-    Where slices send one another their parts, every CTA merges a share: a store and a load, however many parts there are.
+    Where slices send one another their parts, every CTA merges a share: a store and a load, however many parts there are. So
+    it is with heads on M, whose share is as large as a part.
     """
     cluster = getattr(k, "cluster", 1)
     partials = dims["splits"] // cluster
     bytes_each = head_block(k.heads) * LATENT_DIM * 4 / cluster
     merge = 1.0 if partials > 1 else 0.0
     if partials > 1 and getattr(k, "slices", 1) == 1:
-        merge += partials * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
+        read = 1 if getattr(k, "block", 0) == 64 else partials
+        merge += read * bytes_each / (gpu.l2_gbps * 1e3 / gpu.sms)
     merge += 1.0 + 0.05 * cluster if cluster > 1 else 0.0
     if not gpu.arch.tmem_columns:
         ctas = dims["t"] * (k.heads // head_block(k.heads)) * dims["splits"]
