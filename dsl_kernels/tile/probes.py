@@ -356,7 +356,7 @@ def _region(s: t.Statement) -> str | None:
         return f"store {' '.join(dict.fromkeys(view.buffer for _, view in s.copies))}"
     named: Any = {
         t.AwaitProducts: "await products", t.AwaitStores: "await stores", t.ClusterArrive: "arrive cluster",
-        t.ClusterWait: "wait cluster", t.TakeTicket: "take ticket", t.CountIn: "count in", t.AwaitCount: "await count", t.CountOut: "count out",
+        t.ClusterWait: "wait cluster", t.TakeTicket: "take ticket", t.CountIn: "count in", t.AwaitCount: "wait count", t.CountOut: "count out",
         t.Depend: "depend",
         t.LaunchDependents: "launch dependents",
     }  # fmt: skip
