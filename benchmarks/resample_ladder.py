@@ -1,10 +1,11 @@
 """The ladder of resample_trajectories on this GPU: every variant checked, then timed beside torch and a plain copy.
 
-    python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--rows 4096] [--targets 1024] [--no-compile]
+    python benchmarks/resample_ladder.py [--out ladder.json] [--batches 64,512] [--no-compile]
+    python benchmarks/resample_ladder.py --rows 1024 --targets 8192 --batches 16,128     # targets denser than rows
 
-4096 rows of 32 bf16 values sampled at 1024 sorted times, if no other numbers are given. Every variant of this GPU's architecture runs on the problem's
-small workloads and at the sizes that are timed, into poisoned outputs, and once more: the two outputs must agree bit for
-bit. Times are those of one call under a CUDA graph whose turns rotate past the L2. "of copy" is the time of a plain copy
+4096 rows of 32 bf16 values sampled at 1024 sorted times, if no other numbers are given. Every variant of this GPU's
+architecture runs on the problem's small workloads and at the sizes that are timed, into poisoned outputs, and once more:
+the two outputs must agree bit for bit. Times are those of one call under a CUDA graph whose turns rotate past the L2. "of copy" is the time of a plain copy
 that reads half of the bytes that must move and writes the other half, over the variant's.
 """
 

@@ -53,6 +53,10 @@ class _OnCpu:
         return None
 
 
+NOTHING = _OnCpu(lambda operands, dims: None)
+"""Of a call whose results have no elements: kernels divide by sizes that are zero in it."""
+
+
 class Executor(Protocol):
     """Prepares a variant once; the result launches it on operands, dims and a stream."""
 

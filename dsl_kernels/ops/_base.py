@@ -223,7 +223,8 @@ def _prepare(
     dims = {**dims, **selection.launch, **launch}
     program, knobs = programs.get(op), selection.variant.knobs
     dims |= program.workspace_dims(knobs, get_arch(call.arch), dims)
-    launcher = _launcher(name, selection, device)
+    empty = all(0 in _extents(spec, dims) for spec in specs if spec.kind == "out")
+    launcher = executors.NOTHING if empty else _launcher(name, selection, device)
     missing = [s for s in specs if s.kind in ("in", "out") and operands[s.name] is None]
     buffers = tuple(
         (spec.name, _extents(spec, dims), spec.torch_dtype, spec.zeroed)

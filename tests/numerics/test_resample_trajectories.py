@@ -83,12 +83,15 @@ def test_a_variant_is_found_for_every_width_and_length(n: int, d: int, knobs: st
     assert knobs in ops.selections()[-1].variant.id
 
 
-@pytest.mark.parametrize("empty", ["b", "m"])
-def test_nothing_to_sample_gives_nothing(empty: str) -> None:
-    data, src_times, tgt_times = drawn()
+@pytest.mark.parametrize("variant", [None, *VARIANTS])
+@pytest.mark.parametrize("empty", ["b", "m", "d"])
+def test_nothing_to_sample_gives_nothing(empty: str, variant: str | None) -> None:
+    data, src_times, tgt_times = drawn(targets="sorted")
     if empty == "b":
         data, src_times, tgt_times = data[:0], src_times[:0], tgt_times[:0]
+    elif empty == "d":
+        data = data[:, :, :0].contiguous()
     else:
         tgt_times = tgt_times[:, :0].contiguous()
-    found = ops.resample_trajectories(data, src_times, tgt_times, **CPU)
+    found = ops.resample_trajectories(data, src_times, tgt_times, variant=variant, **CPU)
     assert found.shape == (*tgt_times.shape, data.shape[2])
