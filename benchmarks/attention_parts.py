@@ -1,0 +1,101 @@
+"""Attention with 64 heads on M on this GPU, by the number of parts of a query: what the launch rule takes, and the others.
+
+    python benchmarks/attention_parts.py [--queries 8,16,37] [--out parts.jsonl]
+    python benchmarks/attention_parts.py --rule-only        # in each of two trees, in turns: one beside the other
+
+Each time follows a check of some rows, under a CUDA graph whose turns rotate past the L2; top-k 2048. "on" deals out pairs of
+tiles regardless of queries. The variants are CuTe DSL's for Hopper; `DSL_KERNELS_BUNDLE_DIR` may hold them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from dsl_kernels import ops
+from dsl_kernels.errors import DslKernelError
+from dsl_kernels.programs import sparse_mla
+from dsl_kernels.timing import bench, grids
+
+VARIANTS = {
+    ("bf16", 64): "h64_bf16_bt64_st2_cl1_hb64",
+    ("bf16", 128): "h128_bf16_bt64_st2_cl1_hb64",
+    ("fp8", 64): "h64_fp8_bt64_st2_cl1_hb64",
+    ("fp8", 128): "h128_fp8_bt64_st2_cl1_hb64_ex2",
+}
+MOST = 16
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def on_and_on(t: int, blocks: int, units: int, splits: int | None, gpu: Any, *, walk: bool) -> dict[str, int]:
+    """The launch dims that deal units out regardless of queries."""
+    share = -(-t * units // max(1, gpu.sms // blocks))
+    ctas = -(-t * units // share)
+    share = -(-t * units // ctas)
+    parts = 1 if share % units == 0 else (units - 2) // share + 2
+    return {"splits": parts, "arrival_slots": blocks * (t + ctas)}
+
+
+def timed(point: grids.Point, fixture: grids.Fixture, variant: str, launch: dict[str, int]) -> float | str:
+    """Microseconds, or why it was refused."""
+    ops.clear()
+    try:
+        grids.check_variant(point, fixture, variant, launch)
+        return min(bench.graph_time(fixture.calls(variant, launch), replays=15).us for _ in range(2))
+    except DslKernelError as error:
+        return str(error)
+
+
+def rows(t: int, rule_only: bool) -> Iterator[dict[str, Any]]:
+    for (form, heads), knobs in VARIANTS.items():
+        point = grids.Point("sparse_mla", form, {"t": t, "heads": heads, "pages": 4096, "topk": 2048})
+        variant, fixture = f"sparse_mla__cutedsl_sm90a__{knobs}", grids.prepare(point)
+        found = {"rule": timed(point, fixture, variant, {})}
+        if not rule_only:
+            each = {str(n): timed(point, fixture, variant, {"splits": n}) for n in range(1, MOST + 1)}
+            found |= {parts: us for parts, us in each.items() if isinstance(us, float)}
+            with mock.patch.object(sparse_mla, "_shares", on_and_on):
+                found["on"] = timed(point, fixture, variant, {})
+        yield {"form": form, "heads": heads, "t": t, "us": found}
+        del fixture
+        torch.cuda.empty_cache()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--queries", type=numbers, default=[4, 8, 12, 16, 20, 24, 32, 37, 48, 64, 72, 96, 128, 200])  # fmt: skip
+    parser.add_argument("--rule-only", action="store_true", help="only what the launch rule takes")
+    parser.add_argument("--out", type=Path, help="append JSON lines here")
+    options = parser.parse_args()
+    try:
+        bench.require_gpu()
+    except DslKernelError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for t in options.queries:
+        with torch.inference_mode():
+            for row in rows(t, options.rule_only):
+                cells = (f"{parts}: {us:.2f}" if isinstance(us, float) else f"{parts}: {us}" for parts, us in row["us"].items())  # fmt: skip
+                print(row["form"], f"{row['heads']} heads, T={t}:", ", ".join(cells), flush=True)
+                if options.out:
+                    with options.out.open("a") as file:
+                        file.write(json.dumps({**row, "environment": bench.environment()}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
