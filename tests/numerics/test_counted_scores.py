@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import counted_scores
 import pytest
 import torch
+import uncommitted
 
 from codegen.emit import emit
 from codegen.sweep import combinations
@@ -30,7 +30,7 @@ LONG = [
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[variants.Variant]]:
     folder = tmp_path_factory.mktemp("counted")
-    emit([instance for op in OPS for instance in counted_scores.instances(op)], folder)
+    emit([instance for op in OPS for instance in uncommitted.instances(op, counted=True)], folder)
     found = variants.in_folder(folder)
     return {op: [v for v in found if v.op == op] for op in OPS}
 

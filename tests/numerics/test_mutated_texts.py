@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import counted_scores
 import pytest
+import uncommitted
 
 from codegen.emit import emit
 from codegen.render import render
@@ -192,11 +192,12 @@ STRUCTURES = (
 
 @cache
 def _variant(name: str) -> Variant:
-    """A variant of the committed set, or one that only measures."""
-    if "counted" not in name:
+    """A variant of the committed set, or another one that is tested."""
+    others = [i for i in uncommitted.instances(name.partition("__")[0]) if i.id == name]
+    if not others:
         return variants.get(name)
     folder = Path(tempfile.mkdtemp())
-    emit(counted_scores.instances(name.partition("__")[0]), folder)
+    emit(others, folder)
     return next(v for v in variants.in_folder(folder) if v.id == name)
 
 

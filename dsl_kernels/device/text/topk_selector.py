@@ -887,6 +887,25 @@ def read_listed(m, found: Sets, counters):
 
 
 @by_text
+def take_lists(m, found: Sets, entries, peers, peer_counters, room, group, rank, thread, threads):
+    """Keys that all CTAs of the row have listed; where there is room for them, the first CTA takes the lists of the others."""
+    ends = [m.let("end_0", pair_low(load_peer_pair(peer_counters.at(LISTED), 0)))]
+    for other in range(1, group):
+        ends.append(
+            m.let(f"end_{other}", ends[-1] + pair_low(load_peer_pair(peer_counters.at(LISTED), other)))
+        )
+    m.set(found, ends[-1])
+    with m.when(rank.equals(0) & (found <= room)):
+        for i in m.loop("i", found, begin=ends[0] + thread, step=threads, at_once=QUAD):
+            owner: Any = 1
+            first: Any = ends[0]
+            for other in range(2, group):
+                owner = select(i >= ends[other - 1], other, owner)
+                first = select(i >= ends[other - 1], ends[other - 1], first)
+            entries[i] = load_peer_pair(peers.at(i - first), owner)
+
+
+@by_text
 def mark_equal(m, bits, equal, word, counters, tied, lane):
     """Mark a batch's keys that equal `tied`, from `word` of the bitmap on, and count them as kept."""
     words, total = m.local("words", bits.size), m.var("total")
