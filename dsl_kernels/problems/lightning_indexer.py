@@ -18,7 +18,6 @@ from ..arguments import INT32_MAX
 from ..errors import ArgumentTypeError, InvalidArgumentError
 from .base import ROW_GRIDS, WIDE_SCORES, Comparison, OperandSpec, Problem, Values, Workload, require_dense
 from .layouts import INDEX_DIM, pack_index_keys, unpack_index_keys
-from .topk_selector import DIGITS, digit_counts
 
 PAGE = 64
 PAGE_BYTES = PAGE * (INDEX_DIM + 4)
@@ -92,18 +91,6 @@ DECODE = (
     _SKIP,
     OperandSpec(
         "ctas", (), "int32", "scalar", doc="CTAs that the key tiles are dealt to; chosen by the launch"
-    ),
-)
-# One query a sequence.
-COUNTED = (
-    *DECODE,
-    OperandSpec(
-        "digit_counts",
-        ("b", DIGITS),
-        "int32",
-        "out",
-        zeroed=True,
-        doc="the first digits of each row's scores, as selection takes them, are added to it",
     ),
 )
 PREFILL = (
@@ -278,18 +265,13 @@ def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def compare(
     form: str, inputs: Mapping[str, Any], outputs: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> Comparison:
-    """Relative error over the valid columns <= 1e-3; columns outside them are ignored. Counts are those of the scores."""
+    """Relative error over the valid columns <= 1e-3; columns outside them are ignored."""
     result = Comparison()
     wanted = expected["logits"]
     got = outputs["logits"][..., : wanted.shape[-1]].double()
     valid = ~wanted.isnan()
     error, norm = (got[valid] - wanted[valid]).norm(), wanted[valid].norm()
     result.require("logits relative error", float(error / norm) if norm > 0 else float(error), 1e-3)
-    if form == "counted":
-        logits, lens = outputs["logits"][:, 0], inputs["seq_lens"][:, 0]
-        ends = torch.where(lens > inputs.get("skip_below", 0), lens, 0)
-        counted = digit_counts(logits.nan_to_num(), torch.zeros_like(ends), ends)
-        result.demand("every score is counted once", torch.equal(outputs["digit_counts"], counted))
     return result
 
 
@@ -340,7 +322,7 @@ def _decode(
 PROBLEM = Problem(
     op="lightning_indexer",
     doc=__doc__,
-    forms={"decode": DECODE, "prefill": PREFILL, "counted": COUNTED},
+    forms={"decode": DECODE, "prefill": PREFILL},
     workloads=(
         _decode("decode_tiny", "tiny", [[100]]),
         _decode("decode_tiny_h32", "tiny", [[130]], heads=32),

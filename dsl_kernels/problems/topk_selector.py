@@ -94,19 +94,6 @@ OPERANDS = (
         argument="out",
     ),
 )
-# First digits there are.
-DIGITS = 2048
-COUNTED = (
-    *OPERANDS,
-    OperandSpec(
-        "digit_counts",
-        ("rows", DIGITS),
-        "int32",
-        "workspace",
-        zeroed=True,
-        doc="what scoring has counted of each row's first digits; zeros behind it",
-    ),
-)
 
 
 def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torch.Tensor:
@@ -190,27 +177,7 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
         "absolute": p.get("absolute", 0),
         "k": p["k"],
     }
-    if workload.form == "counted":
-        drawn["digit_counts"] = digit_counts(logits, starts, ends)
     return drawn
-
-
-def first_digits(scores: torch.Tensor) -> torch.Tensor:
-    """Bins of scores in selection's first round, 0 the largest: eleven bits of their fp16 images, rounded toward zero."""
-    scores = scores.float() + 0.0
-    near = scores.half()
-    bits = near.view(torch.int16).long() & 0x7FFF
-    bits = torch.where(near.float().abs() > scores.abs(), bits - 1, bits)
-    bits = torch.where(scores.isnan(), 0x7FFF, bits)
-    return torch.where(scores < 0, bits | 0x8000, bits ^ 0x7FFF) >> 5
-
-
-def digit_counts(logits: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """How many scores of each row, within its columns, have each first digit: [rows, DIGITS] int32."""
-    columns = torch.arange(logits.shape[1], device=logits.device)
-    inside = (columns >= starts[:, None]) & (columns < ends[:, None])
-    counts = torch.zeros(len(logits), DIGITS, dtype=torch.int32, device=logits.device)
-    return counts.scatter_add_(1, first_digits(logits), inside.to(torch.int32))
 
 
 def reference(form: str, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -303,7 +270,7 @@ _DISTRIBUTIONS = (
 PROBLEM = Problem(
     op="topk_selector",
     doc=__doc__,
-    forms={"default": OPERANDS, "counted": COUNTED},
+    forms={"default": OPERANDS},
     workloads=(
         _rows("tiny", "tiny", [300], 64),
         _rows("tiny_paged", "tiny", [190, 20], 32, page_size=64),

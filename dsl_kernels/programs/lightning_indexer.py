@@ -21,7 +21,6 @@ from ..device.text import lightning_indexer_sm100 as said_sm100
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
 from ..problems import lightning_indexer as problem
-from ..problems.topk_selector import DIGITS
 from ..runtime.artifact import TensorMap
 from ..tile.lang import (
     START,
@@ -44,7 +43,6 @@ from ..tile.text import Box, Expr, Recorder, Slot, Span, Value, ceildiv, minimum
 
 # A page of the cache holds 64 rows of 128 e4m3 and then 64 fp32 scales: 66 rows of 128 bytes, or so many words.
 INDEX_DIM, PAGE = Size(layouts.INDEX_DIM, "INDEX_DIM"), Size(problem.PAGE, "PAGE")
-BINS = Size(DIGITS, "BINS")
 PAGE_ROWS = Size(PAGE + 2, "PAGE_ROWS")
 PAGE_WORDS = Size(PAGE_ROWS * INDEX_DIM // 4, "PAGE_WORDS")
 SCALE_WORD = Size(PAGE * INDEX_DIM // 4, "SCALE_WORD")
@@ -67,8 +65,8 @@ KNOBS = (
     Knob(
         "mode",
         "",
-        (("decode", "prefill"), ("counted",)),
-        "paged decode; flat keys with a window per row; to measure: a decode that counts selection's first digits",
+        (("decode", "prefill"),),
+        "paged decode; flat keys with a window per row",
     ),
     Knob("heads", "h", ((64, 32),), "index heads"),
     Knob("queries", "q", ((1, 4, 8, 16), (2,)), "decode: most queries a sequence; prefill: query rows a CTA"),
@@ -167,7 +165,6 @@ def _hopper_decode(k: SimpleNamespace) -> Schedule:
     # copying warp keeps what that leaves: with 24 the walk and the pages ahead of it spill, in the other role too.
     score_registers, load_warps, load_registers = (None, 1, None) if k.queries == 1 else (104, 4, 64)
     score = (Reader("score", Engine.WGMMA, "warp"),)
-    counted = k.mode == "counted"
     return Schedule(
         roles=(
             Role("score", k.tile // 16, score_registers, doc="products and epilogue, 64 keys a warpgroup"),
@@ -177,17 +174,11 @@ def _hopper_decode(k: SimpleNamespace) -> Schedule:
             *_decode_buffers(k, query_stages),
             *_hopper_registers(k, k.tile, each),
             Buffer("length", REGISTER, (each,), "int32", role="score", per_thread=1),
-            *(
-                (Buffer("hist", SHARED, (BINS,), "int32", doc="of a sequence's scores in this CTA"),)
-                if counted
-                else ()
-            ),
         ),
         pipelines=_inputs(k, score, query_stages),
         mmas=(_product("wgmma", "score", k.tile, _columns(k, each), "acc"),),
         grid=("ctas",),
         axes=("cta",),
-        named_barriers={"score": ("score",)} if counted else {},
         constants={"pages": Size(k.tile // PAGE, "TILE_PAGES"), "rows_per_product": each},
         ctas_per_sm=k.resident,
         max_ctas_per_sm=k.resident,
@@ -440,29 +431,14 @@ def _follow(m: Recorder, it: Expr) -> Slot:
     return m.wait("queries", SHARE.turn)
 
 
-def _pass_counts(m: Recorder, row: Expr) -> None:
-    """Add what this CTA has counted of a sequence to the counts of all, and begin again with zeros."""
-    m.meet("score")
-    leaf.add_counts(m, m.operand("digit_counts"), row, m.buffer("hist"), m.thread)
-
-
 def _score_decode(m: Recorder) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
     each, n = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product)
     acc, weight, scale, logit, length = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "length"))
     queries = m.slot("queries", name("turn"))
-    one, counted = m.k.queries == 1, m.k.mode == "counted"
-    if counted:
-        scored = m.var("scored")
-        leaf.clear_counts(m, m.buffer("hist"), m.thread)
-        m.meet("score")
+    one = m.k.queries == 1
     for it in _tiles(m):
         with m.when(SHARE.fresh):
-            if counted:
-                with m.when(it > 0):
-                    _pass_counts(m, scored)
-                    m.meet("score")
-                m.set(scored, SHARE.seq)
             _follow(m, it)
             if one:
                 leaf.read_weights(m, weight, queries.head_weights, 0, 1)
@@ -474,8 +450,6 @@ def _score_decode(m: Recorder) -> None:
             leaf.weigh(m, logit, acc, weight, each)
             leaf.one_length(m, length, SHARE.need)
             leaf.store_logits(m, logit, scale, length, SHARE.seq, 0, 1, SHARE.tile * m.k.tile, next_n=1)
-            if counted:
-                leaf.count_logits(m, m.buffer("hist"), logit, scale, length, SHARE.tile * m.k.tile, m.thread)
             continue
         leaf.read_scales(m, scale, keys.key_scales, 0, each)
         for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
@@ -487,9 +461,6 @@ def _score_decode(m: Recorder) -> None:
             key = SHARE.tile * m.k.tile
             leaf.store_logits(m, logit, scale, length, SHARE.seq, product * each, each, key)
         m.release(keys)
-    if counted:
-        with m.when(SHARE.turns > 0):
-            _pass_counts(m, scored)
 
 
 def _issue_decode(m: Recorder) -> None:
@@ -702,12 +673,7 @@ def _prefill_counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, i
 
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
-    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel.
-
-    Counting scores takes longer than selection gains by it at every size: those schedules are for measurement only.
-    """
-    if k.mode == "counted":
-        return False
+    """Prefill fills its N; on Blackwell a tile is 128 keys; level 0 keeps one shape a kernel."""
     if arch.tmem_columns:
         if k.tile != 128 or k.resident != 1:
             return False

@@ -57,13 +57,6 @@ KNOBS = (
         "keys a thread keeps in registers; longer rows are read again in every pass",
     ),
     Knob("resident", "c", ((1, 2),), "CTAs an SM holds at once"),
-    Knob(
-        "counts",
-        "",
-        (("default",), ("counted",)),
-        "who counts the first digits; to measure: counted by scoring, which spares the pass or the sample",
-        plain="default",
-    ),
     Knob("sample", "s", ((0, 16),), "words of 32 columns for each one sampled; 0: no sample", plain=0),
 )
 # (group, threads, keep, resident, sample) of the committed set: short rows, a few long rows, many long rows.
@@ -80,7 +73,7 @@ COMMITTED = (
 
 def _stashed(k: SimpleNamespace) -> int:
     """Batches of keys that stay in shared memory between the passes: where one CTA has an SM for a long share."""
-    long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4 and k.counts == "default"
+    long = k.threads * k.keep == 16384 and k.resident == 1 and k.group <= 4
     return Size(2 if long and not k.sample else 0, "STASHED")
 
 
@@ -113,7 +106,7 @@ def _min_ctas_per_sm(k: SimpleNamespace, arch: ArchSpec) -> int:
 
 
 def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
-    stashed, words, few, counted = _stashed(k), _columns(k) // WORD, _few(k), k.counts == "counted"
+    stashed, words, few = _stashed(k), _columns(k) // WORD, _few(k)
 
     def shared(buffer: str, count: int, doc: str, dtype: str = "int32") -> Buffer:
         return Buffer(buffer, Space.SHARED, (count,), dtype, doc=doc)
@@ -145,12 +138,12 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
             shared("state", 8, "what a round found, for all threads"),
             shared("counters", 8, "entries listed, entries kept, lower ranks' above and equal"),
             private("keys", k.keep, "uint32", "a batch of the row: a column a lane, a word of 32 a key"),
-            *(() if counted else (private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),)),
+            private("digits", k.keep // 2, "uint32", "first digits of the batch, two a word"),
             private("mine", BINS // k.threads, "int32", "bins of a round"),
             *((private("ahead", k.keep, "uint32", "the next batch of the row: four columns a lane, 128 a row of them"),)
               if k.sample else ()),
             *((private("few", few, "uint32", "keys of the sample"), private("few_digits", few // 2, "uint32", "their first digits"))
-              if k.sample and not counted else ()),
+              if k.sample else ()),
         ),
         pipelines=(),
         mmas=(),
@@ -210,11 +203,6 @@ def _start(m: Recorder) -> None:
     m.let("owner", _rank(m) * m.c.warps + m.warp)
 
 
-def _guesses(k: SimpleNamespace) -> bool:
-    """Whether a few scores of a row decide how its first digits are counted: where another round costs several barriers."""
-    return _together(k) and bool(k.counts == "default")
-
-
 def _held(m: Recorder) -> int:
     """Columns that the registers of a row's CTAs hold."""
     return Size((m.k.group if _together(m.k) else 1) * m.k.threads * m.k.keep, "HELD")
@@ -229,16 +217,13 @@ def _select(m: Recorder) -> None:
     inverse, line = m.var("inverse", 0, "uint32"), m.var("line")
     leaf.page_row(m, inverse, line)
     m.depend(launch=False)
-    if _guesses(m.k):
+    if together:
         leaf.load_few(m, m.var("few", 0, "uint32"))
     leaf.load_ahead(m, m.buffer("keys"), name("owner") * m.c.batch, _held(m))
-    if m.k.counts == "counted":
-        spelled.fetch_counts(m, m.buffer("mine"), m.operand("digit_counts"), m.block(0), m.thread)
     start, last, first = m.var("start"), m.var("last"), m.var("first_position")
     leaf.read_bounds(m, start, last, first)
     m.launch_dependents()
-    if m.k.counts == "default":
-        m.meet()
+    m.meet()
     with m.when(last - start <= m.dim("k")):
         leaf.take_all(m, last - start, first, line, inverse, rank=m.block(1) if m.k.group > 1 else 0)
         if together:
@@ -306,13 +291,10 @@ def _load_again(m: Recorder, share: _Share, batch: Value) -> None:
 def _settle(m: Recorder, r: _Range, first: bool = False) -> None:
     """Close a round within a CTA: keep the bin that holds the `need`-th largest undecided key."""
     bins, through = 0 if first else r.bins, name("through")
-    if first and m.k.counts == "counted":
-        leaf.sum_taken(m, through)
-    else:
-        if not first:
-            leaf.clear(m, m.buffer("hist"), r.spare, BINS)
-        m.meet()
-        leaf.sum_bins(m, through, bins)
+    if not first:
+        leaf.clear(m, m.buffer("hist"), r.spare, BINS)
+    m.meet()
+    leaf.sum_bins(m, through, bins)
     m.meet()
     leaf.pick_bin(m, through, r.need, r.end, r.span, first)
     m.meet()
@@ -332,7 +314,7 @@ def _settle_group(m: Recorder, r: _Range, first: bool = False) -> None:
     if not first:
         m.comment("Now every peer has read the counts of the round before.")
         leaf.clear(m, m.buffer("hist"), r.spare, BINS)
-    near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first and _guesses(m.k) else (0, 0)
+    near, grain = (name("near_key", "uint32"), name("grain", "uint32")) if first else (0, 0)
     leaf.pick_bin_of_group(
         m, m.cluster("hist"), bins, sums, r.need, r.lower, r.end, r.span, first, near, grain
     )
@@ -347,12 +329,6 @@ def _undecided(m: Recorder, r: _Range, most: int) -> Iterator[None]:
         m.set(r.rounds, r.rounds + 1)
 
 
-def _most(m: Recorder) -> int:
-    """Undecided keys that are listed; where scoring has counted, beside all that lie above them."""
-    listed = m.c.listed
-    return Size(listed - MAX_K, "MOST") if m.k.sample and m.k.counts == "counted" else listed
-
-
 def _select_some(m: Recorder) -> None:
     """A row of more than k scores."""
     k = m.k
@@ -362,21 +338,13 @@ def _select_some(m: Recorder) -> None:
         m.var("within"), m.var("rounds"),
     )  # fmt: skip
     m.var("through")
-    counted = k.counts == "counted"
-    if _guesses(k):
+    if _together(k):
         m.var("near_key", 0, "uint32")
         m.var("grain", 0, "uint32")
-    if counted:
-        _settle(m, r, first=True)
-        m.set(r.rounds, r.rounds + 1)
     if k.sample:
         m.var("unlisted", True, "bool")
-        if not counted:
-            m.var("tied", 0, "uint32")
-        listable: Any = m.dim("stride") > _held(m)
-        if counted:
-            listable = listable & (r.inside <= _most(m))
-        with m.when(listable):
+        m.var("tied", 0, "uint32")
+        with m.when(m.dim("stride") > _held(m)):
             _list_row(m, share, r)
     with _first_cta(m):
         with _unlisted(m):
@@ -386,41 +354,36 @@ def _select_some(m: Recorder) -> None:
 
 def _bound_row(m: Recorder, share: _Share, r: _Range) -> None:
     """Count digits of the row until few enough keys are undecided to be listed; the last batch stays in registers."""
-    k, c, counted, guesses = m.k, m.c, m.k.counts == "counted", _guesses(m.k)
-    settle = _settle_group if _together(k) else _settle
+    k, c, together = m.k, m.c, _together(m.k)
+    settle = _settle_group if together else _settle
     near, grain = name("near_key", "uint32"), name("grain", "uint32")
-    if counted:
-        column = m.let("column", share.base + (share.batches - 1) * c.batch)
-        with m.when(m.dim("stride") > _held(m)):
-            _load(m, share, column)
-        leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
-    for step in () if counted else m.loop("step", share.batches):
+    for step in m.loop("step", share.batches):
         column = m.let("column", share.base + step * c.batch)
         with m.when((step > 0) | (m.dim("stride") > _held(m))):
             _load(m, share, column)
-        if guesses:
+        if together:
+            # Another round costs several barriers: a few scores of the row decide how its first digits are counted.
             with m.when(step.equals(0)):
                 leaf.guess_digits(m, near, grain, name("few", "uint32"))
-        with m.when(near.equals(0)) if guesses else nullcontext():
+        with m.when(near.equals(0)) if together else nullcontext():
             leaf.make_keys(m, m.buffer("keys"), column, share.lo, share.hi)
             leaf.count_first(m, column, share.lo, share.hi)
-        if guesses:
+        if together:
             with m.otherwise():
                 leaf.make_keys_again(m, m.buffer("keys"), column, share.lo, share.hi)
                 leaf.count_near(m, m.buffer("keys"), near, grain, column, share.lo, share.hi)
         if c.stashed:
             with m.when(step < minimum(c.stashed, share.batches - 1)):
                 leaf.keep_keys(m, m.buffer("stash"), step * (k.keep * k.threads), m.buffer("keys"))
-    if not counted:
-        settle(m, r, first=True)
-        m.set(r.rounds, r.rounds + 1)
+    settle(m, r, first=True)
+    m.set(r.rounds, r.rounds + 1)
     if not k.sample:
         m.comment("By now the entries have come.")
         with m.when(m.dim("page_size") > 0):
             leaf.keep_entry(m, name("entry"))
 
     m.comment("More digits over the row while the undecided keys are too many to list.")
-    for _ in _undecided(m, r, _most(m)):
+    for _ in _undecided(m, r, c.listed):
         for step in m.loop("step", share.batches):
             with m.when(share.batches > 1):
                 _load_again(m, share, step)
@@ -436,27 +399,23 @@ def _unlisted(m: Recorder) -> AbstractContextManager[Any]:
 def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
     """List the keys that reach a threshold from a sample; the list will do if it holds k keys and all of these."""
     k, c, keys, ahead, tied = m.k, m.c, m.buffer("keys"), m.buffer("ahead"), name("tied", "uint32")
-    if k.counts == "default":
-        few, digits = m.buffer("few"), m.buffer("few_digits")
-        sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
-        leaf.load_sample(m, few, name("start"), name("last"), k.sample)
+    few, digits = m.buffer("few"), m.buffer("few_digits")
+    sampled, wanted = k.threads * c.few, m.dim("k") // k.sample
+    leaf.load_sample(m, few, name("start"), name("last"), k.sample)
     leaf.clear_run(m, m.buffer("above"), m.warp * (share.batches * k.keep), share.batches * k.keep)
-    if k.counts == "default":
-        own = m.warp * (c.few * WORD)
-        leaf.make_keys(m, few, own, 0, sampled, digits=digits)
-        leaf.count_first(m, own, 0, sampled, digits=digits)
-        m.set(r.need, wanted + wanted // 4 + SPARE)
-        _settle(m, r, first=True)
-        m.set(r.rounds, r.rounds + 1)
-        for _ in _undecided(m, r, c.between):
-            leaf.count_keys(m, r.bins, few, r.end, r.span)
-            _settle(m, r)
-        m.comment(
-            "More equal keys than are listed: what lies above them is, and the first of them are taken."
-        )
-        with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < spelled.INFINITE)):
-            m.set(tied, r.end)
-            m.set(r.end, r.end + 1)
+    own = m.warp * (c.few * WORD)
+    leaf.make_keys(m, few, own, 0, sampled, digits=digits)
+    leaf.count_first(m, own, 0, sampled, digits=digits)
+    m.set(r.need, wanted + wanted // 4 + SPARE)
+    _settle(m, r, first=True)
+    m.set(r.rounds, r.rounds + 1)
+    for _ in _undecided(m, r, c.between):
+        leaf.count_keys(m, r.bins, few, r.end, r.span)
+        _settle(m, r)
+    m.comment("More equal keys than are listed: what lies above them is, and the first of them are taken.")
+    with m.when((r.inside > c.between) & r.span.equals(0) & (r.end < spelled.INFINITE)):
+        m.set(tied, r.end)
+        m.set(r.end, r.end + 1)
     bottom, less = m.var("bottom", 0, "uint32"), m.var("less", 0.0, "float32")
     spelled.read_bottom(m, bottom, less, r.end, r.span)
 
@@ -489,9 +448,8 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
         list_above(ahead, place + 1)
         m.set(place, place + 2)
     m.set(r.need, m.dim("k"))
-    if k.counts == "default":
-        with m.when(tied.differs(0)):
-            leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
+    with m.when(tied.differs(0)):
+        leaf.clear_run(m, m.buffer("equal"), m.warp * (share.batches * k.keep), share.batches * k.keep)
     if k.group > 1:
         m.comment("Until it has taken them, the first CTA reads the lists of the others.")
         m.cluster_arrive()
@@ -508,26 +466,20 @@ def _list_row(m: Recorder, share: _Share, r: _Range) -> None:
 
 def _use_list(m: Recorder, share: _Share, r: _Range, bottom: Expr) -> None:
     """Whether the list will do; the range of keys that it leaves undecided."""
-    k, c, tied = m.k, m.c, name("tied", "uint32")
-    if k.counts == "counted":
-        m.set(name("unlisted", "bool"), False)
-    else:
-        m.set(name("unlisted", "bool"), (r.inside < r.need) | (r.inside > c.listed))
-        with m.when(tied.differs(0)):
-            _mark_ties(m, share, r, tied)
-        with m.when(name("unlisted", "bool")):
-            m.meet()
-            m.set(r.rounds, 0)
-            leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
-            leaf.clear(m, m.buffer("counters"), 0, 8)
-            m.meet()
-    with m.otherwise() if k.counts == "default" else nullcontext():
+    c, tied, unlisted = m.c, name("tied", "uint32"), name("unlisted", "bool")
+    m.set(unlisted, (r.inside < r.need) | (r.inside > c.listed))
+    with m.when(tied.differs(0)):
+        _mark_ties(m, share, r, tied)
+    with m.when(unlisted):
+        m.meet()
+        m.set(r.rounds, 0)
+        leaf.clear(m, m.buffer("hist"), 0, 2 * BINS)
+        leaf.clear(m, m.buffer("counters"), 0, 8)
+        m.meet()
+    with m.otherwise():
         leaf.clear(m, m.buffer("counts"), 0, 32)
         leaf.key_entries(m, r.inside)
         m.meet()
-        if k.counts == "counted":
-            leaf.read_largest(m, r.end, r.span, bottom)
-            return
         with m.when(tied.equals(0)):
             leaf.read_largest(m, r.end, r.span, bottom)
         with m.otherwise():
@@ -695,10 +647,6 @@ def counts(k: SimpleNamespace, schedule: Schedule, dims: Mapping[str, int]) -> C
     )
 
 
-def _form(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
-    return None if knobs["counts"] == call["form"] else f"form {call['form']}, built for {knobs['counts']}"
-
-
 def _small_k(knobs: Mapping[str, Any], call: Mapping[str, Any]) -> str | None:
     return None if call["k"] <= MAX_K else f"k = {call['k']} exceeds {MAX_K}"
 
@@ -742,8 +690,7 @@ def overhead(k: SimpleNamespace, dims: Mapping[str, int], gpu: GpuSpec) -> float
 
 def useful(k: SimpleNamespace, arch: ArchSpec, level: int) -> bool:
     """Where a row is sampled, up to eight CTAs read it; at level 0 only the combinations that the tuned tables use."""
-    if k.counts == "counted" or (k.sample and k.group == 16):
-        # Counts of scoring cost more than they gain at every size: to measure only.
+    if k.sample and k.group == 16:
         return False
     return level > 0 or (k.group, k.threads, k.keep, k.resident, k.sample) in COMMITTED
 
@@ -761,7 +708,7 @@ PROGRAM = TileProgram(
     bodies=bodies,
     bucket=bucket,
     counts=counts,
-    guards=(Guard("form", _form), Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
+    guards=(Guard("k", _small_k), Guard("stride", _vector_rows), Guard("span", _span)),
     overhead=overhead,
     useful=useful,
 )

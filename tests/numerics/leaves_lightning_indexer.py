@@ -205,40 +205,6 @@ def store_logits(p: Probe, queries: int) -> None:
     )
 
 
-def _hist(p: Probe) -> Any:
-    return p.shared("hist", (2048,), p.integers(0, 5, 2048), dtype="int32", out=True)
-
-
-@case(indexer.clear_counts)
-def clear_counts(p: Probe) -> None:
-    p.threads = 128
-    p.call(_hist(p), p.thread)
-
-
-@case(indexer.count_logits, length=(400, 150, 5))
-def count_logits(p: Probe, length: int) -> None:
-    p.threads = 128
-    logits = p.normal(64, 1) * 3
-    logits[::7], logits[1::9], logits[2::11] = 0.0, -0.0, float("nan")
-    logits[3::13], logits[4::13] = float("inf"), 70000.0
-    p.call(
-        _hist(p),
-        _logit(p, 1, logits, out=False),
-        _scale(p, 1, p.normal(64).abs(), out=False),
-        _length(p, 1, torch.tensor([length], dtype=torch.int32), out=False),
-        p.dim("key", 128),
-        p.thread,
-    )
-
-
-@case(indexer.add_counts)
-def add_counts(p: Probe) -> None:
-    p.threads = 128
-    p.call(
-        p.operand("digit_counts", p.integers(0, 9, 3, 2048), out=True), p.dim("row", 1), _hist(p), p.thread
-    )
-
-
 def _windows(p: Probe, rows: int = 21) -> tuple[Any, ...]:
     starts = p.integers(-3, 300, rows)
     ends = starts + p.integers(0, 200, rows)

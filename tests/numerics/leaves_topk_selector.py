@@ -307,26 +307,6 @@ def sum_bins(p: Probe) -> None:
     p.call(_mine(p, 512, None), through, _hist(p, False), p.dim("first", topk.BINS), sums, p.thread, p.warp, p.lane)  # fmt: skip
 
 
-@case(topk.fetch_counts, threads=(512, 1024))
-def fetch_counts(p: Probe, threads: int) -> None:
-    p.threads = threads
-    counts = p.operand("digit_counts", p.integers(0, 9, 3, topk.BINS), out=True)
-    p.call(_mine(p, threads, None), counts, p.dim("row", 1), p.thread)
-
-
-@case(text.sum_taken)
-def sum_taken(p: Probe) -> None:
-    p.threads = 512
-    sums = p.shared("sums", (32,), p.integers(0, 9, 32), dtype="int32", out=True)
-    p.call(
-        _mine(p, 512, p.integers(0, 9, 512, 4)),
-        p.var("through", None, out=True, each="thread"),
-        sums,
-        p.warp,
-        p.lane,
-    )
-
-
 def _state(p: Probe, out: bool) -> Any:
     return p.shared("state", (8,), p.integers(-(2**31), 2**31 - 1, 8), dtype="int32", out=out)
 
@@ -468,8 +448,8 @@ def take_lists(p: Probe, room: int) -> None:
     p.threads, p.cluster = THREADS, 4
     lists = [p.integers(0, 1 << 62, 600, dtype=torch.int64) for _ in range(4)]
     entries = p.shared("entries", (600,), lists, dtype="int64", out=True, cluster=True)
-    counted = [torch.tensor([n, 0, 0, 0, 0, 0, 0, 0], dtype=torch.int32) for n in (70, 0, 201, 150)]
-    counters = p.shared("counters", (8,), counted, dtype="int32", cluster=True)
+    held = [torch.tensor([n, 0, 0, 0, 0, 0, 0, 0], dtype=torch.int32) for n in (70, 0, 201, 150)]
+    counters = p.shared("counters", (8,), held, dtype="int32", cluster=True)
     own = lambda m: m.buffer("entries")  # noqa: E731
     p.call(p.var("found", None, out=True), own, entries, counters, room, 4, p.rank, p.thread, THREADS)
 

@@ -150,18 +150,6 @@ def _attention(
     )
 
 
-def _counted(*workloads: Workload) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
-    """Selection from the counts of scoring."""
-    return tuple((dataclasses.replace(w, form="counted", name=f"{w.name}_counted"), {}) for w in workloads)
-
-
-# One query a sequence: rows of one CTA and of several, and one that is not scored.
-COUNTED = _workload(
-    "counted_decode", "counted", lens=[[640], [7], [2], [0], [4400], [77]], heads=64, pages=120, skip_below=2
-)
-COUNTED_ALONE = _workload("counted_alone", "counted", lens=[[9000]], heads=64, pages=160)
-
-
 # Two CTAs for the pairs of tiles of three queries, in which one tile, both or none has a valid id: regardless of queries, and
 # whole ones.
 def _dealt(form: str, heads: int) -> tuple[tuple[Workload, Mapping[str, int]], ...]:
@@ -178,8 +166,7 @@ STRUCTURES = (
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, (SAMPLED, {}), (OVERFLOW, {}), (MISLED, {}))),
-    Structure("scoring that counts", "lightning_indexer__cutedsl_sm90a__counted_h64_q1_t64_st3_c4_e1", ((COUNTED, FEW), (COUNTED, {"ctas": 1}), (COUNTED_ALONE, {"ctas": 2}))),
-    Structure("selection from counts", "topk_selector__cutedsl_sm90a__g1_t1024_r16_c1_counted_s16", _counted(TIES, BUCKET, TIED, EQUAL, COLUMNS, SAMPLED, BESIDE, LONG)),
+    Structure("selection, a sampled row of two CTAs", "topk_selector__cutedsl_sm90a__g2_t1024_r16_c1_s16", tuple((w, {}) for w in (TIES, EQUAL, COLUMNS, SAMPLED, OVERFLOW, MISLED, BESIDE))),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),

@@ -83,7 +83,7 @@ def test_whatever_the_sample_the_ids_are_those_of_a_stable_sort(variant: Variant
 def read_by_several(tmp_path_factory: pytest.TempPathFactory) -> list[Variant]:
     """Variants of the sweep of which several CTAs read a row, and the first one selects."""
     folder = tmp_path_factory.mktemp("several")
-    emit(uncommitted.instances("topk_selector", counted=False), folder)
+    emit(uncommitted.instances("topk_selector"), folder)
     return list(variants.in_folder(folder))
 
 

@@ -395,16 +395,6 @@ def _lower_warps(m, sums, warp, lane):
 def sum_bins(m, mine, through: Sets, hist, first, sums, thread, warp, lane):
     """Each thread takes its bins; `through` is its warp's sum up to and with them, and `sums` get the warps' totals."""
     hist.part("bins", first).read(mine, thread)
-    _sum_taken(m, mine, through, sums, warp, lane)
-
-
-@by_text
-def sum_taken(m, mine, through: Sets, sums, warp, lane):
-    """`through` is each thread's warp's sum up to and with its bins, and `sums` get the warps' totals."""
-    _sum_taken(m, mine, through, sums, warp, lane)
-
-
-def _sum_taken(m, mine, through, sums, warp, lane):
     m.set(through, scan(_upto(m, mine)[-1]))
     with m.when(lane.equals(LAST_LANE)):
         sums[warp] = through

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from ...problems.topk_selector import first_digits
 from ...tile.leaf_text import Function
 from ...tile.text import Writes, leaf
 
@@ -106,26 +105,6 @@ def _window(k_start: Any, k_end: Any, row: int, s: int, skv: int, skip_below: in
     last = min(row, s - 1)
     begin, end = max(0, int(k_start[last])), min(skv, int(k_end[last]))
     return (begin, end) if row < s and end - begin > skip_below else (begin, 0)
-
-
-@leaf
-def clear_counts(hist: Any, thread: Any) -> None:
-    """Begin with zeros."""
-    hist.zero_()
-
-
-@leaf
-def count_logits(hist: Any, logit: Any, scale: Any, length: Any, key: int, thread: Any) -> None:
-    """Count what store_logits writes of one query, by the first digit that selection looks at."""
-    count = max(0, min(len(scale), int(length[0]) - key))
-    hist.index_add_(0, first_digits(logit[:count, 0] * scale[:count]), hist.new_ones(count))
-
-
-@leaf
-def add_counts(counts: Writes, row: int, hist: Any, thread: Any) -> None:
-    """Add the counts of this CTA to those of a row, and leave zeros."""
-    counts[row] += hist
-    hist.zero_()
 
 
 @leaf

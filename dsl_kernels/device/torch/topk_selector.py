@@ -13,7 +13,7 @@ import torch
 
 from ...tile.lang import Size
 from ...tile.leaf_text import Function
-from ...tile.text import Changes, Sets, Writes, leaf
+from ...tile.text import Changes, Sets, leaf
 from ...tile.threads import Place, Threads
 
 WORD = Size(32, "WORD")
@@ -172,10 +172,3 @@ def list_above(
     if slot + len(found) <= room:
         entries[slot : slot + len(found)] = found
     return slot + len(found)
-
-
-@leaf
-def fetch_counts(mine: Any, counts: Writes, row: int, thread: Any) -> None:
-    """Each thread takes its bins of what scoring has counted of a row; the counts are zeros from then on."""
-    mine.copy_(counts[row].view(mine.shape))
-    counts[row] = 0
