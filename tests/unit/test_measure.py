@@ -353,30 +353,6 @@ def test_the_decode_step_benchmark_prints_a_table(on_cpu, monkeypatch, capsys, t
     assert module.main() == 2
 
 
-def test_the_benchmark_of_fused_counts_prints_a_table(monkeypatch, capsys):
-    """Both ways on the interpreter, which also finds them in agreement; a call's "time" is its number."""
-    path = Path(bench.__file__).resolve().parents[2] / "benchmarks" / "fused_counts.py"
-    spec = importlib.util.spec_from_file_location("fused_counts", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setenv("DSL_KERNELS_EXECUTOR", "interpreter")
-    monkeypatch.setattr(module, "EXECUTOR", "interpreter")
-    monkeypatch.setattr(module, "TOPK", 128)
-    monkeypatch.setattr(measure, "DEVICE", "cpu")
-    monkeypatch.setattr(measure, "CONTEST_PAGES", 8)
-    monkeypatch.setattr(bench, "turns", lambda touched: 2)
-    monkeypatch.setattr(bench, "require_gpu", lambda: GPU)
-    monkeypatch.setattr(bench, "graph_time", lambda calls: bench.Timing(len(calls), 0, 0, 1, 1))
-    monkeypatch.setattr(sys, "argv", ["fused_counts.py", "--batches", "2", "--contexts", "300"])
-    ops.clear()
-    try:
-        assert module.main() == 0
-    finally:
-        ops.clear()
-    table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert table[2:] == ["| 2 | 300 | 2.00 | 8.00 | 2.00 | 8.00 | +0.00 |"]
-
-
 def test_the_baseline_keeps_its_best_setting_for_the_same_sizes(on_cpu, monkeypatch):
     ran = []
     module = SimpleNamespace(
