@@ -415,7 +415,9 @@ class Printer:
         for p in s.products:
             if p.mma.doc:
                 yield f"# {p.mma.doc}"
-        yield from self._spell(f"open_{unit}")
+        accs = [self._facts(view) for view in {p.acc.buffer: p.acc for p in s.products}.values()]
+        own = {"own_registers": self._home("OWN_REGISTERS") is not None}
+        yield from self._spell(f"open_{unit}", accs=accs, **own)
         for p in s.products:
             if unit == "wgmma":
                 self._in_flight.append(p.acc)
@@ -423,11 +425,11 @@ class Printer:
             mma = mma_facts(self._schedule, p.mma)
             mma.columns, mma.depth = self.spelled(mma.n), self.spelled(mma.k)
             yield from self._spell(
-                f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts,
+                f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts, **own,
                 a_tile=self._tile(p.a, mma.rows_a, mma.columns_a, mma.a_major) if mma.a_shared else None,
                 b_tile=self._tile(p.b, mma.rows_b, mma.columns_b, mma.b_major),
             )  # fmt: skip
-        yield from self._spell(f"close_{unit}")
+        yield from self._spell(f"close_{unit}", accs=accs, **own)
 
     def _tile(self, view: t.View, rows: int, columns: int, major: str) -> SimpleNamespace:
         """The stage of a product's operand, and the number of the tile of `rows` by `columns` at which its view begins.

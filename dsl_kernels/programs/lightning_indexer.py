@@ -17,6 +17,7 @@ from typing import Any
 from .. import problems
 from ..arch import ArchSpec, GpuSpec
 from ..device.text import lightning_indexer as walk
+from ..device.text import lightning_indexer_sm90 as said_sm90
 from ..device.text import lightning_indexer_sm100 as said_sm100
 from ..device.torch import lightning_indexer as leaf
 from ..problems import layouts
@@ -147,15 +148,19 @@ def _product(unit: str, role: str, m: int, n: int, acc: str) -> Mma:
     )
 
 
-def _hopper_registers(k: SimpleNamespace, keys: int, each: int) -> tuple[Buffer, ...]:
-    """What the threads of a scoring role hold. The four lanes of a quad end with one logit each, or two."""
+def _hopper_registers(k: SimpleNamespace, keys: int, each: int, *more: str) -> tuple[Buffer, ...]:
+    """What the threads of a scoring role hold, and `more` int32. The four lanes of a quad end with one logit each, or two."""
     logits = max(1, each // 2)
+    held = (
+        ("weight", each * k.heads // 4, "float32"),
+        ("scale", logits, "float32"),
+        ("logit", logits, "float32"),
+        *((text, 1, "int32") for text in more),
+    )
     return (
         Buffer("acc", REGISTER, (keys, _columns(k, each)), "float32", role="score"),
-        Buffer("weight", REGISTER, (each, k.heads), "float32", role="score", per_thread=each * k.heads // 4),
-        Buffer("scale", REGISTER, (keys,), "float32", role="score", per_thread=logits),
-        Buffer("logit", REGISTER, (keys, each), "float32", role="score", per_thread=logits),
-    )
+        *(Buffer(text, REGISTER, (2 * keys, count), dtype, role="score", per_thread=count, private=True) for text, count, dtype in held),
+    )  # fmt: skip
 
 
 def _hopper_decode(k: SimpleNamespace) -> Schedule:
@@ -172,8 +177,7 @@ def _hopper_decode(k: SimpleNamespace) -> Schedule:
         ),
         buffers=(
             *_decode_buffers(k, query_stages),
-            *_hopper_registers(k, k.tile, each),
-            Buffer("length", REGISTER, (each,), "int32", role="score", per_thread=1),
+            *_hopper_registers(k, k.tile, each, "length"),
         ),
         pipelines=_inputs(k, score, query_stages),
         mmas=(_product("wgmma", "score", k.tile, _columns(k, each), "acc"),),
@@ -209,9 +213,7 @@ def _hopper_prefill(k: SimpleNamespace) -> Schedule:
         ),
         buffers=(
             *_decode_buffers(k, 1),
-            *_hopper_registers(k, block, each),
-            Buffer("begin", REGISTER, (each,), "int32", role="score", per_thread=1),
-            Buffer("size", REGISTER, (each,), "int32", role="score", per_thread=1),
+            *_hopper_registers(k, block, each, "begin", "size"),
         ),
         pipelines=_inputs(k, readers, rounds="once"),
         mmas=(_product("wgmma", "score", block, _columns(k, each), "acc"),),
@@ -434,32 +436,31 @@ def _follow(m: Recorder, it: Expr) -> Slot:
 def _score_decode(m: Recorder) -> None:
     """Hopper: one role multiplies and scores, `rows_per_product` queries at a time."""
     each, n = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product)
-    acc, weight, scale, logit, length = (m.buffer(x) for x in ("acc", "weight", "scale", "logit", "length"))
-    queries = m.slot("queries", name("turn"))
+    acc, queries = m.buffer("acc"), m.slot("queries", name("turn"))
     one = m.k.queries == 1
     for it in _tiles(m):
         with m.when(SHARE.fresh):
             _follow(m, it)
             if one:
-                leaf.read_weights(m, weight, queries.head_weights, 0, 1)
+                said_sm90.read_weights(m, queries.head_weights, 0, 1)
         keys = m.wait("keys", it)
         if one:
             m.multiply("score", acc, keys.keys, queries.queries)
-            leaf.read_scales(m, scale, keys.key_scales, 0, each)
+            said_sm90.read_scales(m, keys.key_scales, 0, each)
             m.release(keys)
-            leaf.weigh(m, logit, acc, weight, each)
-            leaf.one_length(m, length, SHARE.need)
-            leaf.store_logits(m, logit, scale, length, SHARE.seq, 0, 1, SHARE.tile * m.k.tile, next_n=1)
+            said_sm90.weigh(m, each)
+            said_sm90.one_length(m, SHARE.need)
+            said_sm90.store_logits(m, SHARE.seq, 0, 1, SHARE.tile * m.k.tile, next_n=1)
             continue
-        leaf.read_scales(m, scale, keys.key_scales, 0, each)
+        said_sm90.read_scales(m, keys.key_scales, 0, each)
         for product in m.loop("product", ceildiv(m.dim("next_n"), each)):
             m.multiply("score", acc, keys.keys, queries.queries.part(product * n, n))
-            leaf.read_query_lengths(m, length, SHARE.seq, product * each, each)
+            said_sm90.read_query_lengths(m, SHARE.seq, product * each, each)
             m.await_products()
-            leaf.read_weights(m, weight, queries.head_weights, product * n, each)
-            leaf.weigh(m, logit, acc, weight, each)
+            said_sm90.read_weights(m, queries.head_weights, product * n, each)
+            said_sm90.weigh(m, each)
             key = SHARE.tile * m.k.tile
-            leaf.store_logits(m, logit, scale, length, SHARE.seq, product * each, each, key)
+            said_sm90.store_logits(m, SHARE.seq, product * each, each, key)
         m.release(keys)
 
 
@@ -552,15 +553,12 @@ def _load_prefill(m: Recorder) -> None:
 def _score_prefill(m: Recorder) -> None:
     """Hopper: each replica scores its own rows against every key tile."""
     each, n, block = m.c.rows_per_product, _columns(m.k, m.c.rows_per_product), m.c.block
-    acc, weight, scale, logit, begin, size = (
-        m.buffer(x) for x in ("acc", "weight", "scale", "logit", "begin", "size")
-    )
-    queries, turns = m.slot("queries", 0), name("turns")
+    acc, queries, turns = m.buffer("acc"), m.slot("queries", 0), name("turns")
     own = m.let("own", name("row") + m.replica * each)
-    leaf.read_windows(m, begin, size, own, each)
+    said_sm90.read_windows(m, own, each)
     with m.when(turns > 0):
         m.wait("queries", 0)
-        leaf.read_weights(m, weight, queries.head_weights, m.replica * n, each)
+        said_sm90.read_weights(m, queries.head_weights, m.replica * n, each)
     for it in m.loop("it", turns):
         keys = m.wait("keys", it)
         for at in range(0, m.k.tile, block):
@@ -568,14 +566,14 @@ def _score_prefill(m: Recorder) -> None:
             if each > 2:
                 m.comment("Two scales a lane are two registers too many while the product runs.")
                 m.await_products()
-            leaf.read_scales(m, scale, keys.key_scales, at, each)
+            said_sm90.read_scales(m, keys.key_scales, at, each)
             if at + block < m.k.tile:
                 m.await_products()
             else:
                 m.release(keys)
-            leaf.weigh(m, logit, acc, weight, each)
+            said_sm90.weigh(m, each)
             key = (name("first") + it) * m.k.tile + at
-            leaf.store_window(m, logit, scale, begin, size, own, each, key)
+            said_sm90.store_window(m, own, each, key)
 
 
 def _issue_prefill(m: Recorder) -> None:

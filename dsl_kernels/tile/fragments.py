@@ -47,10 +47,14 @@ def by_warp(columns: int) -> torch.Tensor:
 
 def held(shape: tuple[int, ...], each: int, threads: int) -> torch.Tensor | None:
     """Which element of a tile each of a thread's `each` registers holds, [threads, each]; None where no product leaves it so."""
-    if threads != WARPGROUP:
+    groups, rest = divmod(threads, WARPGROUP)
+    if rest:
         return None
-    if len(shape) == 2 and shape[0] % 64 == 0 and each * threads == shape[0] * shape[1]:
-        return accumulators(*shape)
+    if len(shape) == 2 and shape[0] % (64 * groups) == 0 and each * threads == shape[0] * shape[1]:
+        own = accumulators(shape[0] // groups, shape[1])
+        return torch.cat([own + group * each * WARPGROUP for group in range(groups)])
+    if groups > 1:
+        return None
     if shape == (64,) and each == 2:
         return own_rows()
     if len(shape) == 1 and each * 4 == shape[0]:

@@ -2,7 +2,6 @@
 
 import tilelang.language as T
 
-from .lightning_indexer import weighted_relu
 from .tcgen05 import move_columns
 
 SOURCE = "#include <tl_templates/cuda/copy_sm100.h>\n"
@@ -20,4 +19,4 @@ def weigh_one(logit, dots, query, weight):
     heads = weight.shape[0]
     logit[0] = 0.0
     for h in T.unroll(heads):
-        logit[0] = logit[0] + weighted_relu(dots[query * heads + h], weight[h])
+        logit[0] = logit[0] + T.max(dots[query * heads + h], 0.0) * weight[h]

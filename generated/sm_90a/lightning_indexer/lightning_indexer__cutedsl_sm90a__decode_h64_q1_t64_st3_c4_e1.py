@@ -17,10 +17,10 @@ buffers
   queries    2 stages of 64x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 2 stages of 64 float32, shared
   acc        64x64 float32, registers of score
-  weight     1x64 float32, registers of score
-  scale      64 float32, registers of score
-  logit      64x1 float32, registers of score
-  length     1 int32, registers of score
+  weight     128x16 float32, registers of score
+  scale      128x1 float32, registers of score
+  logit      128x1 float32, registers of score
+  length     128x1 int32, registers of score
 pipelines
   keys: load (bulk) ==[keys key_scales: 3-slot ring]==> score (wgmma)
     full  x1, 8448 bytes: load arrive + expect bytes
@@ -49,7 +49,6 @@ TILE = 64  # keys a tile
 STAGES = 3  # key tiles in flight
 TILE_PAGES = 1
 INDEX_DIM = 128
-ROWS_PER_PRODUCT = 1
 COLUMNS = 64
 PAGE = 64
 PAGE_ROWS = 66
@@ -231,6 +230,57 @@ def next_tile(it, seq, tile, need, seq_lens, b, skip_below):
 
 
 @cute.jit
+def read_weights(weight, head_weights, thread):
+    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
+    a time.
+    """
+    own = head_weights
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        cute.autovec_copy(warps.group(own, 2, pair * 4 + thread % 4), warps.few(weight, pair * 2, 2))
+
+
+@cute.jit
+def read_scales(scale, key_scales, thread):
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    own = key_scales + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
+    scale[0] = own[0]
+
+
+@cute.jit
+def weigh(logit, acc, weight, thread):
+    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
+    dealt to its four lanes.
+    """
+    odd = thread % 2 == 1
+    total_0_0 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_0_0 = total_0_0 + cute.arch.fmax(acc[pair * 4], 0.0) * weight[pair * 2]
+        total_0_0 = total_0_0 + cute.arch.fmax(acc[pair * 4 + 1], 0.0) * weight[pair * 2 + 1]
+    total_1_0 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_1_0 = total_1_0 + cute.arch.fmax(acc[pair * 4 + 2], 0.0) * weight[pair * 2]
+        total_1_0 = total_1_0 + cute.arch.fmax(acc[pair * 4 + 3], 0.0) * weight[pair * 2 + 1]
+    own = cutlass.select_(odd, total_1_0, total_0_0) + warps.exchange(
+        cutlass.select_(odd, total_0_0, total_1_0), 1
+    )
+    logit[0] = own + warps.exchange(own, 2)
+
+
+@cute.jit
+def one_length(length, need):
+    """The length of the only query of a sequence."""
+    length[0] = need
+
+
+@cute.jit
+def store_logits(logits, logit, scale, length, seq, stride, key, thread):
+    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    at = key + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
+    to = logits + Int64(seq) * stride + at
+    leaf_sm90.store_where(to, logit[0] * scale[0], (thread % 4 < 2) & (at < length[0]))
+
+
+@cute.jit
 def table_entries_2(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -276,8 +326,7 @@ def score(
                     cute.arch.mbarrier_arrive(queries_empty + turn % 2)
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full + turn % 2, (turn // 2) & 1)
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf_sm90.read_weights(weight, head_weights + turn % 2 * HEADS, 0, 1, worker)
+            read_weights(weight, head_weights + turn % 2 * HEADS, worker)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
         # S[keys, heads] = K Q^T
         warpgroup.fence()
@@ -286,19 +335,14 @@ def score(
             False
         )
         warpgroup.commit_group()
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
+        read_scales(scale, key_scales + it % STAGES * TILE, worker)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
-        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
-        leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
-        # The length of the only query of a sequence.
-        leaf_sm90.one_length(length, need)
-        # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
-        # each has keys.
-        leaf_sm90.store_logits(logits, logit, scale, length, seq, 0, 1, 1, stride, tile * TILE, worker)
+        weigh(logit, acc, weight, worker)
+        one_length(length, need)
+        store_logits(logits, logit, scale, length, seq, stride, tile * TILE, worker)
         tile = tile + step
 
 

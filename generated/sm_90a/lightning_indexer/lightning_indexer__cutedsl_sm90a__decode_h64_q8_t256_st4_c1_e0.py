@@ -17,10 +17,10 @@ buffers
   queries    512x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 512 float32, shared
   acc        256x128 float32, registers of score
-  weight     2x64 float32, registers of score
-  scale      256 float32, registers of score
-  logit      256x2 float32, registers of score
-  length     2 int32, registers of score
+  weight     512x32 float32, registers of score
+  scale      512x1 float32, registers of score
+  logit      512x1 float32, registers of score
+  length     512x1 int32, registers of score
 pipelines
   keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
     full  x1, 33792 bytes: load arrive + expect bytes
@@ -231,6 +231,93 @@ def next_tile(it, seq, tile, need, seq_lens, b, next_n, skip_below):
 
 
 @cute.jit
+def read_scales(scale, key_scales, thread):
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    own = key_scales + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
+    scale[0] = own[0]
+
+
+@cute.jit
+def read_query_lengths(length, seq_lens, seq, query, next_n, skip_below, thread):
+    """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes
+    whole.
+    """
+    own = query + thread // 2 % 2
+    found = Int32(0)
+    if own < next_n:
+        lengths = seq * next_n
+        found = seq_lens[lengths + own]
+        if found <= skip_below:
+            found = Int32(0)
+    length[0] = found
+
+
+@cute.jit
+def read_weights(weight, head_weights, first, thread):
+    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
+    a time.
+    """
+    own = head_weights + first
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        cute.autovec_copy(warps.group(own, 2, pair * 4 + thread % 4), warps.few(weight, pair * 2, 2))
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        cute.autovec_copy(
+            warps.group(own, 2, HEADS // 2 + pair * 4 + thread % 4),
+            warps.few(weight, HEADS // 4 + pair * 2, 2)
+        )
+
+
+@cute.jit
+def weigh(logit, acc, weight, thread):
+    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
+    dealt to its four lanes.
+    """
+    odd = thread % 2 == 1
+    upper = thread // 2 % 2 == 1
+    total_0_0 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_0_0 = total_0_0 + cute.arch.fmax(acc[pair * 4], 0.0) * weight[pair * 2]
+        total_0_0 = total_0_0 + cute.arch.fmax(acc[pair * 4 + 1], 0.0) * weight[pair * 2 + 1]
+    total_0_1 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_0_1 = total_0_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4], 0.0) * weight[
+            (HEADS // 8 + pair) * 2
+        ]
+        total_0_1 = total_0_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4 + 1], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    total_1_0 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_1_0 = total_1_0 + cute.arch.fmax(acc[pair * 4 + 2], 0.0) * weight[pair * 2]
+        total_1_0 = total_1_0 + cute.arch.fmax(acc[pair * 4 + 3], 0.0) * weight[pair * 2 + 1]
+    total_1_1 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_1_1 = total_1_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4 + 2], 0.0) * weight[
+            (HEADS // 8 + pair) * 2
+        ]
+        total_1_1 = total_1_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4 + 3], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    half_0 = cutlass.select_(odd, total_1_0, total_0_0) + warps.exchange(
+        cutlass.select_(odd, total_0_0, total_1_0), 1
+    )
+    half_1 = cutlass.select_(odd, total_1_1, total_0_1) + warps.exchange(
+        cutlass.select_(odd, total_0_1, total_1_1), 1
+    )
+    logit[0] = cutlass.select_(upper, half_1, half_0) + warps.exchange(
+        cutlass.select_(upper, half_0, half_1), 2
+    )
+
+
+@cute.jit
+def store_logits(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    at = key + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
+    to = logits + Int64(seq * next_n + (query + thread // 2 % 2)) * stride + at
+    leaf_sm90.store_where(to, logit[0] * scale[0], at < length[0])
+
+
+@cute.jit
 def table_entries_2(block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -279,8 +366,7 @@ def score(
             turn = turn + 1
             cute.arch.mbarrier_wait(queries_full, turn & 1)
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
+        read_scales(scale, key_scales + it % STAGES * TILE, worker)
         for product in cutlass.range(leaf.ceildiv(next_n, ROWS_PER_PRODUCT), unroll=1):
             # S[keys, heads] = K Q^T
             warpgroup.fence()
@@ -289,22 +375,13 @@ def score(
                 score_b[None, None, None, 0, product, 0], acc, False
             )
             warpgroup.commit_group()
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf_sm90.read_query_lengths(
-                length, seq_lens, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n, skip_below,
-                worker
-            )
+            read_query_lengths(length, seq_lens, seq, product * ROWS_PER_PRODUCT, next_n, skip_below, worker)
             warpgroup.wait_group(0)
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf_sm90.read_weights(weight, head_weights, product * COLUMNS, ROWS_PER_PRODUCT, worker)
-            # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
-            leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
-            # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
-            # each has keys.
-            leaf_sm90.store_logits(
-                logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n,
-                stride, tile * TILE, worker
+            read_weights(weight, head_weights, product * COLUMNS, worker)
+            weigh(logit, acc, weight, worker)
+            store_logits(
+                logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, next_n, stride, tile * TILE,
+                worker
             )
         warpgroup.wait_group(0)
         cute.arch.sync_warp()

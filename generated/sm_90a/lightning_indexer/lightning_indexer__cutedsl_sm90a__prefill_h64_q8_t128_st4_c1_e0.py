@@ -17,11 +17,11 @@ buffers
   queries    512x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 512 float32, shared
   acc        64x128 float32, registers of score
-  weight     2x64 float32, registers of score
-  scale      64 float32, registers of score
-  logit      64x2 float32, registers of score
-  begin      2 int32, registers of score
-  size       2 int32, registers of score
+  weight     128x32 float32, registers of score
+  scale      128x1 float32, registers of score
+  logit      128x1 float32, registers of score
+  begin      128x1 int32, registers of score
+  size       128x1 int32, registers of score
 pipelines
   keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
     full  x1, 16896 bytes: load arrive + expect bytes
@@ -126,6 +126,102 @@ def find_tiles(k_start, k_end, row, s, skv, skip_below, split, splits, lane):
 
 
 @cute.jit
+def read_windows(begin, size, k_start, k_end, row, s, skv, skip_below, thread):
+    """First key and size of the window of this thread's row."""
+    last_row = cutlass.min(row + thread // 2 % 2, s - 1)
+    first_key = cutlass.max(k_start[last_row], 0)
+    end_key = cutlass.min(k_end[last_row], skv)
+    end_to_score = cutlass.select_(
+        (row + thread // 2 % 2 < s) & (end_key - first_key > skip_below), end_key, 0
+    )
+    begin[0] = first_key
+    size[0] = cutlass.max(end_to_score - first_key, 0)
+
+
+@cute.jit
+def read_weights(weight, head_weights, first, thread):
+    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
+    a time.
+    """
+    own = head_weights + first
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        cute.autovec_copy(warps.group(own, 2, pair * 4 + thread % 4), warps.few(weight, pair * 2, 2))
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        cute.autovec_copy(
+            warps.group(own, 2, HEADS // 2 + pair * 4 + thread % 4),
+            warps.few(weight, HEADS // 4 + pair * 2, 2)
+        )
+
+
+@cute.jit
+def read_scales(scale, key_scales, thread):
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    own = key_scales + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2)))
+    scale[0] = own[0]
+
+
+@cute.jit
+def weigh(logit, acc, weight, thread):
+    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
+    dealt to its four lanes.
+    """
+    odd = thread % 2 == 1
+    upper = thread // 2 % 2 == 1
+    total_0_0 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_0_0 = total_0_0 + cute.arch.fmax(acc[pair * 4], 0.0) * weight[pair * 2]
+        total_0_0 = total_0_0 + cute.arch.fmax(acc[pair * 4 + 1], 0.0) * weight[pair * 2 + 1]
+    total_0_1 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_0_1 = total_0_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4], 0.0) * weight[
+            (HEADS // 8 + pair) * 2
+        ]
+        total_0_1 = total_0_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4 + 1], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    total_1_0 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_1_0 = total_1_0 + cute.arch.fmax(acc[pair * 4 + 2], 0.0) * weight[pair * 2]
+        total_1_0 = total_1_0 + cute.arch.fmax(acc[pair * 4 + 3], 0.0) * weight[pair * 2 + 1]
+    total_1_1 = Float32(0.0)
+    for pair in cutlass.range_constexpr(HEADS // 8):
+        total_1_1 = total_1_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4 + 2], 0.0) * weight[
+            (HEADS // 8 + pair) * 2
+        ]
+        total_1_1 = total_1_1 + cute.arch.fmax(acc[(HEADS // 8 + pair) * 4 + 3], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    half_0 = cutlass.select_(odd, total_1_0, total_0_0) + warps.exchange(
+        cutlass.select_(odd, total_0_0, total_1_0), 1
+    )
+    half_1 = cutlass.select_(odd, total_1_1, total_0_1) + warps.exchange(
+        cutlass.select_(odd, total_0_1, total_1_1), 1
+    )
+    logit[0] = cutlass.select_(upper, half_1, half_0) + warps.exchange(
+        cutlass.select_(upper, half_0, half_1), 2
+    )
+
+
+@cute.jit
+def store_window(logits, logit, scale, begin, size, row, stride, key, thread):
+    """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
+    # What does not change from product to product comes first, so that it is found once.
+    to = logits + Int64(row + thread // 2 % 2) * stride + (
+        thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2))
+    )
+    there = to + key
+    place = key - (begin[0] - (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2))))
+    leaf_sm90.store_where(there, logit[0] * scale[0], place.to(cutlass.Uint32) < size[0].to(cutlass.Uint32))
+
+
+@cute.jit
+def read_scales_2(scale, key_scales, thread):
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    own = key_scales + (64 + (thread // 32 * 16 + (thread % 32 // 4 + 8 * (thread % 32 % 2))))
+    scale[0] = own[0]
+
+
+@cute.jit
 def score(
     k_start: cute.Pointer, k_end: cute.Pointer, logits: cute.Pointer, skip_below: Int32, s: Int32, skv: Int32,
     stride: Int32, keys: cute.Pointer, key_scales: cute.Pointer, queries: cute.Pointer,
@@ -144,12 +240,10 @@ def score(
     replica = warp // 4
     worker = thread % 128
     own = row + replica * ROWS_PER_PRODUCT
-    # First keys and sizes of the windows of the rows from `row` on.
-    leaf_sm90.read_windows(begin, size, k_start, k_end, own, ROWS_PER_PRODUCT, s, skv, skip_below, worker)
+    read_windows(begin, size, k_start, k_end, own, s, skv, skip_below, worker)
     if turns > 0:
         cute.arch.mbarrier_wait(queries_full, 0)
-        # Weights of the heads of one product, from the `first` of its slot on.
-        leaf_sm90.read_weights(weight, head_weights, replica * COLUMNS, ROWS_PER_PRODUCT, worker)
+        read_weights(weight, head_weights, replica * COLUMNS, worker)
     for it in cutlass.range(turns, unroll=1):
         cute.arch.mbarrier_wait(keys_full + it % STAGES, (it // STAGES) & 1)
         # S[keys, heads] = K Q^T
@@ -159,16 +253,10 @@ def score(
             False
         )
         warpgroup.commit_group()
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 0, ROWS_PER_PRODUCT, worker)
+        read_scales(scale, key_scales + it % STAGES * TILE, worker)
         warpgroup.wait_group(0)
-        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
-        leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
-        # Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's
-        # window.
-        leaf_sm90.store_window(
-            logits, logit, scale, begin, size, own, ROWS_PER_PRODUCT, stride, (first + it) * TILE, worker
-        )
+        weigh(logit, acc, weight, worker)
+        store_window(logits, logit, scale, begin, size, own, stride, (first + it) * TILE, worker)
         # S[keys, heads] = K Q^T
         warpgroup.fence()
         SCORE.multiply(
@@ -176,16 +264,13 @@ def score(
             False
         )
         warpgroup.commit_group()
-        leaf_sm90.read_scales(scale, key_scales + it % STAGES * TILE, 64, ROWS_PER_PRODUCT, worker)
+        read_scales_2(scale, key_scales + it % STAGES * TILE, worker)
         warpgroup.wait_group(0)
         cute.arch.sync_warp()
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive(keys_empty + it % STAGES)
-        leaf_sm90.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
-        leaf_sm90.store_window(
-            logits, logit, scale, begin, size, own, ROWS_PER_PRODUCT, stride, (first + it) * TILE + 64,
-            worker
-        )
+        weigh(logit, acc, weight, worker)
+        store_window(logits, logit, scale, begin, size, own, stride, (first + it) * TILE + 64, worker)
 
 
 @cute.jit

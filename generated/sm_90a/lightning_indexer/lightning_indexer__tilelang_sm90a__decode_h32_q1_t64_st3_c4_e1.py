@@ -17,10 +17,10 @@ buffers
   queries    2 stages of 32x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 2 stages of 32 float32, shared
   acc        64x32 float32, registers of score
-  weight     1x32 float32, registers of score
-  scale      64 float32, registers of score
-  logit      64x1 float32, registers of score
-  length     1 int32, registers of score
+  weight     128x8 float32, registers of score
+  scale      128x1 float32, registers of score
+  logit      128x1 float32, registers of score
+  length     128x1 int32, registers of score
 pipelines
   keys: load (bulk) ==[keys key_scales: 3-slot ring]==> score (wgmma)
     full  x1, 8448 bytes: load arrive + expect bytes
@@ -35,9 +35,11 @@ pipelines
 totals: 160 threads, 33872 of 232448 bytes of shared memory, grid (ctas)
 """
 import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
-from dsl_kernels.device.tilelang import warps
+from dsl_kernels.device.tilelang import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.device.tilelang import warps, wgmma
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -46,7 +48,6 @@ TILE = 64  # keys a tile
 STAGES = 3  # key tiles in flight
 TILE_PAGES = 1
 INDEX_DIM = 128
-ROWS_PER_PRODUCT = 1
 COLUMNS = 32
 PAGE = 64
 PAGE_ROWS = 66
@@ -77,6 +78,68 @@ def lengths_to_score(need: T.Ref, length, b, skip_below, lane):
 
 
 @T.macro
+def read_weights(weight, head_weights, head_weights_slot, thread):
+    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
+    a time.
+    """
+    for pair in T.unroll(HEADS // 8):
+        for part in T.vectorized(2):
+            weight[pair * 2 + part] = head_weights[
+                head_weights_slot, (pair * 4 + T.truncmod(thread, 4)) * 2 + part
+            ]
+
+
+@T.macro
+def read_scales(scale, key_scales, key_scales_slot, thread):
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    scale[0] = key_scales[
+        key_scales_slot,
+        T.truncdiv(thread, 32) * 16 + (
+            T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
+        ) + 0
+    ]
+
+
+@T.macro
+def weigh(logit, acc, weight, thread):
+    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
+    dealt to its four lanes.
+    """
+    odd = T.truncmod(thread, 2) == 1
+    total_0_0 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_0_0 = total_0_0 + T.max(acc[pair * 4], 0.0) * weight[pair * 2]
+        total_0_0 = total_0_0 + T.max(acc[pair * 4 + 1], 0.0) * weight[pair * 2 + 1]
+    total_1_0 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_1_0 = total_1_0 + T.max(acc[pair * 4 + 2], 0.0) * weight[pair * 2]
+        total_1_0 = total_1_0 + T.max(acc[pair * 4 + 3], 0.0) * weight[pair * 2 + 1]
+    own = T.if_then_else(odd, total_1_0, total_0_0) + warps.exchange(
+        T.if_then_else(odd, total_0_0, total_1_0), 1
+    )
+    logit[0] = own + warps.exchange(own, 2)
+
+
+@T.macro
+def one_length(length, need):
+    """The length of the only query of a sequence."""
+    length[0] = need
+
+
+@T.macro
+def store_logits(logits, logit, scale, length, seq, stride, key, thread):
+    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    at = key + (
+        T.truncdiv(thread, 32) * 16 + (
+            T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
+        )
+    )
+    leaf_sm90.store_where(
+        logits[seq, 0, at + 0], logit[0] * scale[0], (T.truncmod(thread, 4) < 2) & (at < length[0])
+    )
+
+
+@T.macro
 def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -99,11 +162,11 @@ def score(
     fresh: T.Ref, thread
 ):
     """Products and epilogue, 64 keys a warpgroup."""
-    acc = T.alloc_fragment((TILE, COLUMNS), "float32")
-    weight = T.alloc_fragment((ROWS_PER_PRODUCT, HEADS), "float32")
-    scale = T.alloc_fragment((TILE,), "float32")
-    logit = T.alloc_fragment((TILE, ROWS_PER_PRODUCT), "float32")
-    length = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
+    acc = T.alloc_local((16,), "float32")
+    weight = T.alloc_local((HEADS // 4,), "float32")
+    scale = T.alloc_local((1,), "float32")
+    logit = T.alloc_local((1,), "float32")
+    length = T.alloc_local((1,), "int32")
     worker = thread
     for it in T.serial(turns):
         # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
@@ -117,28 +180,25 @@ def score(
                     T.mbarrier_arrive(queries_empty[turn % 2])
             turn = turn + 1
             T.mbarrier_wait_parity(queries_full[turn % 2], (turn // 2) & 1)
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf.read_weights(weight, head_weights, turn % 2, 0, 1, worker)
+            read_weights(weight, head_weights, turn % 2, worker)
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
         # S[keys, heads] = K Q^T
-        T.wgmma_gemm(
-            keys[it % STAGES, :, :], queries[turn % 2, :, :], acc, transpose_B=True,
-            policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+        T.warpgroup_fence_operand(acc, num_regs=16)
+        T.warpgroup_arrive()
+        wgmma.multiply(
+            acc, keys, it % STAGES, 0, queries, turn % 2, 0, COLUMNS, INDEX_DIM, "float8_e4m3", True
         )
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
+        T.warpgroup_commit_batch()
+        T.warpgroup_fence_operand(acc, num_regs=16)
+        read_scales(scale, key_scales, it % STAGES, worker)
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=16)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
-        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
-        leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
-        # The length of the only query of a sequence.
-        leaf.one_length(length, need)
-        # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
-        # each has keys.
-        leaf.store_logits(logits, logit, scale, length, seq, 0, 1, 1, stride, tile * TILE, worker)
+        weigh(logit, acc, weight, worker)
+        one_length(length, need)
+        store_logits(logits, logit, scale, length, seq, stride, tile * TILE, worker)
         tile = tile + step
 
 
@@ -219,11 +279,12 @@ def program():
             weights_words = T.view(weights, (b * next_n, 32), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
-            T.import_source(warps.SOURCE)
+            T.import_source(leaf_sm90.SOURCE + wgmma.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((2, HEADS, INDEX_DIM), "float8_e4m3")
             head_weights = T.alloc_shared((2, HEADS), "float32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (keys, queries)})
             keys_full = T.alloc_barrier([1] * STAGES)
             keys_empty = T.alloc_barrier([TILE // 16] * STAGES)
             queries_full = T.alloc_barrier([1] * 2)

@@ -17,10 +17,10 @@ buffers
   queries    512x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 512 float32, shared
   acc        256x128 float32, registers of score
-  weight     2x64 float32, registers of score
-  scale      256 float32, registers of score
-  logit      256x2 float32, registers of score
-  length     2 int32, registers of score
+  weight     512x32 float32, registers of score
+  scale      512x1 float32, registers of score
+  logit      512x1 float32, registers of score
+  length     512x1 int32, registers of score
 pipelines
   keys: load (bulk) ==[keys key_scales: 4-slot ring]==> score (wgmma)
     full  x1, 33792 bytes: load arrive + expect bytes
@@ -35,9 +35,11 @@ pipelines
 totals: 640 threads, 202832 of 232448 bytes of shared memory, grid (ctas)
 """
 import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
-from dsl_kernels.device.tilelang import warps
+from dsl_kernels.device.tilelang import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.device.tilelang import warps, wgmma
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -68,6 +70,101 @@ def table_entries(entry: T.Ref, block_table, max_pages, row, first, step, last, 
 
 
 @T.macro
+def read_scales(scale, key_scales, key_scales_slot, thread):
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    scale[0] = key_scales[
+        key_scales_slot,
+        T.truncdiv(thread, 32) * 16 + (
+            T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
+        ) + 0
+    ]
+
+
+@T.macro
+def read_query_lengths(length, seq_lens, seq, query, next_n, skip_below, thread):
+    """Keys to score of this thread's query of a product; 0 past next_n and for a row that selection takes
+    whole.
+    """
+    own = query + T.truncmod(T.truncdiv(thread, 2), 2)
+    found = T.alloc_var("int32", init=0)
+    if own < next_n:
+        found = seq_lens[seq, own]
+        if found <= skip_below:
+            found = 0
+    length[0] = found
+
+
+@T.macro
+def read_weights(weight, head_weights, head_weights_slot, first, thread):
+    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
+    a time.
+    """
+    for pair in T.unroll(HEADS // 8):
+        for part in T.vectorized(2):
+            weight[pair * 2 + part] = head_weights[
+                head_weights_slot, (T.truncdiv(first, 2) + pair * 4 + T.truncmod(thread, 4)) * 2 + part
+            ]
+    for pair in T.unroll(HEADS // 8):
+        for part in T.vectorized(2):
+            weight[HEADS // 4 + pair * 2 + part] = head_weights[
+                head_weights_slot,
+                (T.truncdiv(first, 2) + HEADS // 2 + pair * 4 + T.truncmod(thread, 4)) * 2 + part
+            ]
+
+
+@T.macro
+def weigh(logit, acc, weight, thread):
+    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
+    dealt to its four lanes.
+    """
+    odd = T.truncmod(thread, 2) == 1
+    upper = T.truncmod(T.truncdiv(thread, 2), 2) == 1
+    total_0_0 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_0_0 = total_0_0 + T.max(acc[pair * 4], 0.0) * weight[pair * 2]
+        total_0_0 = total_0_0 + T.max(acc[pair * 4 + 1], 0.0) * weight[pair * 2 + 1]
+    total_0_1 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_0_1 = total_0_1 + T.max(acc[(HEADS // 8 + pair) * 4], 0.0) * weight[(HEADS // 8 + pair) * 2]
+        total_0_1 = total_0_1 + T.max(acc[(HEADS // 8 + pair) * 4 + 1], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    total_1_0 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_1_0 = total_1_0 + T.max(acc[pair * 4 + 2], 0.0) * weight[pair * 2]
+        total_1_0 = total_1_0 + T.max(acc[pair * 4 + 3], 0.0) * weight[pair * 2 + 1]
+    total_1_1 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_1_1 = total_1_1 + T.max(acc[(HEADS // 8 + pair) * 4 + 2], 0.0) * weight[(HEADS // 8 + pair) * 2]
+        total_1_1 = total_1_1 + T.max(acc[(HEADS // 8 + pair) * 4 + 3], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    half_0 = T.if_then_else(odd, total_1_0, total_0_0) + warps.exchange(
+        T.if_then_else(odd, total_0_0, total_1_0), 1
+    )
+    half_1 = T.if_then_else(odd, total_1_1, total_0_1) + warps.exchange(
+        T.if_then_else(odd, total_0_1, total_1_1), 1
+    )
+    logit[0] = T.if_then_else(upper, half_1, half_0) + warps.exchange(
+        T.if_then_else(upper, half_0, half_1), 2
+    )
+
+
+@T.macro
+def store_logits(logits, logit, scale, length, seq, query, next_n, stride, key, thread):
+    """Store this thread's logits of a product, times the scales: those of keys that its query has."""
+    at = key + (
+        T.truncdiv(thread, 32) * 16 + (
+            T.truncdiv(T.truncmod(thread, 32), 4) + 8 * T.truncmod(T.truncmod(thread, 32), 2)
+        )
+    )
+    leaf_sm90.store_where(
+        logits[seq, query + T.truncmod(T.truncdiv(thread, 2), 2), at + 0], logit[0] * scale[0],
+        at < length[0]
+    )
+
+
+@T.macro
 def table_entries_2(entry: T.Ref, block_table, max_pages, row, first, last, lane):
     """The lanes' entries of row `row` of the block table: those of 32 / pages tiles from `first` on,
     `step` apart.
@@ -89,14 +186,14 @@ def entry_of(page: T.Ref, entry, place):
 def score(
     seq_lens, logits, skip_below, b, next_n, stride, keys, key_scales, queries, head_weights, keys_full,
     keys_empty, queries_full, queries_empty, seq: T.Ref, tile: T.Ref, step: T.Ref, need: T.Ref, turns: T.Ref,
-    turn: T.Ref, fresh: T.Ref, thread
+    turn: T.Ref, fresh: T.Ref, thread, warp
 ):
     """Products and epilogue, 64 keys a warpgroup."""
-    acc = T.alloc_fragment((TILE, COLUMNS), "float32")
-    weight = T.alloc_fragment((ROWS_PER_PRODUCT, HEADS), "float32")
-    scale = T.alloc_fragment((TILE,), "float32")
-    logit = T.alloc_fragment((TILE, ROWS_PER_PRODUCT), "float32")
-    length = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
+    acc = T.alloc_local((64,), "float32")
+    weight = T.alloc_local((ROWS_PER_PRODUCT * HEADS // 4,), "float32")
+    scale = T.alloc_local((1,), "float32")
+    logit = T.alloc_local((1,), "float32")
+    length = T.alloc_local((1,), "int32")
     worker = thread
     for it in T.serial(turns):
         # Before the `it`-th tile of a share: past the end of `seq`, move on to the next sequence with keys to
@@ -111,31 +208,25 @@ def score(
             turn = turn + 1
             T.mbarrier_wait_parity(queries_full[0], turn & 1)
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
+        read_scales(scale, key_scales, it % STAGES, worker)
         for product in T.serial(leaf.ceildiv(next_n, ROWS_PER_PRODUCT)):
             # S[keys, heads] = K Q^T
-            T.wgmma_gemm(
-                keys[it % STAGES, :, :], queries[0, product * COLUMNS : product * COLUMNS + COLUMNS, :], acc,
-                transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+            T.warpgroup_fence_operand(acc, num_regs=64)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                acc, keys, it % STAGES, (warp // 4) * 64, queries, 0, product * COLUMNS, COLUMNS, INDEX_DIM,
+                "float8_e4m3", True
             )
-            # Keys to score of the queries from `query` on; 0 past next_n and for a row that selection takes
-            # whole.
-            leaf.read_query_lengths(
-                length, seq_lens, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n, skip_below,
-                worker
-            )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(acc, num_regs=64)
+            read_query_lengths(length, seq_lens, seq, product * ROWS_PER_PRODUCT, next_n, skip_below, worker)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
-            # Weights of the heads of one product, from the `first` of its slot on.
-            leaf.read_weights(weight, head_weights, 0, product * COLUMNS, ROWS_PER_PRODUCT, worker)
-            # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
-            leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
-            # Logits of the keys from `key` on, times their scales, of the queries from `query` on: as many as
-            # each has keys.
-            leaf.store_logits(
-                logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, ROWS_PER_PRODUCT, next_n,
-                stride, tile * TILE, worker
+            read_weights(weight, head_weights, 0, product * COLUMNS, worker)
+            weigh(logit, acc, weight, worker)
+            store_logits(
+                logits, logit, scale, length, seq, product * ROWS_PER_PRODUCT, next_n, stride, tile * TILE,
+                worker
             )
         T.wait_wgmma(0)
         T.sync_warp()
@@ -224,11 +315,12 @@ def program():
             weights_words = T.view(weights, (b * next_n, 64), "float32")
             key_map_rows = T.view(k_cache, (pages * 66, 128), "float8_e4m3")
             k_cache_words = T.view(k_cache, (pages, 2112), "float32")
-            T.import_source(warps.SOURCE)
+            T.import_source(leaf_sm90.SOURCE + wgmma.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")
             head_weights = T.alloc_shared((1, QUERIES * HEADS), "float32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (keys, queries)})
             keys_full = T.alloc_barrier([1] * STAGES)
             keys_empty = T.alloc_barrier([TILE // 16] * STAGES)
             queries_full = T.alloc_barrier([1] * 1)
@@ -236,6 +328,7 @@ def program():
 
             thread = T.get_thread_binding()
             lane = thread % 32
+            warp = thread // 32
             seq = T.alloc_var("int32", init=0)
             tile = T.alloc_var("int32", init=0)
             step = T.alloc_var("int32", init=1)
@@ -266,7 +359,7 @@ def program():
                 score(
                     seq_lens, logits, skip_below, b, next_n, stride, keys, key_scales, queries, head_weights,
                     keys_full, keys_empty, queries_full, queries_empty, seq, tile, step, need, turns, turn,
-                    fresh, thread
+                    fresh, thread, warp
                 )
             else:
                 T.set_max_nreg(64, 0)

@@ -17,11 +17,11 @@ buffers
   queries    512x128 float8_e4m3, shared, 128-byte swizzle
   head_weights 512 float32, shared
   acc        64x128 float32, registers of score
-  weight     4x32 float32, registers of score
-  scale      64 float32, registers of score
-  logit      64x4 float32, registers of score
-  begin      4 int32, registers of score
-  size       4 int32, registers of score
+  weight     128x32 float32, registers of score
+  scale      128x2 float32, registers of score
+  logit      128x2 float32, registers of score
+  begin      128x1 int32, registers of score
+  size       128x1 int32, registers of score
 pipelines
   keys: load (bulk) ==[keys key_scales: 6-slot ring]==> score (wgmma)
     full  x1, 8448 bytes: load arrive + expect bytes
@@ -34,9 +34,11 @@ pipelines
 totals: 640 threads, 118376 of 232448 bytes of shared memory, grid (ceildiv(s, 16), splits)
 """
 import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout
 
 from dsl_kernels.device.tilelang import lightning_indexer as leaf
-from dsl_kernels.device.tilelang import warps
+from dsl_kernels.device.tilelang import lightning_indexer_sm90 as leaf_sm90
+from dsl_kernels.device.tilelang import warps, wgmma
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
 
@@ -74,48 +76,193 @@ def find_tiles(first: T.Ref, turns: T.Ref, k_start, k_end, row, s, skv, skip_bel
 
 
 @T.macro
+def read_windows(begin, size, k_start, k_end, row, s, skv, skip_below, thread):
+    """First key and size of the window of this thread's row."""
+    last_row = T.min(row + T.truncmod(thread, 4), s - 1)
+    first_key = T.max(k_start[last_row], 0)
+    end_key = T.min(k_end[last_row], skv)
+    end_to_score = T.if_then_else(
+        (row + T.truncmod(thread, 4) < s) & (end_key - first_key > skip_below), end_key, 0
+    )
+    begin[0] = first_key
+    size[0] = T.max(end_to_score - first_key, 0)
+
+
+@T.macro
+def read_weights(weight, head_weights, head_weights_slot, first, thread):
+    """This thread's weights of one query's heads after the other, from the `first` of its slot on, two at
+    a time.
+    """
+    for pair in T.unroll(HEADS // 8):
+        for part in T.vectorized(2):
+            weight[pair * 2 + part] = head_weights[
+                head_weights_slot, (T.truncdiv(first, 2) + pair * 4 + T.truncmod(thread, 4)) * 2 + part
+            ]
+    for pair in T.unroll(HEADS // 8):
+        for part in T.vectorized(2):
+            weight[HEADS // 4 + pair * 2 + part] = head_weights[
+                head_weights_slot,
+                (T.truncdiv(first, 2) + HEADS // 2 + pair * 4 + T.truncmod(thread, 4)) * 2 + part
+            ]
+    for pair in T.unroll(HEADS // 8):
+        for part in T.vectorized(2):
+            weight[2 * (HEADS // 4) + pair * 2 + part] = head_weights[
+                head_weights_slot,
+                (T.truncdiv(first, 2) + 2 * (HEADS // 2) + pair * 4 + T.truncmod(thread, 4)) * 2 + part
+            ]
+    for pair in T.unroll(HEADS // 8):
+        for part in T.vectorized(2):
+            weight[3 * (HEADS // 4) + pair * 2 + part] = head_weights[
+                head_weights_slot,
+                (T.truncdiv(first, 2) + 3 * (HEADS // 2) + pair * 4 + T.truncmod(thread, 4)) * 2 + part
+            ]
+
+
+@T.macro
+def read_scales(scale, key_scales, key_scales_slot, thread):
+    """Scales of this thread's keys of one product, from key `first` of the tile on."""
+    scale[0] = key_scales[
+        key_scales_slot, T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 0
+    ]
+    scale[1] = key_scales[
+        key_scales_slot, T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
+    ]
+
+
+@T.macro
+def weigh(logit, acc, weight, thread):
+    """sum_h weight[query, h] * max(acc[key, query, h], 0), of a product's queries and a quad's two keys,
+    dealt to its four lanes.
+    """
+    odd = T.truncmod(thread, 2) == 1
+    upper = T.truncmod(T.truncdiv(thread, 2), 2) == 1
+    total_0_0 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_0_0 = total_0_0 + T.max(acc[pair * 4], 0.0) * weight[pair * 2]
+        total_0_0 = total_0_0 + T.max(acc[pair * 4 + 1], 0.0) * weight[pair * 2 + 1]
+    total_0_1 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_0_1 = total_0_1 + T.max(acc[(HEADS // 8 + pair) * 4], 0.0) * weight[(HEADS // 8 + pair) * 2]
+        total_0_1 = total_0_1 + T.max(acc[(HEADS // 8 + pair) * 4 + 1], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    total_0_2 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_0_2 = total_0_2 + T.max(acc[(2 * (HEADS // 8) + pair) * 4], 0.0) * weight[
+            (2 * (HEADS // 8) + pair) * 2
+        ]
+        total_0_2 = total_0_2 + T.max(acc[(2 * (HEADS // 8) + pair) * 4 + 1], 0.0) * weight[
+            (2 * (HEADS // 8) + pair) * 2 + 1
+        ]
+    total_0_3 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_0_3 = total_0_3 + T.max(acc[(3 * (HEADS // 8) + pair) * 4], 0.0) * weight[
+            (3 * (HEADS // 8) + pair) * 2
+        ]
+        total_0_3 = total_0_3 + T.max(acc[(3 * (HEADS // 8) + pair) * 4 + 1], 0.0) * weight[
+            (3 * (HEADS // 8) + pair) * 2 + 1
+        ]
+    total_1_0 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_1_0 = total_1_0 + T.max(acc[pair * 4 + 2], 0.0) * weight[pair * 2]
+        total_1_0 = total_1_0 + T.max(acc[pair * 4 + 3], 0.0) * weight[pair * 2 + 1]
+    total_1_1 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_1_1 = total_1_1 + T.max(acc[(HEADS // 8 + pair) * 4 + 2], 0.0) * weight[(HEADS // 8 + pair) * 2]
+        total_1_1 = total_1_1 + T.max(acc[(HEADS // 8 + pair) * 4 + 3], 0.0) * weight[
+            (HEADS // 8 + pair) * 2 + 1
+        ]
+    total_1_2 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_1_2 = total_1_2 + T.max(acc[(2 * (HEADS // 8) + pair) * 4 + 2], 0.0) * weight[
+            (2 * (HEADS // 8) + pair) * 2
+        ]
+        total_1_2 = total_1_2 + T.max(acc[(2 * (HEADS // 8) + pair) * 4 + 3], 0.0) * weight[
+            (2 * (HEADS // 8) + pair) * 2 + 1
+        ]
+    total_1_3 = T.alloc_var("float32", init=0.0)
+    for pair in T.unroll(HEADS // 8):
+        total_1_3 = total_1_3 + T.max(acc[(3 * (HEADS // 8) + pair) * 4 + 2], 0.0) * weight[
+            (3 * (HEADS // 8) + pair) * 2
+        ]
+        total_1_3 = total_1_3 + T.max(acc[(3 * (HEADS // 8) + pair) * 4 + 3], 0.0) * weight[
+            (3 * (HEADS // 8) + pair) * 2 + 1
+        ]
+    low_0 = T.if_then_else(odd, total_0_1, total_0_0) + warps.exchange(
+        T.if_then_else(odd, total_0_0, total_0_1), 1
+    )
+    high_0 = T.if_then_else(odd, total_0_3, total_0_2) + warps.exchange(
+        T.if_then_else(odd, total_0_2, total_0_3), 1
+    )
+    logit[0] = T.if_then_else(upper, high_0, low_0) + warps.exchange(T.if_then_else(upper, low_0, high_0), 2)
+    low_1 = T.if_then_else(odd, total_1_1, total_1_0) + warps.exchange(
+        T.if_then_else(odd, total_1_0, total_1_1), 1
+    )
+    high_1 = T.if_then_else(odd, total_1_3, total_1_2) + warps.exchange(
+        T.if_then_else(odd, total_1_2, total_1_3), 1
+    )
+    logit[1] = T.if_then_else(upper, high_1, low_1) + warps.exchange(T.if_then_else(upper, low_1, high_1), 2)
+
+
+@T.macro
+def store_window(logits, logit, scale, begin, size, row, stride, key, thread):
+    """Store this thread's logits of a product, times the scales: those of keys in its row's window."""
+    # What does not change from product to product comes first, so that it is found once.
+    place = key - (begin[0] - (T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)))
+    leaf_sm90.store_where(
+        logits[
+            row + T.truncmod(thread, 4),
+            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + key + 0
+        ],
+        logit[0] * scale[0], warps.below(T.cast(place, "uint32"), T.cast(size[0], "uint32"))
+    )
+    leaf_sm90.store_where(
+        logits[
+            row + T.truncmod(thread, 4),
+            T.truncdiv(thread, 32) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + key + 8
+        ],
+        logit[1] * scale[1], warps.below(T.cast((place + 8), "uint32"), T.cast(size[0], "uint32"))
+    )
+
+
+@T.macro
 def score(
     k_start, k_end, logits, skip_below, s, skv, stride, keys, key_scales, queries, head_weights, keys_full,
     keys_empty, queries_full, row: T.Ref, first: T.Ref, turns: T.Ref, thread, replica
 ):
     """Products and epilogue, 4 query rows a replica."""
-    acc = T.alloc_fragment((BLOCK, COLUMNS), "float32")
-    weight = T.alloc_fragment((ROWS_PER_PRODUCT, HEADS), "float32")
-    scale = T.alloc_fragment((BLOCK,), "float32")
-    logit = T.alloc_fragment((BLOCK, ROWS_PER_PRODUCT), "float32")
-    begin = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
-    size = T.alloc_fragment((ROWS_PER_PRODUCT,), "int32")
+    acc = T.alloc_local((64,), "float32")
+    weight = T.alloc_local((ROWS_PER_PRODUCT * HEADS // 4,), "float32")
+    scale = T.alloc_local((ROWS_PER_PRODUCT // 2,), "float32")
+    logit = T.alloc_local((ROWS_PER_PRODUCT // 2,), "float32")
+    begin = T.alloc_local((1,), "int32")
+    size = T.alloc_local((1,), "int32")
     worker = thread - replica * 128
     own = row + replica * ROWS_PER_PRODUCT
-    # First keys and sizes of the windows of the rows from `row` on.
-    leaf.read_windows(begin, size, k_start, k_end, own, ROWS_PER_PRODUCT, s, skv, skip_below, worker)
+    read_windows(begin, size, k_start, k_end, own, s, skv, skip_below, worker)
     if turns > 0:
         T.mbarrier_wait_parity(queries_full[0], 0)
-        # Weights of the heads of one product, from the `first` of its slot on.
-        leaf.read_weights(weight, head_weights, 0, replica * COLUMNS, ROWS_PER_PRODUCT, worker)
+        read_weights(weight, head_weights, 0, replica * COLUMNS, worker)
     for it in T.serial(turns):
         T.mbarrier_wait_parity(keys_full[it % STAGES], (it // STAGES) & 1)
         # S[keys, heads] = K Q^T
-        T.wgmma_gemm(
-            keys[it % STAGES, :, :], queries[0, replica * COLUMNS : replica * COLUMNS + COLUMNS, :], acc,
-            transpose_B=True, policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+        T.warpgroup_fence_operand(acc, num_regs=64)
+        T.warpgroup_arrive()
+        wgmma.multiply(
+            acc, keys, it % STAGES, 0, queries, 0, replica * COLUMNS, COLUMNS, INDEX_DIM, "float8_e4m3", True
         )
+        T.warpgroup_commit_batch()
+        T.warpgroup_fence_operand(acc, num_regs=64)
         # Two scales a lane are two registers too many while the product runs.
         T.wait_wgmma(0)
         T.warpgroup_fence_operand(acc, num_regs=64)
-        # Scales of the keys of one product, from key `first` of the tile on.
-        leaf.read_scales(scale, key_scales, it % STAGES, 0, ROWS_PER_PRODUCT, worker)
+        read_scales(scale, key_scales, it % STAGES, worker)
         T.wait_wgmma(0)
         T.sync_warp()
         if T.shuffle_elect(32):
             T.mbarrier_arrive(keys_empty[it % STAGES])
-        # logit[key, query] = sum_h weight[query, h] * max(dots[key, query, h], 0).
-        leaf.weigh(logit, acc, weight, ROWS_PER_PRODUCT, worker)
-        # Logits of the keys from `key` on, times their scales, of the rows from `row` on: those in each row's
-        # window.
-        leaf.store_window(
-            logits, logit, scale, begin, size, own, ROWS_PER_PRODUCT, stride, (first + it) * TILE, worker
-        )
+        weigh(logit, acc, weight, worker)
+        store_window(logits, logit, scale, begin, size, own, stride, (first + it) * TILE, worker)
 
 
 @T.macro
@@ -178,11 +325,12 @@ def program():
             weight_map_rows = T.view(weights, (1, s * 32), "float32", strides=(4, 1))
             key_map_rows = T.view(k, (skv, 128), "float8_e4m3")
             scale_map_rows = T.view(k_scales, (1, skv), "float32", strides=(4, 1))
-            T.import_source(warps.SOURCE)
+            T.import_source(leaf_sm90.SOURCE + wgmma.SOURCE + warps.SOURCE)
             keys = T.alloc_shared((STAGES, TILE, INDEX_DIM), "float8_e4m3")
             key_scales = T.alloc_shared((STAGES, TILE), "float32")
             queries = T.alloc_shared((1, QUERIES * HEADS, INDEX_DIM), "float8_e4m3")
             head_weights = T.alloc_shared((1, QUERIES * HEADS), "float32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (keys, queries)})
             keys_full = T.alloc_barrier([1] * STAGES)
             keys_empty = T.alloc_barrier([4 * (BLOCK // 16)] * STAGES)
             queries_full = T.alloc_barrier([1] * 1)

@@ -1,0 +1,90 @@
+"""Cases of the lightning indexer's leaves on Hopper: the four threads of a quad share two keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leaf_probes import Probe, case
+from leaves_lightning_indexer import _windows
+from leaves_lightning_indexer_sm100 import _given, _integers, _logits, _own
+
+from dsl_kernels.device.text import lightning_indexer_sm90 as text
+
+EACH = (1, 2, 4)
+"""Queries of a product."""
+HEADS = 32
+
+
+def _held(each: int) -> int:
+    """Logits, and scales, of a thread."""
+    return max(1, each // 2)
+
+
+@case(text.read_weights, each=EACH)
+def read_weights(p: Probe, each: int) -> None:
+    p.threads, first = 128, HEADS * each
+    weights = p.shared("head_weights", (2 * first,), p.normal(2 * first), slot=True)
+    p.call(_own(p, "weight", None, HEADS * each // 4), weights, first, each, HEADS, p.thread)
+
+
+@case(text.read_scales, each=EACH)
+def read_scales(p: Probe, each: int) -> None:
+    p.threads = 128
+    scales = p.shared("key_scales", (256,), p.normal(256), slot=True)
+    p.call(_own(p, "scale", None, _held(each)), scales, 128, each, p.thread)
+
+
+@case(text.weigh, each=EACH)
+def weigh(p: Probe, each: int) -> None:
+    p.relative, p.absolute = 1e-5, 1e-5
+    acc, weight = _given(p, "acc", HEADS * each // 2), _given(p, "weight", HEADS * each // 4)
+    p.call(_own(p, "logit", None, _held(each)), acc, weight, each, HEADS, p.thread)
+
+
+@case(text.one_length)
+def one_length(p: Probe) -> None:
+    p.call(_integers(p, "length", None), p.dim("need", 77))
+
+
+@case(text.read_query_lengths, each=(2, 4))
+def read_query_lengths(p: Probe, each: int) -> None:
+    lens = p.operand("seq_lens", p.integers(0, 99, 6, 5))
+    first = p.dim("query", 5 - each + each // 4)
+    p.call(
+        _integers(p, "length", None), lens, p.dim("seq", 4), first, each, p.dim("next_n", 5), p.dim("skip_below", 40), p.thread
+    )  # fmt: skip
+
+
+def _stored(p: Probe, each: int) -> tuple[Any, Any]:
+    return _given(p, "logit", _held(each)), _given(p, "scale", _held(each))
+
+
+@case(text.store_logits, each=EACH)
+def store_logits(p: Probe, each: int) -> None:
+    lengths = _integers(p, "length", [150, 300, 0, 131], out=False)
+    sizes = (
+        p.dim("seq", 2),
+        p.dim("query", 1),
+        each,
+        p.dim("next_n", 5),
+        p.dim("stride", 260),
+        p.dim("key", 128),
+    )
+    p.call(_logits(p, 3, 5), *_stored(p, each), lengths, *sizes, p.thread)
+
+
+@case(text.read_windows, each=(2, 4))
+def read_windows(p: Probe, each: int) -> None:
+    held = (_integers(p, text, None) for text in ("begin", "size"))
+    sizes = (p.dim("s", 21), p.dim("skv", 300), p.dim("skip_below", 40))
+    p.call(*held, *_windows(p), p.dim("row", 20 - each // 2), each, *sizes, p.thread)
+
+
+@case(text.store_window, each=(2, 4))
+def store_window(p: Probe, each: int) -> None:
+    begin, size = (
+        _integers(p, text, value, out=False)
+        for text, value in (("begin", [130, 100, 150, 0]), ("size", [40, 60, 100, 0]))
+    )
+    sizes = (p.dim("row", 3), each, p.dim("stride", 260), p.dim("key", 128))
+    p.call(_logits(p, 9), *_stored(p, each), begin, size, *sizes, p.thread)
