@@ -423,7 +423,7 @@ class Printer:
                 self._in_flight.append(p.acc)
             facts = {name: self._facts(view) for name, view in (("acc", p.acc), ("a", p.a), ("b", p.b))}
             mma = mma_facts(self._schedule, p.mma)
-            mma.columns, mma.depth = self.spelled(mma.n), self.spelled(mma.k)
+            mma.rows, mma.columns, mma.depth = self.spelled(mma.m), self.spelled(mma.n), self.spelled(mma.k)
             yield from self._spell(
                 f"multiply_{unit}", mma=mma, accumulate=self.value(p.accumulate), **facts, **own,
                 a_tile=self._tile(p.a, mma.rows_a, mma.columns_a, mma.a_major) if mma.a_shared else None,

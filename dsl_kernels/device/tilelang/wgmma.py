@@ -9,37 +9,57 @@ constexpr auto float8_e4m3 = tl::DataType::kFloat8_e4m3;
 constexpr auto bfloat16 = tl::DataType::kBFloat16;
 constexpr auto float16 = tl::DataType::kFloat16;
 
-// acc[64, N] (+)= A B^T over K, of a group. Both are K-major in panels of 128 bytes of so many rows, and begin so many bytes
-// behind their buffers: a descriptor of those is alike in all threads.
-template <tl::DataType TYPE, int N, int K, int A_ROWS, int B_ROWS>
+// A matrix of so many rows in shared memory, in panels as wide as its swizzle, read along its rows (K-major) or, of 16-bit
+// elements, along its columns. Offsets are in 16 bytes.
+template <bool COLUMNS, int SWIZZLE, int ROWS> struct Operand {
+  static constexpr int PANEL = ROWS * SWIZZLE / 16;
+  uint64_t descriptor;
+  // It begins so many bytes behind its buffer: a descriptor of that is alike in all threads.
+  __device__ __forceinline__ Operand(void* buffer, int begin) {
+    tl::GmmaDescriptor found;
+    tl::initialize_wgmma_descriptor<SWIZZLE == 128 ? 1 : SWIZZLE == 64 ? 2 : 3, COLUMNS ? PANEL : 1, SWIZZLE / 2>(found, buffer);
+    tl::increase_descriptor_offset<int>(found, begin);
+    descriptor = uint64_t(found);
+  }
+  // Of a step of K, and of the 64 rows of a product from `64 * block` on.
+  __device__ __forceinline__ uint64_t at(int step, int block = 0) const {
+    constexpr int WITHIN = SWIZZLE / 32;
+    return descriptor + (COLUMNS ? step * SWIZZLE + block * PANEL
+                                 : step / WITHIN * PANEL + step % WITHIN * 2 + block * (64 * SWIZZLE / 16));
+  }
+};
+
+// acc[64 * BLOCKS, N] (+)= A B^T over K, of a group.
+template <tl::DataType TYPE, int BLOCKS, int N, int K, bool A_COLUMNS, int A_SWIZZLE, int A_ROWS, bool B_COLUMNS, int B_SWIZZLE,
+          int B_ROWS>
 __device__ __forceinline__ void multiply(float* acc, void* a, int a_begin, void* b, int b_begin, bool clear) {
   constexpr int STEPS = K * (TYPE == float8_e4m3 ? 1 : 2) / 32;
-  tl::GmmaDescriptor a_desc, b_desc;
-  tl::initialize_wgmma_descriptor<1, 1, 64>(a_desc, a);
-  tl::initialize_wgmma_descriptor<1, 1, 64>(b_desc, b);
-  tl::increase_descriptor_offset<int>(a_desc, a_begin);
-  tl::increase_descriptor_offset<int>(b_desc, b_begin);
+  Operand<A_COLUMNS, A_SWIZZLE, A_ROWS> from_a(a, a_begin);
+  Operand<B_COLUMNS, B_SWIZZLE, B_ROWS> from_b(b, b_begin);
 #pragma unroll
-  for (int i = 0; i < STEPS; ++i)
-    tl::wgmma_ss<TYPE, TYPE, tl::DataType::kFloat32, 64, N, K / STEPS, false, false, 1, 1>(
-        uint64_t(a_desc + (i / 4 * A_ROWS * 8 + i % 4 * 2)), uint64_t(b_desc + (i / 4 * B_ROWS * 8 + i % 4 * 2)),
-        reinterpret_cast<uint32_t*>(acc), i > 0 || !clear);
+  for (int block = 0; block < BLOCKS; ++block)
+#pragma unroll
+    for (int i = 0; i < STEPS; ++i)
+      tl::wgmma_ss<TYPE, TYPE, tl::DataType::kFloat32, 64, N, K / STEPS, A_COLUMNS, B_COLUMNS, 1, 1>(
+          from_a.at(i, block), from_b.at(i), reinterpret_cast<uint32_t*>(acc + block * (N / 2)), i > 0 || !clear);
 }
 }  // namespace wgmma
 """
 
+BYTES = {"float8_e4m3": 1, "bfloat16": 2, "float16": 2}
 
-def multiply(acc, a, a_slot, a_row, b, b_slot, b_row, n, k, dtype, clear):
-    """Columns of 128 bytes from these rows of a stage on: those of A are of one warpgroup."""
-    rows, bytes_of = (a.shape[1], b.shape[1]), 1 if dtype == "float8_e4m3" else 2
-    stages = [of[1] * of[2] * bytes_of for of in (a.shape, b.shape)]
+
+def operand(buffer, slot, row, column, major, swizzle, dtype):
+    """What `multiply` takes of a view of a buffer: how it lies, and where it begins."""
+    *_, rows, columns = buffer.shape
+    element = BYTES[dtype]
+    begin = slot * (rows * columns * element) + row * swizzle + column * element
+    return f"{str(major != 'k').lower()}, {swizzle}, {rows}", T.address_of(buffer[(0,) * len(buffer.shape)]), begin
+
+
+def multiply(acc, a, b, m, n, k, dtype, clear):
+    """acc[m, n] (+)= A B^T over `k` as one warpgroup issues it, of operands as above."""
+    kind = f"{m // 64}, {n}, {k}, {a[0]}, {b[0]}"
     return T.call_extern(
-        "handle",
-        f"wgmma::multiply<wgmma::{dtype}, {n}, {k}, {rows[0]}, {rows[1]}>",
-        T.address_of(acc[0]),
-        T.address_of(a[0, 0, 0]),
-        a_slot * stages[0] + a_row * 128,
-        T.address_of(b[0, 0, 0]),
-        b_slot * stages[1] + b_row * 128,
-        clear,
+        "handle", f"wgmma::multiply<wgmma::{dtype}, {kind}>", T.address_of(acc[0]), a[1], a[2], b[1], b[2], clear
     )

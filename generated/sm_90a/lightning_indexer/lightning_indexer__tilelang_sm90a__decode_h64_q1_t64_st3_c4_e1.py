@@ -186,7 +186,9 @@ def score(
         T.warpgroup_fence_operand(acc, num_regs=32)
         T.warpgroup_arrive()
         wgmma.multiply(
-            acc, keys, it % STAGES, 0, queries, turn % 2, 0, COLUMNS, INDEX_DIM, "float8_e4m3", True
+            acc, wgmma.operand(keys, it % STAGES, 0, 0, "k", 128, "float8_e4m3"),
+            wgmma.operand(queries, turn % 2, 0, 0, "k", 128, "float8_e4m3"), TILE, COLUMNS, INDEX_DIM,
+            "float8_e4m3", True
         )
         T.warpgroup_commit_batch()
         T.warpgroup_fence_operand(acc, num_regs=32)

@@ -214,8 +214,9 @@ def score(
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.warpgroup_arrive()
             wgmma.multiply(
-                acc, keys, it % STAGES, (warp // 4) * 64, queries, 0, product * COLUMNS, COLUMNS, INDEX_DIM,
-                "float8_e4m3", True
+                acc, wgmma.operand(keys, it % STAGES, (warp // 4) * 64, 0, "k", 128, "float8_e4m3"),
+                wgmma.operand(queries, 0, product * COLUMNS, 0, "k", 128, "float8_e4m3"),
+                TILE // (TILE // 16 // 4), COLUMNS, INDEX_DIM, "float8_e4m3", True
             )
             T.warpgroup_commit_batch()
             T.warpgroup_fence_operand(acc, num_regs=64)

@@ -249,7 +249,9 @@ def score(
         T.warpgroup_fence_operand(acc, num_regs=64)
         T.warpgroup_arrive()
         wgmma.multiply(
-            acc, keys, it % STAGES, 0, queries, 0, replica * COLUMNS, COLUMNS, INDEX_DIM, "float8_e4m3", True
+            acc, wgmma.operand(keys, it % STAGES, 0, 0, "k", 128, "float8_e4m3"),
+            wgmma.operand(queries, 0, replica * COLUMNS, 0, "k", 128, "float8_e4m3"), BLOCK, COLUMNS,
+            INDEX_DIM, "float8_e4m3", True
         )
         T.warpgroup_commit_batch()
         T.warpgroup_fence_operand(acc, num_regs=64)
