@@ -33,30 +33,20 @@ def own_rows() -> torch.Tensor:
     return 16 * warp + lane // 4 + 8 * torch.arange(2)
 
 
-def own_columns(columns: int) -> torch.Tensor:
-    """The columns of which a thread has elements."""
-    _, lane = warps_and_lanes()
-    c = torch.arange(columns // 4).view(1, -1)
-    return c // 2 * 8 + lane % 4 * 2 + c % 2
+def held(shape: tuple[int, ...], each: int, threads: int, shared_out: str = "m") -> torch.Tensor | None:
+    """Which element of a tile each of a thread's `each` registers holds, [threads, each]; None where no product leaves it so.
 
-
-def by_warp(columns: int) -> torch.Tensor:
-    """A value a warp and column, [4, columns]."""
-    return warps_and_lanes()[0] * columns + own_columns(columns)
-
-
-def held(shape: tuple[int, ...], each: int, threads: int) -> torch.Tensor | None:
-    """Which element of a tile each of a thread's `each` registers holds, [threads, each]; None where no product leaves it so."""
+    Several warpgroups have consecutive rows of the tile each, or consecutive columns where `shared_out` is "n".
+    """
     groups, rest = divmod(threads, WARPGROUP)
     if rest:
         return None
-    if len(shape) == 2 and shape[0] % (64 * groups) == 0 and each * threads == shape[0] * shape[1]:
-        own = accumulators(shape[0] // groups, shape[1])
-        return torch.cat([own + group * each * WARPGROUP for group in range(groups)])
-    if groups > 1:
-        return None
-    if shape == (64,) and each == 2:
-        return own_rows()
-    if len(shape) == 1 and each * 4 == shape[0]:
-        return own_columns(shape[0])
-    return by_warp(shape[1]) if len(shape) == 2 and (shape[0], 4 * each) == (4, shape[1]) else None
+    rows, columns = shape if len(shape) == 2 else (0, 0)
+    if rows and rows % 64 == 0 and each * threads == rows * columns:
+        if shared_out == "m":
+            own = accumulators(rows // groups, columns)
+            return torch.cat([own + group * each * WARPGROUP for group in range(groups)])
+        width = columns // groups
+        own = accumulators(rows, width)
+        return torch.cat([own // width * columns + own % width + group * width for group in range(groups)])
+    return own_rows() if shape == (64,) and each == 2 and groups == 1 else None

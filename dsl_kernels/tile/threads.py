@@ -510,8 +510,9 @@ def run(
             continue
         tile = threads.scope[formal.name] = memory(argument)
         array = memory_of(formal.name, argument, schedule, LeafRecorder())
-        shared_out = array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
-        places = held(tuple(tile.shape), array.size, count) if shared_out else None
+        dealt = array.space == Space.REGISTER.value and not schedule.buffer(argument.buffer).private
+        by = next((mma.shared_out for mma in schedule.mmas if dealt and mma.acc == argument.buffer), "m")
+        places = held(tuple(tile.shape), array.size, count, by) if dealt else None
         if places is not None:
             threads.scope[formal.name] = tile.view(-1)[places]
             tiles.append((formal.name, tile.view(-1), places))

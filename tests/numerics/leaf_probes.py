@@ -25,7 +25,7 @@ from unittest import mock
 import torch
 
 from codegen import render as rendering
-from codegen.sweep import Instance, frame
+from codegen.sweep import Instance, frame, leaf_modules
 from dsl_kernels import programs
 from dsl_kernels.arch import ArchSpec, get_arch
 from dsl_kernels.executors import Emulator
@@ -149,6 +149,12 @@ class Probe:
     @property
     def blackwell(self) -> bool:
         return self.arch == "sm_100a"
+
+    @property
+    def own_registers(self) -> bool:
+        """Whether TileLang's threads hold tiles of registers by themselves."""
+        modules = leaf_modules(self.dsl, self.op, get_arch(self.arch).tag.removesuffix("a"))
+        return any("OWN_REGISTERS" in names for _, _, names in modules)
 
     # Random values
 
@@ -373,7 +379,7 @@ class Probe:
             by_row: a fragment of TileLang of which each thread has a row, as it has of tensor memory.
             by_product: a fragment of TileLang that lies as a product of 64 rows leaves it, for a leaf that counts on it.
         """
-        whole = not self.cute and not private
+        whole = not self.cute and not private and not self.own_registers
         per_thread = None if places is None else places.shape[1]
         buffer = Buffer(
             title, Space.REGISTER, shape, dtype, role=ROLE, per_thread=per_thread, private=private

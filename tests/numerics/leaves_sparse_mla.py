@@ -10,7 +10,7 @@ from leaf_probes import Probe, case, straight
 
 from dsl_kernels.device.text import sparse_mla as said
 from dsl_kernels.device.torch import sparse_mla as mla
-from dsl_kernels.tile.fragments import accumulators, by_warp, own_columns, own_rows
+from dsl_kernels.tile.fragments import accumulators, own_rows, warps_and_lanes
 from dsl_kernels.tile.lang import Engine, Pipeline, Reader
 from dsl_kernels.tile.text import Leaf
 
@@ -234,31 +234,34 @@ def load_and_store_half(p: Probe, half: int) -> None:
         _pair(p, mla.load_half, load, mla.store_half, (words, 1, ckv, kpe, half, p.thread))
 
 
-def _registers(p: Probe, title: str, value: Any, shape: tuple[int, ...], places: torch.Tensor, **kind: Any) -> Any:  # fmt: skip
-    """A tile of registers; TileLang's threads have their own on Blackwell."""
-    return p.registers(title, shape, value, places=places, private=p.blackwell, **kind)
-
-
 def _scores(p: Probe, heads: int = HEADS, value: Any = None, **kind: Any) -> Any:
-    return _registers(p, "scores", p.normal(64, heads) if value is None else value, (64, heads), accumulators(64, heads), **kind)  # fmt: skip
+    value = p.normal(64, heads) if value is None else value
+    return p.registers("scores", (64, heads), value, places=accumulators(64, heads), **kind)
 
 
-def _columns(p: Probe, title: str, value: torch.Tensor | None = None, heads: int = HEADS, **kind: Any) -> Any:
-    return _registers(p, title, value, (heads,), own_columns(heads), **kind)
+def _own_heads(heads: int = HEADS) -> torch.Tensor:
+    """The heads that each thread's columns are, [128, heads / 4]."""
+    c = torch.arange(heads // 4).view(1, -1)
+    return c // 2 * 8 + warps_and_lanes()[1] % 4 * 2 + c % 2
 
 
-def _per_warp(p: Probe, title: str, value: torch.Tensor | None = None, heads: int = HEADS, **kind: Any) -> Any:  # fmt: skip
-    return _registers(p, title, value, (4, heads), by_warp(heads), **kind)
+def _own(p: Probe, title: str, value: Any = None, heads: int = HEADS, **kind: Any) -> Any:
+    each = heads // 4
+    return p.registers(title, (128, each), value, places=straight(128, each), private=True, **kind)
 
 
-def _by_head() -> torch.Tensor:
-    """CuTe DSL keeps what the warps share on Blackwell head by head."""
-    return torch.arange(4 * HEADS).view(4, HEADS).T.flatten()
+def _columns(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
+    """One value a head, alike in all threads that have it."""
+    return _own(p, title, None if value is None else value[_own_heads()], **kind)
+
+
+def _per_warp(p: Probe, title: str, value: torch.Tensor | None = None, **kind: Any) -> Any:
+    """One value a warp and head."""
+    return _own(p, title, None if value is None else value[warps_and_lanes()[0], _own_heads()], **kind)
 
 
 def _red(p: Probe, value: torch.Tensor | None, out: bool) -> Any:
-    places = _by_head() if p.blackwell else None
-    return p.shared("red", (4, HEADS), value, out=out, slot=p.blackwell, places=places)
+    return p.shared("red", (4, HEADS), value, out=out)
 
 
 def _peers(p: Probe, pipeline: str, buffer: str, rounds: str, stages: int) -> Callable[[Any], Any]:
@@ -290,35 +293,35 @@ def add_scores(p: Probe, slices: int) -> None:
     p.call(_scores(p), p.shared("x_s", shape, p.normal(*shape)), slices, p.thread)
 
 
-@case(mla.mask_scores)
+@case(said.mask_scores)
 def mask_scores(p: Probe) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     inside = p.integers(0, 2, 64).bool()
     p.call(_scores(p), *_bits(p, inside), p.scalar("sm_scale", 0.0625 * 1.37), p.thread)
 
 
-@case(mla.column_maxima)
+@case(said.column_maxima)
 def column_maxima(p: Probe) -> None:
     p.threads = 128
     p.call(_per_warp(p, "risen"), _scores(p, out=False), p.thread)
 
 
-@case(mla.share_columns)
+@case(said.share_columns)
 def share_columns(p: Probe) -> None:
     p.threads = 128
-    p.call(_red(p, None, True), _per_warp(p, "values", p.normal(4, HEADS), out=False), p.thread)
+    p.call(_red(p, None, True), _per_warp(p, "values", p.normal(4, HEADS), out=False), HEADS, p.thread)
 
 
-@case(mla.join_maxima)
+@case(said.join_maxima)
 def join_maxima(p: Probe) -> None:
     p.threads = 128
-    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), p.thread)
+    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), HEADS, p.thread)
 
 
-@case(mla.join_sums)
+@case(said.join_sums)
 def join_sums(p: Probe) -> None:
     p.threads = 128
-    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), p.thread)
+    p.call(_columns(p, "top"), _red(p, p.normal(4, HEADS), False), HEADS, p.thread)
 
 
 def _acc(p: Probe, dims: int = 128, **kind: Any) -> Any:
@@ -326,13 +329,11 @@ def _acc(p: Probe, dims: int = 128, **kind: Any) -> Any:
 
 
 def _sums(p: Probe, **kind: Any) -> Any:
-    """The running sums: on Hopper TileLang keeps one an element of the scores, elsewhere a thread has its own part."""
-    if not p.cute and not p.blackwell:
-        return p.registers("sums", (64, HEADS), p.uniform(64, HEADS), **kind)
-    return _per_warp(p, "sums", p.uniform(128, HEADS // 4), partial="sum", **kind)
+    """The running sums, of which each thread has a part of its own."""
+    return _own(p, "sums", p.uniform(128, HEADS // 4), **kind)
 
 
-@case(mla.online_softmax)
+@case(said.online_softmax)
 def online_softmax(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     peak = p.normal(HEADS)
@@ -342,23 +343,21 @@ def online_softmax(p: Probe) -> None:
     )  # fmt: skip
 
 
-@case(mla.store_weights, heads=(8, 16, 32, 64))
+@case(said.store_weights, heads=(8, 16, 32, 64))
 def store_weights(p: Probe, heads: int) -> None:
     p.threads = 128
-    if p.blackwell and heads == 8:
-        heads = HEADS
     shape = (64, heads) if heads > 8 else (heads, 64)
-    target = p.shared("p_s", shape, dtype="bfloat16", swizzle=min(128, 2 * shape[1]), out=True, slot=p.blackwell)  # fmt: skip
+    target = p.shared("p_s", shape, dtype="bfloat16", swizzle=min(128, 2 * shape[1]), out=True)
     p.call(target, _scores(p, heads, out=False), heads, p.thread)
 
 
-@case(mla.column_sums)
+@case(said.column_sums)
 def column_sums(p: Probe) -> None:
     p.threads, p.relative = 128, APPROXIMATE
     p.call(_per_warp(p, "risen"), _sums(p, out=False), p.thread)
 
 
-@case(mla.normalise)
+@case(said.normalise)
 def normalise(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, APPROXIMATE, 1e-6
     sums = p.uniform(HEADS)
@@ -388,7 +387,7 @@ def send_parts(p: Probe, heads: int) -> None:
     values = [p.normal(dims, heads) for _ in range(4)]
     values[1][3:70, 2] = 0.0
     acc = p.registers("acc", (dims, heads), values, places=accumulators(dims, heads), out=False)
-    lses = p.registers("lses", (heads,), [p.normal(heads) for _ in range(4)], places=own_columns(heads), out=False)  # fmt: skip
+    lses = _own(p, "lses", [p.normal(heads)[_own_heads(heads)] for _ in range(4)], heads, out=False)
     rows = (dims * heads // 128, 128 + heads)
     p.shared("o_s", rows, out=True)
     p.operand("arrivals", torch.zeros(4 * rows[0] * rows[1], dtype=torch.int32), out=True)
@@ -412,7 +411,7 @@ def keep_parts(p: Probe, heads: int) -> None:
     p.call(
         p.shared("o_s", (dims * heads // 128, 128 + heads), out=True),
         p.registers("acc", (dims, heads), p.normal(dims, heads), places=accumulators(dims, heads), out=False),
-        p.registers("top", (heads,), p.normal(heads), places=own_columns(heads), out=False),
+        _own(p, "top", p.normal(heads)[_own_heads(heads)], heads, out=False),
         p.thread,
     )
 
@@ -449,7 +448,7 @@ def merge_parts(p: Probe, which: int, parts: int) -> None:
     )
 
 
-@case(mla.write_outputs)
+@case(said.write_outputs)
 def write_outputs(p: Probe) -> None:
     p.threads, p.relative, p.absolute = 128, BF16, 1e-6
     lses = p.normal(HEADS)
@@ -458,17 +457,18 @@ def write_outputs(p: Probe) -> None:
         _acc(p, out=False),
         _columns(p, "top", lses, out=False),
         p.operand("attn_sink", p.normal(32)),
-        p.operand("out", torch.full((2, 32, 128), -77.0).bfloat16(), out=True),
+        p.operand("out", torch.full((2, 32, 512), -77.0).bfloat16(), out=True),
         p.operand("lse", torch.full((2, 32), -77.0), out=True),
         p.dim("row", 1),
         p.dim("head0", 16),
         32,
+        HEADS,
         p.scalar("lse_scale", 0.7),
         p.thread,
     )
 
 
-@case(mla.write_partial)
+@case(said.write_partial)
 def write_partial(p: Probe) -> None:
     p.threads = 128
     p.call(
@@ -480,6 +480,7 @@ def write_partial(p: Probe) -> None:
         p.dim("split", 3),
         p.dim("head0", 16),
         32,
+        HEADS,
         p.thread,
     )
 

@@ -1,7 +1,5 @@
-"""Leaf pieces of sparse attention on Hopper in CuTe DSL: row gathers, online softmax, exchange of scores, merging.
+"""Leaf pieces of sparse attention on Hopper in CuTe DSL: row gathers, fp8 tokens, exchange of scores.
 
-The score tile is S^T, tokens by heads, and the output is O^T, latent dims by heads: heads lie along the columns of both
-accumulators, so the running maximum and the rescaling of O are per column and stay in the threads that hold the column.
 The CTAs of a slice group own equal parts of the row: each multiplies its own dims, and they add their partial scores
 through distributed shared memory. Every CTA of the group then computes the same softmax and its own dims of O, so no
 accumulator has to cross between them.
@@ -18,7 +16,7 @@ from . import inbox as inbox_words
 
 LOG2E = math.log2(math.e)
 # On Hopper: rows that meet through global memory, for which slices stand here.
-UNSPELLED = ("write_partial",)
+UNSPELLED = ("merge_splits",)
 TILE = 64
 CONSUMERS = 128
 # The 656-byte token: 512 fp8 values, four scales, 64 bf16 rope values.
@@ -177,95 +175,8 @@ def send_scores(scores, slots, full, rank, slices: cutlass.Constexpr, thread):
             send4(peer_to + v * CONSUMERS * 16, peer_bar, [scores[4 * v + e] for e in range(4)])
 
 
-def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf in the rows (tokens) without a valid id, given by the tile's two words of bits."""
-    warp, lane, scale = thread // 32, thread % 32, sm_scale * LOG2E
-    bits = Int32(cutlass.select_(warp < 2, low, high)) >> (warp % 2 * 16 + lane // 4)
-    for r in range(2):
-        inside = ((bits >> (8 * r)) & 1) != 0
-        for j in range(cute.size(scores) // 4):
-            for e in range(2):
-                i = 4 * j + 2 * r + e
-                scores[i] = Float32(cutlass.select_(inside, scores[i] * scale, Float32(-math.inf)))
-
-
-def across_rows(value, combine):
-    """Combine over the eight row groups of a warp: lanes with the same column."""
-    for step in (4, 8, 16):
-        value = combine(value, cute.arch.shuffle_sync_bfly(value, offset=step))
-    return value
-
-
 def add(a, b):
     return a + b
-
-
-def column_maxima(risen, scores, thread):
-    """Maxima of this thread's columns over the 16 tokens of its warp."""
-    for c in range(cute.size(risen)):
-        i = c // 2 * 4 + c % 2
-        risen[c] = across_rows(cute.arch.fmax(scores[i], scores[i + 2]), cute.arch.fmax)
-
-
-def column_sums(risen, sums, thread):
-    """Sums of this thread's columns over the tokens of its warp."""
-    for c in range(cute.size(sums)):
-        risen[c] = across_rows(sums[c], add)
-
-
-def _columns(red, count):
-    """The column values of the four warps: [4, heads]."""
-    return cute.make_tensor(red, cute.make_layout((4, 4 * count), stride=(4 * count, 1)))
-
-
-@cute.jit
-def share_columns(red: cute.Pointer, values: cute.Tensor, thread: Int32):
-    """Leave one value a column and warp for the other warps."""
-    to = _columns(red, cute.size(values))
-    warp, lane = thread // 32, thread % 32
-    if lane < 4:
-        for c in cutlass.range_constexpr(cute.size(values)):
-            to[warp, c // 2 * 8 + lane * 2 + c % 2] = values[c]
-
-
-def _head(c, thread):
-    """The head of this thread's column `c`."""
-    return c // 2 * 8 + thread % 4 * 2 + c % 2
-
-
-def join_maxima(top, red, thread):
-    """The maxima of the columns over the four warps."""
-    got = _columns(red, cute.size(top))
-    for c in range(cute.size(top)):
-        h = _head(c, thread)
-        top[c] = cute.arch.fmax(cute.arch.fmax(got[0, h], got[1, h]), cute.arch.fmax(got[2, h], got[3, h]))
-
-
-def join_sums(top, red, thread):
-    """The sums of the columns over the four warps."""
-    got = _columns(red, cute.size(top))
-    for c in range(cute.size(top)):
-        h = _head(c, thread)
-        top[c] = (got[0, h] + got[1, h]) + (got[2, h] + got[3, h])
-
-
-def online_softmax(scores, sums, acc, peak, top):
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
-
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
-    """
-    count = cute.size(scores)
-    for c in range(count // 2):
-        risen = cute.arch.fmax(top[c], peak[c])
-        decay = cute.arch.exp2(peak[c] - risen)
-        peak[c] = risen
-        i = c // 2 * 4 + c % 2
-        scores[i] = cute.arch.exp2(scores[i] - risen)
-        scores[i + 2] = cute.arch.exp2(scores[i + 2] - risen)
-        sums[c] = sums[c] * decay + (scores[i] + scores[i + 2])
-        for block in range(cute.size(acc) // count):
-            acc[block * count + i] = acc[block * count + i] * decay
-            acc[block * count + i + 2] = acc[block * count + i + 2] * decay
 
 
 def pack(low, high):
@@ -293,18 +204,6 @@ def store_weights(target, weights, heads, thread):
                 "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};",
                 read_only_args=[at, *words[4 * pair : 4 * pair + 4]],
             )
-
-
-def lse_of(total, top):
-    """log2 of a sum, -inf when it is empty. Its largest weight is 1, and lg2.approx is within 2^-22 there: 3e-6 of 2048."""
-    return Float32(
-        cutlass.select_(total > 0.0, cute.math.log2(total, fastmath=True) + top, Float32(-math.inf))
-    )
-
-
-def inverse_of(total):
-    """1 / total, 0 when it is empty."""
-    return Float32(cutlass.select_(total > 0.0, cute.arch.rcp_approx(total), Float32(0.0)))
 
 
 def scaled_pairs(word, scale):
@@ -397,18 +296,6 @@ def load_half(words: cute.Tensor, at, kv_cache, batch, low, high, n, thread):
         )
     # The four threads of a token have a scale each and read the others' from their registers.
     read_where(words, first + HALF_SCALES, 1, base + Int64(SCALES_AT + thread % 4 * 4), inside)
-
-
-def normalise(acc, top, peak):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    count = cute.size(top) * 2
-    for c in range(count // 2):
-        inverse = inverse_of(top[c])
-        top[c] = lse_of(top[c], peak[c])
-        for block in range(cute.size(acc) // count):
-            i = block * count + c // 2 * 4 + c % 2
-            acc[i] = acc[i] * inverse
-            acc[i + 2] = acc[i + 2] * inverse
 
 
 def push(place, values):

@@ -72,6 +72,188 @@ def add_scores(m, scores, received, slices, thread):
             scores[v * FOUR + e] = own + (got[1] + got[2]) if slices == 4 else own
 
 
+# Heads on N: a warpgroup's columns of scores, S^T, and of O^T are heads. Of a group of eight a thread has two, alike in the eight
+# lanes that differ by four; two warpgroups that share a tile have half of the heads each.
+
+
+def _columns(m, registers):
+    """Of each two columns of 64 rows that a thread holds: their number, and that of the first row's register; the second's is two on."""
+    for group in m.loop("group", registers // FOUR, unrolled=True):
+        for e in range(2):
+            yield group * 2 + e, group * FOUR + e
+
+
+def column_head(column, thread):
+    """Which of a warpgroup's heads a thread's column is."""
+    return column // 2 * 8 + thread % 4 * 2 + column % 2
+
+
+def _first_head(thread, heads, own):
+    """The first of a warpgroup's heads, of so many in all of which each has `own`."""
+    return thread // THREADS * own if own < heads else 0
+
+
+def over_lanes(m, value, combine):
+    """A value of each thread combined over the lanes of its warp that have the same columns."""
+    for bits in (4, 8, 16):
+        value = m.let(f"over_{bits}", combine(value, exchange(value, bits)))
+    return value
+
+
+@by_text
+def mask_scores(m, scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no valid id."""
+    own = m.let(
+        "own",
+        select((thread // 64 % 2).equals(0), low, high) >> (thread // WARP % 2 * 16 + thread % WARP // 4),
+    )
+    scale = m.let("scale", sm_scale * LOG2E)
+    for r in range(2):
+        valid = m.let(f"valid_{r}", ((own >> (8 * r)) & 1).differs(0))
+        for _, i in _columns(m, scores.size):
+            scores[i + 2 * r] = select(valid, scores[i + 2 * r] * scale, -INF)
+
+
+@by_text
+def column_maxima(m, risen, scores, thread):
+    """Maxima of this thread's columns over the 16 tokens of its warp."""
+    for column, i in _columns(m, scores.size):
+        risen[column] = over_lanes(m, m.let("own", maximum(scores[i], scores[i + 2])), maximum)
+
+
+@by_text
+def column_sums(m, risen, sums, thread):
+    """Sums of this thread's columns over the tokens of its warp."""
+    for column in m.loop("column", sums.size, unrolled=True):
+        risen[column] = over_lanes(m, m.let("own", sums[column]), lambda a, b: a + b)
+
+
+@by_text
+def share_columns(m, red, values, head_block, thread):
+    """Leave one value a column and warp for the other warps."""
+    first = _first_head(thread, head_block, values.size * 4)
+    with m.when(thread % WARP < 4):
+        for column in m.loop("column", values.size, unrolled=True):
+            red[thread // WARP % 4, first + column_head(column, thread)] = values[column]
+
+
+def _of_warps(m, top, red, head_block, thread, combine):
+    first = _first_head(thread, head_block, top.size * 4)
+    for column in m.loop("column", top.size, unrolled=True):
+        head = m.let("head", first + column_head(column, thread))
+        got = [red[warp, head] for warp in range(4)]
+        top[column] = combine(combine(got[0], got[1]), combine(got[2], got[3]))
+
+
+@by_text
+def join_maxima(m, top, red, head_block, thread):
+    """The maxima of the columns over the four warps."""
+    _of_warps(m, top, red, head_block, thread, maximum)
+
+
+@by_text
+def join_sums(m, top, red, head_block, thread):
+    """The sums of the columns over the four warps."""
+    _of_warps(m, top, red, head_block, thread, lambda a, b: a + b)
+
+
+@by_text
+def online_softmax(m, scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    """
+    for column, i in _columns(m, scores.size):
+        risen = m.let("risen", maximum(top[column], peak[column]))
+        decay = m.let("decay", exp2(peak[column] - risen))
+        peak[column] = risen
+        for at in (i, i + 2):
+            scores[at] = exp2(scores[at] - risen)
+        sums[column] = sums[column] * decay + (scores[i] + scores[i + 2])
+        _times(m, acc, scores.size, i, decay)
+
+
+def _times(m, acc, each, register, factor):
+    """A column of O, of which every `each` registers have 64 rows."""
+    for block in m.loop("block", acc.size // each, unrolled=True):
+        for at in (block * each + register, block * each + register + 2):
+            acc[at] = acc[at] * factor
+
+
+@by_text
+def store_weights(m, target, scores, head_block, thread):
+    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    first, token = (
+        _first_head(thread, head_block, scores.size * 2),
+        thread // WARP % 4 * 16 + thread % WARP // 4,
+    )
+    held = m.local("held", 2 if head_block > 8 else 1, "bfloat16")
+    for pair in m.loop("pair", scores.size // 2, unrolled=True):
+        for e in range(2):
+            held[e if head_block > 8 else 0] = scores[pair * 2 + e].to("bfloat16")
+            if head_block == 8:
+                target.write(held, (thread % 4 * 2 + e, token + pair % 2 * 8))
+        if head_block > 8:
+            target.write(held, (token + pair % 2 * 8, first + pair // 2 * 8 + thread % 4 * 2))
+
+
+@by_text
+def normalise(m, acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    for column, i in _columns(m, top.size * 2):
+        inverse = m.let("inverse", _inverse(top[column]))
+        top[column] = _lse(top[column], peak[column])
+        _times(m, acc, top.size * 2, i, inverse)
+
+
+def _own_dim(block, thread):
+    """A thread's first row of a block of 64; the second is eight further on."""
+    return block * 64 + (thread // WARP % 4 * 16 + thread % WARP // 4)
+
+
+@by_text
+def write_outputs(
+    m, acc, top, attn_sink, out: Writes, lse: Writes, row, head0, heads, head_block, lse_scale, thread
+):
+    """The result of a row that one CTA holds whole."""
+    first, each = head0 + _first_head(thread, head_block, top.size * 4), top.size * 2
+    for column, i in _columns(m, each):
+        head = m.let("head", first + column_head(column, thread))
+        to = out.row("to", (row, head), (heads, LATENT_DIM))
+        kept = select(top[column] > -INF, rcp_approx(exp2(attn_sink[head] * LOG2E - top[column]) + 1.0), 0.0)
+        kept = m.let("kept", kept)
+        for block in m.loop("block", acc.size // each, unrolled=True):
+            for r in range(2):
+                to[_own_dim(block, thread) + 8 * r] = (acc[block * each + i + 2 * r] * kept).to("bfloat16")
+        with m.when(thread % THREADS < 4):
+            lse.row("of_row", row, heads)[head] = top[column] * lse_scale
+
+
+@by_text
+def write_partial(
+    m, acc, top, o_partial: Writes, lse_partial: Writes, row, splits, split, head0, heads, head_block, thread
+):
+    """The normalised output and the lse of one split, for `merge_splits`.
+
+    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole sectors.
+    """
+    first, each = head0 + _first_head(thread, head_block, top.size * 4), top.size * 2
+    two = m.local("two", 2, "float32")
+    for group in m.loop("group", each // FOUR, unrolled=True):
+        for block in m.loop("block", acc.size // each, unrolled=True):
+            for r in range(2):
+                for e in range(2):
+                    two[e] = acc[block * each + group * FOUR + (2 * r + e)]
+                room = o_partial.row(
+                    "room", (row, split, first + group * 8 + block), (splits, heads, LATENT_DIM)
+                )
+                room.write(two, (_own_dim(0, thread) + 8 * r) * 4 + thread % 4)
+    with m.when(thread % THREADS < 4):
+        for column in m.loop("column", top.size, unrolled=True):
+            of_split = lse_partial.row("of_split", (row, split), (splits, heads))
+            of_split[first + column_head(column, thread)] = top[column]
+
+
 # Heads on N: the CTAs that hold a slice of the dims trade rows of O^T, of 16 dims by 8 heads, with the lses of all heads
 # behind them. Within a row dims lie side by side for each pair of heads, so that readers' banks differ.
 

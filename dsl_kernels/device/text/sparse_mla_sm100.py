@@ -20,15 +20,11 @@ from ...tile.leaf_text import WARP, by_text
 from ...tile.text import Sets, Value, Writes, ceildiv, maximum, select
 from ..torch.sparse_mla import LOG2E, THREADS, TILE
 from ..torch.sparse_mla_sm100 import UNIT, load_columns, store_columns
-from ..torch.warps import any_lane, exchange, exp2, log2, rcp_approx, shuffle
+from ..torch.warps import any_lane, exp2, log2, rcp_approx, shuffle
+from .sparse_mla import column_head, over_lanes
 
 BATCH = 8
 """Splits whose partials are on their way at once."""
-
-
-def _own_head(column, thread):
-    """The head of a thread's column."""
-    return column // 2 * 8 + thread % 4 * 2 + column % 2
 
 
 @by_text
@@ -66,18 +62,11 @@ def mask_tokens(m, scores, in_low, in_high, sm_scale, thread):
         scores[i] = select(valid, scores[i] * scale, -math.inf)
 
 
-def _over_lanes(m, value, combine):
-    """A value of each thread combined over the lanes of its warp that have the same columns."""
-    for bits in (4, 8, 16):
-        value = m.let(f"over_{bits}", combine(value, exchange(value, bits)))
-    return value
-
-
 def _leave(m, red, values, thread):
     """Leave a value for each column and warp for the other warps."""
     with m.when(thread % WARP < 4):
         for column in m.loop("column", values.size, unrolled=True):
-            red[_own_head(column, thread), thread // WARP] = values[column]
+            red[column_head(column, thread), thread // WARP] = values[column]
 
 
 @by_text
@@ -86,7 +75,7 @@ def leave_maxima(m, red, scores, thread):
     risen = m.local("risen", scores.size // 2, "float32")
     for column in m.loop("column", risen.size, unrolled=True):
         first = column // 2 * 4 + column % 2
-        risen[column] = _over_lanes(m, m.let("own", maximum(scores[first], scores[first + 2])), maximum)
+        risen[column] = over_lanes(m, m.let("own", maximum(scores[first], scores[first + 2])), maximum)
     _leave(m, red, risen, thread)
 
 
@@ -98,7 +87,7 @@ def take_maxima(m, grown: Sets, top, peak, red, rise, thread):
     """
     above, four = m.var("above", False, "bool"), m.local("four", 4, "float32")
     for column in m.loop("column", top.size, unrolled=True):
-        red.read(four, (_own_head(column, thread), 0))
+        red.read(four, (column_head(column, thread), 0))
         top[column] = maximum(maximum(four[0], four[1]), maximum(four[2], four[3]))
         m.set(above, above | (top[column] > peak[column] + float(rise)))
     m.set(grown, any_lane(above))
@@ -113,7 +102,7 @@ def raise_reference(m, peak, top, sums, stat_s, thread):
         sums[column] = sums[column] * factor
         peak[column] = highest
         with m.when(thread < 4):
-            stat_s[_own_head(column, thread)] = factor
+            stat_s[column_head(column, thread)] = factor
 
 
 @by_text
@@ -141,7 +130,7 @@ def leave_sums(m, red, sums, thread):
     """Leave the sum of each head over the tokens of each warp for the other warps."""
     whole = m.local("whole", sums.size, "float32")
     for column in m.loop("column", sums.size, unrolled=True):
-        whole[column] = _over_lanes(m, m.let("own", sums[column]), lambda a, b: a + b)
+        whole[column] = over_lanes(m, m.let("own", sums[column]), lambda a, b: a + b)
     _leave(m, red, whole, thread)
 
 
@@ -160,7 +149,7 @@ def finish_columns(
     of_split = lse_partial.row("of_split", (row, split), (splits, heads), head0)
     with m.when(thread < 4):
         for column in m.loop("column", peak.size, unrolled=True):
-            head = m.let("head", _own_head(column, thread))
+            head = m.let("head", column_head(column, thread))
             red.read(four, (head, 0))
             total = m.let("total", (four[0] + four[1]) + (four[2] + four[3]))
             lse2 = m.let("lse2", select(total > 0.0, log2(total) + peak[column], -math.inf))

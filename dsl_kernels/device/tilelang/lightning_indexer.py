@@ -8,6 +8,8 @@ PASS_CONFIGS = {
     # Unswitching moves the election of the copying lane over a loop, and warp shuffles in that loop with it.
     "tl.disable_loop_unswitching": True,
 }
+# On Hopper threads hold tiles of registers by themselves, as products leave them.
+OWN_REGISTERS = True
 
 
 def ceildiv(count, size):

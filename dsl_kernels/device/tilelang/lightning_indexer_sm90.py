@@ -4,9 +4,6 @@ import tilelang.language as T
 
 from . import warps
 
-# Threads hold tiles of registers by themselves, as products leave them.
-OWN_REGISTERS = True
-
 SOURCE = (
     warps.SOURCE
     + r"""

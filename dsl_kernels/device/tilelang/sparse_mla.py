@@ -1,11 +1,7 @@
-"""Leaf pieces of sparse attention on Hopper: row gathers, masked logits, online softmax, merging of splits.
+"""Leaf pieces of sparse attention on Hopper: row gathers, fp8 tokens, merging of splits.
 
-The score tile is S^T, tokens by heads, and the output is O^T, latent dims by heads: both have their heads along the
-columns of the accumulator, so the running maximum and the rescaling of O are per column and stay in the threads that
-hold the column. Only the maximum over the tokens of a tile crosses warps, through shared memory.
-All exponents are base 2: logits carry log2(e), and an lse is the log2 of a sum.
-
-A macro's parameter renames the runtime size that it is given, so sizes keep the names that the kernel gives them.
+All exponents are base 2: logits carry log2(e), and an lse is the log2 of a sum. A macro's parameter renames the runtime size
+that it is given, so sizes keep the names that the kernel gives them.
 """
 
 from __future__ import annotations
@@ -13,9 +9,11 @@ from __future__ import annotations
 import tilelang.language as T
 
 LOG2E = 1.4426950408889634
-# TileLang has no store that completes on another CTA's barrier, which slices need, and lays out no accumulator by hand,
-# which heads on M do.
-UNSPELLED = ("send_scores", "softmax_rows")
+# TileLang has no store that completes on another CTA's barrier, which slices need; heads on M lack the leaves that move rows.
+UNSPELLED = ("send_scores", "copy_query_rows")
+
+# On Hopper threads hold tiles of registers by themselves, as products leave them.
+OWN_REGISTERS = True
 
 # Barriers are the declared ones: TileLang adds none of its own.
 PASS_CONFIGS = {
@@ -100,11 +98,6 @@ def word(bits):
     return T.Cast("int32", T.ballot_sync(bits))
 
 
-def bit(low, high, j):
-    """Whether token `j` of a tile has a valid id, given by the tile's two words of bits."""
-    return ((T.if_then_else(j < 32, low, high) >> (j % 32)) & 1) != 0
-
-
 @T.macro
 def vote(in_low: T.Ref, in_high: T.Ref, live: T.Ref, low, high, n):
     """The valid tokens of a tile as two words of bits, and whether there is one; the same in every warp of every role."""
@@ -173,118 +166,9 @@ def store_half(words, at, ckv, slot, kpe, pe_slot, batch, thread):
         )
 
 
-@T.macro
-def mask_scores(scores, low, high, sm_scale, thread):
-    """Scale the logits to base 2 and put -inf in the rows (tokens) without a valid id."""
-    for j, h in T.Parallel(scores.shape[0], scores.shape[1]):
-        scores[j, h] = T.if_then_else(
-            bit(low, high, j), scores[j, h] * (sm_scale * LOG2E), -T.infinity("float32")
-        )
-
-
-@T.macro
-def column_maxima(risen, scores, thread):
-    """Maxima over the 16 tokens of each warp."""
-    T.reduce_max(T.reshape(scores, (4, 16, scores.shape[1])), risen, dim=1)
-
-
-@T.macro
-def column_sums(risen, sums, thread):
-    """Sums over the 16 tokens of each warp."""
-    T.reduce_sum(T.reshape(sums, (4, 16, sums.shape[1])), risen, dim=1)
-
-
-@T.macro
-def share_columns(red, values, thread):
-    """Leave one value a column and warp for the other warps."""
-    T.copy(values, red[0:4, :])
-
-
-@T.macro
-def join_maxima(top, red, thread):
-    """The maxima of the columns over the four warps."""
-    for h in T.Parallel(top.shape[0]):
-        top[h] = T.max(T.max(red[0, h], red[1, h]), T.max(red[2, h], red[3, h]))
-
-
-@T.macro
-def join_sums(top, red, thread):
-    """The sums of the columns over the four warps."""
-    for h in T.Parallel(top.shape[0]):
-        top[h] = (red[0, h] + red[1, h]) + (red[2, h] + red[3, h])
-
-
-@T.macro
-def online_softmax(scores, sums, acc, peak, top):
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
-
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
-    """
-    for h in T.Parallel(top.shape[0]):
-        top[h] = T.max(top[h], peak[h])
-    for j, h in T.Parallel(scores.shape[0], scores.shape[1]):
-        scores[j, h] = T.exp2(scores[j, h] - top[h])
-    for h in T.Parallel(peak.shape[0]):
-        peak[h] = T.exp2(peak[h] - top[h])
-    for j, h in T.Parallel(scores.shape[0], scores.shape[1]):
-        sums[j, h] = sums[j, h] * peak[h] + scores[j, h]
-    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
-        acc[d, h] = acc[d, h] * peak[h]
-    T.copy(top, peak)
-
-
-@T.macro
-def store_weights(target, weights, heads, thread):
-    """Write P as bf16; eight heads lie along the rows."""
-    if heads > 8:
-        T.copy(weights, target)
-    else:
-        for j, h in T.Parallel(weights.shape[0], weights.shape[1]):
-            target[h, j] = weights[j, h]
-
-
-@T.macro
-def normalise(acc, top, peak):
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    inverse = T.alloc_fragment((top.shape[0],), "float32")
-    for h in T.Parallel(top.shape[0]):
-        inverse[h] = T.if_then_else(top[h] > 0.0, 1.0 / top[h], 0.0)
-        top[h] = T.if_then_else(top[h] > 0.0, T.log2(top[h]) + peak[h], -T.infinity("float32"))
-    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
-        acc[d, h] = acc[d, h] * inverse[h]
-
-
 def sink_share(lse2, sink):
     """The share of the softmax that tokens keep beside a sink logit (natural log); 1 without one, 0 if there are none."""
     return T.if_then_else(lse2 > -T.infinity("float32"), 1.0 / (1.0 + T.exp2(sink * LOG2E - lse2)), 0.0)
-
-
-@T.macro
-def write_outputs(acc, top, attn_sink, out, lse, row, head0, heads, lse_scale, thread):
-    """The result of a row that one CTA holds whole.
-
-    The lse has a loop of its own: only there can TileLang let a single owner of a column store it, while the sink's share
-    is wanted by every thread that holds part of the column.
-    """
-    kept = T.alloc_fragment((top.shape[0],), "float32")
-    for h in T.Parallel(top.shape[0]):
-        kept[h] = sink_share(top[h], attn_sink[head0 + h])
-    for h in T.Parallel(top.shape[0]):
-        lse[row, head0 + h] = top[h] * lse_scale
-    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
-        out[row, head0 + h, d] = acc[d, h] * kept[h]
-
-
-@T.macro
-def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, heads, thread):
-    """The normalised output and the lse of one split, for `merge_splits`.
-
-    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole sectors.
-    """
-    for d, h in T.Parallel(acc.shape[0], acc.shape[1]):
-        o_partial[row, split, head0 + h // 8 * 8 + d // 64, d % 64 * 8 + h % 8] = acc[d, h]
-    for h in T.Parallel(top.shape[0]):
-        lse_partial[row, split, head0 + h] = top[h]
 
 
 @T.macro

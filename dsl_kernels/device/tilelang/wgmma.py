@@ -54,12 +54,23 @@ def operand(buffer, slot, row, column, major, swizzle, dtype):
     *_, rows, columns = buffer.shape
     element = BYTES[dtype]
     begin = slot * (rows * columns * element) + row * swizzle + column * element
-    return f"{str(major != 'k').lower()}, {swizzle}, {rows}", T.address_of(buffer[(0,) * len(buffer.shape)]), begin
+    return (
+        f"{str(major != 'k').lower()}, {swizzle}, {rows}",
+        T.address_of(buffer[(0,) * len(buffer.shape)]),
+        begin,
+    )
 
 
 def multiply(acc, a, b, m, n, k, dtype, clear):
     """acc[m, n] (+)= A B^T over `k` as one warpgroup issues it, of operands as above."""
     kind = f"{m // 64}, {n}, {k}, {a[0]}, {b[0]}"
     return T.call_extern(
-        "handle", f"wgmma::multiply<wgmma::{dtype}, {kind}>", T.address_of(acc[0]), a[1], a[2], b[1], b[2], clear
+        "handle",
+        f"wgmma::multiply<wgmma::{dtype}, {kind}>",
+        T.address_of(acc[0]),
+        a[1],
+        a[2],
+        b[1],
+        b[2],
+        clear,
     )

@@ -68,11 +68,6 @@ def vote(in_low: Sets, in_high: Sets, live: Sets, low: Any, high: Any, n: int) -
     return in_low, in_high, (in_low | in_high) != 0
 
 
-def inside(low: int, high: int) -> torch.Tensor:
-    """Which tokens of a tile have a valid id, of its two words of bits."""
-    return torch.cat([torch.as_tensor(word) >> torch.arange(WARP) & 1 for word in (low, high)]).bool()
-
-
 @leaf
 def load_queries(
     target: Any,
@@ -139,70 +134,6 @@ def send_scores(scores: Any, send: Any, rank: int, slices: int, thread: Any) -> 
         send(rank ^ d, (d - 1,), mine)
 
 
-@leaf
-def mask_scores(scores: Any, low: Any, high: Any, sm_scale: float, thread: Any) -> None:
-    """Scale the logits to base 2 and put -inf where the token has no valid id."""
-    scores.copy_(torch.where(inside(low, high)[:, None], scores * (sm_scale * LOG2E), -math.inf))
-
-
-@leaf
-def column_maxima(risen: Any, scores: Any, thread: Any) -> None:
-    """Maxima over the 16 tokens of each warp."""
-    risen.copy_(scores.view(4, 16, -1).amax(dim=1))
-
-
-@leaf
-def share_columns(red: Any, values: Any, thread: Any) -> None:
-    """Leave one value a column and warp for the other warps."""
-    red.copy_(values)
-
-
-@leaf
-def join_maxima(top: Any, red: Any, thread: Any) -> None:
-    """The maxima of the columns over the four warps."""
-    top.copy_(red.amax(dim=0))
-
-
-@leaf
-def online_softmax(scores: Any, sums: Any, acc: Any, peak: Any, top: Any) -> None:
-    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
-
-    The sums stay per thread until the end: one addition an element and no exchange between threads.
-    """
-    risen = torch.maximum(top, peak)
-    decay = torch.exp2(peak - risen)
-    peak.copy_(risen)
-    scores.copy_(torch.exp2(scores - risen))
-    sums.copy_(sums * decay + scores.view(len(sums), -1, scores.shape[1]).sum(dim=1))
-    acc *= decay
-
-
-@leaf
-def store_weights(target: Any, weights: Any, heads: int, thread: Any) -> None:
-    """Write P as bf16; eight heads lie along the rows."""
-    target.copy_(weights if heads > 8 else weights.T)
-
-
-@leaf
-def column_sums(risen: Any, sums: Any, thread: Any) -> None:
-    """Sums over the tokens of each warp."""
-    risen.copy_(sums.view(4, -1, sums.shape[1]).sum(dim=1))
-
-
-@leaf
-def join_sums(top: Any, red: Any, thread: Any) -> None:
-    """The sums of the columns over the four warps."""
-    top.copy_((red[0] + red[1]) + (red[2] + red[3]))
-
-
-@leaf
-def normalise(acc: Any, top: Any, peak: Any) -> None:
-    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    total = top.clone()
-    acc.copy_(torch.where(total > 0, acc / torch.where(total > 0, total, 1.0), 0.0))
-    top.copy_(torch.where(total > 0, torch.log2(total) + peak, -math.inf))
-
-
 # A whole row a CTA: splits meet in scratch memory, as [heads / 8, 512 dims, 8 heads].
 
 
@@ -227,27 +158,6 @@ def _store_half(words: torch.Tensor, ckv: torch.Tensor, kpe: torch.Tensor) -> No
     held = words.int().contiguous().view(torch.bfloat16)
     ckv.copy_(held[:, :LATENT_DIM])
     kpe.copy_(held[:, LATENT_DIM:])
-
-
-@leaf
-def write_outputs(
-    acc: Any, top: Any, attn_sink: Any, out: Writes, lse: Writes, row: int, head0: int, heads: int, lse_scale: float, thread: Any
-) -> None:  # fmt: skip
-    """The result of a row that one CTA holds whole."""
-    block = slice(head0, head0 + acc.shape[1])
-    out[row, block] = (acc * share_of(top, attn_sink[block])).T.to(out.dtype)
-    lse[row, block] = top * lse_scale
-
-
-@leaf
-def write_partial(
-    acc: Any, top: Any, o_partial: Writes, lse_partial: Writes, row: int, splits: int, split: int, head0: int, heads: int, thread: Any
-) -> None:  # fmt: skip
-    """The normalised output and the lse of one split, for `merge_splits`."""
-    block = slice(head0, head0 + acc.shape[1])
-    by_head = acc.view(LATENT_DIM, -1, 8).permute(1, 0, 2)
-    o_partial[row, split, block] = by_head.reshape(acc.shape[1], LATENT_DIM)
-    lse_partial[row, split, block] = top
 
 
 @leaf

@@ -78,11 +78,11 @@ def _products(tile: int, hb: int, dims: int, rope: int, shared_out: str = "m") -
 
 
 def _on_n(
-    k: SimpleNamespace, hb: int, dims: int, rope: int, sums: int
+    k: SimpleNamespace, hb: int, dims: int, rope: int, groups: int = 1
 ) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]]:
     """Heads on N: the tiles in shared memory that products read, and what threads have of the scores, of O and of each head.
 
-    The running sums of a head are so many: one a warp, or one a token.
+    Where there are two groups, each has half of the heads.
     """
     shared, weights = Space.SHARED, (k.tile, hb) if hb > 8 else (hb, k.tile)
     tiles = (
@@ -99,15 +99,12 @@ def _on_n(
         Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
         Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
     )
-    of_tiles = (
-        ("scores", (k.tile, hb), ""),
-        ("acc", (dims, hb), ""),
-        ("sums", (sums, hb), "of each warp's tokens" if sums == 4 else ""),
-    )
-    of_heads = (("risen", (4, hb), ""), ("top", (hb,), ""), ("peak", (hb,), ""))
-    return tiles, tuple(
-        Buffer(text, Space.REGISTER, shape, "float32", role="attend", per_thread=hb // 4 if shape in ((4, hb), (hb,)) else None, doc=doc)
-        for text, shape, doc in (*of_tiles, *of_heads)
+    # What is of a thread's columns: its part of the running sums, maxima of its warp, of all warps and so far.
+    own = ("sums", "risen", "top", "peak")
+    return tiles, (
+        Buffer("scores", Space.REGISTER, (k.tile, hb), "float32", role="attend"),
+        Buffer("acc", Space.REGISTER, (dims, hb), "float32", role="attend"),
+        *(Buffer(text, Space.REGISTER, (128 * groups, hb // (4 * groups)), "float32", role="attend", per_thread=hb // (4 * groups), private=True) for text in own),
     )  # fmt: skip
 
 
@@ -116,7 +113,7 @@ def _sliced(k: SimpleNamespace) -> Schedule:
     hb, slices = k.block or head_block(k.heads), k.slices
     dims, rope = Size(LATENT_DIM // slices, "DIMS"), Size(ROPE_DIM // slices, "ROPE")
     shared, registers = Space.SHARED, Space.REGISTER
-    tiles, held = _on_n(k, hb, dims, rope, 4)
+    tiles, held = _on_n(k, hb, dims, rope)
     # Parts come when the ring is done with; what that leaves is L1, which the loads of fp8 tokens go through.
     fits = merged_rows(k) * (128 + hb) * 4 <= k.stages * k.tile * int(dims) * 2
     words = Buffer("words", registers, (k.tile, (dims + rope) // 2), "int32", role="gather", per_thread=8 + dims * 9 // 64, doc="tokens on their way")  # fmt: skip
@@ -157,7 +154,7 @@ def declare(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
     hb = head_block(k.heads)
     groups = 1 if hb <= 32 else 2
     batch = 2 if groups == 1 else 1
-    tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM, k.tile)
+    tiles, held = _on_n(k, hb, LATENT_DIM, ROPE_DIM, groups)
     return Schedule(
         roles=_one_group() if groups == 1 else _two_groups(k),
         buffers=(
@@ -269,45 +266,40 @@ def _attend_tiles(m: Recorder, which: Value = 0) -> Iterator[Slot]:
             m.multiply("qk_pe", scores, kv.kpe_s, m.buffer("qpe_s"), accumulate=True, before=nope)
             m.await_products()
             yield kv
-            leaf.mask_scores(m, scores, name("in_low"), name("in_high"))
-            _softmax_of_tile(m, c.head_block)
+            said.mask_scores(m, name("in_low"), name("in_high"))
+            _softmax_of_tile(m)
             m.multiply("pv", acc, kv.ckv_s, m.buffer("p_s"), accumulate=True)
             m.release(kv)
             m.set(it, it + 1)
     _total(m)
 
 
-def _softmax_of_tile(m: Recorder, hb: int) -> None:
+def _softmax_of_tile(m: Recorder) -> None:
     """From masked scores to P in shared memory: the maxima of the columns cross the warps, the sums do not."""
-    scores, acc, sums, risen, top, peak, red = (
-        m.buffer(text) for text in ("scores", "acc", "sums", "risen", "top", "peak", "red_s")
-    )
-    leaf.column_maxima(m, risen, scores)
-    leaf.share_columns(m, red, risen)
+    red = m.buffer("red_s")
+    said.column_maxima(m)
+    said.share_columns(m, red, m.buffer("risen"))
     m.meet("attend")
-    leaf.join_maxima(m, top, red)
-    leaf.online_softmax(m, scores, sums, acc, peak, top)
-    leaf.store_weights(m, m.buffer("p_s"), scores, hb, m.thread)
+    said.join_maxima(m, red)
+    said.online_softmax(m)
+    said.store_weights(m, m.buffer("p_s"))
     m.publish("attend", "p_s")
 
 
 def _total(m: Recorder) -> None:
     """O normalised, and its lse in `top`."""
-    acc, sums, risen, top, peak, red = (
-        m.buffer(text) for text in ("acc", "sums", "risen", "top", "peak", "red_s")
-    )
-    leaf.column_sums(m, risen, sums)
-    leaf.share_columns(m, red, risen)
+    red = m.buffer("red_s")
+    said.column_sums(m)
+    said.share_columns(m, red, m.buffer("risen"))
     m.meet("attend")
-    leaf.join_sums(m, top, red)
-    leaf.normalise(m, acc, top, peak)
+    said.join_sums(m, red)
+    said.normalise(m)
 
 
 def _attend_whole(m: Recorder) -> None:
     """Heads on N, the whole row: splits meet in scratch memory, those of a cluster by its barrier."""
     k, walk, splits = m.k, Walk.named(m), m.dim("splits")
     hb, threads = m.c.head_block, m.schedule.role("attend").threads
-    acc, top = m.buffer("acc"), m.buffer("top")
     for _ in _attend_tiles(m):
         pass
 
@@ -319,7 +311,7 @@ def _attend_whole(m: Recorder) -> None:
         m.comment(
             "The cluster meets once its partials are written; each CTA then merges its share of the row."
         )
-        leaf.write_partial(m, acc, top, walk.row, walk.split, walk.head0)
+        said.write_partial(m, walk.row, walk.head0, split=walk.split)
         m.cluster_arrive()
         m.cluster_wait()
         with m.when(splits > k.cluster):
@@ -330,9 +322,9 @@ def _attend_whole(m: Recorder) -> None:
             merge(m.block(1), hb * 128 // k.cluster)
         return
     with m.when(splits.equals(1)):
-        leaf.write_outputs(m, acc, top, walk.row, walk.head0)
+        said.write_outputs(m, walk.row, walk.head0)
     with m.otherwise():
-        leaf.write_partial(m, acc, top, walk.row, walk.split, walk.head0)
+        said.write_partial(m, walk.row, walk.head0, split=walk.split)
         m.take_ticket(last, "last_s", "arrivals", m.block(0), splits, "attend")
         with m.when(last):
             merge(0, hb * 128)

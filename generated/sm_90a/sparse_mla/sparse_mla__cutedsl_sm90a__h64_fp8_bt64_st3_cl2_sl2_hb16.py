@@ -23,10 +23,10 @@ buffers
   red_s      4x16 float32, shared
   scores     64x16 float32, registers of attend
   acc        256x16 float32, registers of attend
-  sums       4x16 float32, registers of attend
-  risen      4x16 float32, registers of attend
-  top        16 float32, registers of attend
-  peak       16 float32, registers of attend
+  sums       128x4 float32, registers of attend
+  risen      128x4 float32, registers of attend
+  top        128x4 float32, registers of attend
+  peak       128x4 float32, registers of attend
   sinks      128x2 float32, registers of attend
   words      64x144 int32, registers of gather
 pipelines
@@ -148,6 +148,140 @@ def add_scores(scores, received, thread):
         scores[v * 4 + 1] = scores[v * 4 + 1] + slots[v * 512 + 1]
         scores[v * 4 + 2] = scores[v * 4 + 2] + slots[v * 512 + 2]
         scores[v * 4 + 3] = scores[v * 4 + 3] + slots[v * 512 + 3]
+
+
+@cute.jit
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = cutlass.select_(thread // 64 % 2 == 0, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
+    scale = sm_scale * 1.4426950408889634
+    valid_0 = own & 1 != 0
+    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+        scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
+        scores[group * 4 + 1] = cutlass.select_(valid_0, scores[group * 4 + 1] * scale, -Float32.inf)
+    valid_1 = own >> 8 & 1 != 0
+    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+        scores[group * 4 + 2] = cutlass.select_(valid_1, scores[group * 4 + 2] * scale, -Float32.inf)
+        scores[group * 4 + 1 + 2] = cutlass.select_(valid_1, scores[group * 4 + 1 + 2] * scale, -Float32.inf)
+
+
+@cute.jit
+def column_maxima(risen, scores, thread):
+    """Maxima of this thread's columns over the 16 tokens of its warp."""
+    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+        own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = cute.arch.fmax(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
+        over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
+        over_16 = cute.arch.fmax(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+
+
+@cute.jit
+def share_columns(red, values, thread):
+    """Leave one value a column and warp for the other warps."""
+    if thread % 32 < 4:
+        for column in cutlass.range_constexpr(BLOCK // 4):
+            red[thread // 32 % 4 * BLOCK + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
+
+
+@cute.jit
+def join_maxima(top, red, thread):
+    """The maxima of the columns over the four warps."""
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        head = column // 2 * 8 + thread % 4 * 2 + column % 2
+        top[column] = cute.arch.fmax(
+            cute.arch.fmax(red[head], red[BLOCK + head]),
+            cute.arch.fmax(red[2 * BLOCK + head], red[3 * BLOCK + head])
+        )
+
+
+@cute.jit
+def online_softmax(scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    """
+    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+        risen = cute.arch.fmax(top[group * 2], peak[group * 2])
+        decay = warps.exp2(peak[group * 2] - risen)
+        peak[group * 2] = risen
+        scores[group * 4] = warps.exp2(scores[group * 4] - risen)
+        scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
+        sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
+        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (TILE * BLOCK // 128)):
+            acc[
+                block * (TILE * BLOCK // 128) + group * 4
+            ] = acc[block * (TILE * BLOCK // 128) + group * 4] * decay
+            acc[
+                block * (TILE * BLOCK // 128) + group * 4 + 2
+            ] = acc[block * (TILE * BLOCK // 128) + group * 4 + 2] * decay
+        risen = cute.arch.fmax(top[group * 2 + 1], peak[group * 2 + 1])
+        decay = warps.exp2(peak[group * 2 + 1] - risen)
+        peak[group * 2 + 1] = risen
+        scores[group * 4 + 1] = warps.exp2(scores[group * 4 + 1] - risen)
+        scores[group * 4 + 1 + 2] = warps.exp2(scores[group * 4 + 1 + 2] - risen)
+        sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
+            scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
+        )
+        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (TILE * BLOCK // 128)):
+            acc[
+                block * (TILE * BLOCK // 128) + (group * 4 + 1)
+            ] = acc[block * (TILE * BLOCK // 128) + (group * 4 + 1)] * decay
+            acc[
+                block * (TILE * BLOCK // 128) + (group * 4 + 1) + 2
+            ] = acc[block * (TILE * BLOCK // 128) + (group * 4 + 1) + 2] * decay
+
+
+@cute.jit
+def column_sums(risen, sums, thread):
+    """Sums of this thread's columns over the tokens of its warp."""
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        risen[column] = over_16
+
+
+@cute.jit
+def join_sums(top, red, thread):
+    """The sums of the columns over the four warps."""
+    for column in cutlass.range_constexpr(BLOCK // 4):
+        head = column // 2 * 8 + thread % 4 * 2 + column % 2
+        top[column] = red[head] + red[BLOCK + head] + (red[2 * BLOCK + head] + red[3 * BLOCK + head])
+
+
+@cute.jit
+def normalise(acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    for group in cutlass.range_constexpr(BLOCK // 4 * 2 // 4):
+        inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
+        top[group * 2] = cutlass.select_(
+            top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -Float32.inf
+        )
+        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (BLOCK // 4 * 2)):
+            acc[block * (BLOCK // 4 * 2) + group * 4] = acc[block * (BLOCK // 4 * 2) + group * 4] * inverse
+            acc[
+                block * (BLOCK // 4 * 2) + group * 4 + 2
+            ] = acc[block * (BLOCK // 4 * 2) + group * 4 + 2] * inverse
+        inverse = cutlass.select_(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
+        top[group * 2 + 1] = cutlass.select_(
+            top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1], -Float32.inf
+        )
+        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (BLOCK // 4 * 2)):
+            acc[
+                block * (BLOCK // 4 * 2) + (group * 4 + 1)
+            ] = acc[block * (BLOCK // 4 * 2) + (group * 4 + 1)] * inverse
+            acc[
+                block * (BLOCK // 4 * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (BLOCK // 4 * 2) + (group * 4 + 1) + 2] * inverse
 
 
 @cute.jit
@@ -561,18 +695,13 @@ def attend(
             )
             cute.arch.mbarrier_wait(x_full + it % 2, (it // 2) & 1)
             add_scores(scores, x_s + it % 2 * (BLOCK // 8 * 128 * 4), worker)
-            # Scale the logits to base 2 and put -inf where the token has no valid id.
-            leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
-            # Maxima over the 16 tokens of each warp.
-            leaf.column_maxima(risen, scores, worker)
-            # Leave one value a column and warp for the other warps.
-            leaf.share_columns(red_s, risen, worker)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            column_maxima(risen, scores, worker)
+            share_columns(red_s, risen, worker)
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-            # The maxima of the columns over the four warps.
-            leaf.join_maxima(top, red_s, worker)
-            # P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
-            leaf.online_softmax(scores, sums, acc, peak, top)
-            # Write P as bf16; eight heads lie along the rows.
+            join_maxima(top, red_s, worker)
+            online_softmax(scores, sums, acc, peak, top)
+            # Write P as bf16, tokens by heads; eight heads lie along the rows.
             leaf.store_weights(p_s, scores, BLOCK, worker)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
@@ -583,14 +712,11 @@ def attend(
             warpgroup.wait_group(0)
             cute.arch.mbarrier_arrive(kv_empty + it % STAGES)
             it = it + 1
-    # Sums over the tokens of each warp.
-    leaf.column_sums(risen, sums, worker)
-    leaf.share_columns(red_s, risen, worker)
+    column_sums(risen, sums, worker)
+    share_columns(red_s, risen, worker)
     cute.arch.barrier(barrier_id=ATTEND_BARRIER, number_of_threads=ATTEND_THREADS)
-    # The sums of the columns over the four warps.
-    leaf.join_sums(top, red_s, worker)
-    # O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf.
-    leaf.normalise(acc, top, peak)
+    join_sums(top, red_s, worker)
+    normalise(acc, top, peak)
     first = bx * splits_of_row * SLICES + which
     if splits_of_row > 1:
         # The CTAs that hold this slice trade rows of O, so that each merges its share of them.

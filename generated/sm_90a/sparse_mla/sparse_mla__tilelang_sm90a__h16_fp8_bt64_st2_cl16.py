@@ -20,10 +20,10 @@ buffers
   last_s     1 int32, shared
   scores     64x16 float32, registers of attend
   acc        512x16 float32, registers of attend
-  sums       64x16 float32, registers of attend
-  risen      4x16 float32, registers of attend
-  top        16 float32, registers of attend
-  peak       16 float32, registers of attend
+  sums       128x4 float32, registers of attend
+  risen      128x4 float32, registers of attend
+  top        128x4 float32, registers of attend
+  peak       128x4 float32, registers of attend
   words      2x32x288 uint32, registers of gather
 pipelines
   kv: gather (threads) ==[ckv_s kpe_s: 2-slot ring]==> attend (wgmma)
@@ -35,8 +35,9 @@ pipelines
 totals: 256 threads, 168228 of 232448 bytes of shared memory, grid (t * 1, 16, splits // 16)
 """
 import tilelang.language as T
+from tilelang.layout import make_full_bank_swizzled_layout, make_quarter_bank_swizzled_layout
 
-from dsl_kernels.device.tilelang import grid, warps
+from dsl_kernels.device.tilelang import grid, warps, wgmma
 from dsl_kernels.device.tilelang import sparse_mla as leaf
 
 PASS_CONFIGS = leaf.PASS_CONFIGS
@@ -74,6 +75,202 @@ def read_ids_2(low: T.Ref, high: T.Ref, indices, topk, row, turn, turns, split, 
 
 
 @T.macro
+def mask_scores(scores, low, high, sm_scale, thread):
+    """Scale the logits to base 2 and put -inf where the token, of the first 32 or of the next, has no
+    valid id.
+    """
+    own = T.if_then_else(T.truncmod(T.truncdiv(thread, 64), 2) == 0, low, high) >> (
+        T.truncmod(T.truncdiv(thread, 32), 2) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+    )
+    scale = sm_scale * 1.4426950408889634
+    valid_0 = own & 1 != 0
+    for group in T.unroll(TILE * HEADS // 128 // 4):
+        scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1] = T.if_then_else(valid_0, scores[group * 4 + 1] * scale, -T.infinity("float32"))
+    valid_1 = own >> 8 & 1 != 0
+    for group in T.unroll(TILE * HEADS // 128 // 4):
+        scores[group * 4 + 2] = T.if_then_else(valid_1, scores[group * 4 + 2] * scale, -T.infinity("float32"))
+        scores[group * 4 + 1 + 2] = T.if_then_else(
+            valid_1, scores[group * 4 + 1 + 2] * scale, -T.infinity("float32")
+        )
+
+
+@T.macro
+def column_maxima(risen, scores, thread):
+    """Maxima of this thread's columns over the 16 tokens of its warp."""
+    for group in T.unroll(TILE * HEADS // 128 // 4):
+        own = T.max(scores[group * 4], scores[group * 4 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2] = over_16
+        own = T.max(scores[group * 4 + 1], scores[group * 4 + 1 + 2])
+        over_4 = T.max(own, warps.exchange(own, 4))
+        over_8 = T.max(over_4, warps.exchange(over_4, 8))
+        over_16 = T.max(over_8, warps.exchange(over_8, 16))
+        risen[group * 2 + 1] = over_16
+
+
+@T.macro
+def share_columns(red, values, thread):
+    """Leave one value a column and warp for the other warps."""
+    if T.truncmod(thread, 32) < 4:
+        for column in T.unroll(HEADS // 4):
+            red[
+                T.truncmod(T.truncdiv(thread, 32), 4),
+                T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            ] = values[column]
+
+
+@T.macro
+def join_maxima(top, red, thread):
+    """The maxima of the columns over the four warps."""
+    for column in T.unroll(HEADS // 4):
+        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+        top[column] = T.max(T.max(red[0, head], red[1, head]), T.max(red[2, head], red[3, head]))
+
+
+@T.macro
+def online_softmax(scores, sums, acc, peak, top):
+    """P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
+
+    The sums stay per thread until the end: one addition an element and no exchange between threads.
+    """
+    for group in T.unroll(TILE * HEADS // 128 // 4):
+        risen = T.max(top[group * 2], peak[group * 2])
+        decay = warps.exp2(peak[group * 2] - risen)
+        peak[group * 2] = risen
+        scores[group * 4] = warps.exp2(scores[group * 4] - risen)
+        scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
+        sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
+        for block in T.unroll(LATENT_DIM * HEADS // 128 // (TILE * HEADS // 128)):
+            acc[
+                block * (TILE * HEADS // 128) + group * 4
+            ] = acc[block * (TILE * HEADS // 128) + group * 4] * decay
+            acc[
+                block * (TILE * HEADS // 128) + group * 4 + 2
+            ] = acc[block * (TILE * HEADS // 128) + group * 4 + 2] * decay
+        risen = T.max(top[group * 2 + 1], peak[group * 2 + 1])
+        decay = warps.exp2(peak[group * 2 + 1] - risen)
+        peak[group * 2 + 1] = risen
+        scores[group * 4 + 1] = warps.exp2(scores[group * 4 + 1] - risen)
+        scores[group * 4 + 1 + 2] = warps.exp2(scores[group * 4 + 1 + 2] - risen)
+        sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
+            scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
+        )
+        for block in T.unroll(LATENT_DIM * HEADS // 128 // (TILE * HEADS // 128)):
+            acc[
+                block * (TILE * HEADS // 128) + (group * 4 + 1)
+            ] = acc[block * (TILE * HEADS // 128) + (group * 4 + 1)] * decay
+            acc[
+                block * (TILE * HEADS // 128) + (group * 4 + 1) + 2
+            ] = acc[block * (TILE * HEADS // 128) + (group * 4 + 1) + 2] * decay
+
+
+@T.macro
+def store_weights(target, scores, thread):
+    """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    held = T.alloc_local((2,), "bfloat16")
+    for pair in T.unroll(TILE * HEADS // 128 // 2):
+        held[0] = T.cast(scores[pair * 2], "bfloat16")
+        held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
+        for part in T.vectorized(2):
+            target[
+                T.truncmod(
+                    T.truncdiv(thread, 32), 4
+                ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
+                T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
+            ] = held[part]
+
+
+@T.macro
+def column_sums(risen, sums, thread):
+    """Sums of this thread's columns over the tokens of its warp."""
+    for column in T.unroll(HEADS // 4):
+        own = sums[column]
+        over_4 = own + warps.exchange(own, 4)
+        over_8 = over_4 + warps.exchange(over_4, 8)
+        over_16 = over_8 + warps.exchange(over_8, 16)
+        risen[column] = over_16
+
+
+@T.macro
+def join_sums(top, red, thread):
+    """The sums of the columns over the four warps."""
+    for column in T.unroll(HEADS // 4):
+        head = T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+        top[column] = red[0, head] + red[1, head] + (red[2, head] + red[3, head])
+
+
+@T.macro
+def normalise(acc, top, peak):
+    """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
+    for group in T.unroll(HEADS // 4 * 2 // 4):
+        inverse = T.if_then_else(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
+        top[group * 2] = T.if_then_else(
+            top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -T.infinity("float32")
+        )
+        for block in T.unroll(LATENT_DIM * HEADS // 128 // (HEADS // 4 * 2)):
+            acc[block * (HEADS // 4 * 2) + group * 4] = acc[block * (HEADS // 4 * 2) + group * 4] * inverse
+            acc[
+                block * (HEADS // 4 * 2) + group * 4 + 2
+            ] = acc[block * (HEADS // 4 * 2) + group * 4 + 2] * inverse
+        inverse = T.if_then_else(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
+        top[group * 2 + 1] = T.if_then_else(
+            top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1],
+            -T.infinity("float32")
+        )
+        for block in T.unroll(LATENT_DIM * HEADS // 128 // (HEADS // 4 * 2)):
+            acc[
+                block * (HEADS // 4 * 2) + (group * 4 + 1)
+            ] = acc[block * (HEADS // 4 * 2) + (group * 4 + 1)] * inverse
+            acc[
+                block * (HEADS // 4 * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (HEADS // 4 * 2) + (group * 4 + 1) + 2] * inverse
+
+
+@T.macro
+def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
+    """The normalised output and the lse of one split, for `merge_splits`.
+
+    Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
+    sectors.
+    """
+    two = T.alloc_local((2,), "float32")
+    for group in T.unroll(HEADS // 4 * 2 // 4):
+        for block in T.unroll(LATENT_DIM * HEADS // 128 // (HEADS // 4 * 2)):
+            two[0] = acc[block * (HEADS // 4 * 2) + group * 4]
+            two[1] = acc[block * (HEADS // 4 * 2) + group * 4 + 1]
+            for part in T.vectorized(2):
+                o_partial[
+                    row, split, group * 8 + block,
+                    (
+                        (
+                            T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
+                        ) * 4 + T.truncmod(thread, 4)
+                    ) * 2 + part
+                ] = two[part]
+            two[0] = acc[block * (HEADS // 4 * 2) + group * 4 + 2]
+            two[1] = acc[block * (HEADS // 4 * 2) + group * 4 + 3]
+            for part in T.vectorized(2):
+                o_partial[
+                    row, split, group * 8 + block,
+                    (
+                        (
+                            T.truncmod(
+                                T.truncdiv(thread, 32), 4
+                            ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + 8
+                        ) * 4 + T.truncmod(thread, 4)
+                    ) * 2 + part
+                ] = two[part]
+    if T.truncmod(thread, 128) < 4:
+        for column in T.unroll(HEADS // 4):
+            lse_partial[
+                row, split, T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
+            ] = top[column]
+
+
+@T.macro
 def attend(
     q_nope, q_pe, indices, attn_sink, out, lse, o_partial, lse_partial, arrivals, sm_scale, lse_scale, n,
     topk, splits, q_s, qpe_s, ckv_s, kpe_s, p_s, red_s, last_s, kv_full, kv_empty, bx, rank, split,
@@ -81,12 +278,12 @@ def attend(
     thread, lane
 ):
     """Queries, both products, softmax, merge, output."""
-    scores = T.alloc_fragment((TILE, HEADS), "float32")
-    acc = T.alloc_fragment((LATENT_DIM, HEADS), "float32")
-    sums = T.alloc_fragment((TILE, HEADS), "float32")
-    risen = T.alloc_fragment((4, HEADS), "float32")
-    top = T.alloc_fragment((HEADS,), "float32")
-    peak = T.alloc_fragment((HEADS,), "float32")
+    scores = T.alloc_local((8,), "float32")
+    acc = T.alloc_local((64,), "float32")
+    sums = T.alloc_local((HEADS // 4,), "float32")
+    risen = T.alloc_local((HEADS // 4,), "float32")
+    top = T.alloc_local((HEADS // 4,), "float32")
+    peak = T.alloc_local((HEADS // 4,), "float32")
     worker = thread
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
     leaf.load_queries(q_s, q_nope, bx, 0, HEADS, HEADS, LATENT_DIM, 0, LATENT_DIM, worker)
@@ -104,52 +301,50 @@ def attend(
         if live:
             T.mbarrier_wait_parity(kv_full[it % STAGES], (it // STAGES) & 1)
             # S^T = K Q^T
-            T.wgmma_gemm(
-                ckv_s[it % STAGES, :, :], q_s[:, :], scores, transpose_B=True,
-                policy=T.GemmWarpPolicy.FullRow, clear_accum=True
+            T.warpgroup_fence_operand(scores, num_regs=8)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                scores, wgmma.operand(ckv_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
+                wgmma.operand(q_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, LATENT_DIM, "bfloat16", True
             )
-            T.wgmma_gemm(
-                kpe_s[it % STAGES, :, :], qpe_s[:, :], scores, transpose_B=True,
-                policy=T.GemmWarpPolicy.FullRow, clear_accum=False
+            wgmma.multiply(
+                scores, wgmma.operand(kpe_s, it % STAGES, 0, 0, "k", 128, "bfloat16"),
+                wgmma.operand(qpe_s, 0, 0, 0, "k", 128, "bfloat16"), TILE, HEADS, ROPE_DIM, "bfloat16", False
             )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(scores, num_regs=8)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(scores, num_regs=8)
-            # Scale the logits to base 2 and put -inf where the token has no valid id.
-            leaf.mask_scores(scores, in_low, in_high, sm_scale, worker)
-            # Maxima over the 16 tokens of each warp.
-            leaf.column_maxima(risen, scores, worker)
-            # Leave one value a column and warp for the other warps.
-            leaf.share_columns(red_s, risen, worker)
+            mask_scores(scores, in_low, in_high, sm_scale, worker)
+            column_maxima(risen, scores, worker)
+            share_columns(red_s, risen, worker)
             T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
-            # The maxima of the columns over the four warps.
-            leaf.join_maxima(top, red_s, worker)
-            # P = exp2(S - maximum) in place of S; rescale the running sums and O to the new maximum.
-            leaf.online_softmax(scores, sums, acc, peak, top)
-            # Write P as bf16; eight heads lie along the rows.
-            leaf.store_weights(p_s, scores, HEADS, worker)
+            join_maxima(top, red_s, worker)
+            online_softmax(scores, sums, acc, peak, top)
+            store_weights(p_s, scores, worker)
             T.fence_proxy_async()
             T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
             # O^T += K^T P^T
-            T.wgmma_gemm(
-                ckv_s[it % STAGES, :, :], p_s[:, :], acc, transpose_A=True, policy=T.GemmWarpPolicy.FullRow,
-                clear_accum=False
+            T.warpgroup_fence_operand(acc, num_regs=64)
+            T.warpgroup_arrive()
+            wgmma.multiply(
+                acc, wgmma.operand(ckv_s, it % STAGES, 0, 0, "mn", 128, "bfloat16"),
+                wgmma.operand(p_s, 0, 0, 0, "mn", 32, "bfloat16"), LATENT_DIM, HEADS, TILE, "bfloat16", False
             )
+            T.warpgroup_commit_batch()
+            T.warpgroup_fence_operand(acc, num_regs=64)
             T.wait_wgmma(0)
             T.warpgroup_fence_operand(acc, num_regs=64)
             T.mbarrier_arrive(kv_empty[it % STAGES])
             it = it + 1
-    # Sums over the tokens of each warp.
-    leaf.column_sums(risen, sums, worker)
-    leaf.share_columns(red_s, risen, worker)
+    column_sums(risen, sums, worker)
+    share_columns(red_s, risen, worker)
     T.sync_threads(ATTEND_BARRIER, ATTEND_THREADS)
-    # The sums of the columns over the four warps.
-    leaf.join_sums(top, red_s, worker)
-    # O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf.
-    leaf.normalise(acc, top, peak)
+    join_sums(top, red_s, worker)
+    normalise(acc, top, peak)
     last = T.alloc_var("bool", init=True)
     # The cluster meets once its partials are written; each CTA then merges its share of the row.
-    # The normalised output and the lse of one split, for `merge_splits`.
-    leaf.write_partial(acc, top, o_partial, lse_partial, bx, splits, split, 0, HEADS, worker)
+    write_partial(acc, top, o_partial, lse_partial, bx, splits, split, worker)
     T.call_extern("handle", "dk::cluster_arrive")
     T.call_extern("handle", "dk::cluster_wait")
     if splits > CLUSTER:
@@ -227,7 +422,7 @@ def program():
         lse_scale: T.float32,
     ):
         with T.Kernel(t * 1, 16, splits // 16, threads=256, cluster_dims=(1, 16, 1)) as (bx, rank, part):
-            T.import_source(grid.SOURCE + leaf.SOURCE + warps.SOURCE)
+            T.import_source(grid.SOURCE + leaf.SOURCE + wgmma.SOURCE + warps.SOURCE)
             q_s = T.alloc_shared((HEADS, LATENT_DIM), "bfloat16")
             qpe_s = T.alloc_shared((HEADS, ROPE_DIM), "bfloat16")
             ckv_s = T.alloc_shared((STAGES, TILE, LATENT_DIM), "bfloat16")
@@ -235,6 +430,8 @@ def program():
             p_s = T.alloc_shared((TILE, HEADS), "bfloat16")
             red_s = T.alloc_shared((4, HEADS), "float32")
             last_s = T.alloc_shared((1,), "int32")
+            T.annotate_layout({b: make_full_bank_swizzled_layout(b) for b in (ckv_s, kpe_s, q_s, qpe_s)})
+            T.annotate_layout({b: make_quarter_bank_swizzled_layout(b) for b in (p_s,)})
             kv_full = T.alloc_barrier([128] * STAGES)
             kv_empty = T.alloc_barrier([128] * STAGES)
 
