@@ -101,9 +101,10 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
 
     normal, tight (shared leading bits), ties (multiples of 0.25), equal, outlier, negative, zeros (+0 and -0 mixed),
     bucket (most scores in one histogram bin), steps (two values), levels (a tenth just above the others, which are
-    equal), specials (NaN and infinities inside),
+    equal), shelf (a third equal and below zero, few above them), specials (NaN and infinities inside),
     ascending, descending, blocks (a word of 32 in 16 is larger than the others), sampled (so are those that a sample of
-    one word in 16 looks at, and no others), masked (-inf but for the first 3000).
+    one word in 16 looks at, and no others), sampled_ties (those are few values, all else is close together below),
+    masked (-inf but for the first 3000).
     """
     x = torch.randn(rows, columns, generator=generator, dtype=torch.float32, device=generator.device)
     if kind == "tight":
@@ -126,6 +127,8 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
         return (x > 0).float()
     if kind == "levels":
         return torch.where(x > 1.3, 1.0 + 1e-3 * x, 1.0).to(x.dtype)
+    if kind == "shelf":
+        return torch.where(x > 2.5, x - 2.5, torch.where(x > 0.5, -1.0, x - 2.0)).to(x.dtype)
     if kind == "specials":
         x[x > 2.5] = float("nan")
         x[x < -2.5] = float("-inf")
@@ -135,10 +138,13 @@ def draw(kind: str, rows: int, columns: int, generator: torch.Generator) -> torc
         return x.sort(dim=1, descending=kind == "descending").values
     if kind == "blocks":
         return torch.where(torch.arange(columns, device=x.device) // 32 % 16 == 5, x + 8.0, x)
-    if kind == "sampled":
+    if kind in ("sampled", "sampled_ties"):
         word = torch.arange(columns, device=x.device) // 32
         run, inside = word // 16, word % 16
-        return torch.where(inside == (run % 16 + 5 * (run // 16)) % 16, x + 8.0, x)
+        looked_at = inside == (run % 16 + 5 * (run // 16)) % 16
+        if kind == "sampled":
+            return torch.where(looked_at, x + 8.0, x)
+        return torch.where(looked_at, -1.0 - (x.abs() * 4).round() / 4, -9.1 + 2e-5 * x)
     if kind == "masked":
         x[:, 3000:] = float("-inf")
     return x
@@ -154,8 +160,9 @@ def make(workload: Workload, generator: torch.Generator) -> dict[str, Any]:
     logits = draw(p.get("scores", "normal"), rows, stride, generator)
     columns = torch.arange(stride, device=device)
     outside = (columns >= ends[:, None]) | (columns < starts[:, None])
-    coin = torch.rand(int(outside.sum()), generator=generator, dtype=torch.float32, device=device)
-    logits[outside] = torch.where(coin < 0.5, float("nan"), float("inf")).to(logits.dtype)
+    if p.get("garbage", True):
+        coin = torch.rand(int(outside.sum()), generator=generator, dtype=torch.float32, device=device)
+        logits[outside] = torch.where(coin < 0.5, float("nan"), float("inf")).to(logits.dtype)
     page, next_n = p.get("page_size", 0), p.get("next_n", 1)
     sequences = -(-rows // next_n)
     max_pages = -(-int(lens.max()) // page) + 1 if page else 1
