@@ -247,7 +247,7 @@ def text_of(leaf: t.Leaf, arguments: Iterable[Any], schedule: Schedule | None = 
     if leaf.text is not None:
         try:
             leaf.text(m, *passed)
-        except (AttributeError, TypeError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
             raise DeclarationError(
                 f"the arguments of leaf {leaf.name}",
                 expected="numbers where its text counts with them as it is written, values where threads do",

@@ -879,19 +879,18 @@ def read_listed(m, found: Sets, counters):
 @by_text
 def take_lists(m, found: Sets, entries, peers, peer_counters, room, group, rank, thread, threads):
     """Keys that all CTAs of the row have listed; where there is room for them, the first CTA takes the lists of the others."""
-    ends = [m.let("end_0", pair_low(load_peer_pair(peer_counters.at(LISTED), 0)))]
-    for other in range(1, group):
-        ends.append(
-            m.let(f"end_{other}", ends[-1] + pair_low(load_peer_pair(peer_counters.at(LISTED), other)))
-        )
-    m.set(found, ends[-1])
+    ends = m.local("ends", group)
+    m.set(found, 0)
+    for other in m.loop("other", group, unrolled=True):
+        m.set(found, found + pair_low(load_peer_pair(peer_counters.at(LISTED), other)))
+        ends[other] = found
     with m.when(rank.equals(0) & (found <= room)):
         for i in m.loop("i", found, begin=ends[0] + thread, step=threads, at_once=QUAD):
-            owner: Any = 1
-            first: Any = ends[0]
-            for other in range(2, group):
-                owner = select(i >= ends[other - 1], other, owner)
-                first = select(i >= ends[other - 1], ends[other - 1], first)
+            owner, first = m.var("owner", 1), m.var("first", ends[0])
+            for other in m.loop("other", group, begin=2, unrolled=True) if group > 2 else ():
+                behind = m.let("behind", i >= ends[other - 1])
+                m.set(owner, select(behind, other, owner))
+                m.set(first, select(behind, ends[other - 1], first))
             entries[i] = load_peer_pair(peers.at(i - first), owner)
 
 
