@@ -99,12 +99,19 @@ def _on_n(
         Buffer("kpe_s", shared, (k.tile, rope), "bfloat16", k.stages, swizzle=min(128, 2 * rope)),
         Buffer("p_s", shared, weights, "bfloat16", swizzle=min(128, 2 * weights[1])),
     )
-    # What is of a thread's columns: its part of the running sums, maxima of its warp, of all warps and so far.
-    own = ("sums", "risen", "top", "peak")
+    threads = 128 * groups
+    # Of a thread's columns: its part of the running sums, maxima of its warp, of all warps and so far.
+    columns = Size(hb // (4 * groups), "OWN_COLUMNS")
+    own = (("scores", k.tile, "OWN_SCORES"), ("acc", dims, "OWN_OUTPUTS"))
     return tiles, (
-        Buffer("scores", Space.REGISTER, (k.tile, hb), "float32", role="attend"),
-        Buffer("acc", Space.REGISTER, (dims, hb), "float32", role="attend"),
-        *(Buffer(text, Space.REGISTER, (128 * groups, hb // (4 * groups)), "float32", role="attend", per_thread=hb // (4 * groups), private=True) for text in own),
+        *(
+            Buffer(text, Space.REGISTER, (rows, hb), "float32", role="attend", per_thread=Size(rows * hb // threads, each))
+            for text, rows, each in own
+        ),
+        *(
+            Buffer(text, Space.REGISTER, (threads, columns), "float32", role="attend", per_thread=columns, private=True)
+            for text in ("sums", "risen", "top", "peak")
+        ),
     )  # fmt: skip
 
 

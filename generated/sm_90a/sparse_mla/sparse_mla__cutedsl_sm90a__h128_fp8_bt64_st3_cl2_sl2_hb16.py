@@ -64,6 +64,9 @@ ROPE = 32
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
+OWN_COLUMNS = 4
+OWN_SCORES = 8
+OWN_OUTPUTS = 32
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, BLOCK, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, BLOCK, ROPE, "k", "k")
@@ -143,7 +146,7 @@ def read_ids_2(indices, topk, row, turn, turns, split, splits, lane):
 def add_scores(scores, received, thread):
     """Add what the other CTAs sent. Pairs first, so that all of the group round alike: (0 + 1) + (2 + 3)."""
     slots = received + thread * 4
-    for v in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+    for v in cutlass.range_constexpr(OWN_SCORES // 4):
         scores[v * 4] = scores[v * 4] + slots[v * 512]
         scores[v * 4 + 1] = scores[v * 4 + 1] + slots[v * 512 + 1]
         scores[v * 4 + 2] = scores[v * 4 + 2] + slots[v * 512 + 2]
@@ -158,11 +161,11 @@ def mask_scores(scores, low, high, sm_scale, thread):
     own = cutlass.select_(thread // 64 % 2 == 0, low, high) >> (thread // 32 % 2 * 16 + thread % 32 // 4)
     scale = sm_scale * 1.4426950408889634
     valid_0 = own & 1 != 0
-    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
         scores[group * 4] = cutlass.select_(valid_0, scores[group * 4] * scale, -Float32.inf)
         scores[group * 4 + 1] = cutlass.select_(valid_0, scores[group * 4 + 1] * scale, -Float32.inf)
     valid_1 = own >> 8 & 1 != 0
-    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
         scores[group * 4 + 2] = cutlass.select_(valid_1, scores[group * 4 + 2] * scale, -Float32.inf)
         scores[group * 4 + 1 + 2] = cutlass.select_(valid_1, scores[group * 4 + 1 + 2] * scale, -Float32.inf)
 
@@ -170,7 +173,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
 @cute.jit
 def column_maxima(risen, scores, thread):
     """Maxima of this thread's columns over the 16 tokens of its warp."""
-    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
         own = cute.arch.fmax(scores[group * 4], scores[group * 4 + 2])
         over_4 = cute.arch.fmax(own, warps.exchange(own, 4))
         over_8 = cute.arch.fmax(over_4, warps.exchange(over_4, 8))
@@ -187,14 +190,14 @@ def column_maxima(risen, scores, thread):
 def share_columns(red, values, thread):
     """Leave one value a column and warp for the other warps."""
     if thread % 32 < 4:
-        for column in cutlass.range_constexpr(BLOCK // 4):
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
             red[thread // 32 % 4 * BLOCK + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
 
 
 @cute.jit
 def join_maxima(top, red, thread):
     """The maxima of the columns over the four warps."""
-    for column in cutlass.range_constexpr(BLOCK // 4):
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
         head = column // 2 * 8 + thread % 4 * 2 + column % 2
         top[column] = cute.arch.fmax(
             cute.arch.fmax(red[head], red[BLOCK + head]),
@@ -208,20 +211,16 @@ def online_softmax(scores, sums, acc, peak, top):
 
     The sums stay per thread until the end: one addition an element and no exchange between threads.
     """
-    for group in cutlass.range_constexpr(TILE * BLOCK // 128 // 4):
+    for group in cutlass.range_constexpr(OWN_SCORES // 4):
         risen = cute.arch.fmax(top[group * 2], peak[group * 2])
         decay = warps.exp2(peak[group * 2] - risen)
         peak[group * 2] = risen
         scores[group * 4] = warps.exp2(scores[group * 4] - risen)
         scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
         sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
-        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (TILE * BLOCK // 128)):
-            acc[
-                block * (TILE * BLOCK // 128) + group * 4
-            ] = acc[block * (TILE * BLOCK // 128) + group * 4] * decay
-            acc[
-                block * (TILE * BLOCK // 128) + group * 4 + 2
-            ] = acc[block * (TILE * BLOCK // 128) + group * 4 + 2] * decay
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + group * 4] = acc[block * OWN_SCORES + group * 4] * decay
+            acc[block * OWN_SCORES + group * 4 + 2] = acc[block * OWN_SCORES + group * 4 + 2] * decay
         risen = cute.arch.fmax(top[group * 2 + 1], peak[group * 2 + 1])
         decay = warps.exp2(peak[group * 2 + 1] - risen)
         peak[group * 2 + 1] = risen
@@ -230,19 +229,17 @@ def online_softmax(scores, sums, acc, peak, top):
         sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
             scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
         )
-        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (TILE * BLOCK // 128)):
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + (group * 4 + 1)] = acc[block * OWN_SCORES + (group * 4 + 1)] * decay
             acc[
-                block * (TILE * BLOCK // 128) + (group * 4 + 1)
-            ] = acc[block * (TILE * BLOCK // 128) + (group * 4 + 1)] * decay
-            acc[
-                block * (TILE * BLOCK // 128) + (group * 4 + 1) + 2
-            ] = acc[block * (TILE * BLOCK // 128) + (group * 4 + 1) + 2] * decay
+                block * OWN_SCORES + (group * 4 + 1) + 2
+            ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
 
 
 @cute.jit
 def column_sums(risen, sums, thread):
     """Sums of this thread's columns over the tokens of its warp."""
-    for column in cutlass.range_constexpr(BLOCK // 4):
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
@@ -253,7 +250,7 @@ def column_sums(risen, sums, thread):
 @cute.jit
 def join_sums(top, red, thread):
     """The sums of the columns over the four warps."""
-    for column in cutlass.range_constexpr(BLOCK // 4):
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
         head = column // 2 * 8 + thread % 4 * 2 + column % 2
         top[column] = red[head] + red[BLOCK + head] + (red[2 * BLOCK + head] + red[3 * BLOCK + head])
 
@@ -261,27 +258,27 @@ def join_sums(top, red, thread):
 @cute.jit
 def normalise(acc, top, peak):
     """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    for group in cutlass.range_constexpr(BLOCK // 4 * 2 // 4):
+    for group in cutlass.range_constexpr(OWN_COLUMNS * 2 // 4):
         inverse = cutlass.select_(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = cutlass.select_(
             top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -Float32.inf
         )
-        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (BLOCK // 4 * 2)):
-            acc[block * (BLOCK // 4 * 2) + group * 4] = acc[block * (BLOCK // 4 * 2) + group * 4] * inverse
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[block * (OWN_COLUMNS * 2) + group * 4] = acc[block * (OWN_COLUMNS * 2) + group * 4] * inverse
             acc[
-                block * (BLOCK // 4 * 2) + group * 4 + 2
-            ] = acc[block * (BLOCK // 4 * 2) + group * 4 + 2] * inverse
+                block * (OWN_COLUMNS * 2) + group * 4 + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * inverse
         inverse = cutlass.select_(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
         top[group * 2 + 1] = cutlass.select_(
             top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1], -Float32.inf
         )
-        for block in cutlass.range_constexpr(DIMS * BLOCK // 128 // (BLOCK // 4 * 2)):
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             acc[
-                block * (BLOCK // 4 * 2) + (group * 4 + 1)
-            ] = acc[block * (BLOCK // 4 * 2) + (group * 4 + 1)] * inverse
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1)
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * inverse
             acc[
-                block * (BLOCK // 4 * 2) + (group * 4 + 1) + 2
-            ] = acc[block * (BLOCK // 4 * 2) + (group * 4 + 1) + 2] * inverse
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * inverse
 
 
 @cute.jit
@@ -296,7 +293,7 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
     four = cute.make_rmem_tensor(4, Float32)
     few = cute.make_rmem_tensor(4, Float32)
     place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
-    for u in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4):
+    for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
         four[0] = acc[u * 4]
         four[1] = acc[u * 4 + 1]
         four[2] = acc[u * 4 + 2]
@@ -307,13 +304,13 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         ) + (
             (
                 (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
-            ) * (128 + 4 * (BLOCK // 4)) + place
+            ) * (128 + 4 * OWN_COLUMNS) + place
         )
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
         row = i * 32 + (thread >> 2)
-        if row < DIMS * BLOCK // 128:
+        if row < OWN_OUTPUTS:
             few[0] = lses[0]
             few[1] = lses[1]
             few[2] = lses[2]
@@ -322,8 +319,8 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
             share = inbox + Int64(first + owner * SLICES) * (
                 LATENT_DIM // SLICES * BLOCK // 128 * (128 + BLOCK)
             ) + (
-                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (BLOCK // 4)) + (
-                    (thread & 3) * (BLOCK // 4) + 128
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * OWN_COLUMNS) + (
+                    (thread & 3) * OWN_COLUMNS + 128
                 )
             )
             leaf.push(share, few)
@@ -335,22 +332,22 @@ def keep_parts(target, acc, lses, thread):
     four = cute.make_rmem_tensor(4, Float32)
     few = cute.make_rmem_tensor(4, Float32)
     place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
-    for u in cutlass.range_constexpr(DIMS * BLOCK // 128 // 4):
+    for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
         four[0] = acc[u * 4]
         four[1] = acc[u * 4 + 1]
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
-        to = target + ((u * 4 + (thread >> 5)) * (128 + 4 * (BLOCK // 4)) + place)
+        to = target + ((u * 4 + (thread >> 5)) * (128 + 4 * OWN_COLUMNS) + place)
         cute.autovec_copy(four, warps.group(to, 4, 0))
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
         row = i * 32 + (thread >> 2)
-        if row < DIMS * BLOCK // 128:
+        if row < OWN_OUTPUTS:
             few[0] = lses[0]
             few[1] = lses[1]
             few[2] = lses[2]
             few[3] = lses[3]
-            to = target + (row * (128 + 4 * (BLOCK // 4)) + ((thread & 3) * (BLOCK // 4) + 128))
+            to = target + (row * (128 + 4 * OWN_COLUMNS) + ((thread & 3) * OWN_COLUMNS + 128))
             cute.autovec_copy(few, warps.group(to, 4, 0))
 
 
@@ -651,10 +648,10 @@ def attend(
     pv_b = PV.operand_b(p_s, TILE, BLOCK, 1, 32)
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
-    sums = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    risen = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    top = cute.make_rmem_tensor(BLOCK // 4, Float32)
-    peak = cute.make_rmem_tensor(BLOCK // 4, Float32)
+    sums = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    risen = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     sinks = cute.make_rmem_tensor(BLOCK // 8, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, head0, worker)

@@ -62,6 +62,9 @@ ROPE = 32
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 128
+OWN_COLUMNS = 2
+OWN_OUTPUTS = 16
+OWN_SCORES = 4
 
 QK_NOPE = wgmma.Product("bfloat16", TILE, HEADS, DIMS, "k", "k")
 QK_PE = wgmma.Product("bfloat16", TILE, HEADS, ROPE, "k", "k")
@@ -185,14 +188,14 @@ def column_maxima(risen, scores, thread):
 def share_columns(red, values, thread):
     """Leave one value a column and warp for the other warps."""
     if thread % 32 < 4:
-        for column in cutlass.range_constexpr(HEADS // 4):
+        for column in cutlass.range_constexpr(OWN_COLUMNS):
             red[thread // 32 % 4 * HEADS + (column // 2 * 8 + thread % 4 * 2 + column % 2)] = values[column]
 
 
 @cute.jit
 def join_maxima(top, red, thread):
     """The maxima of the columns over the four warps."""
-    for column in cutlass.range_constexpr(HEADS // 4):
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
         head = column // 2 * 8 + thread % 4 * 2 + column % 2
         top[column] = cute.arch.fmax(
             cute.arch.fmax(red[head], red[HEADS + head]),
@@ -213,13 +216,9 @@ def online_softmax(scores, sums, acc, peak, top):
         scores[group * 4] = warps.exp2(scores[group * 4] - risen)
         scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
         sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
-        for block in cutlass.range_constexpr(DIMS * HEADS // 128 // (TILE * HEADS // 128)):
-            acc[
-                block * (TILE * HEADS // 128) + group * 4
-            ] = acc[block * (TILE * HEADS // 128) + group * 4] * decay
-            acc[
-                block * (TILE * HEADS // 128) + group * 4 + 2
-            ] = acc[block * (TILE * HEADS // 128) + group * 4 + 2] * decay
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + group * 4] = acc[block * OWN_SCORES + group * 4] * decay
+            acc[block * OWN_SCORES + group * 4 + 2] = acc[block * OWN_SCORES + group * 4 + 2] * decay
         risen = cute.arch.fmax(top[group * 2 + 1], peak[group * 2 + 1])
         decay = warps.exp2(peak[group * 2 + 1] - risen)
         peak[group * 2 + 1] = risen
@@ -228,19 +227,17 @@ def online_softmax(scores, sums, acc, peak, top):
         sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
             scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
         )
-        for block in cutlass.range_constexpr(DIMS * HEADS // 128 // (TILE * HEADS // 128)):
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + (group * 4 + 1)] = acc[block * OWN_SCORES + (group * 4 + 1)] * decay
             acc[
-                block * (TILE * HEADS // 128) + (group * 4 + 1)
-            ] = acc[block * (TILE * HEADS // 128) + (group * 4 + 1)] * decay
-            acc[
-                block * (TILE * HEADS // 128) + (group * 4 + 1) + 2
-            ] = acc[block * (TILE * HEADS // 128) + (group * 4 + 1) + 2] * decay
+                block * OWN_SCORES + (group * 4 + 1) + 2
+            ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
 
 
 @cute.jit
 def column_sums(risen, sums, thread):
     """Sums of this thread's columns over the tokens of its warp."""
-    for column in cutlass.range_constexpr(HEADS // 4):
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
@@ -251,7 +248,7 @@ def column_sums(risen, sums, thread):
 @cute.jit
 def join_sums(top, red, thread):
     """The sums of the columns over the four warps."""
-    for column in cutlass.range_constexpr(HEADS // 4):
+    for column in cutlass.range_constexpr(OWN_COLUMNS):
         head = column // 2 * 8 + thread % 4 * 2 + column % 2
         top[column] = red[head] + red[HEADS + head] + (red[2 * HEADS + head] + red[3 * HEADS + head])
 
@@ -264,22 +261,22 @@ def normalise(acc, top, peak):
         top[group * 2] = cutlass.select_(
             top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -Float32.inf
         )
-        for block in cutlass.range_constexpr(DIMS * HEADS // 128 // (HEADS // 4 * 2)):
-            acc[block * (HEADS // 4 * 2) + group * 4] = acc[block * (HEADS // 4 * 2) + group * 4] * inverse
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[block * (OWN_COLUMNS * 2) + group * 4] = acc[block * (OWN_COLUMNS * 2) + group * 4] * inverse
             acc[
-                block * (HEADS // 4 * 2) + group * 4 + 2
-            ] = acc[block * (HEADS // 4 * 2) + group * 4 + 2] * inverse
+                block * (OWN_COLUMNS * 2) + group * 4 + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * inverse
         inverse = cutlass.select_(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
         top[group * 2 + 1] = cutlass.select_(
             top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1], -Float32.inf
         )
-        for block in cutlass.range_constexpr(DIMS * HEADS // 128 // (HEADS // 4 * 2)):
+        for block in cutlass.range_constexpr(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             acc[
-                block * (HEADS // 4 * 2) + (group * 4 + 1)
-            ] = acc[block * (HEADS // 4 * 2) + (group * 4 + 1)] * inverse
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1)
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * inverse
             acc[
-                block * (HEADS // 4 * 2) + (group * 4 + 1) + 2
-            ] = acc[block * (HEADS // 4 * 2) + (group * 4 + 1) + 2] * inverse
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * inverse
 
 
 @cute.jit
@@ -292,9 +289,9 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
     """
     log2_each = -27 + warps.clz(parts)
     four = cute.make_rmem_tensor(4, Float32)
-    few = cute.make_rmem_tensor(HEADS // 4, Float32)
+    few = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
-    for u in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
+    for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
         four[0] = acc[u * 4]
         four[1] = acc[u * 4 + 1]
         four[2] = acc[u * 4 + 2]
@@ -305,21 +302,21 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
         ) + (
             (
                 (part << log2_each) + (u * 4 + (thread >> 5) & (1 << log2_each) - 1)
-            ) * (128 + 4 * (HEADS // 4)) + place
+            ) * (128 + 4 * OWN_COLUMNS) + place
         )
         leaf.push(share, four)
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
         row = i * 32 + (thread >> 2)
-        if row < DIMS * HEADS // 128:
+        if row < OWN_OUTPUTS:
             few[0] = lses[0]
             few[1] = lses[1]
             owner = row >> log2_each
             share = inbox + Int64(first + owner * SLICES) * (
                 LATENT_DIM // SLICES * HEADS // 128 * (128 + HEADS)
             ) + (
-                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * (HEADS // 4)) + (
-                    (thread & 3) * (HEADS // 4) + 128
+                ((part << log2_each) + (row & (1 << log2_each) - 1)) * (128 + 4 * OWN_COLUMNS) + (
+                    (thread & 3) * OWN_COLUMNS + 128
                 )
             )
             leaf.push(share, few)
@@ -329,23 +326,23 @@ def send_parts(acc, lses, inbox, first, part, parts, thread):
 def keep_parts(target, acc, lses, thread):
     """Leave all of O in shared memory as `send_parts` would send it, where no other CTA has a part of it."""
     four = cute.make_rmem_tensor(4, Float32)
-    few = cute.make_rmem_tensor(HEADS // 4, Float32)
+    few = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     place = ((thread & 3) * 8 + (thread >> 2 & 7)) * 4
-    for u in cutlass.range_constexpr(DIMS * HEADS // 128 // 4):
+    for u in cutlass.range_constexpr(OWN_OUTPUTS // 4):
         four[0] = acc[u * 4]
         four[1] = acc[u * 4 + 1]
         four[2] = acc[u * 4 + 2]
         four[3] = acc[u * 4 + 3]
-        to = target + ((u * 4 + (thread >> 5)) * (128 + 4 * (HEADS // 4)) + place)
+        to = target + ((u * 4 + (thread >> 5)) * (128 + 4 * OWN_COLUMNS) + place)
         cute.autovec_copy(four, warps.group(to, 4, 0))
     # Four threads a row: those that hold all heads' lses between them.
     for i in cutlass.range_constexpr(1):
         row = i * 32 + (thread >> 2)
-        if row < DIMS * HEADS // 128:
+        if row < OWN_OUTPUTS:
             few[0] = lses[0]
             few[1] = lses[1]
-            to = target + (row * (128 + 4 * (HEADS // 4)) + ((thread & 3) * (HEADS // 4) + 128))
-            cute.autovec_copy(few, warps.group(to, HEADS // 4, 0))
+            to = target + (row * (128 + 4 * OWN_COLUMNS) + ((thread & 3) * OWN_COLUMNS + 128))
+            cute.autovec_copy(few, warps.group(to, OWN_COLUMNS, 0))
 
 
 @cute.jit
@@ -581,10 +578,10 @@ def attend(
     pv_b = PV.operand_b(p_s, HEADS, TILE, 1, 128)
     scores = QK_NOPE.accumulators()
     acc = PV.accumulators()
-    sums = cute.make_rmem_tensor(HEADS // 4, Float32)
-    risen = cute.make_rmem_tensor(HEADS // 4, Float32)
-    top = cute.make_rmem_tensor(HEADS // 4, Float32)
-    peak = cute.make_rmem_tensor(HEADS // 4, Float32)
+    sums = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    risen = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    top = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
+    peak = cute.make_rmem_tensor(OWN_COLUMNS, Float32)
     sinks = cute.make_rmem_tensor(1, Float32)
     worker = thread
     load_sinks(sinks, attn_sink, worker)

@@ -49,6 +49,9 @@ LATENT_DIM = 512
 ROPE_DIM = 64
 ATTEND_BARRIER = 1
 ATTEND_THREADS = 256
+OWN_COLUMNS = 8
+OWN_SCORES = 16
+OWN_OUTPUTS = 128
 
 
 @T.macro
@@ -83,11 +86,11 @@ def mask_scores(scores, low, high, sm_scale, thread):
     )
     scale = sm_scale * 1.4426950408889634
     valid_0 = own & 1 != 0
-    for group in T.unroll(TILE * HEAD_BLOCK // 256 // 4):
+    for group in T.unroll(OWN_SCORES // 4):
         scores[group * 4] = T.if_then_else(valid_0, scores[group * 4] * scale, -T.infinity("float32"))
         scores[group * 4 + 1] = T.if_then_else(valid_0, scores[group * 4 + 1] * scale, -T.infinity("float32"))
     valid_1 = own >> 8 & 1 != 0
-    for group in T.unroll(TILE * HEAD_BLOCK // 256 // 4):
+    for group in T.unroll(OWN_SCORES // 4):
         scores[group * 4 + 2] = T.if_then_else(valid_1, scores[group * 4 + 2] * scale, -T.infinity("float32"))
         scores[group * 4 + 1 + 2] = T.if_then_else(
             valid_1, scores[group * 4 + 1 + 2] * scale, -T.infinity("float32")
@@ -97,7 +100,7 @@ def mask_scores(scores, low, high, sm_scale, thread):
 @T.macro
 def column_maxima(risen, scores, thread):
     """Maxima of this thread's columns over the 16 tokens of its warp."""
-    for group in T.unroll(TILE * HEAD_BLOCK // 256 // 4):
+    for group in T.unroll(OWN_SCORES // 4):
         own = T.max(scores[group * 4], scores[group * 4 + 2])
         over_4 = T.max(own, warps.exchange(own, 4))
         over_8 = T.max(over_4, warps.exchange(over_4, 8))
@@ -114,10 +117,10 @@ def column_maxima(risen, scores, thread):
 def share_columns(red, values, thread):
     """Leave one value a column and warp for the other warps."""
     if T.truncmod(thread, 32) < 4:
-        for column in T.unroll(HEAD_BLOCK // 8):
+        for column in T.unroll(OWN_COLUMNS):
             red[
                 T.truncmod(T.truncdiv(thread, 32), 4),
-                T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + (
+                T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
                     T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
                 )
             ] = values[column]
@@ -126,8 +129,8 @@ def share_columns(red, values, thread):
 @T.macro
 def join_maxima(top, red, thread):
     """The maxima of the columns over the four warps."""
-    for column in T.unroll(HEAD_BLOCK // 8):
-        head = T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + (
+    for column in T.unroll(OWN_COLUMNS):
+        head = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
             T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
         )
         top[column] = T.max(T.max(red[0, head], red[1, head]), T.max(red[2, head], red[3, head]))
@@ -139,20 +142,16 @@ def online_softmax(scores, sums, acc, peak, top):
 
     The sums stay per thread until the end: one addition an element and no exchange between threads.
     """
-    for group in T.unroll(TILE * HEAD_BLOCK // 256 // 4):
+    for group in T.unroll(OWN_SCORES // 4):
         risen = T.max(top[group * 2], peak[group * 2])
         decay = warps.exp2(peak[group * 2] - risen)
         peak[group * 2] = risen
         scores[group * 4] = warps.exp2(scores[group * 4] - risen)
         scores[group * 4 + 2] = warps.exp2(scores[group * 4 + 2] - risen)
         sums[group * 2] = sums[group * 2] * decay + (scores[group * 4] + scores[group * 4 + 2])
-        for block in T.unroll(LATENT_DIM * HEAD_BLOCK // 256 // (TILE * HEAD_BLOCK // 256)):
-            acc[
-                block * (TILE * HEAD_BLOCK // 256) + group * 4
-            ] = acc[block * (TILE * HEAD_BLOCK // 256) + group * 4] * decay
-            acc[
-                block * (TILE * HEAD_BLOCK // 256) + group * 4 + 2
-            ] = acc[block * (TILE * HEAD_BLOCK // 256) + group * 4 + 2] * decay
+        for block in T.unroll(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + group * 4] = acc[block * OWN_SCORES + group * 4] * decay
+            acc[block * OWN_SCORES + group * 4 + 2] = acc[block * OWN_SCORES + group * 4 + 2] * decay
         risen = T.max(top[group * 2 + 1], peak[group * 2 + 1])
         decay = warps.exp2(peak[group * 2 + 1] - risen)
         peak[group * 2 + 1] = risen
@@ -161,20 +160,18 @@ def online_softmax(scores, sums, acc, peak, top):
         sums[group * 2 + 1] = sums[group * 2 + 1] * decay + (
             scores[group * 4 + 1] + scores[group * 4 + 1 + 2]
         )
-        for block in T.unroll(LATENT_DIM * HEAD_BLOCK // 256 // (TILE * HEAD_BLOCK // 256)):
+        for block in T.unroll(OWN_OUTPUTS // OWN_SCORES):
+            acc[block * OWN_SCORES + (group * 4 + 1)] = acc[block * OWN_SCORES + (group * 4 + 1)] * decay
             acc[
-                block * (TILE * HEAD_BLOCK // 256) + (group * 4 + 1)
-            ] = acc[block * (TILE * HEAD_BLOCK // 256) + (group * 4 + 1)] * decay
-            acc[
-                block * (TILE * HEAD_BLOCK // 256) + (group * 4 + 1) + 2
-            ] = acc[block * (TILE * HEAD_BLOCK // 256) + (group * 4 + 1) + 2] * decay
+                block * OWN_SCORES + (group * 4 + 1) + 2
+            ] = acc[block * OWN_SCORES + (group * 4 + 1) + 2] * decay
 
 
 @T.macro
 def store_weights(target, scores, thread):
     """Write P as bf16, tokens by heads; eight heads lie along the rows."""
     held = T.alloc_local((2,), "bfloat16")
-    for pair in T.unroll(TILE * HEAD_BLOCK // 256 // 2):
+    for pair in T.unroll(OWN_SCORES // 2):
         held[0] = T.cast(scores[pair * 2], "bfloat16")
         held[1] = T.cast(scores[pair * 2 + 1], "bfloat16")
         for part in T.vectorized(2):
@@ -182,16 +179,14 @@ def store_weights(target, scores, thread):
                 T.truncmod(
                     T.truncdiv(thread, 32), 4
                 ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
-                T.truncdiv(thread, 128) * (
-                    TILE * HEAD_BLOCK // 256 * 2
-                ) + T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
+                T.truncdiv(thread, 128) * (OWN_SCORES * 2) + T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
             ] = held[part]
 
 
 @T.macro
 def column_sums(risen, sums, thread):
     """Sums of this thread's columns over the tokens of its warp."""
-    for column in T.unroll(HEAD_BLOCK // 8):
+    for column in T.unroll(OWN_COLUMNS):
         own = sums[column]
         over_4 = own + warps.exchange(own, 4)
         over_8 = over_4 + warps.exchange(over_4, 8)
@@ -202,8 +197,8 @@ def column_sums(risen, sums, thread):
 @T.macro
 def join_sums(top, red, thread):
     """The sums of the columns over the four warps."""
-    for column in T.unroll(HEAD_BLOCK // 8):
-        head = T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + (
+    for column in T.unroll(OWN_COLUMNS):
+        head = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
             T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
         )
         top[column] = red[0, head] + red[1, head] + (red[2, head] + red[3, head])
@@ -212,59 +207,57 @@ def join_sums(top, red, thread):
 @T.macro
 def normalise(acc, top, peak):
     """O / sum in place, and the base-2 lse in place of the sums; an empty column gives 0 and -inf."""
-    for group in T.unroll(HEAD_BLOCK // 8 * 2 // 4):
+    for group in T.unroll(OWN_COLUMNS * 2 // 4):
         inverse = T.if_then_else(top[group * 2] > 0.0, warps.rcp_approx(top[group * 2]), 0.0)
         top[group * 2] = T.if_then_else(
             top[group * 2] > 0.0, warps.log2(top[group * 2]) + peak[group * 2], -T.infinity("float32")
         )
-        for block in T.unroll(LATENT_DIM * HEAD_BLOCK // 256 // (HEAD_BLOCK // 8 * 2)):
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            acc[block * (OWN_COLUMNS * 2) + group * 4] = acc[block * (OWN_COLUMNS * 2) + group * 4] * inverse
             acc[
-                block * (HEAD_BLOCK // 8 * 2) + group * 4
-            ] = acc[block * (HEAD_BLOCK // 8 * 2) + group * 4] * inverse
-            acc[
-                block * (HEAD_BLOCK // 8 * 2) + group * 4 + 2
-            ] = acc[block * (HEAD_BLOCK // 8 * 2) + group * 4 + 2] * inverse
+                block * (OWN_COLUMNS * 2) + group * 4 + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * inverse
         inverse = T.if_then_else(top[group * 2 + 1] > 0.0, warps.rcp_approx(top[group * 2 + 1]), 0.0)
         top[group * 2 + 1] = T.if_then_else(
             top[group * 2 + 1] > 0.0, warps.log2(top[group * 2 + 1]) + peak[group * 2 + 1],
             -T.infinity("float32")
         )
-        for block in T.unroll(LATENT_DIM * HEAD_BLOCK // 256 // (HEAD_BLOCK // 8 * 2)):
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             acc[
-                block * (HEAD_BLOCK // 8 * 2) + (group * 4 + 1)
-            ] = acc[block * (HEAD_BLOCK // 8 * 2) + (group * 4 + 1)] * inverse
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1)
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * inverse
             acc[
-                block * (HEAD_BLOCK // 8 * 2) + (group * 4 + 1) + 2
-            ] = acc[block * (HEAD_BLOCK // 8 * 2) + (group * 4 + 1) + 2] * inverse
+                block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2
+            ] = acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * inverse
 
 
 @T.macro
 def write_outputs(acc, top, attn_sink, out, lse, row, head0, lse_scale, thread):
     """The result of a row that one CTA holds whole."""
-    for group in T.unroll(HEAD_BLOCK // 8 * 2 // 4):
-        head = head0 + T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + (
+    for group in T.unroll(OWN_COLUMNS * 2 // 4):
+        head = head0 + T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
             T.truncdiv(group * 2, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2, 2)
         )
         kept = T.if_then_else(
             top[group * 2] > -T.infinity("float32"),
             warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2]) + 1.0), 0.0
         )
-        for block in T.unroll(LATENT_DIM * HEAD_BLOCK // 256 // (HEAD_BLOCK // 8 * 2)):
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             out[
                 row, head,
                 block * 64 + (
                     T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                 )
-            ] = T.cast((acc[block * (HEAD_BLOCK // 8 * 2) + group * 4] * kept), "bfloat16")
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4] * kept), "bfloat16")
             out[
                 row, head,
                 block * 64 + (
                     T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                 ) + 8
-            ] = T.cast((acc[block * (HEAD_BLOCK // 8 * 2) + group * 4 + 2] * kept), "bfloat16")
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * kept), "bfloat16")
         if T.truncmod(thread, 128) < 4:
             lse[row, head] = top[group * 2] * lse_scale
-        head = head0 + T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + (
+        head = head0 + T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
             T.truncdiv(group * 2 + 1, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2 + 1, 2)
         )
         kept = T.if_then_else(
@@ -272,19 +265,19 @@ def write_outputs(acc, top, attn_sink, out, lse, row, head0, lse_scale, thread):
             warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2 + 1]) + 1.0),
             0.0
         )
-        for block in T.unroll(LATENT_DIM * HEAD_BLOCK // 256 // (HEAD_BLOCK // 8 * 2)):
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
             out[
                 row, head,
                 block * 64 + (
                     T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                 )
-            ] = T.cast((acc[block * (HEAD_BLOCK // 8 * 2) + (group * 4 + 1)] * kept), "bfloat16")
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1)] * kept), "bfloat16")
             out[
                 row, head,
                 block * 64 + (
                     T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                 ) + 8
-            ] = T.cast((acc[block * (HEAD_BLOCK // 8 * 2) + (group * 4 + 1) + 2] * kept), "bfloat16")
+            ] = T.cast((acc[block * (OWN_COLUMNS * 2) + (group * 4 + 1) + 2] * kept), "bfloat16")
         if T.truncmod(thread, 128) < 4:
             lse[row, head] = top[group * 2 + 1] * lse_scale
 
@@ -297,24 +290,24 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, t
     sectors.
     """
     two = T.alloc_local((2,), "float32")
-    for group in T.unroll(HEAD_BLOCK // 8 * 2 // 4):
-        for block in T.unroll(LATENT_DIM * HEAD_BLOCK // 256 // (HEAD_BLOCK // 8 * 2)):
-            two[0] = acc[block * (HEAD_BLOCK // 8 * 2) + group * 4]
-            two[1] = acc[block * (HEAD_BLOCK // 8 * 2) + group * 4 + 1]
+    for group in T.unroll(OWN_COLUMNS * 2 // 4):
+        for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
+            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4]
+            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, head0 + T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + group * 8 + block,
+                    row, split, head0 + T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + group * 8 + block,
                     (
                         (
                             T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
                         ) * 4 + T.truncmod(thread, 4)
                     ) * 2 + part
                 ] = two[part]
-            two[0] = acc[block * (HEAD_BLOCK // 8 * 2) + group * 4 + 2]
-            two[1] = acc[block * (HEAD_BLOCK // 8 * 2) + group * 4 + 3]
+            two[0] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 2]
+            two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, head0 + T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + group * 8 + block,
+                    row, split, head0 + T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + group * 8 + block,
                     (
                         (
                             T.truncmod(
@@ -324,10 +317,10 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, head0, t
                     ) * 2 + part
                 ] = two[part]
     if T.truncmod(thread, 128) < 4:
-        for column in T.unroll(HEAD_BLOCK // 8):
+        for column in T.unroll(OWN_COLUMNS):
             lse_partial[
                 row, split,
-                head0 + T.truncdiv(thread, 128) * (HEAD_BLOCK // 8 * 4) + (
+                head0 + T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
                     T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
                 )
             ] = top[column]
@@ -340,12 +333,12 @@ def attend(
     turns, it: T.Ref, low: T.Ref, high: T.Ref, in_low: T.Ref, in_high: T.Ref, live: T.Ref, thread, warp, lane
 ):
     """Queries, both products, softmax, merge, output."""
-    scores = T.alloc_local((16,), "float32")
-    acc = T.alloc_local((128,), "float32")
-    sums = T.alloc_local((HEAD_BLOCK // 8,), "float32")
-    risen = T.alloc_local((HEAD_BLOCK // 8,), "float32")
-    top = T.alloc_local((HEAD_BLOCK // 8,), "float32")
-    peak = T.alloc_local((HEAD_BLOCK // 8,), "float32")
+    scores = T.alloc_local((OWN_SCORES,), "float32")
+    acc = T.alloc_local((OWN_OUTPUTS,), "float32")
+    sums = T.alloc_local((OWN_COLUMNS,), "float32")
+    risen = T.alloc_local((OWN_COLUMNS,), "float32")
+    top = T.alloc_local((OWN_COLUMNS,), "float32")
+    peak = T.alloc_local((OWN_COLUMNS,), "float32")
     worker = thread
     # Columns `first` on of a block of heads of one query, whose rows are `width` long.
     leaf.load_queries(q_s, q_nope, row, head0, HEADS, HEAD_BLOCK, LATENT_DIM, 0, LATENT_DIM, worker)
