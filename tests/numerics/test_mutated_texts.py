@@ -144,9 +144,8 @@ STEPS = _workload("ties_at_zero", "default", lens=[3400], k=2048, scores="steps"
 AMONG = _workload(
     "equal_row_among_equals", "default", lens=[4500], k=100, scores="equal", starts=[17], garbage=False
 )
-SAMPLES = (
-    *SELECTION,
-    *((each, {}) for each in (SAMPLED, OVERFLOW, MISLED, MISLED_FEW, MISLED_HELD, SHELF, STEPS, AMONG)),
+LISTED = tuple(
+    (workload, {}) for workload in (SAMPLED, OVERFLOW, MISLED, MISLED_FEW, MISLED_HELD, SHELF, STEPS, AMONG)
 )
 
 
@@ -181,8 +180,8 @@ STRUCTURES = (
     Structure("scoring decode, Blackwell", "lightning_indexer__cutedsl_sm100a__decode_h64_q8_t128_st6_c1_e0", ((DECODE, FEW), (ALONE, FEW))),
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
-    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", SAMPLES),
-    Structure("selection, a sampled row of two CTAs", "topk_selector__cutedsl_sm90a__g2_t512_r8_c1_s16", SAMPLES),
+    Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, *LISTED)),
+    Structure("selection, a sampled row of two CTAs", "topk_selector__cutedsl_sm90a__g2_t512_r8_c1_s16", (*SELECTION, *LISTED)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
