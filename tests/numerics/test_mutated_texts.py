@@ -13,18 +13,14 @@ import itertools
 import os
 import random
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uncommitted
 
-from codegen.emit import emit
 from codegen.render import render
 from codegen.sweep import Instance, frame
 from dsl_kernels import programs, variants
@@ -181,7 +177,6 @@ STRUCTURES = (
     Structure("scoring prefill, Blackwell", "lightning_indexer__cutedsl_sm100a__prefill_h64_q4_t128_st6_c1_e0", ((PREFILL, {"splits": 2}),)),
     Structure("selection, one CTA a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1", SELECTION),
     Structure("selection, a sample of a row", "topk_selector__cutedsl_sm90a__g1_t512_r8_c1_s16", (*SELECTION, *LISTED)),
-    Structure("selection, a sampled row of two CTAs", "topk_selector__cutedsl_sm90a__g2_t512_r8_c1_s16", (*SELECTION, *LISTED)),
     Structure("selection, a cluster a row", "topk_selector__cutedsl_sm90a__g8_t512_r8_c1", (*SELECTION, (LONG, {}), (LONG_NEAR, {}))),
     Structure("attention bf16, Hopper", "sparse_mla__cutedsl_sm90a__h8_bf16_bt64_st2_cl2_sl2", _attention("bf16", 8, 8, 2, topk=640)),
     Structure("attention fp8, Hopper", "sparse_mla__tilelang_sm90a__h16_fp8_bt64_st2_cl1", _attention("fp8", 16, 2, 1)),
@@ -190,17 +185,6 @@ STRUCTURES = (
     Structure("attention bf16, Blackwell", "sparse_mla__cutedsl_sm100a__h16_bf16_bt64_cl1_cp_async", _attention("bf16", 16, 2, 1)),
     Structure("attention fp8, Blackwell", "sparse_mla__cutedsl_sm100a__h16_fp8_bt64_cl1_cp_async", _attention("fp8", 16, 2, 1)),
 )  # fmt: skip
-
-
-@cache
-def _variant(name: str) -> Variant:
-    """A variant of the committed set, or another one that is tested."""
-    others = [i for i in uncommitted.instances(name.partition("__")[0]) if i.id == name]
-    if not others:
-        return variants.get(name)
-    folder = Path(tempfile.mkdtemp())
-    emit(others, folder)
-    return next(v for v in variants.in_folder(folder) if v.id == name)
 
 
 @dataclass(frozen=True)
@@ -463,7 +447,7 @@ def outcomes(structure: Structure, folder: Path, sample: int | None) -> Iterator
     Raises:
         AssertionError: a mutant prints in a DSL as the original does.
     """
-    variant = _variant(structure.variant)
+    variant = variants.get(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     before = {dsl: printed(program, variant, dsl) for dsl in DSLS}
     assert interpreted(program, variant, structure) is None
@@ -502,7 +486,7 @@ class Only:
 
 
 ONE, CLUSTER = "selection, one CTA a row", "selection, a cluster a row"
-SAMPLED_ROW, OF_TWO = "selection, a sample of a row", "selection, a sampled row of two CTAs"
+SAMPLED_ROW = "selection, a sample of a row"
 FEW_SEQUENCES = "of at most 32 sequences, as here, the lanes have been given what each has to score"
 ANY_SAMPLE = "whatever the sample was like: a list that will not do sends the row through the histogram"
 PART = "a part lies at row * splits + part, a product of the two"
@@ -513,9 +497,7 @@ EXPLAINED: dict[str, str | Only] = {
     "max_pages and line of emit": "an entry lies at line * max_pages + page, a product of the two",
     "max_pages and line of emit_sparse": "an entry lies at line * max_pages + page, a product of the two",
     "last and stride of bound_warp": "the smaller of both bounds what counts; behind it only what is read ahead changes",
-    "end and span of pick_bin": Only(
-        "the first round reads neither", {ONE: (1,), SAMPLED_ROW: (1, 3), OF_TWO: (1, 3)}
-    ),
+    "end and span of pick_bin": Only("the first round reads neither", {ONE: (1,), SAMPLED_ROW: (1, 3)}),
     "end and span of pick_bin_of_group": "the first round reads neither",
     "half and near of pick_bin_of_group": "both are nought in every round but the first",
     "lower and end of pick_bin_of_group": "the first round reads neither",
@@ -548,10 +530,10 @@ EXPLAINED: dict[str, str | Only] = {
     "b and next_n of find_share": FEW_SEQUENCES,
     "next_n and skip_below of find_share": FEW_SEQUENCES,
     "warp and warps of load_sample": ANY_SAMPLE,
-    "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,), OF_TWO: (1,)}),
-    "lo and hi of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,), OF_TWO: (1,)}),
+    "column and lo of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
+    "lo and hi of make_keys": Only(ANY_SAMPLE, {SAMPLED_ROW: (1,)}),
     "lo and hi of make_keys_again": Only(
-        "no tie is found, which sends the row through the histogram", {SAMPLED_ROW: (1,), OF_TWO: (1,)}
+        "no tie is found, which sends the row through the histogram", {SAMPLED_ROW: (1,)}
     ),
     "left: accumulate": "the first product of a query adds to zeros",
     "next_n and stride of store_logits": "the only query of a sequence lies at seq * next_n * stride, a product",
@@ -598,7 +580,7 @@ def test_every_broken_body_is_caught(structure: Structure, tmp_path: Path) -> No
 
 
 def mutants_of(structure: Structure) -> Iterator[Mutant]:
-    variant = _variant(structure.variant)
+    variant = variants.get(structure.variant)
     program, arch = programs.get(variant.op), get_arch(variant.arch)
     return mutants(program.text(variant.knobs, arch), program.schedule(variant.knobs, arch))
 

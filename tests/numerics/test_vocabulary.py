@@ -557,7 +557,7 @@ def grid_parts(k: SimpleNamespace, arch: ArchSpec) -> Schedule:
         buffers=(
             Buffer("parts_s", SHARED, (4, 136), "float32", doc="16 rows by 8 columns and 8 lses a part"),
             Buffer("acc", REGISTER, (64, 8), "float32", role="trade"),
-            Buffer("lses", REGISTER, (8,), "float32", role="trade", per_thread=2),
+            Buffer("lses", REGISTER, (128, 2), "float32", role="trade", per_thread=2, private=True),
             Buffer("sinks", REGISTER, (128, 1), "float32", role="trade", per_thread=1, private=True),
         ),
         pipelines=(

@@ -88,9 +88,9 @@ def column_head(column, thread):
     return column // 2 * 8 + thread % 4 * 2 + column % 2
 
 
-def _first_head(thread, heads, own):
+def _first_head(m, thread, heads, own):
     """The first of a warpgroup's heads, of so many in all of which each has `own`."""
-    return thread // THREADS * own if own < heads else 0
+    return m.let("first", thread // THREADS * own) if own < heads else 0
 
 
 def over_lanes(m, value, combine):
@@ -131,14 +131,14 @@ def column_sums(m, risen, sums, thread):
 @by_text
 def share_columns(m, red, values, head_block, thread):
     """Leave one value a column and warp for the other warps."""
-    first = _first_head(thread, head_block, values.size * 4)
+    first = _first_head(m, thread, head_block, values.size * 4)
     with m.when(thread % WARP < 4):
         for column in m.loop("column", values.size, unrolled=True):
             red[thread // WARP % 4, first + column_head(column, thread)] = values[column]
 
 
 def _of_warps(m, top, red, head_block, thread, combine):
-    first = _first_head(thread, head_block, top.size * 4)
+    first = _first_head(m, thread, head_block, top.size * 4)
     for column in m.loop("column", top.size, unrolled=True):
         head = m.let("head", first + column_head(column, thread))
         got = [red[warp, head] for warp in range(4)]
@@ -184,7 +184,7 @@ def _times(m, acc, each, register, factor):
 def store_weights(m, target, scores, head_block, thread):
     """Write P as bf16, tokens by heads; eight heads lie along the rows."""
     first, token = (
-        _first_head(thread, head_block, scores.size * 2),
+        _first_head(m, thread, head_block, scores.size * 2),
         thread // WARP % 4 * 16 + thread % WARP // 4,
     )
     held = m.local("held", 2 if head_block > 8 else 1, "bfloat16")
@@ -216,7 +216,7 @@ def write_outputs(
     m, acc, top, attn_sink, out: Writes, lse: Writes, row, head0, heads, head_block, lse_scale, thread
 ):
     """The result of a row that one CTA holds whole."""
-    first, each = head0 + _first_head(thread, head_block, top.size * 4), top.size * 2
+    first, each = head0 + _first_head(m, thread, head_block, top.size * 4), top.size * 2
     for column, i in _columns(m, each):
         head = m.let("head", first + column_head(column, thread))
         to = out.row("to", (row, head), (heads, LATENT_DIM))
@@ -237,7 +237,7 @@ def write_partial(
 
     Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole sectors.
     """
-    first, each = head0 + _first_head(thread, head_block, top.size * 4), top.size * 2
+    first, each = head0 + _first_head(m, thread, head_block, top.size * 4), top.size * 2
     two = m.local("two", 2, "float32")
     for group in m.loop("group", each // FOUR, unrolled=True):
         for block in m.loop("block", acc.size // each, unrolled=True):

@@ -115,23 +115,21 @@ def column_maxima(risen, scores, thread):
 @T.macro
 def share_columns(red, values, thread):
     """Leave one value a column and warp for the other warps."""
+    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     if T.truncmod(thread, 32) < 4:
         for column in T.unroll(OWN_COLUMNS):
             red[
                 T.truncmod(T.truncdiv(thread, 32), 4),
-                T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
-                    T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                )
+                first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
             ] = values[column]
 
 
 @T.macro
 def join_maxima(top, red, thread):
     """The maxima of the columns over the four warps."""
+    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     for column in T.unroll(OWN_COLUMNS):
-        head = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
-            T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-        )
+        head = first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
         top[column] = T.max(T.max(red[0, head], red[1, head]), T.max(red[2, head], red[3, head]))
 
 
@@ -169,6 +167,7 @@ def online_softmax(scores, sums, acc, peak, top):
 @T.macro
 def store_weights(target, scores, thread):
     """Write P as bf16, tokens by heads; eight heads lie along the rows."""
+    first = T.truncdiv(thread, 128) * (OWN_SCORES * 2)
     held = T.alloc_local((2,), "bfloat16")
     for pair in T.unroll(OWN_SCORES // 2):
         held[0] = T.cast(scores[pair * 2], "bfloat16")
@@ -178,7 +177,7 @@ def store_weights(target, scores, thread):
                 T.truncmod(
                     T.truncdiv(thread, 32), 4
                 ) * 16 + T.truncdiv(T.truncmod(thread, 32), 4) + T.truncmod(pair, 2) * 8,
-                T.truncdiv(thread, 128) * (OWN_SCORES * 2) + T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
+                first + T.truncdiv(pair, 2) * 8 + T.truncmod(thread, 4) * 2 + part
             ] = held[part]
 
 
@@ -196,10 +195,9 @@ def column_sums(risen, sums, thread):
 @T.macro
 def join_sums(top, red, thread):
     """The sums of the columns over the four warps."""
+    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     for column in T.unroll(OWN_COLUMNS):
-        head = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
-            T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-        )
+        head = first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
         top[column] = red[0, head] + red[1, head] + (red[2, head] + red[3, head])
 
 
@@ -233,10 +231,9 @@ def normalise(acc, top, peak):
 @T.macro
 def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
     """The result of a row that one CTA holds whole."""
+    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     for group in T.unroll(OWN_COLUMNS * 2 // 4):
-        head = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
-            T.truncdiv(group * 2, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2, 2)
-        )
+        head = first + (T.truncdiv(group * 2, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2, 2))
         kept = T.if_then_else(
             top[group * 2] > -T.infinity("float32"),
             warps.rcp_approx(warps.exp2(attn_sink[head] * 1.4426950408889634 - top[group * 2]) + 1.0), 0.0
@@ -256,7 +253,7 @@ def write_outputs(acc, top, attn_sink, out, lse, row, lse_scale, thread):
             ] = T.cast((acc[block * (OWN_COLUMNS * 2) + group * 4 + 2] * kept), "bfloat16")
         if T.truncmod(thread, 128) < 4:
             lse[row, head] = top[group * 2] * lse_scale
-        head = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
+        head = first + (
             T.truncdiv(group * 2 + 1, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(group * 2 + 1, 2)
         )
         kept = T.if_then_else(
@@ -288,6 +285,7 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
     Within a split the workspace holds [heads / 8, 512, 8]: a warp's accumulators are then runs of whole
     sectors.
     """
+    first = T.truncdiv(thread, 128) * (OWN_COLUMNS * 4)
     two = T.alloc_local((2,), "float32")
     for group in T.unroll(OWN_COLUMNS * 2 // 4):
         for block in T.unroll(OWN_OUTPUTS // (OWN_COLUMNS * 2)):
@@ -295,7 +293,7 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
             two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 1]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + group * 8 + block,
+                    row, split, first + group * 8 + block,
                     (
                         (
                             T.truncmod(T.truncdiv(thread, 32), 4) * 16 + T.truncdiv(T.truncmod(thread, 32), 4)
@@ -306,7 +304,7 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
             two[1] = acc[block * (OWN_COLUMNS * 2) + group * 4 + 3]
             for part in T.vectorized(2):
                 o_partial[
-                    row, split, T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + group * 8 + block,
+                    row, split, first + group * 8 + block,
                     (
                         (
                             T.truncmod(
@@ -319,9 +317,7 @@ def write_partial(acc, top, o_partial, lse_partial, row, splits, split, thread):
         for column in T.unroll(OWN_COLUMNS):
             lse_partial[
                 row, split,
-                T.truncdiv(thread, 128) * (OWN_COLUMNS * 4) + (
-                    T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2)
-                )
+                first + (T.truncdiv(column, 2) * 8 + T.truncmod(thread, 4) * 2 + T.truncmod(column, 2))
             ] = top[column]
 
 
