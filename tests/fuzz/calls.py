@@ -25,6 +25,9 @@ from .values import draw, spelled
 VALID = 0.02
 """Share of the calls that are left as they are: each costs as much as hundreds of refusals."""
 
+LIMIT_S = 4.0
+"""More than a refusal's second: kernels of an answer run in the interpreter, and a step's attention is refused behind two."""
+
 LN2 = math.log(2)
 
 
@@ -61,7 +64,7 @@ def _one_call(counts: Counts, generator: random.Random, number: int) -> None:
             label.append(f"{name}={how}")
     before = {name: _copy(value) for name, value in arguments.items()}
     begin = time.process_time()
-    answer = counts.call(f"{number} " + " ".join(label), target, **arguments)
+    answer = counts.call(f"{number} " + " ".join(label), target, limit_s=LIMIT_S, **arguments)
     if answer is not None:
         counts.judge(f"{number} " + " ".join(label), lambda found: target.right(before, found), answer)
     elif valid:
